@@ -1,0 +1,103 @@
+//! The control block: the first page of a segment's shared memory.
+//!
+//! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control block,
+//! journal, guard table, counters, latency areas; then, page-aligned, the code regions. Forked children inherit it.
+//! The generated code knows only absolute or rip-relative addresses; the offsets below are for the tracer, and for a
+//! later tracer that cleans up.
+
+/// First word of a segment: "TRAPLINE" in little-endian ASCII.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
+/// Version of everything declared in this crate. Another version is never written to, only named in an error.
+pub const VERSION: u64 = 1;
+/// Name of the memfd, as it shows in /proc/PID/maps: `/memfd:trapline (deleted)`.
+pub const MEMFD_NAME: &str = "trapline";
+/// Bytes of the control block.
+pub const CONTROL_LEN: u64 = 4096;
+
+/// Byte offsets of the control block's words.
+pub mod at {
+    #![allow(missing_docs, reason = "each name is its documentation; units stand in the name")]
+    pub const MAGIC: u64 = 0;
+    pub const VERSION: u64 = 8;
+    /// One of [`super::State`].
+    pub const STATE: u64 = 16;
+    pub const TRACER_PID: u64 = 24;
+    /// Field 22 of the tracer's /proc/PID/stat, so that a reused PID is not taken for the tracer.
+    pub const TRACER_START: u64 = 32;
+    /// Process that the segment was made for (forked children differ from it).
+    pub const OWNER_PID: u64 = 40;
+    pub const DATA_LEN: u64 = 48;
+    pub const JOURNAL_OFF: u64 = 56;
+    pub const JOURNAL_COUNT: u64 = 64;
+    pub const GUARD_OFF: u64 = 72;
+    pub const GUARD_COUNT: u64 = 80;
+    pub const COUNTER_OFF: u64 = 88;
+    pub const COUNTER_COUNT: u64 = 96;
+    /// Lines of 64 bytes per group of 8 counters.
+    pub const COUNTER_LINES: u64 = 104;
+    pub const LATENCY_OFF: u64 = 112;
+    pub const LATENCY_COUNT: u64 = 120;
+    pub const LATENCY_STRIDE: u64 = 128;
+    /// Private anonymous memory of the target that holds entry stamps: address and length; 0 when none.
+    pub const STAMPS_ADDR: u64 = 136;
+    pub const STAMPS_LEN: u64 = 144;
+    /// Address, in the target, of the next segment's control block; 0 at the end of the chain.
+    pub const NEXT_SEGMENT: u64 = 152;
+    /// Dispositions that we replaced: 4 words each (handler, flags, restorer, mask), as rt_sigaction takes them.
+    pub const OLD_SIGTRAP: u64 = 160;
+    pub const OLD_SIGILL: u64 = 192;
+    /// Our handler's address; 0 when none was installed.
+    pub const HANDLER: u64 = 224;
+    /// Bit 0: SIGTRAP's disposition is ours; bit 1: SIGILL's.
+    pub const HANDLES: u64 = 232;
+    /// Guard traps that the in-target handler has served.
+    pub const GUARD_HITS: u64 = 240;
+    /// Entries that found no stamp block free.
+    pub const MISSED: u64 = 248;
+    pub const REGION_COUNT: u64 = 256;
+    /// `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see [`super::RegionKind`]).
+    pub const REGIONS: u64 = 264;
+}
+
+/// At most this many region records.
+pub const MAX_REGIONS: u64 = 100;
+
+/// What a segment's tracer was doing. Written before the step it names begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum State {
+    /// Memory is being mapped and filled; nothing is published.
+    Building = 1,
+    /// Patches are being published or are in place.
+    Armed = 2,
+    /// Patches are being taken out.
+    Removing = 3,
+    /// Original bytes and dispositions are back; code stays mapped for threads that may still be in it.
+    Removed = 4,
+}
+
+impl State {
+    /// The state that a word names, if any.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        match word {
+            1 => Some(Self::Building),
+            2 => Some(Self::Armed),
+            3 => Some(Self::Removing),
+            4 => Some(Self::Removed),
+            _ => None,
+        }
+    }
+}
+
+/// What a mapping of the segment is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum RegionKind {
+    /// R-X, generated code.
+    Code = 1,
+    /// RW, shared data.
+    Data = 2,
+    /// RW, private anonymous: entry stamps.
+    Stamps = 3,
+}

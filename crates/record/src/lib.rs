@@ -1,0 +1,18 @@
+//! The words and bytes that every room agrees on.
+//!
+//! Input: nothing. Output: address types, the layout of the memory that tracer and target share, bucket arithmetic.
+//! Invariants: REC-1 every word shared between processes is declared here, once, with its offset; REC-2 readers
+//! reach shared words only through the accessors of [`view::View`], which bounds-check and never tear.
+//! Does not: map memory, call the system, know an instruction set.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod control;
+pub mod counters;
+pub mod hist;
+pub mod journal;
+pub mod latency;
+pub mod view;
+
+pub use addr::{FileOffset, RemoteAddr, Svma};

@@ -1,0 +1,57 @@
+//! Shared memory as a slice of atomic words: the one way to touch it from the tracer's side (REC-2).
+//!
+//! A broken target may write anything into shared memory at any time, so every access is bounds-checked and every
+//! value read is treated as input. Offsets are in bytes and must be multiples of 8.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A window on shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> View<'a> {
+    /// A view of these words.
+    #[must_use]
+    pub const fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+    /// Bytes in view.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+    /// Whether nothing is in view.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+    fn word(&self, at: u64) -> Option<&'a AtomicU64> {
+        if !at.is_multiple_of(8) {
+            return None;
+        }
+        self.words.get(usize::try_from(at / 8).ok()?)
+    }
+    /// The word at byte offset `at`; 0 when out of view.
+    #[must_use]
+    pub fn get(&self, at: u64) -> u64 {
+        self.word(at).map_or(0, |w| w.load(Ordering::Acquire))
+    }
+    /// Stores a word; out of view it does nothing and returns false.
+    pub fn set(&self, at: u64, value: u64) -> bool {
+        self.word(at).map(|w| w.store(value, Ordering::Release)).is_some()
+    }
+    /// Adds to a word, for counters that the tracer itself keeps.
+    pub fn add(&self, at: u64, by: u64) -> bool {
+        self.word(at).map(|w| w.fetch_add(by, Ordering::AcqRel)).is_some()
+    }
+    /// Copies bytes in, word by word; `at` must be a multiple of 8, the tail is padded with zeros.
+    pub fn write_bytes(&self, at: u64, bytes: &[u8]) -> bool {
+        bytes.chunks(8).zip((at..).step_by(8)).all(|(chunk, at)| {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.set(at, u64::from_le_bytes(word))
+        })
+    }
+}
