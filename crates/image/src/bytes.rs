@@ -1,0 +1,76 @@
+//! The bytes of a file, owned by whoever read or mapped them, and the places where more bytes may be asked for.
+//!
+//! In: anything that can show a slice. Out: cheap clones of it. Does not: open files; that is the caller's [`DebugFiles`].
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A file's bytes behind a shared owner: a `Vec`, an `Arc<[u8]>`, a memory map.
+#[derive(Clone)]
+pub struct Bytes(Arc<dyn AsRef<[u8]> + Send + Sync>);
+
+impl Bytes {
+    /// Takes any owner. The slice it shows must stay the same for as long as the owner lives; if it changes, names
+    /// and ranges read later are wrong, but nothing worse happens.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(owner))
+    }
+    /// The bytes.
+    #[must_use]
+    pub fn get(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl From<Arc<[u8]>> for Bytes {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({})", self.get().len())
+    }
+}
+
+/// A separate debug file that an image names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DebugFile {
+    /// The build id, as in `/usr/lib/debug/.build-id/ab/cdef….debug`; empty when the file has none.
+    pub build_id: Vec<u8>,
+    /// File name and CRC-32 of `.gnu_debuglink`, to be sought beside the file, in `.debug/` and under `/usr/lib/debug`.
+    pub link: Option<(String, u32)>,
+}
+
+impl DebugFile {
+    /// `ab/cdef….debug`, below a `.build-id` directory; `None` without a build id.
+    #[must_use]
+    pub fn build_id_path(&self) -> Option<String> {
+        let (first, rest) = self.build_id.split_first()?;
+        let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
+        Some(format!("{first:02x}/{rest}.debug"))
+    }
+}
+
+/// Finds separate debug files for an image. A file whose build id differs is ignored by the image.
+pub trait DebugFiles {
+    /// The debug file's bytes, or `None` when there is none.
+    fn find(&mut self, want: &DebugFile) -> Option<Bytes>;
+}
+
+/// Finds nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDebugFiles;
+
+impl DebugFiles for NoDebugFiles {
+    fn find(&mut self, _: &DebugFile) -> Option<Bytes> {
+        None
+    }
+}

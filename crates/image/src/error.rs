@@ -1,0 +1,38 @@
+//! Why a file cannot be read as a program. Each error carries the numbers that prove it.
+
+/// A file that is not a 64-bit little-endian ELF program or library for this engine, or whose parts lie outside it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// The first four bytes are not `\x7fELF`.
+    #[error("not an ELF file: it begins with {0:02x?}")]
+    NotElf(Vec<u8>),
+    /// `EI_CLASS` says 32-bit.
+    #[error("a 32-bit ELF file (class {0}); only 64-bit ones can be probed")]
+    Not64(u8),
+    /// `EI_DATA` says big-endian, or nonsense.
+    #[error("not a little-endian ELF file (data encoding {0})")]
+    NotLittleEndian(u8),
+    /// `e_machine` is neither x86-64 (62) nor aarch64 (183).
+    #[error("ELF file for machine {0}; expected x86-64 (62) or aarch64 (183)")]
+    Machine(u16),
+    /// `e_type` is neither `ET_EXEC` (2) nor `ET_DYN` (3).
+    #[error("ELF file of type {0} is neither a program (2) nor a library or PIE (3)")]
+    Type(u16),
+    /// A table or segment reaches beyond the end of the file.
+    #[error("truncated: {what} needs {needed:#x} bytes, the file has {have:#x}")]
+    Truncated {
+        /// Which part of the file.
+        what: &'static str,
+        /// End of that part, in bytes from the file's start.
+        needed: u64,
+        /// Length of the file in bytes.
+        have: u64,
+    },
+    /// No executable `PT_LOAD`.
+    #[error("no executable segment among {0} program headers")]
+    NoCode(usize),
+    /// A table that must make sense does not.
+    #[error("malformed: {0}")]
+    Malformed(&'static str),
+}
