@@ -1,1 +1,34 @@
-//! x
+//! A live process seen from outside: threads, maps, memory, remote calls, stops. The only user of ptrace and
+//! perf_event_open.
+//!
+//! Input: a pid and what to do with it. Output: facts from /proc, bytes, a shared mapping, counts of the kernel's own
+//! probes. Invariants: TGT-1 at every instant of a remote call the tracer may die and the thread restores itself;
+//! TGT-2 no stop is consumed by waiting, so a signal is never lost with the tracer; TGT-3 a call that we interrupt is
+//! restarted, and one that had a finite timeout is counted. Does not: decide what is patched, or know what a patch is.
+#![deny(unsafe_code)]
+
+mod batch;
+mod error;
+mod find;
+pub mod kernel;
+mod maps;
+mod process;
+mod regs;
+mod remote;
+mod shared;
+mod status;
+mod stop;
+mod sys;
+mod watch;
+
+pub use batch::{Batch, BatchOptions, BatchReport, Event, Handler, Served};
+pub use error::TargetError;
+pub use find::{by_mapped_file, by_name, users_of};
+pub use maps::{FileId, FileOf, Mapping, Perms};
+pub use process::{CpuFeatures, Process};
+pub use regs::Regs;
+pub use remote::{RemoteCaller, RemoteOptions, RemoteReport, Rseq};
+pub use shared::SharedMap;
+pub use status::{InCall, Seccomp, ThreadStatus};
+pub use stop::{StopReport, StoppedAll};
+pub use watch::{MapWatcher, NewMapping};

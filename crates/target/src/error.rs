@@ -1,0 +1,160 @@
+//! Everything that can be in the way, each with what was tried, why it failed, what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use trapline_record::RemoteAddr;
+
+/// Why something could not be done to a process.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// No such pid.
+    #[error("cannot trace process {pid}: there is no such process")]
+    NoProcess {
+        /// The pid asked for.
+        pid: u32,
+    },
+    /// The number names a thread.
+    #[error("cannot trace {tid}: it is a thread of process {pid}; use -p {pid}")]
+    IsThread {
+        /// The number asked for.
+        tid: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// The process has exited and waits for its parent.
+    #[error("cannot trace process {pid}: it is a zombie (has exited, not yet reaped by its parent {parent})")]
+    Zombie {
+        /// The pid.
+        pid: u32,
+        /// Its parent.
+        parent: u32,
+    },
+    /// A kernel thread has no program.
+    #[error("cannot trace process {pid}: it is a kernel thread ({comm})")]
+    KernelThread {
+        /// The pid.
+        pid: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// Not a program for this machine.
+    #[error("cannot trace process {pid}: it runs a {what} program; only 64-bit x86-64 is supported")]
+    WrongClass {
+        /// The pid.
+        pid: u32,
+        /// What it is, e.g. "32-bit".
+        what: String,
+    },
+    /// Permission, with the exact obstacle and what to do.
+    #[error("cannot trace process {pid}: {obstacle}; {remedy}")]
+    Denied {
+        /// The pid.
+        pid: u32,
+        /// What stands in the way.
+        obstacle: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// Another tracer has it.
+    #[error("cannot trace process {pid}: it is already traced by process {tracer} ({comm}); stop that tracer first")]
+    AlreadyTraced {
+        /// The pid.
+        pid: u32,
+        /// The tracer's pid.
+        tracer: u32,
+        /// The tracer's name.
+        comm: String,
+    },
+    /// It exited, was killed, or executed another program meanwhile.
+    #[error("process {pid} is gone: {how}")]
+    Gone {
+        /// The pid.
+        pid: u32,
+        /// What happened.
+        how: String,
+    },
+    /// Target memory could not be read or written.
+    #[error("cannot {what} {len} bytes at {addr} in process {pid}: {source}")]
+    Memory {
+        /// The pid.
+        pid: u32,
+        /// "read" or "write".
+        what: &'static str,
+        /// Where.
+        addr: RemoteAddr,
+        /// How many bytes.
+        len: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The file of a mapping could not be opened.
+    #[error("cannot open the file mapped as {}: {why}", path.display())]
+    File {
+        /// The path as the kernel shows it.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A kernel request failed.
+    #[error("cannot {what} (process {pid}): {source}")]
+    System {
+        /// The pid or tid.
+        pid: u32,
+        /// What was tried.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No thread may run our calls.
+    #[error("cannot run calls in process {pid}: {why}")]
+    NoCaller {
+        /// The pid.
+        pid: u32,
+        /// Why no thread was fit.
+        why: String,
+    },
+    /// A remote call was made and failed.
+    #[error("process {pid}: {call} failed in the process: {source}{hint}")]
+    RemoteCall {
+        /// The pid.
+        pid: u32,
+        /// The call's name.
+        call: &'static str,
+        /// Its error.
+        source: io::Error,
+        /// What is likely in the way, starting with "; ", or nothing.
+        hint: String,
+    },
+    /// A thread did not stop in time.
+    #[error("thread {tid} of process {pid} did not stop within {waited_ms} ms (state {state}, uninterruptible)")]
+    NoStop {
+        /// The pid.
+        pid: u32,
+        /// The thread.
+        tid: u32,
+        /// How long we waited.
+        waited_ms: u64,
+        /// Its state letter.
+        state: char,
+    },
+    /// The kernel's own probes cannot be used.
+    #[error("kernel uprobes cannot be used: {why}")]
+    Kernel {
+        /// Why.
+        why: String,
+    },
+}
+
+impl TargetError {
+    /// An error of the system, with what was tried.
+    pub(crate) fn system(pid: u32, what: impl Into<String>, source: io::Error) -> Self {
+        Self::System { pid, what: what.into(), source }
+    }
+    /// Whether the process is no more.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone { .. } | Self::NoProcess { .. } | Self::Zombie { .. })
+    }
+}
