@@ -1,1 +1,171 @@
-fn main() {}
+//! What CI runs, and what a person runs at the desk: the same commands.
+//!
+//! Input: a subcommand. Output: the underlying tools' own lines, then one summary; exit status 1 if any step failed.
+//! Does not: hide a tool's output, or count a step that was skipped as passed.
+#![forbid(unsafe_code)]
+
+mod arrows;
+mod fuzz;
+mod packages;
+mod stress;
+mod tally;
+mod test;
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  ci       everything below, in order, with one summary at the end
+  fmt      rustfmt in check mode
+  clippy   clippy over all targets, warnings are errors
+  doc      documentation, warnings are errors
+  arrows   which crate may use which, and which may not contain unsafe code
+  fuzz     hostile bytes through every parser [--seconds N]
+  test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
+  stress   attach and detach under load [--cycles N]";
+
+/// What a step came to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Outcome {
+    passed: u64,
+    failed: u64,
+    /// Name and reason of each test that did not run.
+    skipped: Vec<String>,
+}
+
+impl Outcome {
+    fn single(ok: bool) -> Self {
+        Self { passed: u64::from(ok), failed: u64::from(!ok), skipped: Vec::new() }
+    }
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+    }
+    fn closing_line(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.split_first() {
+        Some((name, rest)) if name == "ci" && rest.is_empty() => ci(),
+        Some((name, rest)) => step(name, rest),
+        None => Err(anyhow::anyhow!("{HELP}")),
+    };
+    match result {
+        Ok(outcome) => {
+            for line in &outcome.skipped {
+                println!("skipped: {line}");
+            }
+            println!("{}", outcome.closing_line());
+            ExitCode::from(u8::from(outcome.failed > 0))
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// One subcommand.
+fn step(name: &str, args: &[String]) -> Result<Outcome> {
+    match name {
+        "fmt" => cargo(&["fmt", "--all", "--check"], &[]),
+        "clippy" => {
+            cargo(&["clippy", "--workspace", "--all-targets", "--release", "--", "-D", "warnings"], &[])
+        }
+        "doc" => cargo(
+            &["doc", "--workspace", "--no-deps", "--release", "--document-private-items"],
+            &[("RUSTDOCFLAGS", "-D warnings")],
+        ),
+        "arrows" => arrows::check(),
+        "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
+        "test" => test::run(args),
+        "stress" => stress::run(flag(args, "--cycles", 2000)?),
+        _ => bail!("unknown command `{name}`\n\n{HELP}"),
+    }
+}
+
+/// Every step, whatever the others came to; a table of them at the end.
+fn ci() -> Result<Outcome> {
+    let steps: [(&str, &[&str]); 7] = [
+        ("fmt", &[]),
+        ("arrows", &[]),
+        ("clippy", &[]),
+        ("doc", &[]),
+        ("test", &[]),
+        ("fuzz", &["--seconds", "20"]),
+        ("stress", &["--cycles", "300"]),
+    ];
+    let mut total = Outcome::default();
+    let mut table = Vec::new();
+    for (name, args) in steps {
+        println!("\n=== {name}");
+        let begun = Instant::now();
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        let outcome = step(name, &args).unwrap_or_else(|error| {
+            println!("{name}: {error:#}");
+            Outcome::single(false)
+        });
+        table.push((name, outcome.closing_line(), begun.elapsed()));
+        total.add(outcome);
+    }
+    println!("\n=== summary");
+    for (name, line, took) in table {
+        println!("{name:8} {line} in {}", seconds(took));
+    }
+    Ok(total)
+}
+
+/// Runs cargo with these arguments, its output shown.
+fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
+    println!("cargo {}", args.join(" "));
+    let status = Command::new(cargo_path()).args(args).envs(env.iter().copied()).status().context("cargo")?;
+    Ok(Outcome::single(status.success()))
+}
+
+/// The cargo that started us.
+fn cargo_path() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".into())
+}
+
+/// The number after `name`, or `default`.
+fn flag(args: &[String], name: &str, default: u64) -> Result<u64> {
+    match args {
+        [] => Ok(default),
+        [given, value] if given == name => value.parse().with_context(|| format!("{name} {value}")),
+        _ => bail!("expected `{name} N`, got `{}`", args.join(" ")),
+    }
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{:.1} s", took.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, flag};
+
+    #[test]
+    fn a_skip_is_not_a_pass() {
+        let mut sum = Outcome::single(true);
+        sum.add(Outcome { skipped: vec!["stress: no binary".into()], ..Outcome::default() });
+        sum.add(Outcome::single(false));
+        assert_eq!(sum.closing_line(), "1 passed, 1 failed, 1 skipped");
+    }
+
+    #[test]
+    fn flags_are_checked() {
+        let args = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(flag(&[], "--n", 7).ok(), Some(7));
+        assert_eq!(flag(&args(&["--n", "3"]), "--n", 7).ok(), Some(3));
+        assert!(flag(&args(&["--n", "x"]), "--n", 7).is_err());
+        assert!(flag(&args(&["--m", "3"]), "--n", 7).is_err());
+    }
+}

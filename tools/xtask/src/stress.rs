@@ -1,0 +1,15 @@
+//! Attach and detach, over and over, while eight threads run the functions concerned and signals and thread births
+//! go on. The test itself is `under_fire` in `tests`; here it runs for longer.
+
+use anyhow::Result;
+
+use crate::{Outcome, cargo};
+
+/// Runs this many full attach/detach cycles by separate processes.
+pub(crate) fn run(cycles: u64) -> Result<Outcome> {
+    let cycles = cycles.to_string();
+    cargo(
+        &["test", "--release", "--package", "trapline-tests", "--test", "under_fire", "--", "--nocapture"],
+        &[("TRAPLINE_STRESS_CYCLES", &cycles)],
+    )
+}
