@@ -1,1 +1,31 @@
-//! x
+//! Functions and a picture of the address space to patches and the code they lead to, or refusals. Internal to Trapline.
+//!
+//! In: an [`Image`](trapline_image::Image), a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its
+//! address space looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and what is wanted
+//! ([`Want`]). Out: a [`ModulePlan`], in which every byte to be written stands, and for each want that got no patch a
+//! [`Refusal`].
+//!
+//! Invariants: PLAN-1 a window begins and ends at instruction boundaries, no known branch leads inside it, and nothing
+//! that returns stands before its last instruction; PLAN-2 every instruction boundary inside a patched window holds a
+//! trapping byte and has a guard entry; PLAN-3 nothing is planned into memory that the picture shows occupied, nor into
+//! another function's body; PLAN-4 what cannot be proven safe is refused by name (SAFE-5).
+//!
+//! Does not: touch a process, order the writes, or read any file.
+#![forbid(unsafe_code)]
+
+pub mod codemap;
+pub mod layout;
+pub mod module;
+pub mod plan;
+pub mod refusal;
+pub mod request;
+pub mod space;
+pub mod x86_64;
+
+pub use codemap::{CodeMap, Scope};
+pub use layout::{DataCounts, DataLayout};
+pub use module::{bounds, plan_module, preview};
+pub use plan::{Chunk, Guard, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Stats, Tactic};
+pub use refusal::{PlanError, Refusal};
+pub use request::{ModuleInput, ProcessTraits, Role, RseqTraits, TrapsPolicy, Want};
+pub use space::AddressSpace;

@@ -1,0 +1,90 @@
+//! Where the parts of a segment's data lie, from how many of each there are.
+//!
+//! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing.
+
+use trapline_record::control::CONTROL_LEN;
+use trapline_record::counters::{CounterArea, LINE};
+use trapline_record::{journal, latency};
+
+const PAGE: u64 = 4096;
+
+/// How many of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DataCounts {
+    /// Journal entries at most (patches, islands, semaphores).
+    pub patches: u32,
+    /// Guard table entries at most.
+    pub guards: u32,
+    /// Counters.
+    pub counters: u32,
+    /// Latency areas (timed functions).
+    pub latency: u32,
+    /// Lines per counter group and per latency area.
+    pub lines: u32,
+}
+
+impl DataCounts {
+    /// Adds what another module needs; `lines` is kept.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            patches: self.patches + other.patches,
+            guards: self.guards + other.guards,
+            counters: self.counters + other.counters,
+            latency: self.latency + other.latency,
+            lines: self.lines,
+        }
+    }
+}
+
+/// Byte offsets in a segment, as the control block states them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataLayout {
+    /// Bytes of the whole data part; whole pages. Code regions follow.
+    pub len: u64,
+    /// Journal.
+    pub journal_off: u64,
+    /// Journal entries that fit.
+    pub journal_cap: u32,
+    /// Guard table: pairs of words (address, resume), sorted.
+    pub guard_off: u64,
+    /// Pairs that fit.
+    pub guard_cap: u32,
+    /// Counters.
+    pub counters: CounterArea,
+    /// Latency areas, [`latency::STRIDE`] bytes to a line.
+    pub latency_off: u64,
+    /// How many.
+    pub latency_count: u32,
+}
+
+impl DataLayout {
+    /// Lays the parts one after another.
+    #[must_use]
+    pub const fn new(counts: &DataCounts) -> Self {
+        let journal_off = CONTROL_LEN;
+        let guard_off = journal_off + counts.patches as u64 * journal::ENTRY_LEN;
+        let counters = CounterArea {
+            off: (guard_off + counts.guards as u64 * 16).next_multiple_of(LINE),
+            count: counts.counters,
+            lines: counts.lines,
+        };
+        let latency_off = counters.off + counters.len();
+        let end = latency_off + counts.latency as u64 * counts.lines as u64 * latency::STRIDE;
+        Self {
+            len: end.next_multiple_of(PAGE),
+            journal_off,
+            journal_cap: counts.patches,
+            guard_off,
+            guard_cap: counts.guards,
+            counters,
+            latency_off,
+            latency_count: counts.latency,
+        }
+    }
+    /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.
+    #[must_use]
+    pub const fn latency(&self, index: u32) -> u64 {
+        self.latency_off + index as u64 * self.counters.lines as u64 * latency::STRIDE
+    }
+}

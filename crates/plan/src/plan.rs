@@ -1,0 +1,204 @@
+//! What the planner answers: every byte to be written, where, and what to do with a thread caught in between.
+
+use crate::refusal::Refusal;
+use trapline_record::journal::MAX_PATCH;
+use trapline_record::{FileOffset, RemoteAddr};
+
+/// A range of the target's address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Region {
+    /// First byte.
+    pub addr: RemoteAddr,
+    /// Bytes; whole pages.
+    pub len: u64,
+}
+
+impl Region {
+    /// First byte after it.
+    #[must_use]
+    pub fn end(&self) -> RemoteAddr {
+        self.addr + self.len
+    }
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn contains(&self, at: RemoteAddr) -> bool {
+        at.0.wrapping_sub(self.addr.0) < self.len
+    }
+}
+
+/// How a site is reached.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Tactic {
+    /// `jmp rel32` with the module's displacement.
+    Jump,
+    /// `jmp rel8` to an island in padding.
+    Short,
+    /// `jmp rel32` whose last bytes are the following instruction's own.
+    Pun,
+    /// `int3`; in-process engine only, never planned here.
+    Trap,
+    /// A kernel uprobe.
+    Kernel,
+}
+
+impl Tactic {
+    /// All, in order of preference.
+    pub const ALL: [Self; 5] = [Self::Jump, Self::Short, Self::Pun, Self::Trap, Self::Kernel];
+    /// The word in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Jump => "jump",
+            Self::Short => "short",
+            Self::Pun => "pun",
+            Self::Trap => "trap",
+            Self::Kernel => "kernel",
+        }
+    }
+}
+
+/// What a patch is for. Publishing goes islands, exits, entries; removal the other way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum PatchRole {
+    /// A jump in padding that a short jump leads to.
+    Island,
+    /// An exit by `ret`.
+    ExitRet,
+    /// An exit by jumping, or running on, into another function.
+    ExitTail,
+    /// A function's entry, an instruction that is counted, or a window that holds both entry and exit.
+    Entry,
+}
+
+/// Bytes to be written at one place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patch {
+    /// The probe of the (first) want it serves.
+    pub probe: u32,
+    /// Index of that want.
+    pub want: u32,
+    /// What it is for.
+    pub role: PatchRole,
+    /// How its site is reached (an island has its site's tactic).
+    pub tactic: Tactic,
+    /// First changed byte.
+    pub addr: RemoteAddr,
+    /// How many bytes change, 1 to 8, from `addr` on.
+    pub len: u8,
+    /// The file's bytes there; the first `len` count, the others are 0.
+    pub old: [u8; MAX_PATCH],
+    /// The bytes to write.
+    pub new: [u8; MAX_PATCH],
+    /// Where a thread that traps on an int3 written at `addr` continues: the stub's start.
+    pub head: RemoteAddr,
+    /// The changed bytes lie in two cache lines: no single write may publish them.
+    pub crosses_line: bool,
+    /// An instruction that may run starts strictly inside the changed bytes: whoever is there traps.
+    pub needs_guard: bool,
+}
+
+/// An instruction boundary inside a window, and where a thread that traps there continues.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Guard {
+    /// Address of the (overwritten) instruction.
+    pub at: RemoteAddr,
+    /// Address of its copy.
+    pub resume: RemoteAddr,
+}
+
+/// Code to be written at one place of a code region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Where.
+    pub addr: RemoteAddr,
+    /// First byte in [`ModulePlan::bytes`].
+    pub off: u32,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A site for a kernel uprobe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KernelSite {
+    /// The want's probe.
+    pub probe: u32,
+    /// Index of the want.
+    pub want: u32,
+    /// Where in the file.
+    pub offset: FileOffset,
+}
+
+/// A want that got no patch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The want's probe.
+    pub probe: u32,
+    /// Index of the want.
+    pub want: u32,
+    /// Why.
+    pub why: Refusal,
+}
+
+/// Sites by tactic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Sites (not islands) for each of [`Tactic::ALL`].
+    pub sites: [u32; 5],
+    /// Wants refused.
+    pub refused: u32,
+    /// Patches that cross a cache line.
+    pub crossing: u32,
+    /// Patches with a boundary inside.
+    pub guarded: u32,
+}
+
+impl Stats {
+    /// Sites with a tactic.
+    #[must_use]
+    pub const fn of(&self, tactic: Tactic) -> u32 {
+        self.sites[tactic as usize]
+    }
+}
+
+/// The plan for one module of one process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModulePlan {
+    /// The rel32 of every patch whose tactic is [`Tactic::Jump`], and of every island.
+    pub k: i32,
+    /// Where the data part is to be mapped, shared and writable: offset 0 of the segment, whole.
+    pub data: Region,
+    /// Where the code region is to be mapped, readable and executable. Sparse: only chunks are written.
+    pub code: Region,
+    /// Small code regions of their own for punned jumps; page-aligned, disjoint, sorted.
+    pub pun_regions: Vec<Region>,
+    /// At least 4096 free bytes at the end of `code`, for the batch's own code (trap handler).
+    pub spare: Region,
+    /// Code, sorted by address, disjoint.
+    pub chunks: Vec<Chunk>,
+    /// The chunks' bytes.
+    pub bytes: Vec<u8>,
+    /// Patches, sorted by address, disjoint.
+    pub patches: Vec<Patch>,
+    /// Guards, sorted by address, without duplicates. A head (for int3) is not among them.
+    pub guards: Vec<Guard>,
+    /// Kernel uprobes to place.
+    pub kernel: Vec<KernelSite>,
+    /// What was refused, in the order of the wants.
+    pub refused: Vec<Refused>,
+    /// Sites by tactic.
+    pub stats: Stats,
+}
+
+impl ModulePlan {
+    /// A chunk's bytes.
+    #[must_use]
+    pub fn chunk_bytes(&self, chunk: &Chunk) -> &[u8] {
+        self.bytes.get(chunk.off as usize..(chunk.off + chunk.len) as usize).unwrap_or(&[])
+    }
+    /// Where a thread that trapped with its instruction pointer at `at` (the trapping byte) continues.
+    #[must_use]
+    pub fn resume(&self, at: RemoteAddr) -> Option<RemoteAddr> {
+        let found = self.guards.binary_search_by_key(&at, |g| g.at).ok()?;
+        Some(self.guards[found].resume)
+    }
+}

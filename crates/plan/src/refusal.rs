@@ -1,0 +1,224 @@
+//! Why a want gets no patch: each reason names address, bytes and rule, and is what the user reads (SAFE-5).
+
+use core::fmt;
+use trapline_insn::x86_64::Immovable;
+use trapline_record::Svma;
+
+/// A place and what stands there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Address as the file states it.
+    pub at: Svma,
+    bytes: [u8; 8],
+    len: u8,
+}
+
+impl Place {
+    /// The place at `at`, of which at most 8 bytes are kept.
+    #[must_use]
+    pub fn new(at: Svma, bytes: &[u8]) -> Self {
+        let len = bytes.len().min(8);
+        let mut kept = [0; 8];
+        kept[..len].copy_from_slice(&bytes[..len]);
+        Self { at, bytes: kept, len: len as u8 }
+    }
+    /// The bytes there.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x} [", self.at)?;
+        for (i, byte) in self.bytes().iter().enumerate() {
+            write!(f, "{}{byte:02x}", if i == 0 { "" } else { " " })?;
+        }
+        write!(f, "]")
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a want gets no patch.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The window is cut short by a branch target, and no other tactic fits.
+    #[error("{site}: a branch leads to {target:#x}, inside the 5 bytes of a jump")]
+    BranchIn {
+        /// The window.
+        site: Place,
+        /// The target inside it.
+        target: Svma,
+    },
+    /// Fewer bytes than a jump needs, and no padding near.
+    #[error("{site}: {room} bytes of code and padding, a jump needs 5")]
+    TooShort {
+        /// The window.
+        site: Place,
+        /// Bytes that may be overwritten.
+        room: u8,
+    },
+    /// A call, system call or interrupt before the end of the window.
+    #[error("{site}: {insn} returns into the 5 bytes of a jump")]
+    ReturnsIn {
+        /// The window.
+        site: Place,
+        /// The call.
+        insn: Place,
+    },
+    /// An instruction that does something else in another place.
+    #[error("{site}: instruction {insn} cannot be moved: {why}")]
+    Immovable {
+        /// The window.
+        site: Place,
+        /// The instruction.
+        insn: Place,
+        /// Why.
+        why: Immovable,
+    },
+    /// An instruction that may fault, in a program that catches faults.
+    #[error("{site}: {insn} may fault on a register operand, and the program catches SIGSEGV or SIGBUS")]
+    MayFault {
+        /// The window.
+        site: Place,
+        /// The instruction.
+        insn: Place,
+    },
+    /// Bytes that are no instruction.
+    #[error("{site}: not a known instruction")]
+    NotCode {
+        /// The place.
+        site: Place,
+    },
+    /// The address is inside an instruction.
+    #[error("{site}: not the start of an instruction; the one before begins at {starts:#x}")]
+    InsideInstruction {
+        /// The place asked for.
+        site: Place,
+        /// Start of the instruction that holds it.
+        starts: Svma,
+    },
+    /// The address is not in the file's code.
+    #[error("{at:#x} is not in the file's code")]
+    NotInFile {
+        /// The address.
+        at: Svma,
+    },
+    /// A critical section of restartable sequences.
+    #[error("{site}: inside the restartable sequence at {section:#x}, which a jump would abort for ever")]
+    InRseq {
+        /// The window.
+        site: Place,
+        /// Start of the section.
+        section: Svma,
+    },
+    /// The window of another probe is in the way.
+    #[error("{site}: the window of the probe at {other:#x} reaches into it")]
+    Overlap {
+        /// The window.
+        site: Place,
+        /// The other probe's address.
+        other: Svma,
+    },
+    /// An indirect jump that may leave the function or not.
+    #[error("exits unknown: the indirect jump {at} may leave the function")]
+    ExitsUnknown {
+        /// The jump.
+        at: Place,
+    },
+    /// The function runs into bytes that are no instruction.
+    #[error("exits unknown: {at} is not a known instruction")]
+    ExitsUnreadable {
+        /// The bytes.
+        at: Place,
+    },
+    /// One exit cannot be patched, so durations would be wrong.
+    #[error("the exit at {at:#x} cannot be patched: {why}")]
+    ExitUnpatchable {
+        /// The exit.
+        at: Svma,
+        /// Why.
+        why: Box<Refusal>,
+    },
+    /// The function never returns: there is no exit to count.
+    #[error("{at:#x} has no exit to count: it never returns")]
+    NoExit {
+        /// The function.
+        at: Svma,
+    },
+    /// A punned jump's target is occupied, and nothing else fits.
+    #[error("{site}: every place that a jump could lead to is occupied")]
+    NoRoom {
+        /// The window.
+        site: Place,
+    },
+    /// The want does not say which function, or which latency area.
+    #[error("incomplete request for {at:#x}")]
+    Incomplete {
+        /// The address.
+        at: Svma,
+    },
+}
+
+impl Refusal {
+    /// A stable word for statistics and JSON.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::BranchIn { .. } => "branch-in",
+            Self::TooShort { .. } => "too-short",
+            Self::ReturnsIn { .. } => "returns-in",
+            Self::Immovable { .. } => "immovable",
+            Self::MayFault { .. } => "may-fault",
+            Self::NotCode { .. } => "not-code",
+            Self::InsideInstruction { .. } => "inside-instruction",
+            Self::NotInFile { .. } => "not-in-file",
+            Self::InRseq { .. } => "in-rseq",
+            Self::Overlap { .. } => "overlap",
+            Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
+            Self::ExitUnpatchable { .. } => "exit-unpatchable",
+            Self::NoExit { .. } => "no-exit",
+            Self::NoRoom { .. } => "no-room",
+            Self::Incomplete { .. } => "incomplete",
+        }
+    }
+}
+
+/// Why a module cannot be planned at all.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// No displacement leads the whole text to free memory.
+    #[error("no free range of {need:#x} bytes at a trapping distance from {text:#x}; {tried} were tried")]
+    NoSpace {
+        /// Live address of the text.
+        text: trapline_record::RemoteAddr,
+        /// Bytes needed.
+        need: u64,
+        /// How many displacements were tried.
+        tried: u32,
+    },
+    /// The file has no code for this engine.
+    #[error("no x86-64 code in the file")]
+    NoText,
+    /// Latency is wanted, and [`stamps`](crate::ModuleInput::stamps) is `None`.
+    #[error("latency is wanted, and no place for entry stamps was given")]
+    NoStamps,
+    /// A counter or latency index beyond the layout.
+    #[error("{what} {index} is outside the data layout ({have})")]
+    OutsideLayout {
+        /// `counter` or `latency area`.
+        what: &'static str,
+        /// The index.
+        index: u32,
+        /// How many there are.
+        have: u32,
+    },
+}

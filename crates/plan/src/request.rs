@@ -1,0 +1,112 @@
+//! What is asked of the planner: wants, and what the process allows.
+
+use crate::codemap::CodeMap;
+use crate::layout::DataLayout;
+use crate::space::AddressSpace;
+pub use crate::x86_64::stub::Rseq as RseqTraits;
+use trapline_image::{FunctionIndex, Image};
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
+
+/// Whether a guard trap may happen in the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TrapsPolicy {
+    /// Guard traps are served: windows of several instructions may be patched while threads run.
+    #[default]
+    Guarded,
+    /// SIGTRAP is blocked in some thread, or the program owns it. Such windows are still planned; the patch room
+    /// checks [`Patch::needs_guard`](crate::Patch::needs_guard) against the stopped threads, and refuses.
+    MustNotTrap,
+}
+
+/// What the process and its CPU offer and forbid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessTraits {
+    /// Where threads have their rseq areas; `None` when some of them have none.
+    pub rseq: Option<RseqTraits>,
+    /// CPUs that may run the process (highest possible CPU number + 1).
+    pub cpus: u32,
+    /// The CPU has `rdpid`.
+    pub rdpid: bool,
+    /// `rdfsbase` may be used.
+    pub fsgsbase: bool,
+    /// Somebody catches SIGSEGV or SIGBUS: nothing that can fault on a register-based operand is displaced.
+    pub has_fault_handler: bool,
+    /// A shadow stack is on: no call is displaced.
+    pub shadow_stack: bool,
+    /// A Go program: g in r14, stacks that move.
+    pub go: bool,
+    /// Whether a guard trap may happen.
+    pub traps: TrapsPolicy,
+    /// Sites that no jump reaches may become kernel uprobes.
+    pub kernel_allowed: bool,
+    /// Counter lines; see `record::counters`.
+    pub lines: u32,
+}
+
+impl ProcessTraits {
+    /// What most processes are: rseq as glibc lays it, no handlers for faults, guard traps served.
+    #[must_use]
+    pub const fn usual(cpus: u32) -> Self {
+        Self {
+            rseq: Some(RseqTraits { offset: -160, signature: 0x5305_3053 }),
+            cpus,
+            rdpid: false,
+            fsgsbase: true,
+            has_fault_handler: false,
+            shadow_stack: false,
+            go: false,
+            traps: TrapsPolicy::Guarded,
+            kernel_allowed: false,
+            lines: cpus + 1,
+        }
+    }
+}
+
+/// What is wanted at a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Add one to the counter at every entry.
+    CountEntry,
+    /// Add one to the counter at every exit (`uretprobe`), tail calls included.
+    CountExits,
+    /// Add one whenever this instruction runs (`func+off`, a USDT marker).
+    CountAt(Svma),
+    /// Stamp at entry, and time at every exit. The counter, too, counts entries.
+    Latency,
+}
+
+/// One thing wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Want {
+    /// Which counter, and what answers refer to. Distinct for each want of a segment.
+    pub probe: u32,
+    /// For [`Role::Latency`]: which latency area.
+    pub latency: Option<u32>,
+    /// The function. `None` is allowed for [`Role::CountAt`] outside all known functions.
+    pub function: Option<FunctionIndex>,
+    /// What.
+    pub role: Role,
+}
+
+/// All that a module's plan depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ModuleInput<'a> {
+    /// The file.
+    pub image: &'a Image,
+    /// Where it was loaded.
+    pub bias: Bias,
+    /// Its branch targets; must cover the functions wanted.
+    pub map: &'a CodeMap,
+    /// What the process allows.
+    pub traits: &'a ProcessTraits,
+    /// What is mapped, including spaces already given to other modules.
+    pub space: &'a AddressSpace,
+    /// Where the parts of the segment's data lie.
+    pub layout: &'a DataLayout,
+    /// Where the entry stamps will be mapped (`STAMPS_LEN` bytes); any place. Needed when a want is
+    /// [`Role::Latency`].
+    pub stamps: Option<RemoteAddr>,
+    /// What is wanted.
+    pub wants: &'a [Want],
+}
