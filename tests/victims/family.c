@@ -1,0 +1,68 @@
+/* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
+ * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
+ * beside this program, calls `plugin_work`, and unloads it. */
+#include "victim.h"
+#include <dlfcn.h>
+#include <libgen.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *how, *self;
+
+PROBED u64 child_work(u64 x) { return x * 11 + 4; }
+PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
+
+static u64 ten(void) {
+    u64 sum = 0;
+    for (u64 i = 0; i < 10; i++) sum += child_work(i);
+    return sum;
+}
+static int one_child(void) {
+    int status = 0;
+    pid_t pid = !strcmp(how, "vfork") ? vfork() : fork();
+    if (pid == 0) {
+        if (strcmp(how, "fork")) {
+            execl(self, self, "once", (char *)NULL);
+            _exit(9);
+        }
+        _exit(ten() == 535 ? 0 : 1);
+    }
+    waitpid(pid, &status, 0);
+    return status;
+}
+static u64 plugin(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s", self);
+    strcat(dirname(path), "/plugin.so");
+    void *handle = dlopen(path, RTLD_NOW);
+    u64 (*work)(u64) = handle ? (u64(*)(u64))dlsym(handle, "plugin_work") : NULL;
+    u64 sum = 0;
+    if (!work) return 0;
+    for (u64 i = 0; i < 10; i++) sum += work(i);
+    /* Long enough for a poll to notice, then ten more. */
+    usleep(400000);
+    for (u64 i = 0; i < 10; i++) sum += work(i);
+    dlclose(handle);
+    return sum;
+}
+static void run(u64 times) {
+    u64 failed = 0, check = 0;
+    for (u64 i = 0; i < times; i++) {
+        check += parent_work(i);
+        if (!strcmp(how, "dlopen")) failed += plugin() != 2 * 1085;
+        else failed += one_child() != 0;
+    }
+    TELL("child_work", strcmp(how, "dlopen") ? times * 10 : 0);
+    TELL("plugin_work", strcmp(how, "dlopen") ? 0 : times * 20);
+    TELL("parent_work", times);
+    TELL("failed", failed);
+    TELL("check", check);
+}
+int main(int argc, char **argv) {
+    static char path[4096];
+    if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 3;
+    self = path;
+    how = argc > 1 ? argv[1] : "fork";
+    if (!strcmp(how, "once")) return ten() == 535 ? 0 : 1;
+    return victim_serve(run);
+}

@@ -1,0 +1,1 @@
+__attribute__((noinline, used)) unsigned long plugin_work(unsigned long x) { return x * 23 + 5; }
