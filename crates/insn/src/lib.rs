@@ -1,1 +1,13 @@
-//! x
+//! Machine code as values: decode, classify, relocate. Internal to Trapline.
+//!
+//! In: bytes and the address that they stand at (a plain `u64`: callers decode in whatever space they work in, stated
+//! or live). Out: instructions, a function's exits, and displaced instructions that do the same elsewhere.
+//!
+//! Invariants: INSN-1 no input panics, however malformed; INSN-2 what is not understood is `Flow::Invalid` and is
+//! never displaced (SAFE-5); INSN-3 a displaced instruction leaves the same registers, flags and memory as in its
+//! old place, and control where it would have gone (SAFE-2).
+//!
+//! Does not: read files, know processes, choose windows, or write code anywhere.
+#![forbid(unsafe_code)]
+
+pub mod x86_64;

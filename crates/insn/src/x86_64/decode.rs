@@ -1,0 +1,348 @@
+//! Bytes to instructions: only what planning needs of each, in 48 bytes.
+//!
+//! In: bytes and their address. Out: [`Insn`] values, one per instruction, in order, without gaps.
+//! Invariants: INSN-1; INSN-2 (APX, REX2, truncated and reserved encodings are [`Flow::Invalid`], one byte long).
+//! Does not: format text or keep operands; who needs more decodes the bytes again.
+
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+/// Where control goes after an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Flow {
+    /// To the next instruction.
+    #[default]
+    Next,
+    /// Unconditional jump: the direct target, or `None` when it comes from a register or memory.
+    Jump(Option<u64>),
+    /// Conditional: to the target or on (`jcc`, `loop*`, `jrcxz`, `xbegin`).
+    Branch(u64),
+    /// A call: the direct target, or `None` when it comes from a register or memory.
+    Call(Option<u64>),
+    /// `ret`, `rep ret`, `ret n`, and the far kinds.
+    Ret,
+    /// Into the kernel and back: `syscall`, `sysenter`, `int n`.
+    Syscall,
+    /// Stops or traps here: `int3`, `int1`, `ud0..2`, `hlt`, and what user space may not run.
+    Trap,
+    /// Not an instruction that this decoder knows. One byte is skipped.
+    Invalid,
+}
+
+impl Flow {
+    /// The direct target of a jump, branch or call.
+    #[must_use]
+    pub const fn target(self) -> Option<u64> {
+        match self {
+            Self::Jump(target) | Self::Call(target) => target,
+            Self::Branch(target) => Some(target),
+            _ => None,
+        }
+    }
+    /// Whether the next instruction in memory can run after this one. A call counts as returning.
+    #[must_use]
+    pub const fn falls_through(self) -> bool {
+        matches!(self, Self::Next | Self::Branch(_) | Self::Call(_) | Self::Syscall)
+    }
+}
+
+/// What an instruction is, where that matters to a planner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Class {
+    /// Anything not named below.
+    #[default]
+    Plain,
+    /// `endbr64`.
+    Endbr64,
+    /// `nop` of any length, `xchg ax,ax` included.
+    Nop,
+    /// `int3`.
+    Int3,
+    /// `push`.
+    Push,
+    /// `pop`.
+    Pop,
+    /// `jcc`, 2 bytes or 6.
+    Jcc,
+    /// `loop`, `loope`, `loopne`, `jrcxz`, `jecxz`: no form with a 32-bit displacement exists.
+    Loop,
+    /// `xbegin`: its target is where a transaction aborts to.
+    Xbegin,
+    /// Far jump, call or return.
+    Far,
+}
+
+/// A general register, by its hardware number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the registers' own names")]
+pub enum Gpr {
+    Rax,
+    Rcx,
+    Rdx,
+    Rbx,
+    Rsp,
+    Rbp,
+    Rsi,
+    Rdi,
+    R8,
+    R9,
+    R10,
+    R11,
+    R12,
+    R13,
+    R14,
+    R15,
+}
+
+impl Gpr {
+    /// All sixteen, in hardware order.
+    pub const ALL: [Self; 16] = [
+        Self::Rax,
+        Self::Rcx,
+        Self::Rdx,
+        Self::Rbx,
+        Self::Rsp,
+        Self::Rbp,
+        Self::Rsi,
+        Self::Rdi,
+        Self::R8,
+        Self::R9,
+        Self::R10,
+        Self::R11,
+        Self::R12,
+        Self::R13,
+        Self::R14,
+        Self::R15,
+    ];
+    /// This register's bit in a 16-bit set.
+    #[must_use]
+    pub const fn bit(self) -> u16 {
+        1 << self as u8
+    }
+    pub(crate) fn of(register: Register) -> Option<Self> {
+        if !register.is_gpr() {
+            return None;
+        }
+        let number = register.full_register() as usize - Register::RAX as usize;
+        Self::ALL.get(number).copied()
+    }
+}
+
+/// How an instruction's memory operand is addressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum MemKind {
+    /// No memory operand, or one that is not accessed (`lea`, `nop`). Implicit stack accesses (`push`, `call`, `ret`,
+    /// `leave`) belong here too.
+    #[default]
+    None,
+    /// By `rsp` alone.
+    Stack,
+    /// By `rip`.
+    Ip,
+    /// By a constant alone, of any segment.
+    Absolute,
+    /// By a general register other than `rsp`, or by a vector of indexes.
+    Register,
+}
+
+/// An instruction's memory operand. `movs` and `cmps` have two; base and index then name both registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemUse {
+    /// How it is addressed.
+    pub kind: MemKind,
+    /// Base register, if general.
+    pub base: Option<Gpr>,
+    /// Index register, if general.
+    pub index: Option<Gpr>,
+}
+
+/// One instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Insn {
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Where control goes after it.
+    pub flow: Flow,
+    named: u64,
+    /// Its memory operand.
+    pub mem: MemUse,
+    /// Bytes, 1 to 15.
+    pub len: u8,
+    /// Offset in the instruction of the 4-byte displacement behind [`Insn::ip_rel`]; 0 when there is none.
+    pub disp_at: u8,
+    /// Size in bytes of a direct branch's displacement, which always stands last; 0 when there is none.
+    pub rel_size: u8,
+    /// What it is.
+    pub class: Class,
+}
+
+const _: () = assert!(size_of::<Insn>() <= 48);
+
+impl Insn {
+    /// The address that a rip-relative memory operand (or `lea`) names.
+    #[must_use]
+    pub const fn ip_rel(&self) -> Option<u64> {
+        if self.disp_at == 0 { None } else { Some(self.named) }
+    }
+    /// Address of the byte after it.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.addr.wrapping_add(self.len as u64)
+    }
+    /// Whether it is one that compilers and linkers put between functions.
+    #[must_use]
+    pub const fn is_padding(&self) -> bool {
+        matches!(self.class, Class::Nop | Class::Int3)
+    }
+}
+
+/// Whether an instruction can fault on an operand that a general register other than `rsp` addresses. A handler may
+/// look up the faulting address, so such an instruction stays where it is in a program that catches faults.
+/// The planner exempts by `insn.mem.base` (Go's r14).
+#[must_use]
+pub fn faults_on_register(insn: &Insn) -> bool {
+    insn.mem.kind == MemKind::Register
+}
+
+/// The instruction at the start of `bytes`; `None` when there are no bytes.
+#[must_use]
+pub fn decode_one(bytes: &[u8], addr: u64) -> Option<Insn> {
+    sweep(bytes, addr).next()
+}
+
+/// All instructions of `bytes`, one after another, the first at `addr`. Bytes that decode to nothing become
+/// [`Flow::Invalid`] instructions of one byte, and the sweep goes on behind them.
+#[must_use]
+pub fn sweep(bytes: &[u8], addr: u64) -> Sweep<'_> {
+    Sweep {
+        decoder: Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE),
+        addr,
+        scratch: Instruction::default(),
+    }
+}
+
+/// Iterator of [`sweep`].
+#[allow(missing_debug_implementations, reason = "the decoder inside has none")]
+pub struct Sweep<'a> {
+    decoder: Decoder<'a>,
+    addr: u64,
+    scratch: Instruction,
+}
+
+impl Iterator for Sweep<'_> {
+    type Item = Insn;
+
+    fn next(&mut self) -> Option<Insn> {
+        if !self.decoder.can_decode() {
+            return None;
+        }
+        let start = self.decoder.position();
+        self.decoder.decode_out(&mut self.scratch);
+        let mut insn = if self.scratch.is_invalid() {
+            self.resume_behind(start)
+        } else {
+            condense(&self.decoder, &self.scratch)
+        };
+        insn.addr = self.addr;
+        self.addr = insn.end();
+        Some(insn)
+    }
+}
+
+impl Sweep<'_> {
+    /// An invalid instruction is one byte long, whatever the decoder consumed to find out.
+    fn resume_behind(&mut self, start: usize) -> Insn {
+        let next = start + 1;
+        if self.decoder.set_position(next).is_ok() {
+            self.decoder.set_ip(self.addr.wrapping_add(1));
+        }
+        Insn { flow: Flow::Invalid, len: 1, ..Insn::default() }
+    }
+}
+
+fn condense(decoder: &Decoder<'_>, raw: &Instruction) -> Insn {
+    let code = raw.code();
+    let (flow, class) = flow_of(raw, code);
+    let mut insn = Insn { flow, class, len: raw.len() as u8, ..Insn::default() };
+    if flow.target().is_some() {
+        insn.rel_size = rel_size(raw);
+    }
+    if raw.op_count() != 0 {
+        memory_of(decoder, raw, &mut insn);
+    }
+    insn
+}
+
+fn flow_of(raw: &Instruction, code: Code) -> (Flow, Class) {
+    match raw.flow_control() {
+        FlowControl::Next => (Flow::Next, plain_class(code)),
+        FlowControl::UnconditionalBranch => direct(raw)
+            .map_or((Flow::Jump(None), Class::Far), |target| (Flow::Jump(Some(target)), Class::Plain)),
+        FlowControl::ConditionalBranch => {
+            let class = if raw.is_jcc_short_or_near() { Class::Jcc } else { Class::Loop };
+            (Flow::Branch(raw.near_branch_target()), class)
+        }
+        FlowControl::Call => match direct(raw) {
+            Some(target) => (Flow::Call(Some(target)), Class::Plain),
+            None if raw.is_call_far() => (Flow::Call(None), Class::Far),
+            None => (Flow::Syscall, Class::Plain),
+        },
+        FlowControl::IndirectBranch => (Flow::Jump(None), far_if(raw.is_jmp_far_indirect())),
+        FlowControl::IndirectCall => (Flow::Call(None), far_if(raw.is_call_far_indirect())),
+        FlowControl::Return => match code {
+            Code::Retnq | Code::Retnq_imm16 => (Flow::Ret, Class::Plain),
+            _ => (Flow::Ret, Class::Far),
+        },
+        FlowControl::Interrupt => match code {
+            Code::Int3 => (Flow::Trap, Class::Int3),
+            Code::Int1 => (Flow::Trap, Class::Plain),
+            _ => (Flow::Syscall, Class::Plain),
+        },
+        FlowControl::XbeginXabortXend => match code {
+            Code::Xbegin_rel16 | Code::Xbegin_rel32 => {
+                (Flow::Branch(raw.near_branch_target()), Class::Xbegin)
+            }
+            _ => (Flow::Next, Class::Plain),
+        },
+        FlowControl::Exception => (Flow::Trap, Class::Plain),
+    }
+}
+
+const fn far_if(far: bool) -> Class {
+    if far { Class::Far } else { Class::Plain }
+}
+
+fn direct(raw: &Instruction) -> Option<u64> {
+    matches!(raw.op0_kind(), OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64)
+        .then(|| raw.near_branch_target())
+}
+
+fn rel_size(raw: &Instruction) -> u8 {
+    match raw.code() {
+        Code::Jmp_rel8_64 => 1,
+        code if code.is_jcc_short() || code.is_loop() || code.is_loopcc() || code.is_jcx_short() => 1,
+        Code::Xbegin_rel16 | Code::Call_rel16 | Code::Jmp_rel16 => 2,
+        _ => 4,
+    }
+}
+
+fn plain_class(code: Code) -> Class {
+    match code {
+        Code::Endbr64 => Class::Endbr64,
+        Code::Nopw | Code::Nopd | Code::Nopq => Class::Nop,
+        Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 => Class::Nop,
+        Code::Push_r64 | Code::Push_r16 | Code::Push_rm64 | Code::Pushq_imm32 | Code::Pushq_imm8 => {
+            Class::Push
+        }
+        Code::Pop_r64 | Code::Pop_r16 | Code::Pop_rm64 => Class::Pop,
+        Code::Hlt => Class::Plain,
+        _ => Class::Plain,
+    }
+}
+
+fn memory_of(decoder: &Decoder<'_>, raw: &Instruction, insn: &mut Insn) {
+    let _ = (decoder, raw, insn);
+    todo!()
+}
