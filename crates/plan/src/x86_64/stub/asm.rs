@@ -1,0 +1,357 @@
+//! The handful of x86-64 encodings that generated code needs, appended to a byte vector.
+//!
+//! Input: registers and memory operands as values. Output: bytes at known addresses. Jumps forward return a
+//! [`Fix`] that is bound later; nothing else is remembered, so that emitting costs a few nanoseconds.
+//! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the planner, which
+//! lays a module's code and data within ±2 GiB).
+
+/// A general register by its hardware number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Reg(pub(super) u8);
+
+pub(super) const RAX: Reg = Reg(0);
+pub(super) const RCX: Reg = Reg(1);
+pub(super) const RDX: Reg = Reg(2);
+pub(super) const RSP: Reg = Reg(4);
+pub(super) const RSI: Reg = Reg(6);
+pub(super) const RDI: Reg = Reg(7);
+pub(super) const R8: Reg = Reg(8);
+pub(super) const R9: Reg = Reg(9);
+pub(super) const R10: Reg = Reg(10);
+pub(super) const R11: Reg = Reg(11);
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mem {
+    /// `[base + disp]`
+    At(Reg, i32),
+    /// `[base + index · 2^scale + disp]`
+    Sum(Reg, Reg, u8, i32),
+    /// `fs:[disp]`
+    Fs(i32),
+    /// `[rip + …]`, by the address meant.
+    Rip(u64),
+}
+
+/// Condition codes, as the low nibble of `jcc`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Cond {
+    Below = 2,
+    AboveEq = 3,
+    Equal = 4,
+    NotEqual = 5,
+    BelowEq = 6,
+    Above = 7,
+}
+
+/// Two-operand arithmetic, as the `/n` of opcode 81 and the base of 01/03.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Alu {
+    Add = 0,
+    Or = 1,
+    And = 4,
+    Sub = 5,
+    Xor = 6,
+    Cmp = 7,
+}
+
+/// Shifts, as the `/n` of opcode C1.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Shift {
+    Left = 4,
+    Right = 5,
+}
+
+/// A displacement that waits for its target.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(super) enum Fix {
+    Near(usize),
+    Short(usize),
+}
+
+/// An appending emitter.
+#[derive(Debug)]
+pub(super) struct Asm<'a> {
+    out: &'a mut Vec<u8>,
+    /// Address of `out[0]`, wrapping.
+    origin: u64,
+}
+
+impl<'a> Asm<'a> {
+    /// Emits at the end of `out`, whose next byte will lie at `at`.
+    pub(super) fn new(out: &'a mut Vec<u8>, at: u64) -> Self {
+        let origin = at.wrapping_sub(out.len() as u64);
+        Self { out, origin }
+    }
+    pub(super) fn here(&self) -> u64 {
+        self.origin.wrapping_add(self.out.len() as u64)
+    }
+    pub(super) fn raw(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+    pub(super) fn u64(&mut self, value: u64) {
+        self.raw(&value.to_le_bytes());
+    }
+    /// Pads with int3 up to a multiple of `to`, a power of two.
+    pub(super) fn align(&mut self, to: u64) {
+        let pad = self.here().wrapping_neg() & (to - 1);
+        self.out.resize(self.out.len() + pad as usize, 0xCC);
+    }
+    fn rel32_to(&mut self, target: u64, after: u64) {
+        let rel = target.wrapping_sub(self.here() + 4 + after).cast_signed();
+        debug_assert!(i32::try_from(rel).is_ok(), "{target:#x} is out of reach from {:#x}", self.here());
+        self.raw(&(rel as i32).to_le_bytes());
+    }
+
+    /// One instruction with a memory operand; `imm` is how many immediate bytes the caller appends.
+    fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
+        if lock {
+            self.raw(&[0xF0]);
+        }
+        if matches!(mem, Mem::Fs(_)) {
+            self.raw(&[0x64]);
+        }
+        let (base, index) = match mem {
+            Mem::At(base, _) => (base.0, 0),
+            Mem::Sum(base, index, ..) => (base.0, index.0),
+            Mem::Fs(_) | Mem::Rip(_) => (0, 0),
+        };
+        let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
+        if rex != 0 {
+            self.raw(&[0x40 | rex]);
+        }
+        self.raw(op);
+        let reg = (reg & 7) << 3;
+        match mem {
+            Mem::Rip(addr) => {
+                self.raw(&[reg | 5]);
+                self.rel32_to(addr, imm);
+            }
+            Mem::Fs(disp) => {
+                self.raw(&[reg | 4, 0x25]);
+                self.raw(&disp.to_le_bytes());
+            }
+            Mem::At(base, disp) => self.based(reg, base, None, disp),
+            Mem::Sum(base, index, scale, disp) => self.based(reg, base, Some((index, scale)), disp),
+        }
+    }
+    fn based(&mut self, reg: u8, base: Reg, index: Option<(Reg, u8)>, disp: i32) {
+        let low = base.0 & 7;
+        let short = i8::try_from(disp);
+        let mode = match (disp, short) {
+            (0, _) if low != 5 => 0x00,
+            (_, Ok(_)) => 0x40,
+            _ => 0x80,
+        };
+        match index {
+            Some((index, scale)) => self.raw(&[mode | reg | 4, scale << 6 | (index.0 & 7) << 3 | low]),
+            None if low == 4 => self.raw(&[mode | reg | 4, 0x24]),
+            None => self.raw(&[mode | reg | low]),
+        }
+        match (mode, short) {
+            (0x40, Ok(byte)) => self.raw(&byte.to_le_bytes()),
+            (0x80, _) => self.raw(&disp.to_le_bytes()),
+            _ => {}
+        }
+    }
+    fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
+        let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | rm.0 >> 3;
+        if rex != 0 {
+            self.raw(&[0x40 | rex]);
+        }
+        self.raw(op);
+        self.raw(&[0xC0 | (reg & 7) << 3 | rm.0 & 7]);
+    }
+
+    pub(super) fn load(&mut self, to: Reg, from: Mem) {
+        self.mem(false, true, &[0x8B], to.0, from, 0);
+    }
+    pub(super) fn load32(&mut self, to: Reg, from: Mem) {
+        self.mem(false, false, &[0x8B], to.0, from, 0);
+    }
+    pub(super) fn load_byte(&mut self, to: Reg, from: Mem) {
+        self.mem(false, false, &[0x0F, 0xB6], to.0, from, 0);
+    }
+    pub(super) fn store(&mut self, to: Mem, from: Reg) {
+        self.mem(false, true, &[0x89], from.0, to, 0);
+    }
+    pub(super) fn store32(&mut self, to: Mem, from: Reg) {
+        self.mem(false, false, &[0x89], from.0, to, 0);
+    }
+    /// `mov qword [to], imm32` sign-extended.
+    pub(super) fn store_imm(&mut self, to: Mem, value: i32) {
+        self.mem(false, true, &[0xC7], 0, to, 4);
+        self.raw(&value.to_le_bytes());
+    }
+    pub(super) fn lea(&mut self, to: Reg, of: Mem) {
+        self.mem(false, true, &[0x8D], to.0, of, 0);
+    }
+    pub(super) fn mov(&mut self, to: Reg, from: Reg) {
+        self.regs(true, &[0x89], from.0, to);
+    }
+    pub(super) fn mov32(&mut self, to: Reg, from: Reg) {
+        self.regs(false, &[0x89], from.0, to);
+    }
+    pub(super) fn mov_imm32(&mut self, to: Reg, value: u32) {
+        if to.0 >= 8 {
+            self.raw(&[0x41]);
+        }
+        self.raw(&[0xB8 | to.0 & 7]);
+        self.raw(&value.to_le_bytes());
+    }
+    pub(super) fn mov_imm64(&mut self, to: Reg, value: u64) {
+        match u32::try_from(value) {
+            Ok(value) => self.mov_imm32(to, value),
+            Err(_) => {
+                self.raw(&[0x48 | to.0 >> 3, 0xB8 | to.0 & 7]);
+                self.u64(value);
+            }
+        }
+    }
+    pub(super) fn alu(&mut self, op: Alu, to: Reg, with: Reg) {
+        self.regs(true, &[(op as u8) << 3 | 1], with.0, to);
+    }
+    pub(super) fn alu_load(&mut self, op: Alu, to: Reg, with: Mem) {
+        self.mem(false, true, &[(op as u8) << 3 | 3], to.0, with, 0);
+    }
+    pub(super) fn alu_store(&mut self, op: Alu, to: Mem, with: Reg, lock: bool) {
+        self.mem(lock, true, &[(op as u8) << 3 | 1], with.0, to, 0);
+    }
+    /// `op qword [to], imm8` sign-extended.
+    pub(super) fn alu_mem_imm(&mut self, op: Alu, to: Mem, value: i8, lock: bool) {
+        self.mem(lock, true, &[0x83], op as u8, to, 1);
+        self.raw(&value.to_le_bytes());
+    }
+    pub(super) fn alu_imm(&mut self, op: Alu, to: Reg, value: i32, wide: bool) {
+        if let Ok(byte) = i8::try_from(value) {
+            self.regs(wide, &[0x83], op as u8, to);
+            self.raw(&byte.to_le_bytes());
+        } else {
+            self.regs(wide, &[0x81], op as u8, to);
+            self.raw(&value.to_le_bytes());
+        }
+    }
+    pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
+        self.regs(wide, &[0x85], b.0, a);
+    }
+    pub(super) fn not(&mut self, reg: Reg) {
+        self.regs(true, &[0xF7], 2, reg);
+    }
+    /// `rdx:rax / by`: quotient to rax, remainder to rdx.
+    pub(super) fn div(&mut self, by: Reg) {
+        self.regs(true, &[0xF7], 6, by);
+    }
+    pub(super) fn shift(&mut self, op: Shift, reg: Reg, by: u8, wide: bool) {
+        self.regs(wide, &[0xC1], op as u8, reg);
+        self.raw(&[by]);
+    }
+    /// Shifts by `cl`.
+    pub(super) fn shift_cl(&mut self, op: Shift, reg: Reg) {
+        self.regs(true, &[0xD3], op as u8, reg);
+    }
+    pub(super) fn bsr(&mut self, to: Reg, from: Reg) {
+        self.regs(true, &[0x0F, 0xBD], to.0, from);
+    }
+    pub(super) fn imul_imm(&mut self, to: Reg, from: Reg, by: i32, wide: bool) {
+        self.regs(wide, &[0x69], to.0, from);
+        self.raw(&by.to_le_bytes());
+    }
+    /// `lock cmpxchg [to], with`, comparing with rax.
+    pub(super) fn cmpxchg(&mut self, to: Mem, with: Reg) {
+        self.mem(true, true, &[0x0F, 0xB1], with.0, to, 0);
+    }
+    pub(super) fn push(&mut self, reg: Reg) {
+        if reg.0 >= 8 {
+            self.raw(&[0x41]);
+        }
+        self.raw(&[0x50 | reg.0 & 7]);
+    }
+    pub(super) fn pop(&mut self, reg: Reg) {
+        if reg.0 >= 8 {
+            self.raw(&[0x41]);
+        }
+        self.raw(&[0x58 | reg.0 & 7]);
+    }
+    pub(super) fn rdtsc(&mut self) {
+        self.raw(&[0x0F, 0x31]);
+    }
+    pub(super) fn rdpid(&mut self, to: Reg) {
+        let rex = if to.0 >= 8 { &[0x41][..] } else { &[] };
+        self.raw(&[0xF3]);
+        self.raw(rex);
+        self.raw(&[0x0F, 0xC7, 0xF8 | to.0 & 7]);
+    }
+    /// SF ZF AF PF CF into ah, OF into al: the flags in one register, without touching them.
+    pub(super) fn flags_to_rax(&mut self) {
+        self.raw(&[0x9F, 0x0F, 0x90, 0xC0]);
+    }
+    /// Back again: `add al, 127` overflows exactly if al is 1.
+    pub(super) fn flags_from_rax(&mut self) {
+        self.raw(&[0x04, 0x7F, 0x9E]);
+    }
+    pub(super) fn ret(&mut self) {
+        self.raw(&[0xC3]);
+    }
+
+    pub(super) fn call(&mut self, target: u64) {
+        self.raw(&[0xE8]);
+        self.rel32_to(target, 0);
+    }
+    pub(super) fn jmp(&mut self, target: u64) {
+        self.raw(&[0xE9]);
+        self.rel32_to(target, 0);
+    }
+    pub(super) fn jcc(&mut self, cond: Cond, target: u64) {
+        self.raw(&[0x0F, 0x80 | cond as u8]);
+        self.rel32_to(target, 0);
+    }
+    fn later(&mut self) -> Fix {
+        self.raw(&[0; 4]);
+        Fix::Near(self.out.len())
+    }
+    pub(super) fn jmp_later(&mut self) -> Fix {
+        self.raw(&[0xE9]);
+        self.later()
+    }
+    pub(super) fn jcc_later(&mut self, cond: Cond) -> Fix {
+        self.jcc_raw_later(cond as u8)
+    }
+    /// `jcc` by the low nibble of its opcode.
+    pub(super) fn jcc_raw_later(&mut self, condition: u8) -> Fix {
+        self.raw(&[0x0F, 0x80 | condition & 15]);
+        self.later()
+    }
+    /// `jrcxz`: the only conditional jump that reads no flag.
+    pub(super) fn jrcxz_later(&mut self) -> Fix {
+        self.raw(&[0xE3, 0]);
+        Fix::Short(self.out.len())
+    }
+    /// `lea to, [rip + later]`.
+    pub(super) fn lea_later(&mut self, to: Reg) -> Fix {
+        self.raw(&[0x48 | (to.0 >> 3) << 2, 0x8D, (to.0 & 7) << 3 | 5]);
+        self.later()
+    }
+    /// `op to, [rip + later]`.
+    pub(super) fn alu_load_later(&mut self, op: Alu, to: Reg) -> Fix {
+        self.raw(&[0x48 | (to.0 >> 3) << 2, (op as u8) << 3 | 3, (to.0 & 7) << 3 | 5]);
+        self.later()
+    }
+    /// Makes `fix` lead to the next byte.
+    pub(super) fn bind(&mut self, fix: Fix) {
+        let here = self.out.len();
+        match fix {
+            Fix::Near(end) => {
+                let rel = (here - end) as u32;
+                self.out[end - 4..end].copy_from_slice(&rel.to_le_bytes());
+            }
+            Fix::Short(end) => {
+                debug_assert!(here - end < 128, "short jump over {} bytes", here - end);
+                self.out[end - 1] = (here - end) as u8;
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! One hit, one increment.
+//!
+//! Input: the counter's word on line 0, what is dead. Output: code that adds 1 to this CPU's line and runs into the
+//! displaced code, which the caller appends; then a jump back, the abort handler and the rseq descriptor.
+//! Saved registers lie below rsp, where neither kernel nor handlers write (the psABI red zone); where the function's
+//! own red zone may be live, rsp first steps over it. Stores are what a hit costs on a core that retires one a cycle:
+//! announce, count, clear, and one for each register that had to be saved.
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::rseq::{self, CPU_ID, Section};
+use super::{Machine, Rseq, Site};
+
+/// A stub that waits for its displaced code. The caller appends it where the vector ends now.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Pending {
+    section: Option<(Rseq, Section)>,
+    /// Where an unregistered thread leaves the usual path, and comes back.
+    unregistered: Option<(Fix, u64)>,
+    /// `lea`-like use of the word's address, which stands behind the code.
+    pointer: Option<Fix>,
+    word: u64,
+    last_line: u64,
+    saves: Saves,
+}
+
+const RED_ZONE: i32 = 128;
+
+/// Registers that a stub uses, and whether each had to be saved.
+#[derive(Clone, Copy, Debug)]
+struct Saves {
+    regs: [Option<Reg>; 3],
+    step: bool,
+    flags: bool,
+}
+
+impl Saves {
+    /// The first of `wish` that is dead, else the first of them, saved.
+    fn take(&mut self, site: &Site, wish: &[Reg]) -> Reg {
+        match wish.iter().find(|reg| site.dead >> reg.0 & 1 == 1) {
+            Some(&reg) => reg,
+            None => self.keep(wish[0]),
+        }
+    }
+    fn keep(&mut self, reg: Reg) -> Reg {
+        if let Some(free) = self.regs.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some(reg);
+        }
+        reg
+    }
+    fn each(&self, mut act: impl FnMut(Reg, Mem)) {
+        for (reg, n) in self.regs.iter().zip(1..) {
+            if let Some(reg) = *reg {
+                act(reg, Mem::At(RSP, -8 * n));
+            }
+        }
+    }
+    fn enter(&self, asm: &mut Asm<'_>) {
+        if self.step {
+            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+        }
+        self.each(|reg, slot| asm.store(slot, reg));
+    }
+    fn leave(&self, asm: &mut Asm<'_>) {
+        self.each(|reg, slot| asm.load(reg, slot));
+        if self.step {
+            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+        }
+    }
+}
+
+/// Registers in order of preference; rax last, since `lahf` wants it.
+const ANY: [Reg; 9] = [R11, R10, R9, R8, RDI, RSI, RDX, RCX, RAX];
+const SECOND: [Reg; 8] = [RDX, R11, R10, R9, R8, RDI, RSI, RAX];
+
+/// Appends the part of a count stub that comes before the displaced code. The stub starts at `at`; `word` is the
+/// counter on line 0, within ±2 GiB.
+pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Site) -> Pending {
+    let mut asm = Asm::new(out, at);
+    let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
+    let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
+    let pending = Pending { section: None, unregistered: None, pointer: None, word, last_line, saves };
+    match machine.rseq {
+        Some(rseq) if site.flags_dead => owned(&mut asm, machine, rseq, site, pending),
+        Some(rseq) => owned_flags_live(&mut asm, rseq, site, pending),
+        None => shared(&mut asm, machine, site, pending),
+    }
+}
+
+fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut pending: Pending) -> Pending {
+    let at = pending.saves.take(site, &ANY);
+    pending.saves.enter(asm);
+    let mut fixes = None;
+    let section = rseq::section(asm, rseq, at, |asm| {
+        asm.load32(at, Mem::Fs(rseq.offset + CPU_ID));
+        asm.alu_imm(Alu::Cmp, at, machine.lines as i32 - 1, false);
+        let unregistered = asm.jcc_later(Cond::AboveEq); // negative, or a CPU that was never told of
+        asm.shift(Shift::Left, at, 6, false);
+        let pointer = asm.alu_load_later(Alu::Add, at);
+        asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, false);
+        fixes = Some((unregistered, pointer));
+    });
+    pending.section = Some((rseq, section));
+    if let Some((unregistered, pointer)) = fixes {
+        pending.unregistered = Some((unregistered, asm.here()));
+        pending.pointer = Some(pointer);
+    }
+    rseq::clear(asm, rseq);
+    pending.saves.leave(asm);
+    pending
+}
+
+/// Flags may be live, so only moves, `lea` and `jrcxz`.
+fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut pending: Pending) -> Pending {
+    pending.saves.take(site, &[RCX]);
+    let at = pending.saves.take(site, &SECOND);
+    pending.saves.enter(asm);
+    let mut unregistered = None;
+    let section = rseq::section(asm, rseq, at, |asm| {
+        asm.load_byte(RCX, Mem::Fs(rseq.offset + CPU_ID + 3));
+        let registered = asm.jrcxz_later();
+        unregistered = Some(asm.jmp_later());
+        asm.bind(registered);
+        asm.load32(RCX, Mem::Fs(rseq.offset + CPU_ID));
+        asm.lea(at, Mem::Rip(pending.word));
+        asm.raw(&[0x48, 0x8D, 0x0C, 0xCD, 0, 0, 0, 0]); // lea rcx, [rcx*8]
+        asm.lea(at, Mem::Sum(at, RCX, 3, 0));
+        asm.load(RCX, Mem::At(at, 0));
+        asm.lea(RCX, Mem::At(RCX, 1));
+        asm.store(Mem::At(at, 0), RCX);
+    });
+    pending.section = Some((rseq, section));
+    pending.unregistered = unregistered.map(|fix| (fix, asm.here()));
+    rseq::clear(asm, rseq);
+    pending.saves.leave(asm);
+    pending
+}
+
+/// A process without rseq: `lock add` to some line.
+fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Site, mut pending: Pending) -> Pending {
+    let at = (machine.lines > 1).then(|| pending.saves.take(site, &ANY[..8]));
+    let flags = pending.saves.flags;
+    if flags && site.dead & 1 == 0 {
+        pending.saves.keep(RAX);
+    }
+    pending.saves.enter(asm);
+    if flags {
+        asm.flags_to_rax();
+    }
+    match at {
+        None => asm.alu_mem_imm(Alu::Add, Mem::Rip(pending.word), 1, true),
+        Some(at) => {
+            rseq::any_line(asm, at, machine.rdpid, machine.lines);
+            asm.shift(Shift::Left, at, 6, false);
+            pending.pointer = Some(asm.alu_load_later(Alu::Add, at));
+            asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, true);
+        }
+    }
+    if flags {
+        asm.flags_from_rax();
+    }
+    pending.saves.leave(asm);
+    pending
+}
+
+impl Pending {
+    /// Appends what follows the displaced code: a jump to `resume` (none if the displaced code never runs on), the
+    /// paths that are rarely taken, and the descriptor. `at` is the stub's address as given to [`count`], `start` its
+    /// offset in `out`.
+    pub fn finish(self, out: &mut Vec<u8>, at: u64, start: usize, resume: Option<u64>) {
+        let here = at.wrapping_add((out.len() - start) as u64);
+        let mut asm = Asm::new(out, here);
+        if let Some(resume) = resume {
+            asm.jmp(resume);
+        }
+        if let Some((from, back)) = self.unregistered {
+            asm.bind(from);
+            self.unregistered_thread(&mut asm);
+            asm.jmp(back);
+        }
+        if let Some((rseq, section)) = self.section {
+            rseq::descriptors(&mut asm, rseq, &[section]);
+        }
+        if let Some(pointer) = self.pointer {
+            asm.align(8);
+            asm.bind(pointer);
+            asm.u64(self.word);
+        }
+    }
+    fn unregistered_thread(&self, asm: &mut Asm<'_>) {
+        let slot = Mem::At(RSP, -8 * 4);
+        if self.saves.flags {
+            asm.store(slot, RAX);
+            asm.flags_to_rax();
+        }
+        asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line), 1, true);
+        if self.saves.flags {
+            asm.flags_from_rax();
+            asm.load(RAX, slot);
+        }
+    }
+}

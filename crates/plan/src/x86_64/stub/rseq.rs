@@ -1,0 +1,77 @@
+//! Restartable sequences: one committing store, on the CPU it was computed for, or none.
+//!
+//! A section is: announce the descriptor in the thread's area, read the CPU number, compute, store. If the kernel
+//! moves or interrupts the thread in between, it continues at the abort handler, which starts again. The signature
+//! stands in the immediate of a `ud1` before the handler, so that disassemblers stay in step.
+
+use super::Rseq;
+use super::asm::{Asm, Fix, Mem, RAX, Reg};
+
+/// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
+pub(super) const CPU_ID: i32 = 4;
+/// `struct rseq`, field `rseq_cs`.
+const RSEQ_CS: i32 = 8;
+
+/// A section whose descriptor is still to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section {
+    descriptor: Fix,
+    restart: u64,
+    start: u64,
+    end: u64,
+}
+
+/// Emits a section; `body` may use `scratch` and ends with the committing instruction.
+pub(super) fn section(
+    asm: &mut Asm<'_>,
+    rseq: Rseq,
+    scratch: Reg,
+    body: impl FnOnce(&mut Asm<'_>),
+) -> Section {
+    let restart = asm.here();
+    let descriptor = asm.lea_later(scratch);
+    asm.store(Mem::Fs(rseq.offset + RSEQ_CS), scratch);
+    let start = asm.here();
+    body(asm);
+    Section { descriptor, restart, start, end: asm.here() }
+}
+
+/// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.
+pub(super) fn clear(asm: &mut Asm<'_>, rseq: Rseq) {
+    asm.store_imm(Mem::Fs(rseq.offset + RSEQ_CS), 0);
+}
+
+/// Emits abort handlers and descriptors, after code that does not fall through.
+pub(super) fn descriptors(asm: &mut Asm<'_>, rseq: Rseq, sections: &[Section]) {
+    for section in sections {
+        asm.raw(&[0x0F, 0xB9, 0x3D]);
+        asm.raw(&rseq.signature.to_le_bytes());
+        let abort = asm.here();
+        asm.jmp(section.restart);
+        asm.align(32);
+        asm.bind(section.descriptor);
+        asm.u64(0); // version 0, no flags
+        asm.u64(section.start);
+        asm.u64(section.end - section.start);
+        asm.u64(abort);
+    }
+}
+
+/// Leaves in `line` a number below `lines` that differs between most threads running at once; spoils the flags.
+/// For processes without rseq, where every line is written by `lock add` and any choice counts exactly.
+pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
+    let mask = (lines.next_power_of_two() >> u32::from(!lines.is_power_of_two())) - 1;
+    if rdpid {
+        asm.rdpid(line);
+    } else {
+        asm.mov(line, super::asm::RSP);
+        asm.shift(super::asm::Shift::Right, line, 16, true);
+        asm.imul_imm(line, line, PHI, false);
+        asm.shift(super::asm::Shift::Right, line, 16, false);
+    }
+    asm.alu_imm(super::asm::Alu::And, line, mask as i32, false);
+    debug_assert!(line != RAX, "rax holds the flags");
+}
+
+/// 2^32 over the golden ratio: spreads neighbouring numbers.
+pub(super) const PHI: i32 = 0x9E37_79B1_u32.cast_signed();
