@@ -1,0 +1,90 @@
+//! A code space made of bytes, for tests: it keeps the log of writes, checks PATCH-5 on each, and can die or lose pages at
+//! any of them.
+
+use trapline_record::RemoteAddr;
+use trapline_target::TargetError;
+
+use crate::space::{CodeSpace, LINE, SpaceError};
+
+/// What was asked of the space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Did {
+    /// Eight bytes at an address.
+    Write(u64),
+    /// A core sync.
+    Sync,
+    /// A look for stops.
+    Serve,
+}
+
+/// Bytes at an address.
+#[derive(Clone, Debug)]
+pub(crate) struct Fake {
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) log: Vec<Did>,
+    /// The text after each write.
+    pub(crate) states: Vec<Vec<u8>>,
+    /// The tracer dies instead of doing this write or sync, counted from 0.
+    pub(crate) dies_at: Option<usize>,
+    /// Addresses that cannot be reached.
+    pub(crate) hole: Option<(u64, u64)>,
+}
+
+impl Fake {
+    pub(crate) fn new(base: u64, bytes: Vec<u8>) -> Self {
+        Self { base, bytes, log: Vec::new(), states: Vec::new(), dies_at: None, hole: None }
+    }
+    pub(crate) fn writes(&self) -> Vec<u64> {
+        self.log.iter().filter_map(|d| if let Did::Write(at) = d { Some(*at) } else { None }).collect()
+    }
+    fn range(&self, at: u64, len: usize) -> Result<std::ops::Range<usize>, SpaceError> {
+        let end = at + len as u64;
+        let lost = self.hole.is_some_and(|(from, to)| at < to && end > from);
+        if lost || at < self.base || end > self.base + self.bytes.len() as u64 {
+            let source = std::io::Error::from_raw_os_error(5);
+            return Err(SpaceError::Place(TargetError::Memory {
+                pid: 1,
+                what: "reach",
+                addr: RemoteAddr(at),
+                len,
+                source,
+            }));
+        }
+        let from = (at - self.base) as usize;
+        Ok(from..from + len)
+    }
+    fn live(&self) -> Result<(), SpaceError> {
+        let done = self.log.iter().filter(|d| **d != Did::Serve).count();
+        if self.dies_at.is_some_and(|n| done >= n) {
+            return Err(SpaceError::Gone(TargetError::Gone { pid: 1, how: "test".into() }));
+        }
+        Ok(())
+    }
+}
+
+impl CodeSpace for Fake {
+    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
+        into.copy_from_slice(&self.bytes[self.range(at.0, into.len())?]);
+        Ok(())
+    }
+    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        self.live()?;
+        assert_eq!(bytes.len(), 8, "PATCH-5: one word");
+        assert_eq!(at.0 / LINE, (at.0 + 7) / LINE, "PATCH-5: {at} crosses a line");
+        let range = self.range(at.0, bytes.len())?;
+        self.bytes[range].copy_from_slice(bytes);
+        self.log.push(Did::Write(at.0));
+        self.states.push(self.bytes.clone());
+        Ok(())
+    }
+    fn sync(&mut self) -> Result<(), SpaceError> {
+        self.live()?;
+        self.log.push(Did::Sync);
+        Ok(())
+    }
+    fn serve(&mut self) -> Result<(), SpaceError> {
+        self.log.push(Did::Serve);
+        Ok(())
+    }
+}

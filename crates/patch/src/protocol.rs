@@ -1,0 +1,138 @@
+//! How code changes under running threads, and every way in which others may be in the middle of it. No code here.
+//!
+//! # Who takes part
+//!
+//! - the *tracer*: one thread, the only one that ptraces and the only writer of this process' code (PATCH-1);
+//! - the *threads* of the target, running, none stopped unless a step says so;
+//! - the *guard handler*: generated code in the target that serves SIGTRAP (and SIGILL) from guard bytes;
+//! - *children* forked meanwhile, with a copy of the text and the same shared memory;
+//! - a *later tracer* that finds what a dead one left.
+//!
+//! # Words
+//!
+//! A *window* is the bytes of one patch, `len` of them from `addr`. Its *head* is the first byte, its *interior
+//! boundaries* are the starts of instructions inside it. A patch is one jump, so after publication only its head may
+//! be executed; **every byte at an interior boundary is a trapping opcode** (PATCH-2), and the guard table sends whoever
+//! arrives there to the same instruction in the relocated copy. *old* are the file's bytes, *new* the patch's.
+//!
+//! # Install
+//!
+//! | step | what | if the tracer dies right after |
+//! |---|---|---|
+//! | I1 | open the process; look for segments; refuse if their tracer lives | nothing was changed |
+//! | I2 | seize every thread (stops none); births and forks are reported from here on | the kernel lets go of all |
+//! | I3 | one thread stops: rseq area, memfd made and fetched | one memfd without a mapping: freed with its last fd |
+//! | I4 | plan; fill code, guard table and journal through the tracer's own mapping; state Building | as I3 |
+//! | I5 | the thread stops again: map data (RW) and code (R-X, never writable), stamps; close the fd | mapped and inert; state Building says so, `recover` unmaps it |
+//! | I6 | first segment: SIGTRAP and, if a displacement holds #UD bytes, SIGILL get the guard handler; else: link the new segment to the chain's end | handler without guards: passes every trap on to the old one; `recover` puts it back |
+//! | I7 | state Armed | journal lists sites that still hold *old*: `recover` skips those |
+//! | I8 | publish islands, then exits, then entries (PATCH-3) | journal names every site, changed or not |
+//! | I9 | semaphores raised, each marked in the journal after it is | a raised one without its mark is told by its value |
+//! | I10 | children born since I2 get the same bytes and are let go | a child runs with some patches: all of them work alone |
+//! | I11 | the thread that traced ends, and with it the seizure; nobody is stopped by that | the batch is complete |
+//!
+//! I3 to I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub, copy,
+//! counters, guard entry, handler, journal entry.
+//!
+//! ## I8 for a window inside one 64-byte line: one write (PATCH-5)
+//!
+//! Eight bytes inside the line that cover the window are composed from the present ones, read in the same batch and
+//! corrected by our own writes since; the window must hold *old*, else the site is refused ("already patched by …?").
+//! One pwrite of these eight bytes makes the site. A thread may be
+//! - *before the head*: it fetches the line before or after the write, never half of it: runs old or the jump;
+//! - *at an interior boundary*, preempted or interrupted there (4 to 17 % of patches of a hot function): its next
+//!   instruction's first byte is a trapping one: guard trap → copy;
+//! - *past the head with the old bytes fetched*: executes them from its own fetch, then as above;
+//! - *in a signal frame* with a pc at an interior boundary: as above when it returns, minutes later perhaps; the
+//!   handler stays until detach and the copy longer;
+//! - *at a branch into the window that no analysis found*: as above, at each execution;
+//! - *in a system call or page fault of an interior instruction*: it resumes behind it or at it: as above;
+//! - *forking*: the child copies the page before or after the write; I10 makes them equal;
+//! - *writing the same line itself* (a debugger, a JIT): PATCH-1 is about us; a foreign change of the window is seen by the
+//!   comparison, one of the rest of the line in the microseconds between read and write would be lost. Stated, not solved.
+//!
+//! ## I8 for a window that crosses a line (PATCH-6)
+//!
+//! | step | write | who may see what |
+//! |---|---|---|
+//! | C1 | low line in one write: head = int3, the rest of its part = *new* | a head arrival traps → stub; interior boundaries of the low part trap → copy |
+//! | C2 | core sync: every CPU that runs a thread of the process serialises | nobody holds low bytes from before C1; an instruction that straddles the lines can no longer start |
+//! | C3 | high part in one write = *new* | an interior boundary there holds a whole old instruction or a trapping byte |
+//! | C4 | core sync | nobody holds high bytes from before C3 |
+//! | C5 | head = *new*[0] | head arrival: int3 or the jump, both lead to the stub |
+//! | C6 | core sync | |
+//!
+//! The guard table also maps the head to the stub (PATCH-7). All crossing windows of a phase share each core sync. Dying
+//! anywhere inside leaves a site that works through traps; its bytes are each *old*, *new* or the int3 at the head, which is
+//! what `recover` accepts as ours.
+//!
+//! ## Traps while the batch runs
+//!
+//! A thread that hits a guard while seized stops before the signal is delivered. The tracer *looks* (`WNOWAIT`), moves
+//! its pc to the copy, *then* reaps and continues it without the signal. The tracer may die
+//! - before the look or before the move: the kernel delivers SIGTRAP to the guard handler, which does the same;
+//! - between the move and the reaping: SIGTRAP is delivered with the pc already in our code: the handler sees that and
+//!   returns (PATCH-8);
+//! - after reaping: the thread runs on at the copy.
+//!
+//! A thread that had SIGTRAP blocked at the trap makes the kernel reset the disposition and unblock the signal. With the
+//! tracer there nothing is delivered; the tracer puts both back. That is why blocked threads are looked for first.
+//!
+//! ## When traps cannot be had
+//!
+//! If a thread blocks SIGTRAP for good, if the program owns the signal (Go), under `--strict`, and on CPUs whose eight-byte
+//! writes were not proven: I8 runs with all threads stopped. A window with an interior boundary is published only if no
+//! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of any stack or, where
+//! contexts live on the heap, of any private writable memory. Others are refused. Dying there leaves nobody stopped and each
+//! site whole: with nobody running, a window that crosses a line is written in two writes, tail before head, and a tracer
+//! that dies between the two leaves *old* at the head and *new* behind: PATCH-9 covers it for all but the straddling
+//! instruction, so such windows go through C1 to C5 here too, without the syncs.
+//!
+//! # Remove
+//!
+//! | step | what | if the tracer dies right after |
+//! |---|---|---|
+//! | R1 | seize; state Removing | `recover` starts here again |
+//! | R2 | semaphores lowered, each unmarked in the journal | its mark says whether |
+//! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
+//! | R4 | quiesce: no thread is between a guard's trap and its stop | handler and guards still there |
+//! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
+//! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |
+//!
+//! R3 may meet a thread
+//! - *in a stub or copy*: it runs on there and jumps back behind the window: code stays mapped (PATCH-10);
+//! - *at an interior boundary since before the install*: its own instruction is back: it runs on;
+//! - *with the jump fetched*: it runs the stub once more: counted, harmless;
+//! - *trapped at a guard, not yet stopped*: R4;
+//! - *in a signal frame with a pc in a copy*: PATCH-10.
+//!
+//! For a window that crosses a line: head = int3 · sync · high part = *old* · sync · low part = *old* in one write · sync.
+//!
+//! R4 for each thread: it is blocked in a call (then it is not in a trap), or the tracer saw it stop, or it has run on a
+//! CPU for long enough that a trap taken before R4 must have become a stop; a thread that does neither in time is
+//! interrupted, and its call repaired. Threads born after R3 cannot have trapped.
+//!
+//! Code may be unmapped only when every thread was seen, stopped, with its pc, its rseq descriptor and its signal frames
+//! outside of it, after R5 (nobody can enter any more). Otherwise it stays; the report says how much.
+//!
+//! # Recover
+//!
+//! Segments are found in the maps by the memfd's name and the block's magic. Another version is named, never written to. A
+//! segment whose tracer (pid and start time) lives is in use: an error, unless it is Removed. Building, Armed and
+//! Removing all take R1 to R6: each step asks what is there before it acts, so it may be repeated and may be
+//! interrupted anywhere (SAFE-3). All segments of the chain are taken in one batch, the newest first.
+//!
+//! # Rules
+//!
+//! - PATCH-1 one writer per process, at any time.
+//! - PATCH-2 every interior boundary of a published window holds a trapping opcode.
+//! - PATCH-3 islands, exits, entries when publishing; the reverse when removing.
+//! - PATCH-4 whatever a published byte can lead to exists before it.
+//! - PATCH-5 a write of code is one pwrite of at most eight bytes inside one line.
+//! - PATCH-6 a window across a line changes in the order C1 to C6.
+//! - PATCH-7 a head that may hold int3 has a guard entry.
+//! - PATCH-8 a trap whose pc is already in our code is answered by returning.
+//! - PATCH-9 without traps, only windows that no saved context points into.
+//! - PATCH-10 code stays mapped until it is proven that nobody is in it.
+//! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were compared.
+//! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at the start.

@@ -1,0 +1,92 @@
+//! Code that others are running, as something that can be read and written a few bytes at a time.
+//!
+//! In: addresses and bytes. Out: bytes, or why not. Two users: a live process, and a vector of bytes in tests, so that the
+//! order of writes and every failure in between is tested without a process.
+//! Does not: know what a patch is.
+
+use trapline_record::RemoteAddr;
+use trapline_target::{Batch, Process, RemoteOptions, TargetError};
+
+/// Bytes of a cache line: the unit within which one write is seen whole.
+pub(crate) const LINE: u64 = 64;
+
+/// Why a write or read could not be done.
+#[derive(Debug)]
+pub(crate) enum SpaceError {
+    /// Only this place: not mapped any more, or not writable.
+    Place(TargetError),
+    /// The process ended or runs another program; nothing more can be done (PATCH-12).
+    Gone(TargetError),
+}
+
+impl From<TargetError> for SpaceError {
+    fn from(error: TargetError) -> Self {
+        match error {
+            TargetError::Memory { .. } => Self::Place(error),
+            _ => Self::Gone(error),
+        }
+    }
+}
+
+/// Code under change.
+pub(crate) trait CodeSpace {
+    /// Reads present bytes.
+    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError>;
+    /// One write inside one line (PATCH-5), seen by every thread whole or not at all.
+    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError>;
+    /// When it returns, every CPU that runs this code has serialised since the call.
+    fn sync(&mut self) -> Result<(), SpaceError>;
+    /// Answers whoever stopped meanwhile.
+    fn serve(&mut self) -> Result<(), SpaceError>;
+}
+
+/// A seized process whose threads run.
+pub(crate) struct Running<'a, 'b, 'p> {
+    /// The seizure.
+    pub(crate) batch: &'a mut Batch<'p>,
+    /// Where a thread that trapped goes on.
+    pub(crate) guard: &'b dyn Fn(u64) -> Option<u64>,
+    /// How to choose the thread that serialises the others.
+    pub(crate) remote: &'b RemoteOptions,
+}
+
+impl CodeSpace for Running<'_, '_, '_> {
+    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
+        Ok(self.batch.process().read(at, into)?)
+    }
+    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        Ok(self.batch.process().write_text(at, bytes)?)
+    }
+    fn sync(&mut self) -> Result<(), SpaceError> {
+        let mut caller = self.batch.remote(self.remote)?;
+        caller.sync_cores()?;
+        caller.finish()?;
+        Ok(())
+    }
+    fn serve(&mut self) -> Result<(), SpaceError> {
+        self.batch.serve(self.guard)?;
+        Ok(())
+    }
+}
+
+/// A process none of whose threads run: it needs no core sync (threads serialise when they resume) and has nobody to
+/// answer.
+pub(crate) struct Still<'a> {
+    /// The process.
+    pub(crate) process: &'a Process,
+}
+
+impl CodeSpace for Still<'_> {
+    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
+        Ok(self.process.read(at, into)?)
+    }
+    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        Ok(self.process.write_text(at, bytes)?)
+    }
+    fn sync(&mut self) -> Result<(), SpaceError> {
+        Ok(())
+    }
+    fn serve(&mut self) -> Result<(), SpaceError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! Orders, interleavings and deaths of the writer, on bytes.
+
+use trapline_record::RemoteAddr;
+use trapline_record::journal::{Entry, Kind};
+
+use super::{Outcome, Way, change};
+use crate::fake::{Did, Fake};
+use crate::space::{LINE, SpaceError};
+
+const BASE: u64 = 0x1000;
+const JUMP: [u8; 8] = [0xe9, 0xcc, 0xcc, 0xcc, 0xcc, 0, 0, 0];
+
+/// Text whose every byte is its own position, so that a misplaced byte shows.
+fn text() -> Vec<u8> {
+    (0..512u32).map(|i| (i % 199 + 1) as u8).collect()
+}
+
+fn entry(at: u64, kind: Kind) -> Entry {
+    let mut old = [0; 8];
+    let from = (at - BASE) as usize;
+    old[..5].copy_from_slice(&text()[from..from + 5]);
+    Entry { addr: RemoteAddr(at), len: 5, kind, old, new: JUMP }
+}
+
+/// Entries inside lines, at both ends of lines, next to each other, and across lines at every split.
+fn many() -> Vec<Entry> {
+    let crossing = (1..5).map(|low| entry(BASE + (low + 1) * LINE - low, Kind::Entry));
+    let mut all = vec![
+        entry(BASE, Kind::Entry),
+        entry(BASE + 5, Kind::Exit),
+        entry(BASE + 10, Kind::Island),
+        entry(BASE + LINE - 5, Kind::Entry),
+        entry(BASE + 70, Kind::Exit),
+    ];
+    all.extend(crossing);
+    all
+}
+
+fn publish(fake: &mut Fake, entries: &[Entry]) -> Result<Vec<Outcome>, SpaceError> {
+    let mut outcomes = Vec::new();
+    change(fake, entries, Way::Publish, &mut outcomes).map(|()| outcomes)
+}
+
+fn remove(fake: &mut Fake, entries: &[Entry]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    change(fake, entries, Way::Remove, &mut outcomes).expect("alive");
+    outcomes
+}
+
+#[test]
+fn there_and_back() {
+    let mut fake = Fake::new(BASE, text());
+    let all = many();
+    assert!(publish(&mut fake, &all).expect("alive").iter().all(|o| *o == Outcome::Done));
+    let mut want = text();
+    for e in &all {
+        let at = (e.addr.0 - BASE) as usize;
+        want[at..at + 5].copy_from_slice(&JUMP[..5]);
+    }
+    assert_eq!(fake.bytes, want);
+    assert!(remove(&mut fake, &all).iter().all(|o| *o == Outcome::Done));
+    assert_eq!(fake.bytes, text());
+}
+
+#[test]
+fn islands_then_exits_then_entries_and_back() {
+    let all = &many()[..5];
+    let mut fake = Fake::new(BASE, text());
+    publish(&mut fake, all).expect("alive");
+    let at = |n: usize| all[n].addr.0;
+    assert_eq!(fake.writes(), [at(2), at(1), at(4), at(0), at(3) - 3]);
+    fake.log.clear();
+    remove(&mut fake, all);
+    assert_eq!(fake.writes(), [at(0), at(3) - 3, at(1), at(4), at(2)]);
+}
+
+#[test]
+fn a_line_is_crossed_with_a_sync_after_each_step() {
+    let all = [entry(BASE + LINE - 2, Kind::Entry), entry(BASE + 2 * LINE - 3, Kind::Entry)];
+    let mut fake = Fake::new(BASE, text());
+    publish(&mut fake, &all).expect("alive");
+    let steps: Vec<Did> = fake.log.iter().copied().filter(|d| *d != Did::Serve).collect();
+    let low = |n: u64| Did::Write(BASE + n * LINE - 8);
+    let high = |n: u64| Did::Write(BASE + n * LINE);
+    assert_eq!(steps, [low(1), low(2), Did::Sync, high(1), high(2), Did::Sync, low(1), low(2), Did::Sync]);
+}
+
+/// Whoever starts an instruction anywhere in a window, at any moment, finds a whole old one or a trap or the whole jump.
+#[test]
+fn no_moment_shows_a_torn_instruction() {
+    // Old windows: an instruction of `cut` bytes, then one of `5 - cut`.
+    for (low, cut) in (1..5u64).flat_map(|low| (1..5usize).map(move |cut| (low, cut))) {
+        let site = entry(BASE + LINE - low, Kind::Entry);
+        let mut fake = Fake::new(BASE, text());
+        publish(&mut fake, &[site]).expect("alive");
+        remove(&mut fake, &[site]);
+        let from = (site.addr.0 - BASE) as usize;
+        for state in &fake.states {
+            let window = &state[from..from + 5];
+            let head_whole = window[..cut] == site.old[..cut] || window == &JUMP[..5] || window[0] == 0xcc;
+            assert!(head_whole, "low {low} cut {cut}: head {window:02x?}");
+            let inner_whole = window[cut..] == site.old[cut..5] || window[cut] == 0xcc;
+            assert!(inner_whole, "low {low} cut {cut}: interior {window:02x?}");
+        }
+    }
+}
+
+/// The tracer dies before each write and each sync of a publication, and of a removal; whoever comes later restores all.
+#[test]
+fn death_anywhere_is_undone() {
+    let all = many();
+    let mut whole = Fake::new(BASE, text());
+    publish(&mut whole, &all).expect("alive");
+    let armed = whole.bytes.clone();
+    let steps = whole.log.iter().filter(|d| **d != Did::Serve).count();
+    assert_eq!(steps, 20);
+    for dies_at in 0..=steps {
+        let mut fake = Fake::new(BASE, text());
+        fake.dies_at = Some(dies_at);
+        let _ = publish(&mut fake, &all);
+        fake.dies_at = None;
+        let left = remove(&mut fake, &all);
+        assert!(!left.iter().any(|o| matches!(o, Outcome::Differs { .. })), "death {dies_at}: {left:?}");
+        assert_eq!(fake.bytes, text(), "death {dies_at} of a publication");
+
+        let mut fake = Fake::new(BASE, armed.clone());
+        fake.dies_at = Some(dies_at);
+        let mut outcomes = Vec::new();
+        let _ = change(&mut fake, &all, Way::Remove, &mut outcomes);
+        fake.dies_at = None;
+        remove(&mut fake, &all);
+        assert_eq!(fake.bytes, text(), "death {dies_at} of a removal");
+    }
+}
+
+#[test]
+fn foreign_bytes_are_left_alone() {
+    let all = many();
+    let mut fake = Fake::new(BASE, text());
+    fake.bytes[2] = 0x90;
+    let outcomes = publish(&mut fake, &all).expect("alive");
+    assert!(matches!(outcomes[0], Outcome::Differs { found } if found[2] == 0x90), "{:?}", outcomes[0]);
+    assert_eq!(fake.bytes[..5], [1, 2, 0x90, 4, 5]);
+    fake.bytes[LINE as usize - 3] = 0x90;
+    let outcomes = remove(&mut fake, &all);
+    assert!(matches!(outcomes[3], Outcome::Differs { .. }), "{:?}", outcomes[3]);
+    assert_eq!(outcomes[1], Outcome::Done);
+}
+
+#[test]
+fn a_kernel_uprobe_put_on_a_patch_survives_its_removal() {
+    let site = [entry(BASE + 8, Kind::Entry)];
+    let mut fake = Fake::new(BASE, text());
+    publish(&mut fake, &site).expect("alive");
+    fake.bytes[8] = 0xcc;
+    assert_eq!(remove(&mut fake, &site), [Outcome::KeptBreakpoint]);
+    let mut want = text();
+    want[8] = 0xcc;
+    assert_eq!(fake.bytes, want);
+    // The kernel takes its breakpoint off and puts the file's byte back, over a patch that is still there.
+    let mut fake = Fake::new(BASE, text());
+    publish(&mut fake, &site).expect("alive");
+    fake.bytes[8] = text()[8];
+    assert_eq!(remove(&mut fake, &site), [Outcome::Done]);
+    assert_eq!(fake.bytes, text());
+}
+
+#[test]
+fn an_unmapped_page_costs_only_its_own_sites() {
+    let all = many();
+    let mut fake = Fake::new(BASE, text());
+    fake.hole = Some((BASE + LINE, BASE + 2 * LINE));
+    let outcomes = publish(&mut fake, &all).expect("alive");
+    assert_eq!(outcomes[0], Outcome::Done);
+    assert_eq!(outcomes[4], Outcome::Unreachable);
+    assert_eq!(outcomes[5], Outcome::Unreachable);
+    assert_eq!(outcomes[7], Outcome::Done);
+}
