@@ -29,3 +29,5 @@ pub use plan::{Chunk, Guard, KernelSite, ModulePlan, Patch, PatchRole, Refused, 
 pub use refusal::{PlanError, Refusal};
 pub use request::{ModuleInput, ProcessTraits, Role, RseqTraits, TrapsPolicy, Want};
 pub use space::AddressSpace;
+/// The file that a plan is about.
+pub use trapline_image::Image;
