@@ -1,1 +1,47 @@
-//! x
+//! What the end-to-end tests share: victims and how they are built, processes that speak their protocol, the trapline
+//! command as a user runs it, the kernel's uprobes as an oracle, and text compared with the file it came from.
+//!
+//! Does not: test anything itself. A test that cannot run where it is calls [`skip!`], which `cargo xtask test` counts.
+
+pub mod oracle;
+pub mod programs;
+pub mod running;
+pub mod text;
+pub mod tracing;
+pub mod victims;
+
+/// Says why this test does not run here, and leaves it. `cargo xtask test` moves it from the passed to the skipped.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)*) => {{
+        println!("SKIP: {}", format_args!($($why)*));
+        return;
+    }};
+}
+
+/// The value, or a skip with the error as its reason.
+#[macro_export]
+macro_rules! or_skip {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+}
+
+/// Where cargo puts things: the folder that holds `release/`.
+///
+/// # Panics
+/// When a test binary runs from a place that cargo did not choose.
+#[must_use]
+pub fn target_dir() -> std::path::PathBuf {
+    let exe = std::env::current_exe().expect("own path");
+    exe.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_path_buf()
+}
+
+/// A number from the environment, for tests that `cargo xtask stress` runs for longer.
+#[must_use]
+pub fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,39 @@
+//! Real programs of the distribution that tests trace, and where they are.
+
+use std::path::{Path, PathBuf};
+
+/// The first of these files that exists.
+///
+/// # Errors
+/// None does.
+pub fn find(paths: &[&str]) -> Result<PathBuf, String> {
+    let found = paths.iter().map(Path::new).find(|path| path.exists());
+    found.map(Path::to_path_buf).ok_or_else(|| format!("{} is not installed", paths.join(" or ")))
+}
+
+/// A redis-server of our own: the package's binary under the name that makes it a server. Copied, so that the file
+/// (and with it every probe's name) is called redis-server.
+///
+/// # Errors
+/// Not installed.
+pub fn redis_server() -> Result<PathBuf, String> {
+    let from = find(&["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"])?;
+    let dir = crate::target_dir().join("victims");
+    let to = dir.join("redis-server");
+    if !to.exists() {
+        let temporary = dir.join(format!(".redis-server.{}", std::process::id()));
+        std::fs::create_dir_all(&dir)
+            .and_then(|()| std::fs::copy(&from, &temporary))
+            .and_then(|_| std::fs::rename(&temporary, &to))
+            .map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(to)
+}
+
+/// Debian's python3.11: not position-independent, stripped.
+///
+/// # Errors
+/// Not installed.
+pub fn python() -> Result<PathBuf, String> {
+    find(&["/usr/bin/python3.11"])
+}

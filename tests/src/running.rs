@@ -1,0 +1,149 @@
+//! A victim that runs, and the words it speaks: `ready`, `run N`, a line of `name=value` pairs.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Longest wait for any answer; a victim that is silent for so long is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a victim told about one run.
+pub type Told = BTreeMap<String, u64>;
+
+/// A child process that is killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    /// Starts a victim and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it does not start or says something else.
+    #[must_use]
+    pub fn start(path: &Path, args: &[&str]) -> Self {
+        let mut command = Command::new(path);
+        command.args(args);
+        let running = Self::spawn(command);
+        assert_eq!(running.line(), "ready", "{}", path.display());
+        running
+    }
+
+    /// Starts any command with its standard input and output held.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn spawn(mut command: Command) -> Self {
+        let name = command.get_program().to_owned();
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        let stdin = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, stdin, lines }
+    }
+
+    /// Its PID.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends one line.
+    ///
+    /// # Panics
+    /// When it no longer reads.
+    pub fn send(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("not yet closed");
+        writeln!(stdin, "{line}").and_then(|()| stdin.flush()).expect("the victim reads its standard input");
+    }
+
+    /// The next line it says.
+    ///
+    /// # Panics
+    /// When there is none in time, or it ended; says how.
+    #[must_use]
+    pub fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| {
+            let pid = self.pid();
+            let state = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let state: String =
+                state.lines().filter(|l| l.starts_with("State") || l.starts_with("Sig")).collect();
+            panic!("victim {pid} says nothing more ({error}); {state}")
+        })
+    }
+
+    /// `run times`, and what it then told.
+    ///
+    /// # Panics
+    /// See [`Running::line`].
+    pub fn run(&mut self, times: u64) -> Told {
+        self.begin(times);
+        self.told()
+    }
+
+    /// Sends `run times` without waiting.
+    ///
+    /// # Panics
+    /// See [`Running::send`].
+    pub fn begin(&mut self, times: u64) {
+        self.send(&format!("run {times}"));
+    }
+
+    /// Waits for the line that a begun run ends with.
+    ///
+    /// # Panics
+    /// See [`Running::line`].
+    #[must_use]
+    pub fn told(&self) -> Told {
+        let line = self.line();
+        line.split_whitespace()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}"))))
+            .collect()
+    }
+
+    /// Whether it still runs.
+    pub fn alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Closes its input and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    pub fn finish(&mut self) -> ExitStatus {
+        drop(self.stdin.take());
+        let begun = Instant::now();
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "victim {} does not end", self.pid());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stdin.take());
+        // Ours, started here, and not yet reaped: the PID cannot be another's.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,77 @@
+//! A process's code compared with the files it was mapped from, and its signal state.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+/// Places where executable memory that a file backs differs from the file: `path+offset: n bytes`. Empty is right.
+///
+/// # Panics
+/// When the process is gone or may not be looked at.
+#[must_use]
+pub fn differences(pid: u32) -> Vec<String> {
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("the target's memory");
+    let mut found = Vec::new();
+    for line in std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("the target's maps").lines() {
+        let mut fields = line.split_whitespace();
+        let (Some(range), Some(perms), Some(offset)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let path = fields.nth(2).unwrap_or_default();
+        if !perms.contains('x') || !path.starts_with('/') || path.starts_with("/memfd:") {
+            continue;
+        }
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("maps are in hex");
+        let (start, end) = range.split_once('-').map(|(a, b)| (hex(a), hex(b))).expect("a range");
+        let len = usize::try_from(end - start).expect("a mapping's length");
+        let (mut live, mut disk) = (vec![0; len], vec![0; len]);
+        memory.read_exact_at(&mut live, start).expect("mapped memory is readable");
+        let file = File::open(path).expect("the mapped file");
+        let got = read_up_to(&file, &mut disk, hex(offset));
+        let wrong = live[..got].iter().zip(&disk[..got]).filter(|(a, b)| a != b).count();
+        if wrong > 0 {
+            let first = live[..got].iter().zip(&disk[..got]).position(|(a, b)| a != b).unwrap_or(0);
+            found.push(format!("{path}+{:#x}: {wrong} bytes", hex(offset) + first as u64));
+        }
+    }
+    found
+}
+
+fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> usize {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => got += n,
+        }
+    }
+    got
+}
+
+/// For each thread: blocked, ignored and caught signals, as /proc states them. Equal before and after is right.
+///
+/// # Panics
+/// When the process is gone.
+#[must_use]
+pub fn signals(pid: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target's threads");
+    let mut all: Vec<String> = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok())
+        .map(|status| {
+            let wanted = ["Pid:", "SigBlk:", "SigIgn:", "SigCgt:", "TracerPid:"];
+            let lines = status.lines().filter(|line| wanted.iter().any(|w| line.starts_with(w)));
+            lines.collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Asserts that nothing of ours is left in the target but mapped code: text as on disk, signals as before.
+///
+/// # Panics
+/// When anything differs.
+pub fn assert_clean(pid: u32, signals_before: &[String]) {
+    assert_eq!(differences(pid), [""; 0], "text differs from disk after detach");
+    assert_eq!(signals(pid), signals_before, "dispositions or masks differ after detach");
+}

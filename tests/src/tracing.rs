@@ -1,0 +1,244 @@
+//! The trapline command, run as a user runs it, and what it reported.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest wait for the tracer to attach or to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command, where cargo put it.
+///
+/// # Panics
+/// When it was not built; `cargo xtask test` builds it first.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let path = crate::target_dir().join("release/trapline");
+    assert!(path.exists(), "{} is missing: run `cargo build --release --workspace --bins`", path.display());
+    path
+}
+
+/// Runs trapline to its end.
+///
+/// # Panics
+/// When it does not start.
+#[must_use]
+pub fn once(args: &[&str]) -> Output {
+    Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("trapline starts")
+}
+
+/// A tracer at work, with JSON lines going to a file.
+#[derive(Debug)]
+pub struct Tracing {
+    child: Child,
+    json: PathBuf,
+    errors: PathBuf,
+}
+
+/// What a tracer left.
+#[derive(Debug)]
+pub struct Report {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Everything on standard error: the summary, warnings.
+    pub errors: String,
+    /// The objects of its JSON output.
+    pub objects: Vec<Value>,
+}
+
+impl Tracing {
+    /// Starts `trapline VERB --json …` and waits until the first object shows that everything is attached.
+    ///
+    /// # Errors
+    /// The report of a tracer that ended instead.
+    ///
+    /// # Panics
+    /// When it neither attaches nor ends in time.
+    pub fn start(verb: &str, args: &[&str]) -> Result<Self, Report> {
+        let mut tracing = Self::spawn(verb, args);
+        let begun = Instant::now();
+        loop {
+            if std::fs::read_to_string(&tracing.json).is_ok_and(|text| text.contains('\n')) {
+                return Ok(tracing);
+            }
+            if matches!(tracing.child.try_wait(), Ok(Some(_))) {
+                return Err(tracing.end());
+            }
+            assert!(begun.elapsed() < PATIENCE, "the tracer does not attach: {}", tracing.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts it without waiting.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn spawn(verb: &str, args: &[&str]) -> Self {
+        Self::spawn_with(verb, args, &[])
+    }
+
+    /// Starts it with more in its environment.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn spawn_with(verb: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let base = std::env::temp_dir().join(format!(
+            "trapline-test-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        ));
+        let (json, errors) = (base.with_extension("json"), base.with_extension("err"));
+        let stderr = std::fs::File::create(&errors).expect("a temporary file");
+        let mut command = Command::new(binary());
+        command.arg(verb).args(["--json", "-i", "0.2", "-o"]).arg(&json).args(args).envs(env.iter().copied());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn();
+        Self { child: child.expect("trapline starts"), json, errors }
+    }
+
+    /// The tracer's PID.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it said on standard error so far.
+    #[must_use]
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    /// Ctrl-C, then its report.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[must_use]
+    pub fn stop(mut self) -> Report {
+        self.signal(libc::SIGINT);
+        self.end()
+    }
+
+    /// Sends the tracer a signal; nothing when it ended already.
+    pub fn signal(&mut self, signal: i32) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // SAFETY: kill takes plain numbers; the child was just seen unreaped, so the PID is still its own.
+            unsafe { libc::kill(self.child.id().cast_signed(), signal) };
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[must_use]
+    pub fn end(&mut self) -> Report {
+        let begun = Instant::now();
+        let status = loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                break status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "the tracer does not end: {}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let text = std::fs::read_to_string(&self.json).unwrap_or_default();
+        let objects = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Report { status, errors: self.said(), objects }
+    }
+}
+
+impl Drop for Tracing {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        for file in [&self.json, &self.errors] {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+impl Report {
+    /// The last object about each process, that is, the totals.
+    #[must_use]
+    pub fn totals(&self) -> Vec<&Value> {
+        let mut last: Vec<&Value> = Vec::new();
+        for object in self.objects.iter().filter(|o| o["probes"].is_array()) {
+            last.retain(|earlier| earlier["pid"] != object["pid"]);
+            last.push(object);
+        }
+        last
+    }
+
+    /// Every probe entry of the totals.
+    pub fn probes(&self) -> impl Iterator<Item = &Value> {
+        self.totals().into_iter().flat_map(|object| object["probes"].as_array().into_iter().flatten())
+    }
+
+    /// The entry of the function, by its own name or an alias.
+    #[must_use]
+    pub fn probe(&self, func: &str) -> Option<&Value> {
+        self.probes().find(|probe| names(probe).any(|name| is_named(name, func)))
+    }
+
+    /// Hits of a function, over all processes and entries.
+    ///
+    /// # Panics
+    /// When no entry has that name.
+    #[must_use]
+    pub fn hits(&self, func: &str) -> u64 {
+        self.field(func, "hits")
+    }
+
+    /// A number of a function's entry, over all processes and entries.
+    ///
+    /// # Panics
+    /// When no entry has that name.
+    #[must_use]
+    pub fn field(&self, func: &str, field: &str) -> u64 {
+        let named: Vec<&Value> =
+            self.probes().filter(|p| names(p).any(|name| is_named(name, func))).collect();
+        assert!(!named.is_empty(), "no probe `{func}` in the report; standard error:\n{}", self.errors);
+        named.iter().filter_map(|probe| probe[field].as_u64()).sum()
+    }
+
+    /// Sum of all hits.
+    #[must_use]
+    pub fn total_hits(&self) -> u64 {
+        self.probes().filter_map(|probe| probe["hits"].as_u64()).sum()
+    }
+
+    /// A counter of the whole process, such as `missed`, summed.
+    #[must_use]
+    pub fn number(&self, field: &str) -> u64 {
+        self.totals().iter().filter_map(|object| object[field].as_u64()).sum()
+    }
+
+    /// What was refused, with reasons.
+    #[must_use]
+    pub fn refused(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.totals()
+            .iter()
+            .flat_map(|object| object["refused"].as_array().into_iter().flatten())
+            .map(|refused| (text(&refused["probe"]), text(&refused["reason"])))
+            .collect()
+    }
+}
+
+fn names(probe: &Value) -> impl Iterator<Item = &str> {
+    let aliases = probe["aliases"].as_array().into_iter().flatten();
+    std::iter::once(&probe["probe"]).chain(aliases).filter_map(Value::as_str)
+}
+
+/// Whether a probe's text, such as `uprobe:/bin/x:func` or a bare alias, names the function. Demangled names keep
+/// their path and arguments: `deep::catcher(unsigned long)` is `catcher` too, `Box<u64>::twice() const` is `twice`.
+fn is_named(text: &str, func: &str) -> bool {
+    let name = text.split('(').next().unwrap_or(text);
+    name == func || name.ends_with(&format!(":{func}"))
+}

@@ -1,0 +1,219 @@
+//! Builds the programs of `tests/victims`, once, into `target/victims/VARIANT/`.
+//!
+//! Input: a name and a variant. Output: the program's path, or why it cannot be built here (a missing compiler).
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How a C victim is compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variant {
+    /// `-O2`, position-independent, dynamic: what distributions ship.
+    Plain,
+    /// `-O0`.
+    O0,
+    /// `-O3 -fomit-frame-pointer`.
+    O3,
+    /// `-fcf-protection=full`: every function begins with endbr64.
+    Cet,
+    /// A fixed address.
+    NonPie,
+    /// Static glibc.
+    Static,
+    /// Static musl.
+    Musl,
+    /// No symbols but the dynamic ones.
+    Stripped,
+}
+
+/// All of them.
+pub const VARIANTS: [Variant; 8] = [
+    Variant::Plain,
+    Variant::O0,
+    Variant::O3,
+    Variant::Cet,
+    Variant::NonPie,
+    Variant::Static,
+    Variant::Musl,
+    Variant::Stripped,
+];
+
+impl Variant {
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["-O2", "-fPIE", "-pie"],
+            Self::O0 => &["-O0", "-fPIE", "-pie"],
+            Self::O3 => &["-O3", "-fomit-frame-pointer", "-fPIE", "-pie"],
+            Self::Cet => &["-O2", "-fcf-protection=full", "-fPIE", "-pie"],
+            Self::NonPie => &["-O2", "-fno-pie", "-no-pie"],
+            Self::Static => &["-O2", "-static"],
+            Self::Musl => &["-O2", "-static", "-fno-pie", "-no-pie"],
+            Self::Stripped => &["-O2", "-fPIE", "-pie", "-s"],
+        }
+    }
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("victims")
+}
+
+/// The folder of a variant, made if need be.
+fn folder(name: &str) -> Result<PathBuf, String> {
+    let dir = crate::target_dir().join("victims").join(name);
+    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
+fn newest(files: &[PathBuf]) -> Option<std::time::SystemTime> {
+    files.iter().filter_map(|file| file.metadata().and_then(|meta| meta.modified()).ok()).max()
+}
+
+/// Runs `compile` with a temporary output path unless `output` is newer than its sources. Tests run side by side, so
+/// the result is put in place by a rename.
+fn cached(
+    output: PathBuf,
+    from: &[PathBuf],
+    compile: impl FnOnce(&Path) -> Command,
+) -> Result<PathBuf, String> {
+    let made = output.metadata().and_then(|meta| meta.modified()).ok();
+    if made.is_some() && made >= newest(from) {
+        return Ok(output);
+    }
+    let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let thread = format!("{:?}", std::thread::current().id()).replace(['(', ')'], "");
+    let temporary = output.with_file_name(format!(".{name}.{}.{thread}", std::process::id()));
+    let mut command = compile(&temporary);
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().map_err(|error| format!("{program} does not run: {error}"))?;
+    assert!(done.status.success(), "{program} on {name}: {}", String::from_utf8_lossy(&done.stderr));
+    std::fs::rename(&temporary, &output).map_err(|error| format!("{}: {error}", output.display()))?;
+    Ok(output)
+}
+
+/// A C victim; an assembly file of the same name goes with it.
+///
+/// # Errors
+/// A missing compiler.
+///
+/// # Panics
+/// When the compiler is there and does not accept the victim.
+pub fn c(name: &str, variant: Variant) -> Result<PathBuf, String> {
+    let output = folder(&format!("{variant:?}"))?.join(name);
+    let source = sources();
+    let mut files = vec![source.join(format!("{name}.c"))];
+    files.extend(Some(source.join(format!("{name}.S"))).filter(|asm| asm.exists()));
+    let mut watched = files.clone();
+    watched.push(source.join("victim.h"));
+    cached(output, &watched, |to| {
+        let mut command = Command::new(if variant == Variant::Musl { "musl-gcc" } else { "gcc" });
+        command.args(["-g", "-D_GNU_SOURCE"]).args(variant.flags()).args(&files).arg("-o").arg(to);
+        command.args(["-lpthread", "-ldl"]);
+        command
+    })
+}
+
+/// A C victim in the plain variant.
+///
+/// # Errors
+/// See [`c`].
+pub fn plain(name: &str) -> Result<PathBuf, String> {
+    if name == "family" {
+        shared("plugin")?;
+    }
+    c(name, Variant::Plain)
+}
+
+/// A shared library beside the plain victims.
+///
+/// # Errors
+/// See [`c`].
+pub fn shared(name: &str) -> Result<PathBuf, String> {
+    let source = sources().join(format!("{name}.c"));
+    cached(folder("Plain")?.join(format!("{name}.so")), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new("gcc");
+        command.args(["-O2", "-g", "-shared", "-fPIC"]).arg(&source).arg("-o").arg(to);
+        command
+    })
+}
+
+/// The C++ victim.
+///
+/// # Errors
+/// See [`c`].
+pub fn cpp(name: &str) -> Result<PathBuf, String> {
+    let files = [sources().join(format!("{name}.cpp")), sources().join("victim.h")];
+    cached(folder("Plain")?.join(name), &files, |to| {
+        let mut command = Command::new("g++");
+        command.args(["-O2", "-g"]).arg(&files[0]).arg("-o").arg(to);
+        command
+    })
+}
+
+/// The Rust victim.
+///
+/// # Errors
+/// See [`c`].
+pub fn rust(name: &str) -> Result<PathBuf, String> {
+    let source = sources().join(format!("{name}.rs"));
+    cached(folder("Plain")?.join(name), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new("rustc");
+        command.args(["-O", "-g", "--edition", "2024", "--crate-name", name]).arg(&source).arg("-o").arg(to);
+        command
+    })
+}
+
+/// The Go victim, static.
+///
+/// # Errors
+/// See [`c`].
+pub fn go(name: &str) -> Result<PathBuf, String> {
+    let source = sources().join(format!("{name}.go"));
+    let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
+    cached(folder("Plain")?.join(name), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new(go);
+        command.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").current_dir(sources());
+        command.args(["build", "-o"]).arg(to).arg(&source);
+        command
+    })
+}
+
+/// A program of `count` functions `many_0…`, each called once per `run 1`, in order.
+///
+/// # Errors
+/// See [`c`].
+pub fn many(count: u32) -> Result<PathBuf, String> {
+    let dir = folder("Plain")?;
+    let source = dir.join(format!("many_{count}.c"));
+    if !source.exists() {
+        std::fs::write(&source, many_source(count)).map_err(|error| error.to_string())?;
+    }
+    cached(dir.join(format!("many_{count}")), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new("gcc");
+        command.args(["-O1", "-fPIE", "-pie", "-D_GNU_SOURCE", "-I"]).arg(sources()).arg(&source);
+        command.arg("-o").arg(to);
+        command
+    })
+}
+
+fn many_source(count: u32) -> String {
+    let mut text = String::from("#include \"victim.h\"\n");
+    for i in 0..count {
+        let body = match i % 4 {
+            0 => format!("x * {i} + 1"),
+            1 => format!("(x ^ {i}) - 3"),
+            2 => format!("x > {i} ? x + 2 : x + 5"),
+            _ => format!("x + {i}"),
+        };
+        let _ = writeln!(text, "PROBED u64 many_{i}(u64 x) {{ return {body}; }}");
+    }
+    text += "static u64 (*const all[])(u64) = {\n";
+    for i in 0..count {
+        let _ = writeln!(text, "many_{i},");
+    }
+    text += "};\nstatic void run(u64 times) {\n    u64 check = 0;\n    for (u64 t = 0; t < times; t++)\n";
+    text += "        for (size_t i = 0; i < sizeof all / sizeof *all; i++) check = all[i](check);\n";
+    text += "    TELL(\"each\", times);\n    TELL(\"check\", check);\n}\n";
+    text += "int main(void) { return victim_serve(run); }\n";
+    text
+}
