@@ -43,6 +43,8 @@ pub(super) enum Cond {
     NotEqual = 5,
     BelowEq = 6,
     Above = 7,
+    LessEq = 14,
+    Greater = 15,
 }
 
 /// Two-operand arithmetic, as the `/n` of opcode 81 and the base of 01/03.
@@ -297,6 +299,14 @@ impl<'a> Asm<'a> {
         self.raw(&[0xC3]);
     }
 
+    /// Bit `bit` of a register to CF.
+    pub(super) fn bit_test(&mut self, reg: Reg, bit: u8) {
+        self.regs(true, &[0x0F, 0xBA], 4, reg);
+        self.raw(&[bit]);
+    }
+    pub(super) fn jmp_reg(&mut self, reg: Reg) {
+        self.regs(false, &[0xFF], 4, reg);
+    }
     pub(super) fn call(&mut self, target: u64) {
         self.raw(&[0xE8]);
         self.rel32_to(target, 0);

@@ -13,12 +13,14 @@ pub mod count;
 pub mod latency;
 pub mod remote;
 mod rseq;
+pub mod trap;
 
 pub use count::{Pending, count};
 pub use latency::{
     Buckets, ExitKind, Latency, Routines, latency_enter, latency_exit, latency_exit_branch, latency_routines,
 };
 pub use remote::remote_sequence;
+pub use trap::{TrapHandler, trap_handler};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,0 +1,246 @@
+//! The handler of guard traps, SIGTRAP (int3) and SIGILL (#UD): a thread that stands inside a patched window is sent
+//! to the matching place in the displaced code.
+//!
+//! Input: the address of the first segment's control block, whose words (`record::control`) the code reads when it
+//! runs: guard tables of the whole chain of segments, code regions, the dispositions that were there before.
+//! Output: code with the kernel's handler signature `(int, siginfo_t *, ucontext_t *)` and a restorer.
+//! Invariants: TRAP-1 a signal that is not a guard trap ends as it would have without us; TRAP-2 at most 64 bytes of
+//! stack, no lock, and loops bounded whatever the words hold; TRAP-3 only segments' own words are written.
+//! Does not: install itself, or serve a program that blocks these signals.
+//!
+//! A guard trap comes from the kernel (`si_code` > 0). If the tracer moved the thread already and died before it took
+//! the signal back, rip lies in a code region while the fault was elsewhere: the signal is dropped.
+
+use trapline_record::control::{MAX_REGIONS, RegionKind, at};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
+
+/// Addresses of a generated handler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrapHandler {
+    /// For `sa_handler`, with SA_SIGINFO.
+    pub entry: u64,
+    /// For `sa_restorer`, with SA_RESTORER.
+    pub restorer: u64,
+}
+
+const SIGILL: i8 = 4;
+const SIGTRAP: i8 = 5;
+/// `si_code` of an int3.
+const SI_KERNEL: i32 = 0x80;
+const SI_CODE: i32 = 8;
+const SI_ADDR: i32 = 16;
+/// `uc_mcontext.gregs[REG_RIP]` in a `ucontext_t`.
+const UC_RIP: i32 = 40 + 16 * 8;
+const SA_RESETHAND_BIT: u8 = 31;
+/// Segments looked at before the chain is taken for broken.
+const MAX_CHAIN: u32 = 4096;
+/// Guards per table looked at; a bound on the search only.
+const MAX_GUARDS: i32 = 1 << 24;
+
+mod nr {
+    pub(super) const RT_SIGACTION: u32 = 13;
+    pub(super) const RT_SIGRETURN: u32 = 15;
+    pub(super) const GETPID: u32 = 39;
+    pub(super) const GETTID: u32 = 186;
+    pub(super) const TGKILL: u32 = 234;
+}
+
+/// Appends the handler, to lie at `at`. `control` is the address of the first segment's control block, within ±2 GiB.
+pub fn trap_handler(out: &mut Vec<u8>, at: u64, control: u64) -> TrapHandler {
+    let mut asm = Asm::new(out, at);
+    asm.align(16);
+    let restorer = asm.here();
+    asm.mov_imm32(RAX, nr::RT_SIGRETURN);
+    syscall(&mut asm);
+    asm.align(16);
+    let entry = asm.here();
+    let foreign = classify(&mut asm);
+    search(&mut asm, control);
+    for fix in foreign {
+        asm.bind(fix);
+    }
+    chain(&mut asm, control);
+    asm.align(16);
+    TrapHandler { entry, restorer }
+}
+
+fn syscall(asm: &mut Asm<'_>) {
+    asm.raw(&[0x0F, 0x05]);
+}
+
+/// Out: r8 = rip, r9 = address that trapped, r11 = where the kernel says the fault was (rip for SIGTRAP: unknown, so
+/// any rip in our code is taken for moved). Jumps to the returned places if this cannot be a guard trap.
+fn classify(asm: &mut Asm<'_>) -> [Fix; 2] {
+    asm.load32(RAX, Mem::At(RSI, SI_CODE));
+    asm.load(R8, Mem::At(RDX, UC_RIP));
+    asm.mov(R9, R8);
+    asm.alu_imm(Alu::Cmp, RDI, i32::from(SIGTRAP), false);
+    let illegal = asm.jcc_later(Cond::NotEqual);
+    asm.mov_imm32(R11, 0);
+    asm.alu_imm(Alu::Sub, R9, 1, true);
+    asm.alu_imm(Alu::Cmp, RAX, SI_KERNEL, false);
+    let not_int3 = asm.jcc_later(Cond::NotEqual);
+    let join = asm.jmp_later();
+    asm.bind(illegal);
+    asm.load(R11, Mem::At(RSI, SI_ADDR));
+    asm.test(RAX, RAX, false);
+    let sent = asm.jcc_later(Cond::LessEq);
+    asm.bind(join);
+    [not_int3, sent]
+}
+
+/// Looks r9 up in every guard table and r8 in every code region; returns to the kernel if found, else falls through.
+/// Keeps rdi, rsi, rdx.
+fn search(asm: &mut Asm<'_>, control: u64) {
+    asm.push(RDI);
+    asm.push(RSI);
+    asm.push(R11);
+    asm.lea(R10, Mem::Rip(control));
+    asm.mov_imm32(RAX, MAX_CHAIN);
+    asm.push(RAX);
+    let segment = asm.here();
+    let hit = guards(asm);
+    let ours = regions(asm);
+    asm.load(R10, Mem::At(R10, at::NEXT_SEGMENT as i32));
+    asm.test(R10, R10, true);
+    let end = asm.jcc_later(Cond::Equal);
+    asm.alu_mem_imm(Alu::Sub, Mem::At(RSP, 0), 1, false);
+    asm.jcc(Cond::NotEqual, segment);
+    let broken = asm.jmp_later();
+
+    asm.bind(hit);
+    asm.load(RAX, Mem::At(RCX, 8));
+    asm.store(Mem::At(RDX, UC_RIP), RAX);
+    asm.alu_mem_imm(Alu::Add, Mem::At(R10, at::GUARD_HITS as i32), 1, true);
+    asm.bind(ours);
+    asm.lea(RSP, Mem::At(RSP, 32));
+    asm.ret();
+
+    asm.bind(end);
+    asm.bind(broken);
+    asm.lea(RSP, Mem::At(RSP, 16));
+    asm.pop(RSI);
+    asm.pop(RDI);
+}
+
+/// In: r10 = control block. Jumps to the returned place with rcx = guard if r9 has one. Spoils rax, rcx, rsi, rdi, r11.
+fn guards(asm: &mut Asm<'_>) -> Fix {
+    asm.load(R11, Mem::At(R10, at::GUARD_OFF as i32));
+    asm.alu(Alu::Add, R11, R10);
+    asm.mov_imm32(RAX, 0); // rax..rdi is what is left to search
+    asm.load(RDI, Mem::At(R10, at::GUARD_COUNT as i32));
+    asm.alu_imm(Alu::Cmp, RDI, MAX_GUARDS, true);
+    let absurd = asm.jcc_later(Cond::Above);
+    let again = asm.here();
+    asm.alu(Alu::Cmp, RAX, RDI);
+    let none = asm.jcc_later(Cond::AboveEq);
+    asm.lea(RSI, Mem::Sum(RAX, RDI, 0, 0));
+    asm.shift(Shift::Right, RSI, 1, true);
+    asm.mov(RCX, RSI);
+    asm.shift(Shift::Left, RCX, 4, true);
+    asm.alu(Alu::Add, RCX, R11);
+    asm.alu_load(Alu::Cmp, R9, Mem::At(RCX, 0));
+    let hit = asm.jcc_later(Cond::Equal);
+    let below = asm.jcc_later(Cond::Below);
+    asm.lea(RAX, Mem::At(RSI, 1));
+    asm.jmp(again);
+    asm.bind(below);
+    asm.mov(RDI, RSI);
+    asm.jmp(again);
+    asm.bind(absurd);
+    asm.bind(none);
+    hit
+}
+
+/// In: r10 = control block. Jumps to the returned place if rip lies in a code region and the fault did not happen at
+/// rip itself (then the displaced code holds an instruction that faults by its nature).
+fn regions(asm: &mut Asm<'_>) -> Fix {
+    asm.alu_load(Alu::Cmp, R8, Mem::At(RSP, 8));
+    let faulted_here = asm.jcc_later(Cond::Equal);
+    asm.load(RDI, Mem::At(R10, at::REGION_COUNT as i32));
+    asm.alu_imm(Alu::Cmp, RDI, MAX_REGIONS as i32, true);
+    let absurd = asm.jcc_later(Cond::Above);
+    asm.lea(RSI, Mem::At(R10, at::REGIONS as i32));
+    let again = asm.here();
+    asm.alu_imm(Alu::Sub, RDI, 1, true);
+    let none = asm.jcc_later(Cond::Below);
+    asm.mov(RAX, R8);
+    asm.alu_load(Alu::Sub, RAX, Mem::At(RSI, 0));
+    asm.alu_load(Alu::Cmp, RAX, Mem::At(RSI, 8));
+    let outside = asm.jcc_later(Cond::AboveEq);
+    asm.alu_mem_imm(Alu::Cmp, Mem::At(RSI, 24), RegionKind::Code as i8, false);
+    let ours = asm.jcc_later(Cond::Equal);
+    asm.bind(outside);
+    asm.lea(RSI, Mem::At(RSI, 32));
+    asm.jmp(again);
+    asm.bind(faulted_here);
+    asm.bind(absurd);
+    asm.bind(none);
+    ours
+}
+
+/// What the signal would have met without us. In: the handler's own arguments.
+fn chain(asm: &mut Asm<'_>, control: u64) {
+    asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGTRAP)));
+    asm.alu_imm(Alu::Cmp, RDI, i32::from(SIGILL), false);
+    let trap = asm.jcc_later(Cond::NotEqual);
+    asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGILL)));
+    asm.bind(trap);
+    asm.load(R11, Mem::At(R10, 0));
+    asm.alu_imm(Alu::Cmp, R11, 1, true);
+    let default = asm.jcc_later(Cond::Below);
+    let function = asm.jcc_later(Cond::Above);
+    // SIG_IGN: a signal that was sent is ignored, a fault kills all the same.
+    asm.load32(RAX, Mem::At(RSI, SI_CODE));
+    asm.test(RAX, RAX, false);
+    let fault = asm.jcc_later(Cond::Greater);
+    asm.ret();
+
+    asm.bind(function);
+    asm.load(RAX, Mem::At(R10, 8));
+    asm.bit_test(RAX, SA_RESETHAND_BIT);
+    let stays = asm.jcc_later(Cond::AboveEq);
+    asm.push(RDI);
+    asm.push(RSI);
+    asm.push(RDX);
+    asm.push(R11);
+    reset(asm);
+    asm.pop(R11);
+    asm.pop(RDX);
+    asm.pop(RSI);
+    asm.pop(RDI);
+    asm.bind(stays);
+    asm.jmp_reg(R11);
+
+    // The signal is blocked until we return; then the default takes the process down.
+    asm.bind(default);
+    asm.bind(fault);
+    asm.mov32(R8, RDI);
+    reset(asm);
+    asm.mov_imm32(RAX, nr::GETPID);
+    syscall(asm);
+    asm.mov32(R9, RAX);
+    asm.mov_imm32(RAX, nr::GETTID);
+    syscall(asm);
+    asm.mov32(RSI, RAX);
+    asm.mov32(RDI, R9);
+    asm.mov32(RDX, R8);
+    asm.mov_imm32(RAX, nr::TGKILL);
+    syscall(asm);
+    asm.ret();
+}
+
+/// `rt_sigaction(edi, SIG_DFL, NULL)`. Spoils what a system call spoils, and rsi, rdx, r10.
+fn reset(asm: &mut Asm<'_>) {
+    asm.mov_imm32(RAX, 0);
+    for _ in 0..4 {
+        asm.push(RAX);
+    }
+    asm.mov(RSI, RSP);
+    asm.mov_imm32(RDX, 0);
+    asm.mov_imm32(R10, 8);
+    asm.mov_imm32(RAX, nr::RT_SIGACTION);
+    syscall(asm);
+    asm.lea(RSP, Mem::At(RSP, 32));
+}
