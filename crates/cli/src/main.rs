@@ -1,1 +1,5 @@
+//! The `trapline` command.
+#![forbid(unsafe_code)]
+mod args;
+mod report;
 fn main() {}

@@ -1,0 +1,391 @@
+//! What the typed words mean: checked, converted, no more strings to parse. In: [`super::typed`]. Out: plain values.
+//! Does not: look at any process or file.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use trapline::{Pattern, ProbeKind, ProbeSpec, SpecError, Target};
+
+use super::typed::{self, TypedBy, TypedTarget, Verb};
+use super::units::{self, Linear, UnitError};
+
+/// Wrong usage: exit status 2.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UsageError {
+    /// A time or range.
+    #[error("{option}: {why}")]
+    Unit {
+        /// The option.
+        option: &'static str,
+        /// What is wrong with it.
+        why: UnitError,
+    },
+    /// A probe.
+    #[error("cannot read probe `{text}`: {why}")]
+    Probe {
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        why: SpecError,
+    },
+    /// `lat` times whole functions.
+    #[error("cannot time `{0}`: lat takes functions; write PATH:func, or use count for uretprobe and usdt")]
+    NotAFunction(String),
+    /// Words of a command that do not parse.
+    #[error("-c: `{0}` has an open quote; close it, or write the command after --")]
+    Quote(String),
+    /// An empty command.
+    #[error("-c: no command was given; write for example -c 'ls -l'")]
+    EmptyCommand,
+    /// Options that exclude each other.
+    #[error("{0}")]
+    Conflict(&'static str),
+}
+
+/// A whole command line, ready to run.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// `count`
+    Count(Count),
+    /// `lat`
+    Lat(Lat),
+    /// `list`
+    List(List),
+    /// `status`
+    Status(Pids),
+    /// `detach`
+    Detach(Pids),
+    /// `demo`
+    Demo(Demo),
+}
+
+/// What to trace and how to report it.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Which functions.
+    pub(crate) probes: Vec<ProbeSpec>,
+    /// Which processes.
+    pub(crate) target: Target,
+    /// Follow exec, and forks that exec.
+    pub(crate) follow: bool,
+    /// Report this often.
+    pub(crate) interval: Option<Duration>,
+    /// Stop after this long.
+    pub(crate) duration: Option<Duration>,
+    /// Show the time of day.
+    pub(crate) timestamps: bool,
+    /// Show the plan only.
+    pub(crate) dry_run: bool,
+    /// Stop all threads while patching.
+    pub(crate) strict: bool,
+    /// Where and how to print.
+    pub(crate) sink: Sink,
+}
+
+/// Where and how to print.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sink {
+    /// JSON lines.
+    pub(crate) json: bool,
+    /// A file instead of a standard stream.
+    pub(crate) output: Option<PathBuf>,
+    /// No summary.
+    pub(crate) quiet: bool,
+}
+
+/// How hits are split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// By thread.
+    Tid,
+    /// By thread name.
+    Comm,
+    /// By CPU.
+    Cpu,
+}
+
+/// `count`, ready.
+#[derive(Debug)]
+pub(crate) struct Count {
+    /// What and how.
+    pub(crate) run: Run,
+    /// How hits are split.
+    pub(crate) by: Option<By>,
+}
+
+/// The unit that durations are shown in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum TimeUnit {
+    /// Nanoseconds.
+    #[default]
+    Nanos,
+    /// Microseconds.
+    Micros,
+    /// Milliseconds.
+    Millis,
+}
+
+impl TimeUnit {
+    /// Nanoseconds in one.
+    pub(crate) const fn nanos(self) -> u64 {
+        match self {
+            Self::Nanos => 1,
+            Self::Micros => 1_000,
+            Self::Millis => 1_000_000,
+        }
+    }
+    /// As bcc writes it.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Nanos => "nsecs",
+            Self::Micros => "usecs",
+            Self::Millis => "msecs",
+        }
+    }
+}
+
+/// How a histogram is drawn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// Unit of the rows.
+    pub(crate) unit: TimeUnit,
+    /// Equal steps.
+    pub(crate) linear: Option<Linear>,
+    /// Shorter calls are left out, nanoseconds.
+    pub(crate) min_ns: u64,
+}
+
+/// `lat`, ready.
+#[derive(Debug)]
+pub(crate) struct Lat {
+    /// What and how.
+    pub(crate) run: Run,
+    /// A histogram for each function.
+    pub(crate) per_function: bool,
+    /// Only the outermost of recursive calls.
+    pub(crate) outermost: bool,
+    /// How it is drawn.
+    pub(crate) shape: Shape,
+}
+
+/// `list`, ready.
+#[derive(Debug)]
+pub(crate) struct List {
+    /// Which functions.
+    pub(crate) probes: Vec<ProbeSpec>,
+    /// Which processes.
+    pub(crate) target: Target,
+    /// With exits, as `lat` needs them.
+    pub(crate) timed: bool,
+    /// As `--strict` would.
+    pub(crate) strict: bool,
+    /// Where and how to print.
+    pub(crate) sink: Sink,
+}
+
+/// `status` and `detach`, ready.
+#[derive(Debug)]
+pub(crate) struct Pids {
+    /// Processes.
+    pub(crate) pids: Vec<u32>,
+    /// Where and how to print.
+    pub(crate) sink: Sink,
+}
+
+/// `demo`, ready.
+#[derive(Debug)]
+pub(crate) struct Demo {
+    /// Length of each part.
+    pub(crate) duration: Duration,
+    /// Leave the sample program behind.
+    pub(crate) keep: bool,
+}
+
+/// Makes a command line ready.
+pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
+    Ok(match verb {
+        Verb::Count(typed) => Ready::Count(count(typed)?),
+        Verb::Lat(typed) => Ready::Lat(lat(typed)?),
+        Verb::List(typed) => Ready::List(list(typed)?),
+        Verb::Status(typed) => Ready::Status(pids(typed)),
+        Verb::Detach(typed) => Ready::Detach(pids(typed)),
+        Verb::Demo(typed) => {
+            Ready::Demo(Demo { duration: positive("--duration", &typed.duration)?, keep: typed.keep })
+        }
+    })
+}
+
+fn count(typed: typed::Count) -> Result<Count, UsageError> {
+    let by = typed.by.map(|by| match by {
+        TypedBy::Tid => By::Tid,
+        TypedBy::Comm => By::Comm,
+        TypedBy::Cpu => By::Cpu,
+    });
+    Ok(Count { run: run(&typed.probes, typed.common)?, by })
+}
+
+fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
+    let unit = match (typed.microseconds, typed.milliseconds) {
+        (true, _) => TimeUnit::Micros,
+        (_, true) => TimeUnit::Millis,
+        _ => TimeUnit::Nanos,
+    };
+    let linear = typed.linear.as_deref().map(units::linear).transpose();
+    let min = typed.min.as_deref().map(units::time).transpose();
+    let shape = Shape {
+        unit,
+        linear: linear.map_err(|why| UsageError::Unit { option: "--linear", why })?,
+        min_ns: min.map_err(|why| UsageError::Unit { option: "--min", why })?.map_or(0, nanos),
+    };
+    let run = run(&typed.probes, typed.common)?;
+    if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
+        return Err(UsageError::NotAFunction(wrong.text.clone()));
+    }
+    Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, shape })
+}
+
+fn is_function(probe: &ProbeSpec) -> bool {
+    let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
+    probe.kind == ProbeKind::Entry && !inside
+}
+
+fn list(typed: typed::List) -> Result<List, UsageError> {
+    let common = typed.common;
+    let target = match (common.pids, common.names) {
+        (pids, names) if pids.is_empty() && names.is_empty() => Target::Any,
+        (pids, names) => Target::Running { pids, names },
+    };
+    let sink = Sink { json: common.sink.json, output: common.sink.output, quiet: common.sink.quiet };
+    Ok(List { probes: probes(&typed.probes)?, target, timed: typed.lat, strict: common.strict, sink })
+}
+
+fn pids(typed: typed::Pids) -> Pids {
+    let sink = Sink { json: typed.sink.json, output: typed.sink.output, quiet: typed.sink.quiet };
+    Pids { pids: typed.pids, sink }
+}
+
+fn run(texts: &[String], typed: typed::Common) -> Result<Run, UsageError> {
+    Ok(Run {
+        probes: probes(texts)?,
+        follow: typed.target.follow,
+        target: target(typed.target)?,
+        interval: typed.interval.as_deref().map(|text| positive("--interval", text)).transpose()?,
+        duration: typed.duration.as_deref().map(|text| positive("--duration", text)).transpose()?,
+        timestamps: typed.timestamps,
+        dry_run: typed.dry_run,
+        strict: typed.strict,
+        sink: Sink { json: typed.json, output: typed.output, quiet: typed.quiet },
+    })
+}
+
+fn target(typed: TypedTarget) -> Result<Target, UsageError> {
+    let running = !typed.pids.is_empty() || !typed.names.is_empty();
+    let words = match typed.command {
+        Some(command) => Some(split_words(&command)?),
+        None if typed.words.is_empty() => None,
+        None => Some(typed.words),
+    };
+    match words {
+        Some(_) if running => Err(UsageError::Conflict(
+            "a command to launch cannot be combined with -p or -n; trace the running ones in a second trapline",
+        )),
+        Some(words) if words.is_empty() => Err(UsageError::EmptyCommand),
+        Some(words) => Ok(Target::Launch(words)),
+        None if running => Ok(Target::Running { pids: typed.pids, names: typed.names }),
+        None => Ok(Target::Any),
+    }
+}
+
+fn probes(texts: &[String]) -> Result<Vec<ProbeSpec>, UsageError> {
+    let parse = |text: &String| text.parse().map_err(|why| UsageError::Probe { text: text.clone(), why });
+    texts.iter().map(parse).collect()
+}
+
+fn positive(option: &'static str, text: &str) -> Result<Duration, UsageError> {
+    units::positive(text).map_err(|why| UsageError::Unit { option, why })
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Splits a command as a shell would split plain words, quotes and backslashes; nothing is expanded.
+fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some('"') | None, '\\') => word.get_or_insert_default().extend(chars.next()),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    if quote.is_some() { Err(UsageError::Quote(text.to_owned())) } else { Ok(words) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ready, TimeUnit, UsageError, ready, split_words};
+    use crate::args::typed::Typed;
+    use clap::{CommandFactory, Parser};
+    use trapline::Target;
+
+    fn parse(line: &str) -> Result<Ready, String> {
+        let words = split_words(line).expect("quotes are closed");
+        let typed = Typed::try_parse_from(words).map_err(|e| e.to_string())?;
+        ready(typed.verb).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Typed::command().debug_assert();
+    }
+
+    #[test]
+    fn words_split_as_in_a_shell() {
+        let split = |text| split_words(text).map_err(|e| e.to_string());
+        assert_eq!(split(r#"git -c 'a b' "c \" d" e\ f ''"#).unwrap(), ["git", "-c", "a b", "c \" d", "e f", ""]);
+        assert!(matches!(split_words("ls 'a"), Err(UsageError::Quote(_))));
+    }
+
+    #[test]
+    fn a_command_follows_two_dashes() {
+        let Ok(Ready::Count(count)) = parse("trapline count -q malloc free -- ls -l") else { panic!() };
+        assert_eq!(count.run.probes.len(), 2);
+        assert!(matches!(count.run.target, Target::Launch(words) if words == ["ls", "-l"]));
+    }
+
+    #[test]
+    fn units_exclude_each_other() {
+        let Ok(Ready::Lat(lat)) = parse("trapline lat -u -F -p 1 -p 2 --min 1ms malloc") else { panic!() };
+        assert_eq!((lat.shape.unit, lat.shape.min_ns), (TimeUnit::Micros, 1_000_000));
+        assert!(matches!(lat.run.target, Target::Running { pids, .. } if pids == [1, 2]));
+        assert!(parse("trapline lat -u -m malloc").is_err());
+    }
+
+    #[test]
+    fn each_wrong_word_is_named() {
+        for (line, says) in [
+            ("trapline count -p 1 -c ls malloc", "cannot be combined"),
+            ("trapline count -d 0 -p 1 malloc", "--duration: `0` is no useful time"),
+            ("trapline count -i x -p 1 malloc", "--interval: `x` is no time"),
+            ("trapline lat --linear 1:2 -p 1 malloc", "--linear: `1:2` is no range"),
+            ("trapline lat -p 1 uretprobe:libc:malloc", "lat takes functions"),
+            ("trapline count -p 1 /[/", "cannot read probe `/[/`"),
+            ("trapline count -c '' malloc", "no command was given"),
+            ("trapline count -p 0 malloc", "invalid value '0'"),
+            ("trapline count", "required"),
+        ] {
+            let error = parse(line).expect_err(line);
+            assert!(error.contains(says), "{line}: {error}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What was typed, word by word; nothing is looked up or opened here. See [`super::ready`] for what becomes of it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Count and time the functions of running programs, from outside, without traps.
+#[derive(Parser, Debug, Clone)]
+#[command(name = "trapline", version, about, max_term_width = 100, after_help = AFTER)]
+pub(crate) struct Typed {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+const AFTER: &str = "\
+Probes are bpftrace's: uprobe:PATH:func[+off], uretprobe:PATH:func, usdt:PATH:provider:name, with u:, ur:, U: short.
+PATH may be a path, a library's short name (libc) or the program's own name; without it: the program, then its
+libraries. func may hold * and ?, or be a /regular expression/, sym@VERSION or 0xADDRESS.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed; with a launched command, its own status
+(128+n if signal n ended it). Ctrl-C prints the result, detaches and exits 0.";
+
+/// The verbs.
+#[derive(Subcommand, Debug, Clone)]
+pub(crate) enum Verb {
+    /// Hits and hits per second of each function
+    Count(Count),
+    /// Time from entry to return, as a histogram
+    Lat(Lat),
+    /// Functions with file, offset, size, and the tactic that each would get
+    List(List),
+    /// What is patched in a process, and by whom
+    Status(Pids),
+    /// Clean up after a tracer that died
+    Detach(Pids),
+    /// Build a sample program, trace it, and show what it costs
+    Demo(Demo),
+}
+
+/// Which processes.
+#[derive(Args, Debug, Clone, Default)]
+#[command(next_help_heading = "Targets (with none: every process that maps the file and that you may trace)")]
+pub(crate) struct TypedTarget {
+    /// Trace this process (may be given more than once)
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+    /// Trace all processes of this name
+    #[arg(short = 'n', long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Run this command and trace it from its start
+    #[arg(short = 'c', long = "command", value_name = "CMD")]
+    pub(crate) command: Option<String>,
+    /// Follow fork and exec
+    #[arg(short = 'f', long = "follow")]
+    pub(crate) follow: bool,
+    /// The same as -c, word by word
+    #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
+    pub(crate) words: Vec<String>,
+}
+
+/// What every tracing verb knows.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct Common {
+    #[command(flatten)]
+    pub(crate) target: TypedTarget,
+    /// Print every INTERVAL seconds (or 500ms, 2m)
+    #[arg(short, long, value_name = "INTERVAL", help_heading = "Output")]
+    pub(crate) interval: Option<String>,
+    /// Stop after SECONDS (or 500ms, 2m)
+    #[arg(short, long, value_name = "SECONDS", help_heading = "Output")]
+    pub(crate) duration: Option<String>,
+    /// Print the time of day with each report
+    #[arg(short = 'T', long, help_heading = "Output")]
+    pub(crate) timestamps: bool,
+    /// One JSON object a line, see docs/json.md
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Write reports to FILE
+    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) output: Option<PathBuf>,
+    /// No closing summary, no notices
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+    /// Show the tactic for each site; change nothing
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) dry_run: bool,
+    /// Stop all threads while code changes, instead of none
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) strict: bool,
+}
+
+/// How hits are split.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedBy {
+    /// By thread
+    Tid,
+    /// By thread name
+    Comm,
+    /// By CPU
+    Cpu,
+}
+
+/// `count`
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Count {
+    /// Probes, for example 'libssl:SSL_*'
+    #[arg(value_name = "PROBE", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// Split hits
+    #[arg(long, value_name = "WHAT", help_heading = "Output")]
+    pub(crate) by: Option<TypedBy>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `lat`
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Lat {
+    /// Functions, for example processCommand
+    #[arg(value_name = "FUNC", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// One histogram per function instead of one for all
+    #[arg(short = 'F', long, help_heading = "Histogram")]
+    pub(crate) per_function: bool,
+    /// Microseconds
+    #[arg(short = 'u', long, conflicts_with = "milliseconds", help_heading = "Histogram")]
+    pub(crate) microseconds: bool,
+    /// Milliseconds
+    #[arg(short = 'm', long, help_heading = "Histogram")]
+    pub(crate) milliseconds: bool,
+    /// Equal steps instead of powers of two, in the unit shown
+    #[arg(long, value_name = "MIN:MAX:STEP", help_heading = "Histogram")]
+    pub(crate) linear: Option<String>,
+    /// Leave out calls shorter than TIME (1ms, 20us, 500ns)
+    #[arg(long, value_name = "TIME", help_heading = "Histogram")]
+    pub(crate) min: Option<String>,
+    /// Of recursive calls, only the outermost
+    #[arg(long, help_heading = "Histogram")]
+    pub(crate) outermost: bool,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `list`
+#[derive(Args, Debug, Clone)]
+pub(crate) struct List {
+    /// Patterns, for example '/usr/bin/git:cmd_*'
+    #[arg(value_name = "PATTERN", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// List for exits as well, as `lat` would patch them
+    #[arg(long)]
+    pub(crate) lat: bool,
+    #[command(flatten)]
+    pub(crate) common: ListCommon,
+}
+
+/// What `list` knows of the common options.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ListCommon {
+    /// In this process (may be given more than once)
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+    /// In all processes of this name
+    #[arg(short = 'n', long = "name", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// As `--strict` would patch them
+    #[arg(long)]
+    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) sink: Sink,
+}
+
+/// Where a report goes, for verbs that print once.
+#[derive(Args, Debug, Clone, Default)]
+pub(crate) struct Sink {
+    /// One JSON object a line, see docs/json.md
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write reports to FILE
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// No closing summary, no notices
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `status` and `detach`
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Pids {
+    /// Processes
+    #[arg(short = 'p', long = "pid", value_name = "PID", required = true,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pids: Vec<u32>,
+    #[command(flatten)]
+    pub(crate) sink: Sink,
+}
+
+/// `demo`
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Demo {
+    /// How long each part runs, in seconds
+    #[arg(short, long, value_name = "SECONDS", default_value = "1")]
+    pub(crate) duration: String,
+    /// Keep the sample program's directory
+    #[arg(long)]
+    pub(crate) keep: bool,
+}

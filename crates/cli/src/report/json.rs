@@ -1,0 +1,321 @@
+//! JSON lines, as docs/json.md states them: one object a line, each with `type` and `schema`.
+//!
+//! Field order is part of the format: it is the order of the structs below.
+
+use serde::Serialize;
+use trapline::{Count, Listed, ProcessReport, Row, Summary, Times};
+
+use crate::args::ready::{By, Shape};
+
+/// Version of every object here.
+pub(crate) const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Head<'a, P> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    seconds: f64,
+    probes: Vec<P>,
+    refused: Vec<RefusedRow<'a>>,
+    missed: u64,
+    interrupted_syscalls: u64,
+    restarted_timeouts: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Place<'a> {
+    probe: &'a str,
+    aliases: &'a [String],
+    file: &'a str,
+    offset: u64,
+    tactic: &'static str,
+}
+
+#[derive(Serialize)]
+struct RefusedRow<'a> {
+    probe: &'a str,
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct CountRow<'a> {
+    #[serde(flatten)]
+    place: Place<'a>,
+    hits: u64,
+    delta: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpus: Option<&'a [u64]>,
+}
+
+#[derive(Serialize)]
+struct TimesRow<'a> {
+    #[serde(flatten)]
+    place: Place<'a>,
+    calls: u64,
+    tail_exits: u64,
+    in_flight: u64,
+    unpaired: u64,
+    unreturned: u64,
+    total_ns: u64,
+    min_ns: u64,
+    p50_ns: u64,
+    p90_ns: u64,
+    p99_ns: u64,
+    p999_ns: u64,
+    max_ns: u64,
+    log2_ns: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct ListRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    probe: &'a str,
+    aliases: &'a [String],
+    file: &'a str,
+    offset: u64,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tactic: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct SummaryRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    processes: u64,
+    ended: u64,
+    children: u64,
+    matched: u64,
+    patched: std::collections::BTreeMap<&'static str, u64>,
+    refused: usize,
+    hits: u64,
+    missed: u64,
+    interrupted_syscalls: u64,
+    restarted_timeouts: u64,
+    guard_traps: u64,
+    longest_stop_ns: u128,
+    attach_ns: u128,
+    detach_ns: u128,
+    left_mapped_bytes: u64,
+    foreign_sites: u64,
+    ns_per_hit: f64,
+    overhead: Option<f64>,
+    notices: &'a [String],
+}
+
+/// One `count` object.
+pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) -> String {
+    let probes = report.counts.iter().map(|count: &Count| CountRow {
+        place: place(&count.site),
+        hits: count.hits,
+        delta: count.delta,
+        cpus: (by == Some(By::Cpu)).then_some(&count.cpus[..]),
+    });
+    head("count", report, probes.collect(), time)
+}
+
+/// One `lat` object. `shape.min_ns` applies; its unit does not, all is in nanoseconds.
+pub(crate) fn lat(report: &ProcessReport, shape: &Shape, time: Option<&str>) -> String {
+    head("lat", report, report.times.iter().filter_map(|times| times_row(times, shape)).collect(), time)
+}
+
+/// One `list` object for each function.
+pub(crate) fn list(listed: &[Listed]) -> String {
+    listed
+        .iter()
+        .map(|one| {
+            line(&ListRow {
+                r#type: "list",
+                schema: SCHEMA,
+                probe: &one.probe,
+                aliases: &one.aliases,
+                file: &one.file,
+                offset: one.offset,
+                size: one.size,
+                pid: one.pid,
+                tactic: one.tactic.as_ref().ok().map(|tactic| tactic.name()),
+                reason: one.tactic.as_ref().err().map(|refused| refused.reason.as_str()),
+            })
+        })
+        .collect()
+}
+
+/// The closing summary as an object, for the library's users and `status`-like tools.
+pub(crate) fn summary(summary: &Summary) -> String {
+    line(&SummaryRow {
+        r#type: "summary",
+        schema: SCHEMA,
+        processes: summary.processes,
+        ended: summary.ended,
+        children: summary.children,
+        matched: summary.matched,
+        patched: summary.patched.iter().map(|(tactic, n)| (tactic.name(), n)).collect(),
+        refused: summary.refused.len(),
+        hits: summary.hits,
+        missed: summary.missed,
+        interrupted_syscalls: summary.interrupted_syscalls,
+        restarted_timeouts: summary.restarted_timeouts,
+        guard_traps: summary.guard_traps,
+        longest_stop_ns: summary.longest_stop.as_nanos(),
+        attach_ns: summary.attach_time.as_nanos(),
+        detach_ns: summary.detach_time.as_nanos(),
+        left_mapped_bytes: summary.left_mapped,
+        foreign_sites: summary.foreign_sites,
+        ns_per_hit: summary.ns_per_hit,
+        overhead: summary.overhead,
+        notices: &summary.notices,
+    })
+}
+
+/// Any value as one line.
+pub(crate) fn line(value: &impl Serialize) -> String {
+    // Strings, numbers and sequences with string keys only: nothing that serde_json can refuse.
+    serde_json::to_string(value).map_or_else(|e| format!("{{\"type\":\"error\",\"message\":{:?}}}\n", e.to_string()), |text| text + "\n")
+}
+
+fn head<P: Serialize>(kind: &'static str, report: &ProcessReport, probes: Vec<P>, time: Option<&str>) -> String {
+    line(&Head {
+        r#type: kind,
+        schema: SCHEMA,
+        pid: report.pid,
+        seconds: (report.seconds * 1e6).round() / 1e6,
+        probes,
+        refused: report.refused.iter().map(|one| RefusedRow { probe: &one.probe, reason: &one.reason }).collect(),
+        missed: report.missed,
+        interrupted_syscalls: report.interrupted_syscalls,
+        restarted_timeouts: report.restarted_timeouts,
+        time,
+    })
+}
+
+fn place(site: &trapline::Site) -> Place<'_> {
+    let trapline::Site { probe, aliases, file, offset, label: _, tactic } = site;
+    Place { probe, aliases, file, offset: *offset, tactic: tactic.name() }
+}
+
+fn times_row<'a>(times: &'a Times, shape: &Shape) -> Option<TimesRow<'a>> {
+    let spread = times.spread.at_least(shape.min_ns);
+    let percentile = |share| spread.percentile(share).min(times.max_ns);
+    Some(TimesRow {
+        place: place(times.site.as_deref()?),
+        calls: spread.calls(),
+        tail_exits: times.tail_exits,
+        in_flight: times.in_flight,
+        unpaired: times.unpaired,
+        unreturned: times.unreturned,
+        total_ns: if shape.min_ns == 0 { times.total_ns } else { spread.total_estimate() },
+        min_ns: times.min_ns.max(if times.calls > 0 { shape.min_ns } else { 0 }),
+        p50_ns: percentile(0.5),
+        p90_ns: percentile(0.9),
+        p99_ns: percentile(0.99),
+        p999_ns: percentile(0.999),
+        max_ns: times.max_ns,
+        log2_ns: spread.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{count, lat};
+    use crate::args::ready::{By, Shape};
+    use std::sync::Arc;
+    use trapline::{Count, ProcessReport, Refused, Scale, Site, Spread, Tactic, Times};
+
+    fn site(name: &str, label: &str) -> Arc<Site> {
+        Arc::new(Site {
+            probe: format!("uprobe:/bin/victim:{name}"),
+            aliases: if name == "work" { vec!["uprobe:/bin/victim:work_alias".to_owned()] } else { Vec::new() },
+            file: "/bin/victim".to_owned(),
+            offset: 4096,
+            label: label.to_owned(),
+            tactic: Tactic::Jump,
+        })
+    }
+
+    /// A report with three functions, one of them without a hit.
+    pub(crate) fn sample() -> ProcessReport {
+        let count = |name: &str, label: &str, hits, delta, cpus: &[u64]| Count {
+            site: site(name, label),
+            hits,
+            delta,
+            cpus: cpus.to_vec(),
+        };
+        ProcessReport {
+            pid: 42,
+            name: "victim".to_owned(),
+            seconds: 2.0,
+            delta_seconds: 1.0,
+            counts: vec![
+                count("work", "work", 20, 0, &[20, 0, 0]),
+                count("idle", "idle", 0, 0, &[0, 0, 0]),
+                count("bar", "libfoo:bar", 1500, 500, &[1000, 0, 500]),
+            ],
+            times: Vec::new(),
+            refused: Arc::new(vec![Refused {
+                probe: "uprobe:/bin/victim:tiny".to_owned(),
+                kind: "too-short",
+                reason: "3 bytes".to_owned(),
+            }]),
+            missed: 1,
+            interrupted_syscalls: 2,
+            restarted_timeouts: 3,
+            ended: None,
+        }
+    }
+
+    /// A report with one timed function: calls of 100, 101 and 310 ns.
+    pub(crate) fn timed() -> ProcessReport {
+        let mut buckets = vec![0; trapline::BUCKETS];
+        [100, 101, 310].iter().for_each(|&ns| buckets[trapline::bucket(ns)] += 1);
+        let times = Times {
+            site: Some(site("work", "work")),
+            calls: 3,
+            tail_exits: 1,
+            in_flight: 1,
+            unpaired: 0,
+            unreturned: 0,
+            clamped: 0,
+            total_ns: 511,
+            min_ns: 100,
+            max_ns: 310,
+            spread: Spread::new(&buckets, Scale::new(1.0)),
+        };
+        ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
+    }
+
+    #[test]
+    fn count_is_as_documented() {
+        let wanted = concat!(
+            r#"{"type":"count","schema":1,"pid":42,"seconds":2.0,"probes":["#,
+            r#"{"probe":"uprobe:/bin/victim:work","aliases":["uprobe:/bin/victim:work_alias"],"file":"/bin/victim","#,
+            r#""offset":4096,"tactic":"jump","hits":20,"delta":0},"#,
+            r#"{"probe":"uprobe:/bin/victim:idle","aliases":[],"file":"/bin/victim","offset":4096,"tactic":"jump","hits":0,"delta":0},"#,
+            r#"{"probe":"uprobe:/bin/victim:bar","aliases":[],"file":"/bin/victim","offset":4096,"tactic":"jump","hits":1500,"delta":500}],"#,
+            r#""refused":[{"probe":"uprobe:/bin/victim:tiny","reason":"3 bytes"}],"#,
+            r#""missed":1,"interrupted_syscalls":2,"restarted_timeouts":3}"#,
+            "\n"
+        );
+        assert_eq!(count(&sample(), None, None), wanted);
+        assert!(count(&sample(), Some(By::Cpu), None).contains(r#""delta":500,"cpus":[1000,0,500]}"#));
+        assert!(count(&sample(), None, Some("12:00:00")).ends_with("\"restarted_timeouts\":3,\"time\":\"12:00:00\"}\n"));
+    }
+
+    #[test]
+    fn lat_is_as_documented() {
+        let text = lat(&timed(), &Shape::default(), None);
+        let wanted = concat!(
+            r#""tactic":"jump","calls":3,"tail_exits":1,"in_flight":1,"unpaired":0,"unreturned":0,"total_ns":511,"#,
+            r#""min_ns":100,"p50_ns":102,"p90_ns":310,"p99_ns":310,"p999_ns":310,"max_ns":310,"#,
+            r#""log2_ns":[[64,128,2],[256,512,1]]}]"#
+        );
+        assert!(text.starts_with(r#"{"type":"lat","schema":1,"pid":42,"#) && text.contains(wanted), "{text}");
+    }
+}

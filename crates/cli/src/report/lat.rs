@@ -1,0 +1,105 @@
+//! Histograms of `lat`, with percentiles and bcc's closing line.
+
+use trapline::{ProcessReport, Times};
+
+use super::histogram;
+use super::number::{duration, grouped};
+use crate::args::ready::Shape;
+
+/// Renders one process: one histogram for all functions, or one for each.
+pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) -> String {
+    let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
+    if per_function {
+        let mut times: Vec<&Times> = report.times.iter().collect();
+        times.sort_by_key(|times| (std::cmp::Reverse(times.calls), times.site.clone().map(|site| site.label.clone())));
+        let (called, quiet): (Vec<&Times>, Vec<&Times>) = times.into_iter().partition(|times| times.calls > 0);
+        for times in called {
+            let label = times.site.as_ref().map_or("all", |site| &site.label);
+            out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape)));
+        }
+        if !quiet.is_empty() {
+            out.push_str(&format!("\n{} without a call that ended\n", grouped(quiet.len() as u64)));
+        }
+    } else {
+        out.push_str(&body(&Times::sum(&report.times), shape));
+    }
+    out
+}
+
+fn body(times: &Times, shape: &Shape) -> String {
+    let spread = times.spread.at_least(shape.min_ns);
+    let calls = spread.calls();
+    if calls == 0 {
+        return format!("no call ended{}\n{}", at_least(shape), asides(times));
+    }
+    let word = shape.unit.word();
+    let unit = |ns: u64| ns / shape.unit.nanos();
+    let total = if shape.min_ns == 0 { times.total_ns } else { spread.total_estimate() };
+    let percentiles: Vec<String> = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)]
+        .iter()
+        .map(|&(name, share)| format!("{name} = {}", duration(spread.percentile(share).min(times.max_ns))))
+        .collect();
+    format!(
+        "{word}\n{}{}, max = {}\navg = {} {word}, total = {} {word}, count = {calls}{}\n{}",
+        histogram::draw(&spread, shape),
+        percentiles.join(", "),
+        duration(times.max_ns),
+        unit(total / calls),
+        unit(total),
+        at_least(shape),
+        asides(times)
+    )
+}
+
+fn at_least(shape: &Shape) -> String {
+    if shape.min_ns == 0 { String::new() } else { format!(" (of at least {})", duration(shape.min_ns)) }
+}
+
+fn asides(times: &Times) -> String {
+    let all = [
+        (times.tail_exits, "ended by a tail call"),
+        (times.in_flight, "still running"),
+        (times.unpaired, "ended that had begun before we attached"),
+        (times.unreturned, "never returned (longjmp, exception, coroutine)"),
+        (times.clamped, "with a clock that ran backwards, counted as 0"),
+    ];
+    let said: Vec<String> =
+        all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
+    if said.is_empty() { String::new() } else { format!("calls: {}\n", said.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use crate::args::ready::Shape;
+    use crate::report::json::tests::timed;
+
+    #[test]
+    fn a_histogram_closes_as_bcc_does() {
+        let drawn = text(&timed(), true, &Shape::default());
+        let bar = |n: usize| format!("{}{}", "@".repeat(n), " ".repeat(52 - n));
+        let wanted = format!(
+            "victim (42), 2.00 s
+
+Function = work
+nsecs
+[64, 128)                     2 |{}|
+[128, 256)                    0 |{}|
+[256, 512)                    1 |{}|
+p50 = 102 ns, p90 = 310 ns, p99 = 310 ns, p99.9 = 310 ns, max = 310 ns
+avg = 170 nsecs, total = 511 nsecs, count = 3
+calls: 1 ended by a tail call, 1 still running
+",
+            bar(52),
+            bar(0),
+            bar(26)
+        );
+        assert_eq!(drawn, wanted);
+    }
+
+    #[test]
+    fn short_calls_can_be_left_out() {
+        let drawn = text(&timed(), false, &Shape { min_ns: 200, ..Shape::default() });
+        assert!(drawn.contains("count = 1 (of at least 200 ns)"), "{drawn}");
+    }
+}

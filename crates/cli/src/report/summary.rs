@@ -1,0 +1,143 @@
+//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left, cost.
+
+use std::collections::BTreeMap;
+
+use trapline::{Refused, Summary};
+
+use super::number::{bytes, duration, grouped, percent, plural};
+
+/// Examples shown for each kind of refusal.
+const EXAMPLES: usize = 3;
+
+/// Renders the summary.
+pub(crate) fn text(summary: &Summary) -> String {
+    let mut out = String::from("\n");
+    let mut say = |line: String| {
+        out.push_str(&line);
+        out.push('\n');
+    };
+    say(patched(summary));
+    refused(&summary.refused).into_iter().for_each(&mut say);
+    say(format!(
+        "hits: {} recorded, {} missed; calls: {} interrupted, {} restarted with a timeout; guard traps: {}",
+        grouped(summary.hits),
+        grouped(summary.missed),
+        grouped(summary.interrupted_syscalls),
+        grouped(summary.restarted_timeouts),
+        grouped(summary.guard_traps)
+    ));
+    say(left(summary));
+    say(cost(summary));
+    summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut say);
+    out
+}
+
+fn patched(summary: &Summary) -> String {
+    let tactics: Vec<String> =
+        summary.patched.iter().map(|(tactic, n)| format!("{} {}", grouped(n), tactic.name())).collect();
+    let tactics = if tactics.is_empty() { String::new() } else { format!(" ({})", tactics.join(", ")) };
+    let mut line = format!(
+        "sites: {} matched, {} probed{tactics}, {} refused; {}",
+        grouped(summary.matched),
+        grouped(summary.patched.total()),
+        grouped(summary.refused.len() as u64),
+        plural(summary.processes, "process", "processes"),
+    );
+    if summary.ended > 0 {
+        line.push_str(&format!(", {} of them ended", grouped(summary.ended)));
+    }
+    if summary.children > 0 {
+        line.push_str(&format!(", {} counted with their parent", plural(summary.children, "forked child", "forked children")));
+    }
+    line
+}
+
+/// Refusals by kind, the most frequent first, with a few examples each.
+pub(crate) fn refused(all: &[Refused]) -> Vec<String> {
+    let mut kinds: BTreeMap<&str, Vec<&Refused>> = BTreeMap::new();
+    all.iter().for_each(|one| kinds.entry(one.kind).or_default().push(one));
+    let mut kinds: Vec<(&str, Vec<&Refused>)> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, some)| std::cmp::Reverse(some.len()));
+    let mut lines = Vec::new();
+    for (kind, some) in kinds {
+        lines.push(format!("refused: {} {kind}", grouped(some.len() as u64)));
+        lines.extend(some.iter().take(EXAMPLES).map(|one| format!("  {}: {}", one.probe, one.reason)));
+    }
+    lines
+}
+
+fn left(summary: &Summary) -> String {
+    let mut line = format!(
+        "attach took {}, detach {}; longest stop of a thread {}; ",
+        duration(nanos(summary.attach_time)),
+        duration(nanos(summary.detach_time)),
+        duration(nanos(summary.longest_stop))
+    );
+    line.push_str(&match summary.left_mapped {
+        0 => "nothing stays mapped".to_owned(),
+        some => format!("{} of our code and data stay mapped, for threads that may still be in it", bytes(some)),
+    });
+    if summary.foreign_sites > 0 {
+        line.push_str(&format!(
+            "; {} changed by someone else meanwhile, left alone",
+            plural(summary.foreign_sites, "site was", "sites were")
+        ));
+    }
+    line
+}
+
+fn cost(summary: &Summary) -> String {
+    let share = summary.overhead.map_or_else(
+        || "no CPU time of the target to compare with".to_owned(),
+        |share| format!("{} of the target's CPU time", percent(share)),
+    );
+    format!("cost: {} hits x {:.1} ns measured here = {share}", grouped(summary.hits), summary.ns_per_hit)
+}
+
+fn nanos(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use std::time::Duration;
+    use trapline::{ByTactic, Refused, Summary, Tactic};
+
+    #[test]
+    fn every_promise_has_its_line() {
+        let mut patched = ByTactic::default();
+        (0..3).for_each(|_| patched.add(Tactic::Jump));
+        patched.add(Tactic::Pun);
+        let refuse = |n| Refused { probe: format!("u:a:f{n}"), kind: "too-short", reason: format!("{n} bytes") };
+        let summary = Summary {
+            processes: 1,
+            children: 2,
+            matched: 8,
+            patched,
+            refused: (0..4).map(refuse).collect(),
+            hits: 1_000_000,
+            guard_traps: 7,
+            attach_time: Duration::from_micros(1500),
+            detach_time: Duration::from_millis(2),
+            longest_stop: Duration::from_micros(80),
+            left_mapped: 8192,
+            ns_per_hit: 1.0,
+            overhead: Some(0.0004),
+            notices: vec!["libx was replaced on disk".to_owned()],
+            ..Summary::default()
+        };
+        let wanted = "
+sites: 8 matched, 4 probed (3 jump, 1 pun), 4 refused; 1 process, 2 forked children counted with their parent
+refused: 4 too-short
+  u:a:f0: 0 bytes
+  u:a:f1: 1 bytes
+  u:a:f2: 2 bytes
+hits: 1,000,000 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 7
+attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of our code and data stay mapped, for threads that may still be in it
+cost: 1,000,000 hits x 1.0 ns measured here = 0.04 % of the target's CPU time
+note: libx was replaced on disk
+";
+        assert_eq!(text(&summary), wanted);
+    }
+}

@@ -1,0 +1,68 @@
+//! Aligned columns. In: rows of text. Out: lines; numbers to the right, words to the left, no trailing blanks.
+
+/// Where a column's text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Numbers.
+    Right,
+    /// Words.
+    Left,
+}
+
+/// A table being filled.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<(String, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub(crate) fn new(columns: &[(&str, Align)]) -> Self {
+        let columns = columns.iter().map(|&(head, align)| (head.to_owned(), align)).collect();
+        Self { columns, rows: Vec::new() }
+    }
+    /// Adds a row; cells beyond the columns are dropped.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().take(self.columns.len()).collect());
+    }
+    /// Head and rows as lines, two blanks between columns.
+    pub(crate) fn text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.chain([&self.columns[column].0]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
+        let head: Vec<String> = self.columns.iter().map(|column| column.0.clone()).collect();
+        std::iter::once(&head).chain(&self.rows).map(|row| self.line(row, &widths)).collect()
+    }
+    fn line(&self, row: &[String], widths: &[usize]) -> String {
+        let mut line = String::new();
+        for ((cell, &width), (_, align)) in row.iter().zip(widths).zip(&self.columns) {
+            if !line.is_empty() {
+                line.push_str("  ");
+            }
+            match align {
+                Align::Right => line.push_str(&format!("{cell:>width$}")),
+                Align::Left => line.push_str(&format!("{cell:<width$}")),
+            }
+        }
+        line.truncate(line.trim_end().len());
+        line.push('\n');
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Align, Table};
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&[("HITS", Align::Right), ("FUNCTION", Align::Left), ("X", Align::Left)]);
+        table.row(["1,000".to_owned(), "main".to_owned(), "jump".to_owned()]);
+        table.row(["7".to_owned(), "a_longer_name".to_owned(), String::new()]);
+        let lines = " HITS  FUNCTION       X\n1,000  main           jump\n    7  a_longer_name\n";
+        assert_eq!(table.text(), lines);
+    }
+}

@@ -1,0 +1,221 @@
+//! What a session tells: plain values, no process behind them. Times are nanoseconds, counts are since attach.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use trapline_plan::Tactic;
+
+/// A probed place in one process. Two names for the same (file, offset) are one site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// `uprobe:PATH:func`, as bpftrace writes it.
+    pub probe: String,
+    /// The same for the function's other names.
+    pub aliases: Vec<String>,
+    /// The file's path as the process sees it.
+    pub file: String,
+    /// Where in the file the probed instruction lies.
+    pub offset: u64,
+    /// Short form for tables: `func`, or `lib:func` where the file is not the program.
+    pub label: String,
+    /// How it is reached; for exits, the least preferred of them.
+    pub tactic: Tactic,
+}
+
+/// Hits of one site.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Count {
+    /// Where.
+    pub site: Arc<Site>,
+    /// Hits since attach.
+    pub hits: u64,
+    /// Hits since the last report.
+    pub delta: u64,
+    /// Hits by CPU; empty for sites that the kernel counts. The last entry is for threads that have no per-CPU area.
+    pub cpus: Vec<u64>,
+}
+
+/// A place that was asked for and is not probed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// `uprobe:PATH:func`.
+    pub probe: String,
+    /// A stable word for the kind of reason.
+    pub kind: &'static str,
+    /// The reason, with its numbers.
+    pub reason: String,
+}
+
+/// Durations of one function, or of several together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    /// Where; `None` for the sum of several.
+    pub site: Option<Arc<Site>>,
+    /// Calls that ended, tail calls included.
+    pub calls: u64,
+    /// Of these, calls that ended by a jump into another function.
+    pub tail_exits: u64,
+    /// Calls that had begun and not ended.
+    pub in_flight: u64,
+    /// Exits without a known entry: calls that ran when we attached.
+    pub unpaired: u64,
+    /// Entries without an exit: left by longjmp, an exception, a killed coroutine.
+    pub unreturned: u64,
+    /// Negative durations, counted as 0.
+    pub clamped: u64,
+    /// Sum of durations.
+    pub total_ns: u64,
+    /// Shortest call; 0 without calls.
+    pub min_ns: u64,
+    /// Longest call.
+    pub max_ns: u64,
+    /// Calls by duration, 16 rows to an octave.
+    pub spread: crate::Spread,
+}
+
+impl Times {
+    /// All of them together.
+    #[must_use]
+    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = all.into_iter();
+        let Some(first) = all.next() else { return Self::default() };
+        let start = Self { site: None, ..first.clone() };
+        all.fold(start, |sum, one| Self {
+            site: None,
+            calls: sum.calls + one.calls,
+            tail_exits: sum.tail_exits + one.tail_exits,
+            in_flight: sum.in_flight + one.in_flight,
+            unpaired: sum.unpaired + one.unpaired,
+            unreturned: sum.unreturned + one.unreturned,
+            clamped: sum.clamped + one.clamped,
+            total_ns: sum.total_ns + one.total_ns,
+            min_ns: match (sum.calls, one.calls) {
+                (0, _) => one.min_ns,
+                (_, 0) => sum.min_ns,
+                _ => sum.min_ns.min(one.min_ns),
+            },
+            max_ns: sum.max_ns.max(one.max_ns),
+            spread: sum.spread.plus(&one.spread),
+        })
+    }
+}
+
+/// A function that a pattern found, and what would be done with it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// In which process; `None` when only the file was looked at.
+    pub pid: Option<u32>,
+    /// `uprobe:PATH:func`.
+    pub probe: String,
+    /// The same for its other names.
+    pub aliases: Vec<String>,
+    /// The file.
+    pub file: String,
+    /// Its name alone.
+    pub function: String,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// Bytes of its main body.
+    pub size: u64,
+    /// How it would be reached, or why not.
+    pub tactic: Result<Tactic, Refused>,
+}
+
+/// How a process ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It exited or was killed.
+    Exited,
+    /// It runs another program now.
+    Exec,
+}
+
+/// One process, one interval.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ProcessReport {
+    /// Its pid.
+    pub pid: u32,
+    /// Its program's file name.
+    pub name: String,
+    /// Seconds since attach.
+    pub seconds: f64,
+    /// Seconds since the last report.
+    pub delta_seconds: f64,
+    /// Counted sites.
+    pub counts: Vec<Count>,
+    /// Timed functions.
+    pub times: Vec<Times>,
+    /// What is not probed.
+    pub refused: Arc<Vec<Refused>>,
+    /// Hits that could not be recorded.
+    pub missed: u64,
+    /// Calls that returned EINTR to the program because of us.
+    pub interrupted_syscalls: u64,
+    /// Calls with a finite timeout that were restarted in full.
+    pub restarted_timeouts: u64,
+    /// It is no more.
+    pub ended: Option<Ended>,
+}
+
+/// How many sites have each tactic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ByTactic(pub [u64; Tactic::ALL.len()]);
+
+impl ByTactic {
+    /// Counts one more site.
+    pub const fn add(&mut self, tactic: Tactic) {
+        self.0[tactic as usize] += 1;
+    }
+    /// Sites with some tactic.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+    /// Tactics in use, preferred ones first, with their number of sites.
+    pub fn iter(&self) -> impl Iterator<Item = (Tactic, u64)> + '_ {
+        Tactic::ALL.iter().map(|&tactic| (tactic, self.0[tactic as usize])).filter(|&(_, n)| n > 0)
+    }
+}
+
+/// What a whole session says at its end.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Summary {
+    /// Processes that were probed.
+    pub processes: u64,
+    /// Of these, processes that had ended, or ran another program, before we detached.
+    pub ended: u64,
+    /// Forked children that counted into their parent's table.
+    pub children: u64,
+    /// Places that the probes meant, over all processes.
+    pub matched: u64,
+    /// Places probed.
+    pub patched: ByTactic,
+    /// Places not probed.
+    pub refused: Vec<Refused>,
+    /// Hits recorded.
+    pub hits: u64,
+    /// Hits that could not be recorded.
+    pub missed: u64,
+    /// See [`ProcessReport::interrupted_syscalls`].
+    pub interrupted_syscalls: u64,
+    /// See [`ProcessReport::restarted_timeouts`].
+    pub restarted_timeouts: u64,
+    /// Threads that stood inside a window and were sent on, served by us and by the process' own handler.
+    pub guard_traps: u64,
+    /// Longest time that any thread was stopped.
+    pub longest_stop: Duration,
+    /// Time that it took to attach, all processes together.
+    pub attach_time: Duration,
+    /// Time that it took to detach.
+    pub detach_time: Duration,
+    /// Bytes of code and data that stay mapped in processes that still run.
+    pub left_mapped: u64,
+    /// Sites that no longer held our bytes and were left alone.
+    pub foreign_sites: u64,
+    /// Measured cost of a hit.
+    pub ns_per_hit: f64,
+    /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.
+    pub overhead: Option<f64>,
+    /// Things that went wrong without ending the session.
+    pub notices: Vec<String>,
+}

@@ -1,0 +1,203 @@
+//! Calls by duration: the 16 buckets per octave that the stubs fill, converted from ticks to nanoseconds.
+//!
+//! Output: percentiles (off by at most 1/16), rows by powers of two, rows of equal steps. A bucket that straddles a
+//! row's edge is shared out in proportion, so that rows add up to the number of calls exactly.
+
+use trapline_record::hist::{BUCKETS, bounds};
+
+/// Nanoseconds per tick.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scale(pub(crate) f64);
+
+impl Scale {
+    /// This many nanoseconds to a tick.
+    #[must_use]
+    pub const fn new(ns_per_tick: f64) -> Self {
+        Self(ns_per_tick)
+    }
+    /// Ticks to nanoseconds, rounded.
+    #[must_use]
+    pub fn nanos(self, ticks: u64) -> u64 {
+        (ticks as f64 * self.0).round() as u64
+    }
+}
+
+/// Rows (low, high, calls) in nanoseconds, half open, ascending, none empty.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Spread {
+    rows: Vec<(f64, f64, u64)>,
+}
+
+impl Eq for Spread {}
+
+/// A drawn row: half-open range and calls.
+pub type Row = (u64, u64, u64);
+
+impl Spread {
+    /// Converts bucket counts (`counts[i]` calls in bucket `i` of [`trapline_record::hist`]).
+    #[must_use]
+    pub fn new(counts: &[u64], scale: Scale) -> Self {
+        let row = |(index, &calls): (usize, &u64)| {
+            let (low, high) = bounds(index);
+            (calls > 0).then_some((low as f64 * scale.0, high as f64 * scale.0, calls))
+        };
+        Self { rows: counts.iter().enumerate().take(BUCKETS).filter_map(row).collect() }
+    }
+    /// Calls in all.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.rows.iter().map(|row| row.2).sum()
+    }
+    /// The duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds: the middle of its bucket,
+    /// off by at most 1/32 of it.
+    #[must_use]
+    pub fn percentile(&self, of: f64) -> u64 {
+        let wanted = (self.calls() as f64 * of).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        for &(low, high, calls) in &self.rows {
+            seen += calls;
+            if seen >= wanted {
+                return f64::midpoint(low, high).floor() as u64;
+            }
+        }
+        0
+    }
+    /// Sum of durations, from the middle of each bucket: for spreads of which a part was left out.
+    #[must_use]
+    pub fn total_estimate(&self) -> u64 {
+        self.rows.iter().map(|row| f64::midpoint(row.0, row.1) * row.2 as f64).sum::<f64>().round() as u64
+    }
+    /// The same without calls shorter than `min_ns` (to the nearest bucket).
+    #[must_use]
+    pub fn at_least(&self, min_ns: u64) -> Self {
+        let min = min_ns as f64;
+        Self { rows: self.rows.iter().copied().filter(|row| f64::midpoint(row.0, row.1) >= min).collect() }
+    }
+    /// Both together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let mut rows: Vec<(f64, f64, u64)> = self.rows.iter().chain(&other.rows).copied().collect();
+        rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+        rows.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.2 += next.2;
+            }
+            same
+        });
+        Self { rows }
+    }
+    /// Rows by powers of two of `unit_ns`, from the first to the last that has calls; empty ones between included.
+    #[must_use]
+    pub fn log2(&self, unit_ns: u64) -> Vec<Row> {
+        let edge = |n: u32| if n == 0 { 0 } else { 1u64 << n.min(63) };
+        let rows = self.share(unit_ns, |value| if value < 2.0 { 0 } else { value.log2().floor() as u32 }, edge);
+        fill(rows, |low| if low == 0 { 2 } else { low.saturating_mul(2) })
+    }
+    /// Rows of equal steps from `min` to `max`, in `unit_ns`; calls outside are in the first and the last number.
+    #[must_use]
+    pub fn linear(&self, unit_ns: u64, min: u64, max: u64, step: u64) -> (u64, Vec<Row>, u64) {
+        let (mut below, mut above) = (0, 0);
+        let edge = |n: u32| min.saturating_add(u64::from(n) * step);
+        let index = |value: f64| ((value - min as f64) / step as f64).floor().max(0.0) as u32;
+        let mut inside = Self::default();
+        for &(low, high, calls) in &self.rows {
+            let middle = f64::midpoint(low, high) / unit_ns as f64;
+            if middle < min as f64 {
+                below += calls;
+            } else if middle >= max as f64 {
+                above += calls;
+            } else {
+                inside.rows.push((low.max((min * unit_ns) as f64), high.min((max * unit_ns) as f64), calls));
+            }
+        }
+        (below, fill(inside.share(unit_ns, index, edge), |low| low + step), above)
+    }
+    /// Shares buckets out to rows that begin at `edge(n)`, where `index` gives the row of a value.
+    fn share(&self, unit_ns: u64, index: impl Fn(f64) -> u32, edge: impl Fn(u32) -> u64) -> Vec<Row> {
+        let mut out: Vec<Row> = Vec::new();
+        let mut put = |row: u32, calls: u64| {
+            let (low, high) = (edge(row), edge(row + 1));
+            match out.last_mut() {
+                _ if calls == 0 => {}
+                Some(last) if last.0 == low => last.2 += calls,
+                _ => out.push((low, high, calls)),
+            }
+        };
+        for &(low, high, calls) in &self.rows {
+            let (low, high) = (low / unit_ns as f64, high / unit_ns as f64);
+            let (mut row, mut left) = (index(low), calls);
+            while (edge(row + 1) as f64) < high && left > 0 {
+                let inner = edge(row + 1) as f64 - low.max(edge(row) as f64);
+                let part = ((calls as f64 * inner / (high - low)).round() as u64).min(left);
+                put(row, part);
+                left -= part;
+                row += 1;
+            }
+            put(row, left);
+        }
+        out
+    }
+}
+
+/// Adds empty rows where there are gaps.
+fn fill(rows: Vec<Row>, next: impl Fn(u64) -> u64) -> Vec<Row> {
+    let mut out: Vec<Row> = Vec::with_capacity(rows.len());
+    for row in rows {
+        while let Some(last) = out.last().filter(|last| last.1 < row.0) {
+            let low = last.1;
+            out.push((low, next(low), 0));
+        }
+        out.push(row);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scale, Spread};
+    use trapline_record::hist::{BUCKETS, bucket};
+
+    fn of(values: &[u64], scale: f64) -> Spread {
+        let mut counts = vec![0; BUCKETS];
+        values.iter().for_each(|&v| counts[bucket(v)] += 1);
+        Spread::new(&counts, Scale(scale))
+    }
+
+    #[test]
+    fn percentiles_are_within_a_bucket() {
+        let values: Vec<u64> = (1..=10_000).collect();
+        let spread = of(&values, 0.4);
+        for (share, exact) in [(0.5, 2000.0), (0.9, 3600.0), (0.99, 3960.0), (0.999, 3996.0)] {
+            let got = spread.percentile(share) as f64;
+            assert!((got - exact).abs() <= exact / 16.0, "p{share}: {got} for {exact}");
+        }
+        assert_eq!(Spread::default().percentile(0.5), 0);
+    }
+
+    #[test]
+    fn rows_add_up() {
+        let values: Vec<u64> = (0..5000).map(|i| i * i % 70_001).collect();
+        let spread = of(&values, 0.3718);
+        let rows = spread.log2(1);
+        assert_eq!(rows.iter().map(|r| r.2).sum::<u64>(), 5000);
+        assert!(rows.windows(2).all(|w| w[0].1 == w[1].0), "{rows:?}");
+        let (below, rows, above) = spread.linear(1, 100, 20_000, 500);
+        assert_eq!(below + above + rows.iter().map(|r| r.2).sum::<u64>(), 5000);
+        assert!(rows.windows(2).all(|w| w[0].1 == w[1].0), "{rows:?}");
+    }
+
+    #[test]
+    fn powers_of_two_are_exact_at_one_tick_per_ns() {
+        let rows = of(&[0, 1, 2, 3, 4, 100, 127, 128, 1000], 1.0).log2(1);
+        let some: Vec<_> = rows.iter().filter(|r| r.2 > 0).copied().collect();
+        assert_eq!(some, [(0, 2, 2), (2, 4, 2), (4, 8, 1), (64, 128, 2), (128, 256, 1), (512, 1024, 1)]);
+    }
+
+    #[test]
+    fn short_calls_can_be_left_out() {
+        let spread = of(&[10, 20, 3000, 4000], 1.0).at_least(1000);
+        assert_eq!(spread.calls(), 2);
+        assert_eq!(spread.plus(&of(&[3000], 1.0)).log2(1).iter().map(|r| r.2).sum::<u64>(), 3);
+    }
+}
