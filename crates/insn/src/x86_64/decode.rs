@@ -70,6 +70,10 @@ pub enum Class {
     Xbegin,
     /// Far jump, call or return.
     Far,
+    /// A near branch with an operand-size prefix and no REX.W: vendors disagree on its length.
+    DataSize,
+    /// A memory operand relative to `eip`, cut to 32 bits.
+    EipRelative,
 }
 
 /// A general register, by its hardware number.
@@ -216,17 +220,20 @@ pub fn decode_one(bytes: &[u8], addr: u64) -> Option<Insn> {
 /// [`Flow::Invalid`] instructions of one byte, and the sweep goes on behind them.
 #[must_use]
 pub fn sweep(bytes: &[u8], addr: u64) -> Sweep<'_> {
-    Sweep {
-        decoder: Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE),
-        addr,
-        scratch: Instruction::default(),
-    }
+    Sweep { decoder: decoder(bytes, addr), bytes, addr, scratch: Instruction::default() }
+}
+
+/// The one configuration of the decoder that this crate uses. MPX is on because old libraries still carry it, and
+/// its encodings are harmless where the processor has none.
+pub(crate) fn decoder(bytes: &[u8], addr: u64) -> Decoder<'_> {
+    Decoder::with_ip(64, bytes, addr, DecoderOptions::MPX)
 }
 
 /// Iterator of [`sweep`].
 #[allow(missing_debug_implementations, reason = "the decoder inside has none")]
 pub struct Sweep<'a> {
     decoder: Decoder<'a>,
+    bytes: &'a [u8],
     addr: u64,
     scratch: Instruction,
 }
@@ -243,7 +250,7 @@ impl Iterator for Sweep<'_> {
         let mut insn = if self.scratch.is_invalid() {
             self.resume_behind(start)
         } else {
-            condense(&self.decoder, &self.scratch)
+            condense(&self.decoder, &self.scratch, self.bytes.get(start..).unwrap_or_default())
         };
         insn.addr = self.addr;
         self.addr = insn.end();
@@ -254,32 +261,35 @@ impl Iterator for Sweep<'_> {
 impl Sweep<'_> {
     /// An invalid instruction is one byte long, whatever the decoder consumed to find out.
     fn resume_behind(&mut self, start: usize) -> Insn {
-        let next = start + 1;
-        if self.decoder.set_position(next).is_ok() {
+        if self.decoder.set_position(start + 1).is_ok() {
             self.decoder.set_ip(self.addr.wrapping_add(1));
         }
         Insn { flow: Flow::Invalid, len: 1, ..Insn::default() }
     }
 }
 
-fn condense(decoder: &Decoder<'_>, raw: &Instruction) -> Insn {
+fn condense(decoder: &Decoder<'_>, raw: &Instruction, bytes: &[u8]) -> Insn {
     let code = raw.code();
     let (flow, class) = flow_of(raw, code);
     let mut insn = Insn { flow, class, len: raw.len() as u8, ..Insn::default() };
     if flow.target().is_some() {
-        insn.rel_size = rel_size(raw);
+        insn.rel_size = rel_size(code);
     }
-    if raw.op_count() != 0 {
-        memory_of(decoder, raw, &mut insn);
+    if matches!(flow, Flow::Jump(_) | Flow::Call(_) | Flow::Branch(_)) && has_data_size(bytes) {
+        insn.class = Class::DataSize;
     }
+    memory_of(decoder, raw, &mut insn);
     insn
 }
 
 fn flow_of(raw: &Instruction, code: Code) -> (Flow, Class) {
     match raw.flow_control() {
+        FlowControl::Next if code == Code::Hlt => (Flow::Trap, Class::Plain),
         FlowControl::Next => (Flow::Next, plain_class(code)),
-        FlowControl::UnconditionalBranch => direct(raw)
-            .map_or((Flow::Jump(None), Class::Far), |target| (Flow::Jump(Some(target)), Class::Plain)),
+        FlowControl::UnconditionalBranch => match direct(raw) {
+            Some(target) => (Flow::Jump(Some(target)), Class::Plain),
+            None => (Flow::Jump(None), Class::Far),
+        },
         FlowControl::ConditionalBranch => {
             let class = if raw.is_jcc_short_or_near() { Class::Jcc } else { Class::Loop };
             (Flow::Branch(raw.near_branch_target()), class)
@@ -291,22 +301,14 @@ fn flow_of(raw: &Instruction, code: Code) -> (Flow, Class) {
         },
         FlowControl::IndirectBranch => (Flow::Jump(None), far_if(raw.is_jmp_far_indirect())),
         FlowControl::IndirectCall => (Flow::Call(None), far_if(raw.is_call_far_indirect())),
-        FlowControl::Return => match code {
-            Code::Retnq | Code::Retnq_imm16 => (Flow::Ret, Class::Plain),
-            _ => (Flow::Ret, Class::Far),
-        },
-        FlowControl::Interrupt => match code {
-            Code::Int3 => (Flow::Trap, Class::Int3),
-            Code::Int1 => (Flow::Trap, Class::Plain),
-            _ => (Flow::Syscall, Class::Plain),
-        },
-        FlowControl::XbeginXabortXend => match code {
-            Code::Xbegin_rel16 | Code::Xbegin_rel32 => {
-                (Flow::Branch(raw.near_branch_target()), Class::Xbegin)
-            }
-            _ => (Flow::Next, Class::Plain),
-        },
-        FlowControl::Exception => (Flow::Trap, Class::Plain),
+        FlowControl::Return => (Flow::Ret, far_if(!matches!(code, Code::Retnq | Code::Retnq_imm16))),
+        FlowControl::Interrupt if code == Code::Int3 => (Flow::Trap, Class::Int3),
+        FlowControl::Interrupt if code == Code::Int_imm8 => (Flow::Syscall, Class::Plain),
+        FlowControl::XbeginXabortXend if direct(raw).is_some() => {
+            (Flow::Branch(raw.near_branch_target()), Class::Xbegin)
+        }
+        FlowControl::XbeginXabortXend => (Flow::Next, Class::Plain),
+        FlowControl::Interrupt | FlowControl::Exception => (Flow::Trap, Class::Plain),
     }
 }
 
@@ -319,30 +321,87 @@ fn direct(raw: &Instruction) -> Option<u64> {
         .then(|| raw.near_branch_target())
 }
 
-fn rel_size(raw: &Instruction) -> u8 {
-    match raw.code() {
+const fn rel_size(code: Code) -> u8 {
+    match code {
         Code::Jmp_rel8_64 => 1,
-        code if code.is_jcc_short() || code.is_loop() || code.is_loopcc() || code.is_jcx_short() => 1,
-        Code::Xbegin_rel16 | Code::Call_rel16 | Code::Jmp_rel16 => 2,
+        Code::Xbegin_rel16 => 2,
+        _ if code.is_jcc_short() || code.is_loop() || code.is_loopcc() || code.is_jcx_short() => 1,
         _ => 4,
     }
 }
 
-fn plain_class(code: Code) -> Class {
+/// Whether the prefixes at the start of `bytes` hold 66 and do not end in a REX with W, which would override it.
+fn has_data_size(bytes: &[u8]) -> bool {
+    let prefixes = legacy_prefixes(bytes);
+    let (legacy, rest) = bytes.split_at(prefixes);
+    legacy.contains(&0x66) && !rest.first().is_some_and(|b| b & 0xF8 == 0x48)
+}
+
+/// How many legacy prefix bytes `bytes` starts with.
+pub(crate) fn legacy_prefixes(bytes: &[u8]) -> usize {
+    let is_prefix =
+        |b: &u8| matches!(b, 0x26 | 0x2E | 0x36 | 0x3E | 0x64 | 0x65 | 0x66 | 0x67 | 0xF0 | 0xF2 | 0xF3);
+    bytes.iter().take_while(|b| is_prefix(b)).count()
+}
+
+const fn plain_class(code: Code) -> Class {
     match code {
         Code::Endbr64 => Class::Endbr64,
-        Code::Nopw | Code::Nopd | Code::Nopq => Class::Nop,
-        Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 => Class::Nop,
+        Code::Nopw | Code::Nopd | Code::Nopq | Code::Nop_rm16 | Code::Nop_rm32 | Code::Nop_rm64 => Class::Nop,
         Code::Push_r64 | Code::Push_r16 | Code::Push_rm64 | Code::Pushq_imm32 | Code::Pushq_imm8 => {
             Class::Push
         }
         Code::Pop_r64 | Code::Pop_r16 | Code::Pop_rm64 => Class::Pop,
-        Code::Hlt => Class::Plain,
         _ => Class::Plain,
     }
 }
 
 fn memory_of(decoder: &Decoder<'_>, raw: &Instruction, insn: &mut Insn) {
-    let _ = (decoder, raw, insn);
-    todo!()
+    for operand in 0..raw.op_count() {
+        match raw.op_kind(operand) {
+            OpKind::Memory => explicit_memory(decoder, raw, insn),
+            OpKind::MemorySegSI | OpKind::MemorySegESI | OpKind::MemorySegRSI => {
+                string_operand(insn, Gpr::Rsi)
+            }
+            OpKind::MemorySegDI
+            | OpKind::MemorySegEDI
+            | OpKind::MemorySegRDI
+            | OpKind::MemoryESDI
+            | OpKind::MemoryESEDI
+            | OpKind::MemoryESRDI => string_operand(insn, Gpr::Rdi),
+            _ => {}
+        }
+    }
+}
+
+fn string_operand(insn: &mut Insn, register: Gpr) {
+    insn.mem.kind = MemKind::Register;
+    if insn.mem.base.is_none() {
+        insn.mem.base = Some(register);
+    } else {
+        insn.mem.index = Some(register);
+    }
+}
+
+fn explicit_memory(decoder: &Decoder<'_>, raw: &Instruction, insn: &mut Insn) {
+    let base = raw.memory_base();
+    if base == Register::RIP {
+        insn.named = raw.memory_displacement64();
+        insn.disp_at = decoder.get_constant_offsets(raw).displacement_offset() as u8;
+    } else if base == Register::EIP {
+        insn.class = Class::EipRelative;
+    }
+    if matches!(raw.code(), Code::Lea_r16_m | Code::Lea_r32_m | Code::Lea_r64_m) || insn.class == Class::Nop {
+        return;
+    }
+    let index = raw.memory_index();
+    insn.mem = MemUse { kind: MemKind::Register, base: Gpr::of(base), index: Gpr::of(index) };
+    if index == Register::None {
+        insn.mem.kind = match base {
+            Register::RIP | Register::EIP => MemKind::Ip,
+            Register::RSP | Register::ESP => MemKind::Stack,
+            Register::None => MemKind::Absolute,
+            _ => MemKind::Register,
+        };
+    }
 }

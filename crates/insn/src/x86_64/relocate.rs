@@ -1,6 +1,21 @@
 //! Displaced instructions: the same effect at a new address.
+//!
+//! In: a window's instructions and bytes, and the place where the copy will lie. Out: the copy, and where in it each
+//! instruction stands. Invariants: INSN-1, INSN-2, INSN-3.
+//! Does not: choose windows, nor append the jump back; nor see what only its caller can, such as branches from
+//! elsewhere into the window.
+//!
+//! Most instructions are copied. What depends on its place is rewritten:
+//!
+//! | in the window | in the copy |
+//! |---|---|
+//! | rip-relative operand | the same with another disp32 |
+//! | `jmp`, `jcc` | the 32-bit form |
+//! | `loop`, `jrcxz` | itself over a `jmp +5`, to a `jmp rel32` |
+//! | `call f` | push of the original return address, `jmp f`: no address of the copy is ever on the stack |
+//! | `call *x` | the same push, `jmp *x` (x moved by 8 when it is addressed by `rsp`) |
 
-use super::decode::{Insn, sweep};
+use super::decode::{Class, Flow, Insn, legacy_prefixes, sweep};
 
 /// Instructions at their new place.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,6 +43,9 @@ pub enum Immovable {
     /// Bytes that decode to nothing known.
     #[error("no instruction that is known")]
     Invalid,
+    /// An operand relative to `eip`.
+    #[error("an operand relative to eip")]
+    EipRelative,
     /// `xbegin`.
     #[error("a transaction's abort address depends on its place")]
     Xbegin,
@@ -88,13 +106,21 @@ pub enum RelocateError {
     },
 }
 
-/// Whether an instruction may be displaced at all, as the last of its window, without a shadow stack.
+/// Whether an instruction may be displaced at all: as the last of its window, without a shadow stack, to a place in
+/// reach. Passing is no promise: [`relocate_with`] also sees the bytes and the place.
 ///
 /// # Errors
 /// The reason why not.
-pub fn may_displace(insn: &Insn) -> Result<(), Immovable> {
-    let _ = insn;
-    todo!()
+pub const fn may_displace(insn: &Insn) -> Result<(), Immovable> {
+    match (insn.flow, insn.class) {
+        (Flow::Invalid, _) => Err(Immovable::Invalid),
+        (Flow::Trap, _) => Err(Immovable::Trap),
+        (_, Class::Xbegin) => Err(Immovable::Xbegin),
+        (_, Class::Far) => Err(Immovable::Far),
+        (_, Class::DataSize) => Err(Immovable::OperandSize),
+        (_, Class::EipRelative) => Err(Immovable::EipRelative),
+        _ => Ok(()),
+    }
 }
 
 /// [`relocate_with`] the default options.
@@ -117,8 +143,37 @@ pub fn relocate_with(
     to: u64,
     options: Options,
 ) -> Result<Relocated, RelocateError> {
-    let _ = (insns, bytes, to, options);
-    todo!()
+    let (Some(first), Some(last)) = (insns.first(), insns.last()) else {
+        return Err(RelocateError::Mismatch { insns: 0, bytes: bytes.len() });
+    };
+    let mut copy = Copy {
+        start: first.addr,
+        end: last.end(),
+        to,
+        out: Vec::with_capacity(bytes.len() + 24),
+        offsets: Vec::with_capacity(insns.len()),
+        pending: Vec::new(),
+    };
+    let mismatch = || RelocateError::Mismatch { insns: insns.len(), bytes: bytes.len() };
+    let mut at = 0;
+    for insn in insns {
+        let offset = u8::try_from(at).map_err(|_| mismatch())?;
+        let own = bytes.get(at..at + usize::from(insn.len)).ok_or_else(mismatch)?;
+        if insn.addr != first.addr.wrapping_add(at as u64) {
+            return Err(mismatch());
+        }
+        copy.offsets.push((offset, copy.out.len() as u32));
+        check(insn, insn.end() == copy.end, options)
+            .and_then(|()| copy.emit(insn, own))
+            .map_err(|why| RelocateError::Immovable { addr: insn.addr, bytes: own.to_vec(), why })?;
+        at += own.len();
+    }
+    if at != bytes.len() {
+        return Err(mismatch());
+    }
+    copy.join()?;
+    let falls_through = last.flow.falls_through() && !matches!(last.flow, Flow::Call(_));
+    Ok(Relocated { bytes: copy.out, offsets: copy.offsets, falls_through, next: last.end() })
 }
 
 /// Decodes any bytes at `from` and relocates them to `to`: the entry point for fuzzing.
@@ -133,4 +188,160 @@ pub fn relocate_bytes(
 ) -> Result<Relocated, RelocateError> {
     let insns: Vec<Insn> = sweep(bytes, from).collect();
     relocate_with(&insns, bytes, to, options)
+}
+
+/// Rules that need to know the instruction's place in the window.
+fn check(insn: &Insn, is_last: bool, options: Options) -> Result<(), Immovable> {
+    may_displace(insn)?;
+    match insn.flow {
+        Flow::Call(_) | Flow::Syscall if !is_last => Err(Immovable::NotLast),
+        Flow::Call(_) if options.shadow_stack => Err(Immovable::ShadowStack),
+        _ => Ok(()),
+    }
+}
+
+/// A copy under construction.
+struct Copy {
+    start: u64,
+    end: u64,
+    to: u64,
+    out: Vec<u8>,
+    offsets: Vec<(u8, u32)>,
+    /// Branches inside the window: where the rel32 stands in `out`, the branch's address, its target.
+    pending: Vec<(usize, u64, u64)>,
+}
+
+impl Copy {
+    fn emit(&mut self, insn: &Insn, bytes: &[u8]) -> Result<(), Immovable> {
+        match (insn.flow, insn.class) {
+            (Flow::Jump(Some(target)), _) => self.jump(insn, target),
+            (Flow::Branch(target), Class::Loop) => {
+                let displacement = bytes.len() - 1;
+                self.out.extend_from_slice(&bytes[..displacement]);
+                self.out.extend_from_slice(&[2, 0xEB, 5]);
+                self.jump(insn, target)
+            }
+            (Flow::Branch(target), _) => {
+                // 70+cc rel8, or 0F 80+cc rel32: the condition is the low half of the opcode's last byte.
+                let opcode = bytes.len() - usize::from(insn.rel_size) - 1;
+                self.out.extend_from_slice(&[0x0F, 0x80 | bytes[opcode] & 0xF]);
+                self.rel32(insn, target)
+            }
+            (Flow::Call(Some(target)), _) => {
+                self.push(insn.end());
+                self.jump(insn, target)
+            }
+            (Flow::Call(None), _) => {
+                let jump = indirect_jump(bytes)?;
+                self.push(insn.end());
+                self.copied(insn, &jump)
+            }
+            _ => self.copied(insn, bytes),
+        }
+    }
+
+    /// The bytes as they are, with the rip-relative displacement corrected.
+    fn copied(&mut self, insn: &Insn, bytes: &[u8]) -> Result<(), Immovable> {
+        let begin = self.out.len();
+        self.out.extend_from_slice(bytes);
+        if let Some(target) = insn.ip_rel() {
+            let end = self.to.wrapping_add(self.out.len() as u64);
+            let displacement = distance(end, target)?;
+            let at = begin + usize::from(insn.disp_at);
+            self.out[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn jump(&mut self, insn: &Insn, target: u64) -> Result<(), Immovable> {
+        self.out.push(0xE9);
+        self.rel32(insn, target)
+    }
+
+    fn rel32(&mut self, insn: &Insn, target: u64) -> Result<(), Immovable> {
+        let at = self.out.len();
+        let inside = target.wrapping_sub(self.start);
+        let displacement = if inside != 0 && inside < self.end.wrapping_sub(self.start) {
+            self.pending.push((at, insn.addr, target));
+            0
+        } else {
+            distance(self.to.wrapping_add(at as u64 + 4), target)?
+        };
+        self.out.extend_from_slice(&displacement.to_le_bytes());
+        Ok(())
+    }
+
+    /// Pushes `value`, touching neither flags nor registers nor the red zone's reader: rsp moves first, so a signal
+    /// in between does not overwrite the halves written so far.
+    fn push(&mut self, value: u64) {
+        let low = value as u32;
+        if value.cast_signed() == i64::from(low.cast_signed()) {
+            self.out.push(0x68); // push imm32, sign-extended
+            self.out.extend_from_slice(&low.to_le_bytes());
+            return;
+        }
+        self.out.extend_from_slice(&[0x48, 0x8D, 0x64, 0x24, 0xF8]); // lea rsp, [rsp-8]
+        self.out.extend_from_slice(&[0xC7, 0x04, 0x24]); // mov dword [rsp], low
+        self.out.extend_from_slice(&low.to_le_bytes());
+        self.out.extend_from_slice(&[0xC7, 0x44, 0x24, 0x04]); // mov dword [rsp+4], high
+        self.out.extend_from_slice(&((value >> 32) as u32).to_le_bytes());
+    }
+
+    /// Fills in the branches inside the window, now that every copy's place is known.
+    fn join(&mut self) -> Result<(), RelocateError> {
+        for &(at, addr, target) in &self.pending {
+            let offset = target.wrapping_sub(self.start);
+            let copy = self.offsets.iter().find(|(old, _)| u64::from(*old) == offset);
+            let &(_, copy) = copy.ok_or(RelocateError::IntoInstruction { addr, target })?;
+            let displacement = (i64::from(copy) - (at as i64 + 4)) as i32;
+            self.out[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+fn distance(from: u64, target: u64) -> Result<i32, Immovable> {
+    i32::try_from(target.wrapping_sub(from).cast_signed()).map_err(|_| Immovable::OutOfReach { target })
+}
+
+/// `call *x` as the `jmp *x` that follows the push: /2 becomes /4, and an operand on the stack is 8 further away.
+fn indirect_jump(call: &[u8]) -> Result<Vec<u8>, Immovable> {
+    let mut at = legacy_prefixes(call);
+    let rex = call.get(at).copied().filter(|b| b & 0xF0 == 0x40);
+    at += usize::from(rex.is_some());
+    let (Some(0xFF), Some(&modrm)) = (call.get(at), call.get(at + 1)) else {
+        return Err(Immovable::Invalid);
+    };
+    let mut jump = call.to_vec();
+    jump[at + 1] = modrm & !0x38 | 4 << 3;
+    let names_rsp = modrm & 7 == 4 && rex.unwrap_or(0) & 1 == 0;
+    match modrm >> 6 {
+        3 if names_rsp => Err(Immovable::CallByStack),
+        3 => Ok(jump),
+        _ if modrm & 7 == 4 => match call.get(at + 2) {
+            Some(sib) if names_rsp && sib & 7 == 4 => stack_operand(jump, at + 1, rex),
+            _ => Ok(jump),
+        },
+        _ => Ok(jump),
+    }
+}
+
+/// Adds 8 to the displacement of an operand based on rsp, whose ModRM stands at `modrm`.
+fn stack_operand(mut jump: Vec<u8>, modrm: usize, rex: Option<u8>) -> Result<Vec<u8>, Immovable> {
+    let (sib, rest) = (jump[modrm + 1], &jump[modrm + 2..]);
+    let old = match (jump[modrm] >> 6, rest) {
+        (0, []) => 0,
+        (1, &[d]) => i32::from(d.cast_signed()),
+        (2, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]),
+        _ => return Err(Immovable::Invalid),
+    };
+    let indexed = sib >> 3 & 7 != 4 || rex.unwrap_or(0) & 2 != 0;
+    let new = old.checked_add(8).ok_or(Immovable::CallByStack)?;
+    if indexed || old < 0 {
+        return Err(Immovable::CallByStack);
+    }
+    jump.truncate(modrm + 2);
+    jump[modrm] = jump[modrm] & 0x3F | 2 << 6;
+    jump.extend_from_slice(&new.to_le_bytes());
+    Ok(jump)
 }
