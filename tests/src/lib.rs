@@ -3,6 +3,7 @@
 //!
 //! Does not: test anything itself. A test that cannot run where it is calls [`skip!`], which `cargo xtask test` counts.
 
+pub mod counted;
 pub mod oracle;
 pub mod programs;
 pub mod running;

@@ -143,7 +143,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stdin.take());
         // Ours, started here, and not yet reaped: the PID cannot be another's.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }

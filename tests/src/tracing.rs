@@ -154,11 +154,11 @@ impl Tracing {
 impl Drop for Tracing {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+            self.child.kill().ok();
+            self.child.wait().ok();
         }
         for file in [&self.json, &self.errors] {
-            let _ = std::fs::remove_file(file);
+            std::fs::remove_file(file).ok();
         }
     }
 }

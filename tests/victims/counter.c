@@ -10,7 +10,13 @@ PROBED u64 framed(u64 x) {
     room[x % 64] = (char)x;
     return leaf(x) + (u64)room[x % 64];
 }
-PROBED u64 factorial(u64 n) { return n < 2 ? 1 : n * factorial(n - 1); }
+PROBED u64 factorial(u64 n) {
+    if (n < 2) return 1;
+    u64 below = factorial(n - 1);
+    /* Keeps the compiler from making a loop of it. */
+    __asm__ volatile("" : "+r"(below));
+    return n * below;
+}
 PROBED u64 tail_caller(u64 x) { return leaf(x + 1); }
 PROBED u64 looper(u64 n) {
     u64 sum = 0;

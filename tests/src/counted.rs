@@ -1,0 +1,72 @@
+//! The test that most victims want: the same work before, under, and after tracing; counts to the hit; nothing left.
+
+use std::path::Path;
+
+use crate::running::{Running, Told};
+use crate::text;
+use crate::tracing::{Report, Tracing};
+
+/// Names in a victim's answer that are not functions.
+const NOT_FUNCTIONS: [&str; 7] = ["check", "wrong", "checked", "wide", "failed", "rounds", "each"];
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Seen {
+    /// What the victim told of the traced run.
+    pub told: Told,
+    /// What the tracer reported.
+    pub report: Report,
+}
+
+/// Functions and how often the victim called each.
+pub fn functions(told: &Told) -> impl Iterator<Item = (&str, u64)> {
+    told.iter()
+        .filter(|(name, _)| !NOT_FUNCTIONS.contains(&name.as_str()))
+        .map(|(name, n)| (name.as_str(), *n))
+}
+
+/// Runs `times` rounds bare, counts a second time under `probes`, then bare again, and compares all that.
+///
+/// # Panics
+/// When anything differs.
+#[must_use]
+pub fn counted(path: &Path, args: &[&str], probes: &[&str], times: u64) -> Seen {
+    let mut victim = Running::start(path, args);
+    let bare = victim.run(times);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().copied()).collect();
+    let tracing = Tracing::start("count", &words)
+        .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
+    let told = victim.run(times);
+    let report = tracing.stop();
+    assert_eq!(told, bare, "the victim behaves differently under tracing");
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    text::assert_clean(victim.pid(), &before);
+    assert_eq!(victim.run(times), bare, "the victim behaves differently after tracing");
+    assert!(victim.finish().success());
+    assert_hits(&report, &told);
+    Seen { told, report }
+}
+
+/// Asserts that every function's hits are what the victim says.
+///
+/// # Panics
+/// When one is not, or the tracer missed something.
+pub fn assert_hits(report: &Report, told: &Told) {
+    let refused = report.refused();
+    for (name, calls) in functions(told) {
+        if let Some((_, why)) = refused.iter().find(|(probe, _)| probe.ends_with(&format!(":{name}"))) {
+            println!("refused: {name}: {why}");
+            continue;
+        }
+        assert_eq!(report.hits(name), calls, "hits of {name}; {}", report.errors);
+    }
+    assert_eq!(report.number("missed"), 0, "missed hits; {}", report.errors);
+}
+
+/// The tactic that a function got.
+#[must_use]
+pub fn tactic<'a>(report: &'a Report, func: &str) -> &'a str {
+    report.probe(func).and_then(|probe| probe["tactic"].as_str()).unwrap_or("none")
+}

@@ -1,0 +1,120 @@
+//! DESIGN §3.6: a target blocked in a call sees neither EINTR nor a longer timeout, by default.
+
+use std::time::Duration;
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::{or_skip, victims};
+
+/// Result and errno of an undisturbed call, by kind.
+fn undisturbed(how: &str) -> (i64, i64) {
+    match how {
+        "epoll_wait" | "read" => (1, 0),
+        "futex_timeout" => (-1, i64::from(libc::ETIMEDOUT)),
+        "recv_timeout" => (-1, i64::from(libc::EAGAIN)),
+        _ => (0, 0),
+    }
+}
+
+fn fields(line: &str) -> std::collections::BTreeMap<String, i64> {
+    let pairs = line.split_whitespace().filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.parse().expect(line))).collect()
+}
+
+/// Attaches while the call blocks, detaches before it ends, and looks at how it ended.
+fn attach_during(how: &str, args: &[&str], words: &[&str]) -> (Report, String) {
+    let path = victims::plain("blocked").expect("gcc");
+    let args: Vec<&str> = [how].into_iter().chain(args.iter().copied()).collect();
+    let mut victim = Running::start(&path, &args);
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let report = match Tracing::start("count", &words) {
+        Ok(tracing) => {
+            std::thread::sleep(Duration::from_millis(300));
+            tracing.stop()
+        }
+        Err(report) => report,
+    };
+    let line = victim.line();
+    victim.send("");
+    assert!(victim.finish().success(), "{how}: {line}");
+    (report, line)
+}
+
+/// With another thread to make the remote calls, the blocked one must not notice at all.
+fn not_noticed(how: &str) {
+    let (report, line) = attach_during(how, &[], &["busy"]);
+    let seen = fields(&line);
+    assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line}");
+    assert!((1990..2200).contains(&seen["took_ms"]), "{how}: {line}");
+    assert!(report.hits("busy") > 0, "{how}: {}", report.errors);
+    assert_eq!(report.number("interrupted_syscalls") + report.number("restarted_timeouts"), 0, "{how}");
+}
+
+/// The only thread is blocked: the call must be resumed without EINTR; a timeout may start over, and is then reported.
+fn alone(how: &str) {
+    let (report, line) = attach_during(how, &["alone"], &["busy"]);
+    let seen = fields(&line);
+    assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line} {}", report.errors);
+    let longer = seen["took_ms"] > 2200;
+    println!("{how}: {line}, restarted_timeouts {}", report.number("restarted_timeouts"));
+    assert!(
+        !longer || report.number("restarted_timeouts") > 0,
+        "{how}: a longer timeout is reported: {line}"
+    );
+    assert!(seen["took_ms"] < 4500, "{how}: {line}");
+}
+
+const CALLS: [&str; 9] = [
+    "epoll_wait",
+    "epoll_wait_timeout",
+    "nanosleep",
+    "futex",
+    "futex_timeout",
+    "read",
+    "recv_timeout",
+    "poll_timeout",
+    "select_timeout",
+];
+
+#[test]
+fn a_blocked_thread_beside_a_running_one_notices_nothing() {
+    or_skip!(victims::plain("blocked"));
+    std::thread::scope(|scope| {
+        CALLS
+            .map(|how| scope.spawn(move || not_noticed(how)))
+            .map(|t| t.join().expect("see the message above"))
+    });
+}
+
+#[test]
+fn the_only_thread_is_blocked() {
+    or_skip!(victims::plain("blocked"));
+    std::thread::scope(|scope| {
+        CALLS.map(|how| scope.spawn(move || alone(how))).map(|t| t.join().expect("see the message above"))
+    });
+}
+
+#[test]
+fn a_batch_that_stops_everybody_says_what_it_did() {
+    or_skip!(victims::plain("blocked"));
+    let (report, line) = attach_during("recv_timeout", &[], &["--strict", "busy"]);
+    let seen = fields(&line);
+    println!("{line}; {}", report.errors);
+    assert_eq!((seen["result"], seen["errno"]), undisturbed("recv_timeout"), "{line}");
+}
+
+#[test]
+fn detach_does_not_wait_for_a_blocked_call() {
+    let path = or_skip!(victims::plain("blocked"));
+    let victim = Running::start(&path, &["epoll_wait"]);
+    std::thread::sleep(Duration::from_millis(100));
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "busy", "block"]).expect("attaches");
+    let begun = std::time::Instant::now();
+    let report = tracing.stop();
+    assert!(begun.elapsed() < Duration::from_millis(1000), "detach took {:?}", begun.elapsed());
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    assert!(victim.line().starts_with("result=1 "));
+}
