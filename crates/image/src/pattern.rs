@@ -1,4 +1,10 @@
-//! What a user writes to name functions and markers: patterns and whole probe specifications.
+//! Patterns that name functions and markers.
+//!
+//! In: text. Out: [`Pattern`], which says whether a name matches. Does not: know a file's functions (see `select`).
+
+use crate::SpecError;
+use std::fmt;
+use std::str::FromStr;
 use trapline_record::Svma;
 
 /// Which functions of a file are meant.
@@ -34,86 +40,158 @@ pub enum Version {
     Named(String),
 }
 
-/// A shell-like pattern.
+impl Version {
+    /// Whether a symbol's version is the one asked for.
+    #[must_use]
+    pub fn matches(&self, version: Option<&str>, default: bool) -> bool {
+        match self {
+            Self::Default(None) => default && version.is_some(),
+            Self::Default(Some(name)) => default && version == Some(name),
+            Self::Named(name) => version == Some(name),
+        }
+    }
+}
+
+/// A shell-like pattern that must match a whole name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Glob(pub String);
 
-/// What is counted at a probe's place.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ProbeKind {
-    /// `uprobe`: entry, or the instruction at an offset.
-    Entry,
-    /// `uretprobe`: every exit.
-    Return,
-    /// `usdt`: a marker.
-    Usdt,
-}
-
-/// One probe as typed: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`.
-#[derive(Clone, Debug)]
-pub struct ProbeSpec {
-    /// Entry, return or marker.
-    pub kind: ProbeKind,
-    /// Path, short library name or program name; `None`: the program itself, then its libraries.
-    pub file: Option<String>,
-    /// For `usdt`: the provider, when given (a pattern too).
-    pub provider: Option<Pattern>,
-    /// The function, or the marker's name.
-    pub func: Pattern,
-    /// The text it was parsed from.
-    pub text: String,
-}
-
-/// Why a probe specification makes no sense.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// Nothing to probe was named.
-    #[error("`{0}` names no function")]
-    NoFunction(String),
-    /// A probe type of another tool that is not for user space functions.
-    #[error("`{kind}:` probes are not supported; known are uprobe (u), uretprobe (ur) and usdt (U)")]
-    Kind {
-        /// The word before the first colon.
-        kind: String,
-    },
-    /// The regular expression does not compile.
-    #[error("`/{pattern}/` is no regular expression: {reason}")]
-    Regex {
-        /// The pattern between the slashes.
-        pattern: String,
-        /// What the compiler said.
-        reason: String,
-    },
-    /// The number after `+` or of an address is none.
-    #[error("`{0}` is neither a decimal number nor a hexadecimal one with 0x")]
-    Number(String),
-    /// An offset at a return probe, a glob, or a marker.
-    #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
-    Offset(String),
-}
-
-impl std::str::FromStr for Pattern {
-    type Err = SpecError;
-    fn from_str(_text: &str) -> Result<Self, SpecError> {
-        todo!()
-    }
-}
-impl std::str::FromStr for ProbeSpec {
-    type Err = SpecError;
-    fn from_str(_text: &str) -> Result<Self, SpecError> {
-        todo!()
-    }
-}
-impl Pattern {
-    /// Whether a text matches; an address matches nothing.
+impl Glob {
+    /// Whether it matches all of `text`. Takes at most `pattern × text` steps.
     #[must_use]
-    pub fn matches(&self, _text: &str) -> bool {
-        todo!()
+    pub fn matches(&self, text: &str) -> bool {
+        let (pattern, text) = (self.0.as_bytes(), text.as_bytes());
+        let (mut p, mut t) = (0, 0);
+        // Where to go on after a mismatch: behind the last star, one byte further in the text.
+        let mut retry = None;
+        while t < text.len() {
+            match pattern.get(p) {
+                Some(b'*') => {
+                    p += 1;
+                    retry = Some((p, t));
+                    continue;
+                }
+                // One character, which may be several bytes.
+                Some(b'?') => {
+                    t += 1;
+                    while text.get(t).is_some_and(|byte| byte & 0xc0 == 0x80) {
+                        t += 1;
+                    }
+                    p += 1;
+                    continue;
+                }
+                Some(byte) if *byte == text[t] => {
+                    (p, t) = (p + 1, t + 1);
+                    continue;
+                }
+                _ => {}
+            }
+            let Some((star_p, star_t)) = retry else { return false };
+            (p, t) = (star_p, star_t + 1);
+            retry = Some((p, t));
+        }
+        pattern[p..].iter().all(|&byte| byte == b'*')
     }
 }
-impl std::fmt::Display for Pattern {
-    fn fmt(&self, _f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        todo!()
+
+impl Pattern {
+    /// Whether a plain text, such as a marker's name, matches; an address matches none.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact.name == text,
+            Self::Glob(glob) => glob.matches(text),
+            Self::Regex(regex) => regex.is_match(text),
+            Self::Address(_) => false,
+        }
+    }
+
+    /// Whether it can mean several functions by design.
+    #[must_use]
+    pub const fn is_wild(&self) -> bool {
+        matches!(self, Self::Glob(_) | Self::Regex(_))
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        if text.is_empty() {
+            return Err(SpecError::NoFunction(text.to_owned()));
+        }
+        if let Some(pattern) = text.strip_prefix('/').and_then(|rest| rest.strip_suffix('/')) {
+            let compiled = regex::RegexBuilder::new(pattern).size_limit(1 << 22).build();
+            return compiled.map(Self::Regex).map_err(|error| SpecError::Regex {
+                pattern: pattern.to_owned(),
+                reason: error.to_string().lines().last().unwrap_or_default().trim().to_owned(),
+            });
+        }
+        if text.starts_with("0x") || text.starts_with("0X") {
+            return number(text).map(|address| Self::Address(Svma(address)));
+        }
+        let (name, offset) = split_offset(text)?;
+        if name.contains(['*', '?']) {
+            return match offset {
+                0 => Ok(Self::Glob(Glob(name.to_owned()))),
+                _ => Err(SpecError::Offset(text.to_owned())),
+            };
+        }
+        let (name, version) = split_version(name);
+        if name.is_empty() {
+            return Err(SpecError::NoFunction(text.to_owned()));
+        }
+        Ok(Self::Exact(Exact { name: name.to_owned(), version, offset }))
+    }
+}
+
+/// `func+0x10`. A plus that no digit follows belongs to the name: `operator+`, `operator+=(X)`.
+fn split_offset(text: &str) -> Result<(&str, u64), SpecError> {
+    match text.rsplit_once('+') {
+        Some((name, offset)) if !name.is_empty() && offset.starts_with(|c: char| c.is_ascii_digit()) => {
+            Ok((name, number(offset)?))
+        }
+        _ => Ok((text, 0)),
+    }
+}
+
+fn split_version(text: &str) -> (&str, Option<Version>) {
+    let Some((name, version)) = text.split_once('@').filter(|(name, _)| !name.is_empty()) else {
+        return (text, None);
+    };
+    let version = match version.strip_prefix('@') {
+        Some("") => Version::Default(None),
+        Some(version) => Version::Default(Some(version.to_owned())),
+        None => Version::Named(version.to_owned()),
+    };
+    (name, Some(version))
+}
+
+fn number(text: &str) -> Result<u64, SpecError> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let value = match hex {
+        Some(digits) if digits.starts_with('+') => None,
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    value.ok_or_else(|| SpecError::Number(text.to_owned()))
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(exact) => {
+                f.write_str(&exact.name)?;
+                match &exact.version {
+                    Some(Version::Default(version)) => write!(f, "@@{}", version.as_deref().unwrap_or(""))?,
+                    Some(Version::Named(version)) => write!(f, "@{version}")?,
+                    None => {}
+                }
+                if exact.offset == 0 { Ok(()) } else { write!(f, "+{:#x}", exact.offset) }
+            }
+            Self::Glob(glob) => f.write_str(&glob.0),
+            Self::Regex(regex) => write!(f, "/{regex}/"),
+            Self::Address(at) => write!(f, "{at}"),
+        }
     }
 }

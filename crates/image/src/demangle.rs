@@ -1,0 +1,66 @@
+//! Mangled names as people write them.
+//!
+//! In: a raw symbol name. Out: its demangled forms, at most [`MAX_LEN`] bytes each (IMG-3: forged names expand
+//! exponentially). Does not: keep anything; demangling happens where a pattern or a report needs it.
+
+use cpp_demangle::{BorrowedSymbol, DemangleOptions};
+use std::fmt::{self, Write};
+
+/// Longest demangled name, in bytes.
+const MAX_LEN: usize = 1 << 16;
+
+/// A text that stops growing.
+#[derive(Default)]
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > MAX_LEN {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+/// The name with its parameters, as `c++filt` writes it; Rust's without hash. `None` for names that are not mangled.
+pub(crate) fn full(raw: &str) -> Option<String> {
+    rust(raw).or_else(|| cpp(raw, &DemangleOptions::new()))
+}
+
+/// The name without parameters and return type: what follows `Class::` and ends before `(`.
+pub(crate) fn short(raw: &str) -> Option<String> {
+    rust(raw).or_else(|| cpp(raw, &DemangleOptions::new().no_params().no_return_type()))
+}
+
+fn rust(raw: &str) -> Option<String> {
+    // Legacy Rust names are C++ names that end in a hash.
+    let legacy = || {
+        let plain = raw.split_once(".llvm.").map_or(raw, |(plain, _)| plain);
+        let hash = plain.strip_suffix('E').and_then(|rest| rest.get(rest.len().checked_sub(19)?..));
+        hash.is_some_and(|h| h.starts_with("17h") && h[3..].bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    if !(raw.starts_with("_R") || raw.starts_with("_ZN") && legacy()) {
+        return None;
+    }
+    let demangled = rustc_demangle::try_demangle(raw).ok()?;
+    let mut text = Bounded::default();
+    write!(text, "{demangled:#}").ok()?;
+    Some(text.0)
+}
+
+fn cpp(raw: &str, options: &DemangleOptions) -> Option<String> {
+    if !raw.starts_with("_Z") {
+        return None;
+    }
+    let (symbol, tail) = BorrowedSymbol::with_tail(raw.as_bytes()).ok()?;
+    let mut text = Bounded::default();
+    symbol.structured_demangle(&mut text, options).ok()?;
+    if tail.is_empty() {
+        return Some(text.0);
+    }
+    // `.part.0`, `.constprop.1`: a variant that the compiler made.
+    let tail = std::str::from_utf8(tail).ok().filter(|tail| tail.starts_with('.'))?;
+    write!(text, " [clone {tail}]").ok()?;
+    Some(text.0)
+}

@@ -1,0 +1,147 @@
+//! Go's function table, which its linker keeps even in stripped programs.
+//!
+//! In: `.gopclntab` of Go 1.16 and later. Out: entry, end, name of each function, and where a recovered panic resumes
+//! it. Does not: read line tables.
+
+use crate::elf::{Elf, Machine, text, u32_at, u64_at};
+
+/// One function of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GoFunction {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    /// File offset of its name.
+    pub(crate) name: u64,
+    /// Address of the call that a recovered panic resumes at; reached by no branch.
+    pub(crate) resume: Option<u64>,
+}
+
+const GO_1_16: u32 = 0xffff_fffa;
+const GO_1_18: u32 = 0xffff_fff0;
+const GO_1_20: u32 = 0xffff_fff1;
+
+/// Whether the file was linked by Go.
+pub(crate) fn is_go(elf: &Elf) -> bool {
+    elf.sections.iter().any(|s| s.name.ends_with("gopclntab") || s.name == ".go.buildinfo")
+}
+
+/// All functions, in order of address; empty when there is no table of a known version.
+pub(crate) fn functions(elf: &Elf) -> Vec<GoFunction> {
+    read(elf).unwrap_or_default()
+}
+
+/// The header's words, as far as functions need them.
+struct Header<'a> {
+    table: &'a [u8],
+    /// File offset of `table`.
+    offset: u64,
+    /// Distance of function names and of the function table from the header.
+    names: u64,
+    functab: u64,
+    count: usize,
+    text: u64,
+    /// Bytes of an address in the function table and in `_func`: 4 from Go 1.18, 8 before.
+    word: usize,
+}
+
+fn header(elf: &Elf) -> Option<Header<'_>> {
+    let section = elf.sections.iter().find(|s| s.name.ends_with("gopclntab"))?;
+    let table = elf.data(section)?;
+    let magic = u32_at(table, 0)?;
+    if !matches!(magic, GO_1_16 | GO_1_18 | GO_1_20) || table.get(7) != Some(&8) {
+        return None;
+    }
+    let field = |index: usize| u64_at(table, 8 + 8 * index);
+    let count = usize::try_from(field(0)?).ok()?;
+    let header = if magic == GO_1_16 {
+        Header {
+            table,
+            offset: section.offset,
+            names: field(2)?,
+            functab: field(6)?,
+            count,
+            text: 0,
+            word: 8,
+        }
+    } else {
+        let text = text_start(elf, field(2)?);
+        Header { table, offset: section.offset, names: field(3)?, functab: field(7)?, count, text, word: 4 }
+    };
+    // An entry takes two words, so a count that does not fit is forged.
+    (count.checked_mul(2 * header.word)? <= table.len()).then_some(header)
+}
+
+/// The address that entries count from: in the header, or, from Go 1.26 and in PIEs (where the header's word is a
+/// relocation), in `runtime.moduledata`, or the start of `.text`.
+fn text_start(elf: &Elf, stated: u64) -> u64 {
+    if stated != 0 {
+        return stated;
+    }
+    let moduledata = || {
+        let section = elf.section(".go.module")?;
+        let minpc_text = elf.data(section)?.get(160..184)?;
+        let (minpc, text) = (u64_at(minpc_text, 0)?, u64_at(minpc_text, 16)?);
+        (minpc >= text && elf.executable(text)).then_some(text)
+    };
+    moduledata().or_else(|| elf.section(".text").map(|s| s.svma)).unwrap_or(0)
+}
+
+fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
+    let header = header(elf)?;
+    let functab = header.table.get(usize::try_from(header.functab).ok()?..)?;
+    let word = |at: usize| match header.word {
+        4 => u32_at(functab, at).map(u64::from),
+        _ => u64_at(functab, at),
+    };
+    let mut found = Vec::with_capacity(header.count.min(functab.len() / 8));
+    for index in 0..header.count {
+        let at = index * 2 * header.word;
+        let (Some(entry), Some(info), Some(next)) =
+            (word(at), word(at + header.word), word(at + 2 * header.word))
+        else {
+            break;
+        };
+        let Some(func) = usize::try_from(info).ok().and_then(|info| functab.get(info..)) else { continue };
+        let start = header.text.wrapping_add(entry);
+        // `_func`: entry, name offset, size of arguments, deferreturn.
+        let (Some(name), Some(resume)) = (u32_at(func, header.word), u32_at(func, header.word + 8)) else {
+            continue;
+        };
+        if next <= entry || !elf.executable(start) {
+            continue;
+        }
+        let len = without_padding(elf, start, next - entry);
+        let resume = (resume != 0 && u64::from(resume) < len).then(|| start + u64::from(resume));
+        let name = header.offset.wrapping_add(header.names).wrapping_add(u64::from(name));
+        found.push(GoFunction { start, len, name, resume });
+    }
+    // The linker's markers of C code in between have no name.
+    found.retain(|f| text(elf.bytes.get(), f.name).is_some_and(|name| !name.is_empty()));
+    Some(found)
+}
+
+/// A length without the int3 that Go fills the space between functions with on x86-64.
+fn without_padding(elf: &Elf, start: u64, len: u64) -> u64 {
+    match (elf.machine, elf.at(start, len)) {
+        (Machine::X86_64, Some(code)) => {
+            let padding = code.iter().rev().take(63).take_while(|&&byte| byte == 0xcc).count() as u64;
+            if padding < len { len - padding } else { len }
+        }
+        _ => len,
+    }
+}
+
+/// Where `g` lies, in bytes from the thread pointer: `runtime.tlsg` in the thread's static block, which ends there.
+pub(crate) fn g_offset(elf: &Elf) -> Option<i64> {
+    if !is_go(elf) || elf.machine != Machine::X86_64 {
+        return None;
+    }
+    let Some(tls) = elf.header(object::elf::PT_TLS) else { return Some(-8) };
+    let end = tls.memsz.checked_next_multiple_of(tls.align.max(1))?;
+    let stated = crate::symbols::Table::find(elf, object::elf::SHT_SYMTAB)
+        .and_then(|table| table.tls(elf.bytes.get(), "runtime.tlsg"));
+    match stated {
+        Some(at) => Some(at.wrapping_sub(end).cast_signed()),
+        None => (tls.memsz <= 8).then_some(-8),
+    }
+}

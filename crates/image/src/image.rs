@@ -1,0 +1,351 @@
+//! One file, read: the tables that every question needs at once, the others when they are first asked for.
+//!
+//! In: bytes. Out: answers. Symbols, unwind entries and functions are read by [`Image::parse`]; relocations, code
+//! targets and demangled names later. Does not: change after it was made.
+
+use crate::dynamic::{Dynamic, Reloc, RelocKind};
+use crate::elf::Elf;
+use crate::functions::{self, Functions};
+use crate::gopclntab::{self, GoFunction};
+use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
+use crate::unwind::{self, Fde};
+use crate::{
+    Bytes, DebugFile, DebugFiles, Function, FunctionIndex, ImageError, ImageKind, Machine, Name, RseqSection,
+    Segment, Usdt, debugdata, demangle, dynamic, inlined, notes, targets,
+};
+use object::elf as constants;
+use std::sync::OnceLock;
+use trapline_record::{FileOffset, Svma};
+
+/// A parsed file.
+#[derive(Debug)]
+pub struct Image {
+    elf: Elf,
+    debug: Option<Elf>,
+    dynamic: Dynamic,
+    interp: Option<String>,
+    build_id: Vec<u8>,
+    text: Vec<(Svma, u64)>,
+    pool: Pool,
+    imports: Vec<Import>,
+    functions: Functions,
+    fdes: Vec<Fde>,
+    go: Vec<GoFunction>,
+    go_g: Option<i64>,
+    usdt: OnceLock<Vec<Usdt>>,
+    relocs: OnceLock<Vec<Reloc>>,
+    rseq: OnceLock<Vec<RseqSection>>,
+    targets: OnceLock<Vec<Svma>>,
+}
+
+impl Image {
+    /// Reads a file's tables; asks `debug` for a separate debug file when the file has no `.symtab`.
+    ///
+    /// # Errors
+    /// [`ImageError`] when the file is no 64-bit little-endian ELF program, or is cut off. Broken optional tables
+    /// (symbols, unwind entries, notes) are left out instead.
+    pub fn parse(bytes: impl Into<Bytes>, debug: &mut dyn DebugFiles) -> Result<Self, ImageError> {
+        let elf = Elf::parse(bytes.into())?;
+        let dynamic = Dynamic::read(&elf);
+        let build_id = notes::build_id(&elf);
+        let mut pool = Pool::default();
+        let mut symbols = Vec::new();
+        let debug = find_debug(&elf, &build_id, debug);
+        let imports = own_symbols(&elf, &dynamic, &mut pool, &mut symbols);
+        if let Some(debug) = &debug {
+            let file = pool.add_file(&debug.bytes);
+            if let Some(table) = Table::find(debug, constants::SHT_SYMTAB) {
+                table.collect(&elf, &mut pool, file, Source::DebugFile, None, &mut symbols);
+            }
+        }
+        packed_symbols(&elf, &mut pool, &mut symbols);
+        let go = gopclntab::functions(&elf);
+        go_symbols(&go, &mut pool, &mut symbols);
+        let fdes = unwind::entries(&elf);
+        let functions = functions::build(&elf, &pool, symbols, &fdes);
+        let interp = elf.header(constants::PT_INTERP).and_then(|h| {
+            let path = crate::elf::slice(elf.bytes.get(), h.offset, h.filesz)?;
+            crate::elf::text(path, 0).map(str::to_owned)
+        });
+        let text = functions::text_ranges(&elf);
+        let go_g = gopclntab::g_offset(&elf);
+        Ok(Self {
+            elf,
+            debug,
+            dynamic,
+            interp,
+            build_id,
+            text,
+            pool,
+            imports,
+            functions,
+            fdes,
+            go,
+            go_g,
+            usdt: OnceLock::new(),
+            relocs: OnceLock::new(),
+            rseq: OnceLock::new(),
+            targets: OnceLock::new(),
+        })
+    }
+
+    /// The whole file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.elf.bytes.get()
+    }
+    /// Position-dependent or not.
+    #[must_use]
+    pub const fn kind(&self) -> ImageKind {
+        self.elf.kind
+    }
+    /// The instruction set.
+    #[must_use]
+    pub const fn machine(&self) -> Machine {
+        self.elf.machine
+    }
+    /// Where the program begins.
+    #[must_use]
+    pub const fn entry(&self) -> Svma {
+        Svma(self.elf.entry)
+    }
+    /// All `PT_LOAD`s, in the order of the file.
+    #[must_use]
+    pub fn loads(&self) -> &[Segment] {
+        &self.elf.loads
+    }
+    /// The executable `PT_LOAD`s.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.elf.loads.iter().filter(|s| s.executable())
+    }
+    /// File offset of a loaded byte; `None` for addresses without bytes in the file.
+    #[must_use]
+    pub fn offset_of(&self, at: Svma) -> Option<FileOffset> {
+        self.elf.offset_of(at.0).map(FileOffset)
+    }
+    /// Address of a byte of the file, in executable loads first; `None` for bytes that are not loaded.
+    #[must_use]
+    pub fn svma_of(&self, at: FileOffset) -> Option<Svma> {
+        let others = self.elf.loads.iter().filter(|s| !s.executable());
+        self.segments().chain(others).find_map(|s| {
+            let into = at.0.checked_sub(s.offset.0)?;
+            (into < s.filesz).then(|| s.svma + into)
+        })
+    }
+    /// `len` bytes of an executable load, as they are in the file.
+    #[must_use]
+    pub fn text(&self, at: Svma, len: u64) -> Option<&[u8]> {
+        self.elf.executable(at.0).then(|| self.elf.at(at.0, len))?
+    }
+    /// `len` bytes of a load that is not writable, or of its RELRO part, where jump tables lie; not relocated.
+    #[must_use]
+    pub fn rodata(&self, at: Svma, len: u64) -> Option<&[u8]> {
+        let inside = |svma: u64, size: u64| {
+            at.0.checked_sub(svma).is_some_and(|into| into.checked_add(len).is_some_and(|end| end <= size))
+        };
+        let read_only = |s: &Segment| s.flags & constants::PF_W == 0 && inside(s.svma.0, s.filesz);
+        let relro = self.elf.header(constants::PT_GNU_RELRO);
+        let constant = self.elf.loads.iter().any(read_only) || relro.is_some_and(|h| inside(h.svma, h.memsz));
+        constant.then(|| self.elf.at(at.0, len))?
+    }
+    /// Ranges (start, bytes) of executable sections, or of executable loads where there are no sections; sorted.
+    #[must_use]
+    pub fn text_ranges(&self) -> &[(Svma, u64)] {
+        &self.text
+    }
+    /// All functions, sorted by start, not overlapping.
+    #[must_use]
+    pub fn functions(&self) -> &[Function] {
+        &self.functions.list
+    }
+    /// One function.
+    ///
+    /// # Panics
+    /// When the index is another image's and out of range here.
+    #[must_use]
+    pub fn function(&self, index: FunctionIndex) -> &Function {
+        &self.functions.list[index.0 as usize]
+    }
+    /// The function whose body or cold piece holds an address.
+    #[must_use]
+    pub fn function_at(&self, at: Svma) -> Option<FunctionIndex> {
+        let before = |count: usize| count.checked_sub(1);
+        let list = &self.functions.list;
+        let body = before(list.partition_point(|f| f.start <= at)).filter(|&i| list[i].contains(at));
+        let cold = &self.functions.cold;
+        let piece = || {
+            let (start, len, owner) = cold[before(cold.partition_point(|c| c.0 <= at))?];
+            (at - start < len).then_some(owner as usize)
+        };
+        body.or_else(piece).map(|index| FunctionIndex(index as u32))
+    }
+    /// Pieces of functions, (start, bytes), sorted: unwind entries that do not begin as a function does, and whose
+    /// owner no symbol tells. A direct jump from a function into one stays in that function.
+    #[must_use]
+    pub fn fragments(&self) -> &[(Svma, u64)] {
+        &self.functions.fragments
+    }
+    /// A function's names, the one that callers use first.
+    pub fn names(&self, function: &Function) -> impl Iterator<Item = Name<'_>> {
+        let first = function.names.first as usize;
+        let names = self.functions.names.get(first..first + function.names.len()).unwrap_or_default();
+        names.iter().map(|&name| self.pool.get(name))
+    }
+    /// The first name, demangled with its parameters; `BASENAME+0x…` for a function without names.
+    #[must_use]
+    pub fn display_name(&self, function: &Function, basename: &str) -> String {
+        match self.names(function).next() {
+            Some(name) => demangle::full(name.raw).unwrap_or_else(|| name.raw.to_owned()),
+            None => format!("{basename}+{:#x}", function.start),
+        }
+    }
+    /// Undefined symbols: what this file calls through its PLT or GOT.
+    pub fn imported(&self) -> impl Iterator<Item = Name<'_>> {
+        self.imports.iter().filter(|i| i.code).map(|i| self.pool.get(i.name))
+    }
+    pub(crate) fn inlined_copies(&self, name: &str) -> u32 {
+        inlined::copies(self.debug.as_ref().unwrap_or(&self.elf), name)
+    }
+    /// USDT markers, in the order of the file's notes.
+    pub fn usdt(&self) -> &[Usdt] {
+        self.usdt.get_or_init(|| notes::usdt(&self.elf))
+    }
+    /// Whether Go linked it.
+    #[must_use]
+    pub fn is_go(&self) -> bool {
+        gopclntab::is_go(&self.elf)
+    }
+    /// Where a Go program on x86-64 keeps `g`, in bytes from the thread pointer (mostly −8); `None` when unknown.
+    #[must_use]
+    pub const fn go_g_in_tls(&self) -> Option<i64> {
+        self.go_g
+    }
+    /// Whether it is a program that needs neither loader nor library.
+    #[must_use]
+    pub fn is_static(&self) -> bool {
+        let program = self.kind() == ImageKind::Exec || self.dynamic.pie;
+        program && self.interp.is_none() && self.dynamic.needed.is_empty()
+    }
+    /// Names of the libraries it needs.
+    #[must_use]
+    pub fn needed(&self) -> &[String] {
+        &self.dynamic.needed
+    }
+    /// A library's own name for itself.
+    #[must_use]
+    pub fn soname(&self) -> Option<&str> {
+        self.dynamic.soname.as_deref()
+    }
+    /// Path of its loader.
+    #[must_use]
+    pub fn interp(&self) -> Option<&str> {
+        self.interp.as_deref()
+    }
+    /// GNU build id; empty when it has none.
+    #[must_use]
+    pub fn build_id(&self) -> &[u8] {
+        &self.build_id
+    }
+    fn relocs(&self) -> &[Reloc] {
+        self.relocs.get_or_init(|| dynamic::relocations(&self.elf, &self.dynamic))
+    }
+    /// Critical sections of restartable sequences, sorted.
+    pub fn rseq_sections(&self) -> &[RseqSection] {
+        self.rseq.get_or_init(|| targets::rseq_sections(&self.elf, self.relocs()))
+    }
+    /// Words that the loader fills with the implementation of an IFUNC: slots whose resolver is `resolver`, and GOT
+    /// and PLT slots of the symbol `name`. Pass a resolver of 0 for a symbol that another file defines.
+    #[must_use]
+    pub fn pointer_slots(&self, name: &str, resolver: Svma) -> Vec<Svma> {
+        let table = dynamic_table(&self.elf, &self.dynamic);
+        let named = |r: &Reloc| {
+            let found = table.as_ref().and_then(|t| t.symbol_name(self.elf.bytes.get(), r.symbol));
+            !name.is_empty() && found == Some(name)
+        };
+        let wanted = |r: &&Reloc| match r.kind {
+            RelocKind::Irelative => r.addend == resolver.0,
+            RelocKind::Symbol => named(r),
+            RelocKind::Relative => false,
+        };
+        self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
+    }
+    /// Code addresses that something other than a direct branch may reach: relocated pointers, the loader's arrays,
+    /// every symbol, every unwind entry, landing pads, where Go resumes after a panic. Sorted, each once. Jump tables
+    /// of distances are not among them (see [`Image::rodata`]).
+    pub fn code_targets(&self) -> &[Svma] {
+        self.targets.get_or_init(|| {
+            let table = dynamic_table(&self.elf, &self.dynamic);
+            let mut found = targets::pointers(&self.elf, &self.dynamic, self.relocs(), table.as_ref());
+            found.append(&mut unwind::landing_pads(&self.elf, &self.fdes));
+            found.extend(self.fdes.iter().map(|fde| fde.start));
+            found.extend(self.functions.list.iter().map(|f| f.start.0));
+            found.extend(self.functions.cold.iter().map(|piece| piece.0.0));
+            found.extend(self.rseq_sections().iter().map(|s| s.abort.0));
+            found.extend(&self.functions.labels);
+            found.extend(self.go.iter().filter_map(|f| f.resume));
+            found.sort_unstable();
+            found.dedup();
+            found.into_iter().map(Svma).collect()
+        })
+    }
+}
+
+/// The dynamic symbol table, by section or by the dynamic table.
+fn dynamic_table<'a>(elf: &'a Elf, dynamic: &Dynamic) -> Option<Table<'a>> {
+    Table::find(elf, constants::SHT_DYNSYM)
+        .or_else(|| Table::from_dynamic(elf, dynamic.symtab, dynamic.strtab, dynamic.strsz))
+}
+
+/// `.symtab` and `.dynsym` of the file itself; gives what it imports.
+fn own_symbols(elf: &Elf, dynamic: &Dynamic, pool: &mut Pool, symbols: &mut Vec<Symbol>) -> Vec<Import> {
+    let file = pool.add_file(&elf.bytes);
+    if let Some(table) = Table::find(elf, constants::SHT_SYMTAB) {
+        table.collect(elf, pool, file, Source::Symtab, None, symbols);
+    }
+    let Some(table) = dynamic_table(elf, dynamic) else { return Vec::new() };
+    let versions = Versions::find(elf, pool);
+    table.collect(elf, pool, file, Source::Dynsym, versions.as_ref(), symbols);
+    table.imports(pool, file, versions.as_ref())
+}
+
+fn packed_symbols(elf: &Elf, pool: &mut Pool, symbols: &mut Vec<Symbol>) {
+    let Some(unpacked) = debugdata::gnu_debugdata(elf) else { return };
+    let Ok(small) = Elf::parse_debug(Bytes::from(unpacked)) else { return };
+    let file = pool.add_file(&small.bytes);
+    if let Some(table) = Table::find(&small, constants::SHT_SYMTAB) {
+        table.collect(elf, pool, file, Source::DebugData, None, symbols);
+    }
+}
+
+fn go_symbols(go: &[GoFunction], pool: &mut Pool, symbols: &mut Vec<Symbol>) {
+    for function in go {
+        let Some(name) = pool.name(0, function.name) else { continue };
+        symbols.push(Symbol {
+            start: function.start,
+            size: function.len,
+            name,
+            source: Source::GoPclntab,
+            kind: SymbolKind::Function,
+            local: false,
+            unit: 0,
+        });
+    }
+}
+
+/// The separate debug file, if the file has no symbol table and somebody finds it; one of another build is ignored.
+fn find_debug(elf: &Elf, build_id: &[u8], debug: &mut dyn DebugFiles) -> Option<Elf> {
+    if Table::find(elf, constants::SHT_SYMTAB).is_some() && elf.section(".debug_info").is_some() {
+        return None;
+    }
+    let link = elf.section_data(".gnu_debuglink").and_then(|data| {
+        let name = crate::elf::text(data, 0)?;
+        Some((name.to_owned(), crate::elf::u32_at(data, data.len().checked_sub(4)?)?))
+    });
+    if build_id.is_empty() && link.is_none() {
+        return None;
+    }
+    let want = DebugFile { build_id: build_id.to_vec(), link };
+    let found = Elf::parse_debug(debug.find(&want)?).ok()?;
+    let theirs = notes::build_id(&found);
+    (build_id.is_empty() || theirs.is_empty() || theirs == build_id).then_some(found)
+}

@@ -1,0 +1,94 @@
+//! Functions that exist only inlined, for the message that says so.
+//!
+//! In: `.debug_info` of the file or its debug file. Out: how many inlined copies of a name there are. Walks all units,
+//! so it is asked only after nothing matched. Does not: locate the copies.
+
+use crate::debugdata;
+use crate::elf::Elf;
+use gimli::{AttributeValue, DebugInfoOffset, EndianSlice, LittleEndian, UnitSectionOffset};
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// Larger debug information is not searched, in bytes.
+const MAX_INFO: u64 = 512 << 20;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// Inlined copies of functions whose name, qualified or linkage name, is `wanted`.
+pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
+    if elf.section(".debug_info").is_none_or(|s| s.size > MAX_INFO) {
+        return 0;
+    }
+    let load = |id: gimli::SectionId| Ok::<Cow<'_, [u8]>, gimli::Error>(debugdata::section(elf, id.name()));
+    let Ok(sections) = gimli::DwarfSections::load(load) else { return 0 };
+    let dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));
+    let plain = wanted.split_once('(').map_or(wanted, |(name, _)| name);
+    let last = plain.rsplit_once("::").map_or(plain, |(_, last)| last);
+    let mut origins = HashSet::new();
+    // Malformed units end the walk; the message is then less helpful, no more.
+    let _ = find_origins(&dwarf, wanted, last, &mut origins);
+    if origins.is_empty() {
+        return 0;
+    }
+    let mut count = 0;
+    let _ = count_copies(&dwarf, &origins, &mut count);
+    count
+}
+
+fn find_origins(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    raw: &str,
+    last: &str,
+    origins: &mut HashSet<DebugInfoOffset>,
+) -> gimli::Result<()> {
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        let unit = dwarf.unit(header)?;
+        let mut entries = unit.entries();
+        while let Some((_, entry)) = entries.next_dfs()? {
+            if entry.tag() != gimli::DW_TAG_subprogram {
+                continue;
+            }
+            let is = |attribute, text: &str| -> gimli::Result<bool> {
+                let Some(value) = entry.attr_value(attribute)? else { return Ok(false) };
+                Ok(dwarf.attr_string(&unit, value).is_ok_and(|name| name.slice() == text.as_bytes()))
+            };
+            if is(gimli::DW_AT_name, last)? || is(gimli::DW_AT_linkage_name, raw)? {
+                origins.extend(entry.offset().to_debug_info_offset(&unit.header));
+            } else if let Some(AttributeValue::UnitRef(of)) = entry.attr_value(gimli::DW_AT_specification)? {
+                // A member function: the abstract instance points at the declaration that has the name.
+                if of.to_debug_info_offset(&unit.header).is_some_and(|of| origins.contains(&of)) {
+                    origins.extend(entry.offset().to_debug_info_offset(&unit.header));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count_copies(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    origins: &HashSet<DebugInfoOffset>,
+    count: &mut u32,
+) -> gimli::Result<()> {
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        let unit = dwarf.unit(header)?;
+        let mut entries = unit.entries();
+        while let Some((_, entry)) = entries.next_dfs()? {
+            if entry.tag() != gimli::DW_TAG_inlined_subroutine {
+                continue;
+            }
+            let origin = match entry.attr_value(gimli::DW_AT_abstract_origin)? {
+                Some(AttributeValue::UnitRef(of)) => match of.to_unit_section_offset(&unit) {
+                    UnitSectionOffset::DebugInfoOffset(of) => Some(of),
+                    UnitSectionOffset::DebugTypesOffset(_) => None,
+                },
+                Some(AttributeValue::DebugInfoRef(of)) => Some(of),
+                _ => None,
+            };
+            *count += u32::from(origin.is_some_and(|of| origins.contains(&of)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! From a pattern to the functions it means, or to the reasons why there is none.
+//!
+//! In: an image and a pattern. Out: functions in order of address, each once; duplicate static names are all taken.
+//! Raw names are looked at first, for all functions; names are demangled only where the raw one does not match and
+//! could contain what is asked for. Does not: choose between files.
+
+use crate::{Exact, FunctionIndex, Image, Name, NoMatch, Pattern, Selected, demangle};
+use trapline_record::Svma;
+
+/// How many near names are offered.
+const NEAREST: usize = 5;
+
+/// Words that demangled names hold though mangled ones abbreviate them.
+const ABBREVIATED: &str = "std allocator basic_string string basic_istream istream basic_ostream ostream \
+    basic_iostream iostream char char_traits char8_t char16_t char32_t operator new delete void wchar_t bool signed \
+    unsigned short int long __int128 float double __float128 decltype auto nullptr_t const volatile restrict \
+    anonymous namespace clone vtable typeinfo VTT guard variable for thunk non virtual to covariant return construction \
+    covariance default arg initializer lambda unnamed type complex imaginary sizeof alignof noexcept throw true false \
+    i8 u8 i16 u16 i32 u32 i64 u64 i128 u128 isize usize str f32 f64 as dyn mut fn extern unsafe shim closure impl parm typeid \
+    dynamic_cast static_cast const_cast reinterpret_cast";
+
+/// The file's name and a way to ask for each function's texts.
+struct Query<'a> {
+    image: &'a Image,
+    basename: &'a str,
+}
+
+impl Image {
+    /// Functions that a pattern means; `basename` is the file's own name, for `BASENAME+0x…`.
+    ///
+    /// # Errors
+    /// [`NoMatch`] when there is none, with what may help.
+    pub fn select(&self, pattern: &Pattern, basename: &str) -> Result<Vec<Selected>, NoMatch> {
+        let query = Query { image: self, basename };
+        let found = match pattern {
+            Pattern::Exact(exact) => query.exact(exact)?,
+            Pattern::Glob(glob) => {
+                let literal = Exact { name: glob.0.clone(), ..Exact::default() };
+                // `f(char*)` and `main.(*T).Run` are names before they are globs.
+                let named = if glob.0.contains('(') { query.exact(&literal)? } else { Vec::new() };
+                if named.is_empty() { query.wild(pattern, &glob.0, needle(&glob.0)) } else { named }
+            }
+            Pattern::Regex(regex) => query.wild(pattern, regex.as_str(), None),
+            Pattern::Address(at) => query.address(*at),
+        };
+        if found.is_empty() { Err(query.no_match(pattern)) } else { Ok(found) }
+    }
+}
+
+impl Query<'_> {
+    fn exact(&self, exact: &Exact) -> Result<Vec<Selected>, NoMatch> {
+        let version_fits =
+            |name: &Name<'_>| exact.version.as_ref().is_none_or(|v| v.matches(name.version, name.default));
+        let wanted = spaceless(&exact.name);
+        let needle = needle(&exact.name);
+        let mut found = self.functions_with(|name| name.raw == exact.name && version_fits(name));
+        if found.is_empty() {
+            found = self.functions_with(|name| {
+                is_mangled(name.raw)
+                    && needle.is_none_or(|needle| name.raw.contains(needle))
+                    && version_fits(name)
+                    && (demangle::short(name.raw).is_some_and(|text| spaceless(&text) == wanted)
+                        || demangle::full(name.raw).is_some_and(|text| spaceless(&text) == wanted))
+            });
+        }
+        if found.is_empty() && exact.name == self.basename && exact.version.is_none() {
+            return Ok(self.address(Svma(exact.offset)));
+        }
+        let functions = self.image.functions();
+        let longest = found.iter().map(|&FunctionIndex(i)| functions[i as usize].len).max();
+        found.retain(|&FunctionIndex(i)| exact.offset < functions[i as usize].len);
+        match longest {
+            Some(longest) if found.is_empty() => Err(NoMatch { beyond: Some(longest), ..NoMatch::default() }),
+            _ => Ok(found.into_iter().map(|function| Selected { function, offset: exact.offset }).collect()),
+        }
+    }
+
+    fn functions_with(&self, mut fits: impl FnMut(&Name<'_>) -> bool) -> Vec<FunctionIndex> {
+        let with_index = (0..).map(FunctionIndex).zip(self.image.functions());
+        let fitting = with_index.filter(|(_, function)| self.image.names(function).any(|name| fits(&name)));
+        fitting.map(|(index, _)| index).collect()
+    }
+
+    fn wild(&self, pattern: &Pattern, text: &str, needle: Option<&str>) -> Vec<Selected> {
+        let versioned = text.contains('@');
+        // Whoever writes `+0x` means nameless functions; `redis*` does not mean all of redis-server's.
+        let placed = text.contains("+0x");
+        let fits = |name: &Name<'_>| {
+            pattern.matches(name.raw)
+                || versioned && pattern.matches(&with_version(name))
+                || is_mangled(name.raw)
+                    && needle.is_none_or(|needle| name.raw.contains(needle))
+                    && (demangle::full(name.raw).is_some_and(|text| pattern.matches(&text))
+                        || demangle::short(name.raw).is_some_and(|text| pattern.matches(&text)))
+        };
+        let with_index = (0..).map(FunctionIndex).zip(self.image.functions());
+        let fitting = with_index.filter(|(_, function)| {
+            if function.names.is_empty() {
+                pattern.matches(&format!("{:#x}", function.start))
+                    || placed && pattern.matches(&format!("{}+{:#x}", self.basename, function.start))
+            } else {
+                self.image.names(function).any(|name| fits(&name))
+            }
+        });
+        fitting.map(|(function, _)| Selected { function, offset: 0 }).collect()
+    }
+
+    fn address(&self, at: Svma) -> Vec<Selected> {
+        let function = self.image.function_at(at);
+        let offset = |index| at.0.wrapping_sub(self.image.function(index).start.0);
+        function.map(|index| Selected { function: index, offset: offset(index) }).into_iter().collect()
+    }
+
+    fn no_match(&self, pattern: &Pattern) -> NoMatch {
+        let mut why = NoMatch { no_functions: self.image.functions().is_empty(), ..NoMatch::default() };
+        match pattern {
+            Pattern::Exact(exact) => {
+                let wanted = spaceless(&exact.name);
+                why.imported = self.image.imported().any(|name| {
+                    name.raw == exact.name
+                        || is_mangled(name.raw)
+                            && (demangle::short(name.raw).is_some_and(|text| spaceless(&text) == wanted)
+                                || demangle::full(name.raw).is_some_and(|text| spaceless(&text) == wanted))
+                });
+                why.inlined = self.image.inlined_copies(&exact.name);
+                why.nearest = self.nearest(&exact.name);
+            }
+            Pattern::Glob(_) | Pattern::Regex(_) => {
+                why.imported = self.image.imported().any(|name| pattern.matches(name.raw));
+            }
+            Pattern::Address(_) => {}
+        }
+        why
+    }
+
+    fn nearest(&self, wanted: &str) -> Vec<String> {
+        let limit = (wanted.chars().count() / 3).max(1);
+        let mut near: Vec<(usize, String)> = Vec::new();
+        for function in self.image.functions() {
+            for name in self.image.names(function) {
+                let text = demangle::short(name.raw).unwrap_or_else(|| name.raw.to_owned());
+                if let Some(distance) = distance(wanted, &text, limit) {
+                    near.push((distance, text));
+                }
+            }
+        }
+        near.sort();
+        near.dedup();
+        near.truncate(NEAREST);
+        near.into_iter().map(|(_, text)| text).collect()
+    }
+}
+
+fn is_mangled(raw: &str) -> bool {
+    raw.starts_with("_Z") || raw.starts_with("_R")
+}
+
+fn with_version(name: &Name<'_>) -> String {
+    match name.version {
+        Some(version) => format!("{}{}{version}", name.raw, if name.default { "@@" } else { "@" }),
+        None => name.raw.to_owned(),
+    }
+}
+
+fn spaceless(text: &str) -> String {
+    text.chars().filter(|c| *c != ' ').collect()
+}
+
+/// The longest run of a name's or glob's letters that must stand in every mangled name that matches; `None` when
+/// mangling may abbreviate it. Numbers are left out: mangling counts from another end.
+fn needle(text: &str) -> Option<&str> {
+    let runs = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let words = runs.filter(|run| run.starts_with(|c: char| !c.is_ascii_digit()));
+    words.max_by_key(|run| run.len()).filter(|run| !ABBREVIATED.contains(run))
+}
+
+/// Edit distance between two names, ignoring case; `None` above `limit`. A name that contains the wanted one whole is
+/// at the limit.
+fn distance(wanted: &str, name: &str, limit: usize) -> Option<usize> {
+    let (a, b): (Vec<u8>, Vec<u8>) = (
+        wanted.bytes().map(|c| c.to_ascii_lowercase()).collect(),
+        name.bytes().map(|c| c.to_ascii_lowercase()).collect(),
+    );
+    let contains = a.len() >= 3 && b.len() <= 4 * a.len() && b.windows(a.len()).any(|part| part == a);
+    let otherwise = contains.then_some(limit);
+    if a.len().abs_diff(b.len()) > limit || a.len() > 256 {
+        return otherwise;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, &x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let cost = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], cost);
+        }
+    }
+    row.last().copied().filter(|&distance| distance <= limit).or(otherwise)
+}

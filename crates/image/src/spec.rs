@@ -1,0 +1,190 @@
+//! Probe specifications, as bpftrace spells them.
+//!
+//! In: `uprobe:PATH:func+off`, `usdt:PATH:provider:name`, `lib:func`, `func`, `PATH:0xADDR`. Out: [`ProbeSpec`].
+//! Does not: look for files. A colon separates only where it stands alone (or before a `::`): `ns::f` is a name.
+
+use crate::Pattern;
+use std::fmt;
+use std::str::FromStr;
+
+/// What is counted at a probe's place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ProbeKind {
+    /// `uprobe`: entry, or the instruction at an offset.
+    Entry,
+    /// `uretprobe`: every exit.
+    Return,
+    /// `usdt`: a marker.
+    Usdt,
+}
+
+impl ProbeKind {
+    /// The kind that a word before the first colon names: bpftrace's words, and `p`, `r` as bcc has them.
+    fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "uprobe" | "u" | "p" => Some(Self::Entry),
+            "uretprobe" | "ur" | "r" => Some(Self::Return),
+            "usdt" | "U" => Some(Self::Usdt),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ProbeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Entry => "uprobe",
+            Self::Return => "uretprobe",
+            Self::Usdt => "usdt",
+        })
+    }
+}
+
+/// bpftrace's other probe types, so that they are not taken for files.
+const FOREIGN: [&str; 17] = [
+    "kprobe",
+    "kretprobe",
+    "tracepoint",
+    "rawtracepoint",
+    "profile",
+    "interval",
+    "hardware",
+    "software",
+    "watchpoint",
+    "asyncwatchpoint",
+    "fentry",
+    "fexit",
+    "kfunc",
+    "kretfunc",
+    "iter",
+    "BEGIN",
+    "END",
+];
+
+/// One probe as typed.
+#[derive(Clone, Debug)]
+pub struct ProbeSpec {
+    /// Entry, return or marker.
+    pub kind: ProbeKind,
+    /// Path, short library name or program name; `None`: the program itself, then its libraries.
+    pub file: Option<String>,
+    /// For `usdt`: the provider, when given.
+    pub provider: Option<Pattern>,
+    /// The function, or the marker's name.
+    pub func: Pattern,
+    /// The text it was parsed from.
+    pub text: String,
+}
+
+/// Why a probe specification makes no sense.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Nothing to probe was named.
+    #[error("`{0}` names no function")]
+    NoFunction(String),
+    /// A probe type that is not for functions of programs.
+    #[error("`{kind}:` probes are not supported; known are uprobe (u), uretprobe (ur) and usdt (U)")]
+    Kind {
+        /// The word before the first colon.
+        kind: String,
+    },
+    /// The regular expression does not compile.
+    #[error("`/{pattern}/` is no regular expression: {reason}")]
+    Regex {
+        /// The pattern between the slashes.
+        pattern: String,
+        /// What the compiler said.
+        reason: String,
+    },
+    /// The number after `+` or of an address is none.
+    #[error("`{0}` is neither a decimal number nor a hexadecimal one with 0x")]
+    Number(String),
+    /// An offset at a return probe, a glob, or a marker.
+    #[error("`{0}`: an offset can only follow one plain function name of a uprobe")]
+    Offset(String),
+    /// More parts than `provider:name` after a marker's file.
+    #[error("`{0}`: expected usdt:PATH:provider:name")]
+    Parts(String),
+}
+
+impl FromStr for ProbeSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let whole = text.trim();
+        let (kind, rest) = match split(whole) {
+            Some((word, rest)) => match ProbeKind::from_word(word) {
+                Some(kind) => (kind, rest),
+                None if FOREIGN.contains(&word) => return Err(SpecError::Kind { kind: word.to_owned() }),
+                None => (ProbeKind::Entry, whole),
+            },
+            None => (ProbeKind::Entry, whole),
+        };
+        let (file, name) = match split(rest) {
+            Some((file, name)) => (Some(file).filter(|file| !file.is_empty()), name),
+            None => (None, rest),
+        };
+        let (provider, name) = match split(name).filter(|_| kind == ProbeKind::Usdt) {
+            Some((provider, name)) => (Some(provider).filter(|p| !p.is_empty()), name),
+            None => (None, name),
+        };
+        if kind == ProbeKind::Usdt && split(name).is_some() {
+            return Err(SpecError::Parts(whole.to_owned()));
+        }
+        let func: Pattern = name.parse().map_err(|error| match error {
+            SpecError::NoFunction(_) => SpecError::NoFunction(whole.to_owned()),
+            other => other,
+        })?;
+        if misplaced_offset(kind, file, &func) {
+            return Err(SpecError::Offset(whole.to_owned()));
+        }
+        let provider = provider.map(str::parse).transpose()?;
+        Ok(Self { kind, file: file.map(str::to_owned), provider, func, text: whole.to_owned() })
+    }
+}
+
+/// Whether an offset stands where none can. `BASENAME+0x…` is how a nameless function is called, not an offset into one;
+/// without a file only a look at the functions can tell, so that is left to whoever selects.
+fn misplaced_offset(kind: ProbeKind, file: Option<&str>, pattern: &Pattern) -> bool {
+    let Pattern::Exact(exact) = pattern else { return false };
+    let basename = file.map(|file| file.rsplit_once('/').map_or(file, |(_, base)| base));
+    exact.offset != 0
+        && match kind {
+            ProbeKind::Entry => false,
+            ProbeKind::Return => basename.is_some_and(|base| !exact.name.starts_with(base)),
+            ProbeKind::Usdt => true,
+        }
+}
+
+/// Splits at the first colon that separates; colons inside `/…/` and those of `::` do not.
+fn split(text: &str) -> Option<(&str, &str)> {
+    let whole_regex = text.len() > 1 && text.starts_with('/') && text.ends_with('/');
+    if whole_regex && !text.contains(":/") && !text.ends_with("operator/") {
+        return None;
+    }
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        let run = bytes[at..].iter().take_while(|&&byte| byte == b':').count();
+        // One colon separates; three are a separator and `::` of a global name.
+        if run % 2 == 1 {
+            return Some((&text[..at], &text[at + 1..]));
+        }
+        at += run.max(1);
+    }
+    None
+}
+
+impl fmt::Display for ProbeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.kind)?;
+        if let Some(file) = &self.file {
+            write!(f, "{file}:")?;
+        }
+        if let Some(provider) = &self.provider {
+            write!(f, "{provider}:")?;
+        }
+        write!(f, "{}", self.func)
+    }
+}
