@@ -1,14 +1,22 @@
 //! One batch of work on a seized process, in a thread of its own; when the thread ends the kernel lets everything go.
+//!
+//! Input: a process. Output: a thread that may stop, call and be told of everything that happens in it. Invariants:
+//! TGT-2; no thread is stopped by seizing or by letting go; only threads that this thread traces are waited for.
+//! The stops themselves are served in `serve`, the choice of a thread for calls is in `choose`.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::error::TargetError;
+use crate::gadget::Gadgets;
+use crate::permission;
 use crate::process::Process;
-use crate::remote::{RemoteCaller, RemoteOptions};
-use crate::stop::StoppedAll;
+use crate::remote::RemoteReport;
+use crate::sys::ptrace;
 
 /// What to listen for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct BatchOptions {
     /// Hold forked children at their first stop until [`Batch::release`] (else they are let go at once).
     pub hold_children: bool,
@@ -25,6 +33,21 @@ pub struct Handler {
     pub restorer: u64,
     /// Mask, signal `n` at bit `n − 1`.
     pub mask: u64,
+}
+
+impl Handler {
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let words = [self.handler, self.flags, self.restorer, self.mask];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+    pub(crate) fn from_bytes(bytes: &[u8; 32]) -> Self {
+        let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0, |w, &b| w << 8 | u64::from(b));
+        Self { handler: word(0), flags: word(8), restorer: word(16), mask: word(24) }
+    }
 }
 
 /// Something that a caller must know of.
@@ -69,6 +92,8 @@ pub struct Served {
 pub struct BatchReport {
     /// Guard traps whose thread was sent on.
     pub guards: u64,
+    /// Guard traps after which a reset SIGTRAP action and mask were put back.
+    pub dispositions_restored: u64,
     /// Signals handed on.
     pub signals: u64,
     /// Threads seized.
@@ -83,14 +108,38 @@ pub struct BatchReport {
     pub remote_stop: Duration,
 }
 
+/// A thread that we trace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tracee {
+    /// Its process.
+    pub(crate) tgid: u32,
+    /// Hold it when it stops for us.
+    pub(crate) wanted: bool,
+    /// It is held; true when it lies in a group-stop.
+    pub(crate) held: Option<bool>,
+}
+
 /// A seized process.
 #[derive(Debug)]
 pub struct Batch<'p> {
-    process: &'p Process,
+    pub(crate) process: &'p Process,
+    pub(crate) options: BatchOptions,
+    pub(crate) tracees: HashMap<u32, Tracee>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) report: BatchReport,
+    pub(crate) trap_handler: Option<Handler>,
+    pub(crate) gadgets: Option<Gadgets>,
+    /// Everybody is to be stopped, also who is born now.
+    pub(crate) stopping: bool,
+    /// Why the process is no more.
+    pub(crate) gone: Option<&'static str>,
+    /// A dead child of our own, left for its parent to reap.
+    pub(crate) unreaped: Option<u32>,
 }
 
 impl<'p> Batch<'p> {
-    /// Seizes every thread without stopping any, runs `body` in a thread of its own, and lets go by ending it.
+    /// Seizes every thread without stopping any, runs `body` in a thread of its own, and lets go by ending it. Returns
+    /// when the kernel has let go.
     ///
     /// # Errors
     /// When the process cannot be seized; `body`'s own result is inside.
@@ -99,78 +148,135 @@ impl<'p> Batch<'p> {
         options: BatchOptions,
         body: impl FnOnce(&mut Batch<'_>) -> T + Send,
     ) -> Result<T, TargetError> {
-        let _ = (process, options, body);
-        todo!()
+        let work = move || {
+            let own = std::fs::read_link("/proc/thread-self");
+            (own, Batch::seize(process, options).map(|mut batch| body(&mut batch)))
+        };
+        let outcome = std::thread::scope(|scope| {
+            let spawned = std::thread::Builder::new().name("trapline-batch".into()).spawn_scoped(scope, work);
+            spawned.map(std::thread::ScopedJoinHandle::join)
+        });
+        match outcome {
+            Ok(Ok((own, result))) => {
+                if let Ok(own) = own {
+                    until_gone(&Path::new("/proc").join(own));
+                }
+                result
+            }
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(error) => Err(TargetError::system(process.pid(), "start a tracer thread", error)),
+        }
+    }
+    fn seize(process: &'p Process, options: BatchOptions) -> Result<Self, TargetError> {
+        let mut batch = Self {
+            process,
+            options,
+            tracees: HashMap::new(),
+            events: Vec::new(),
+            report: BatchReport::default(),
+            trap_handler: None,
+            gadgets: None,
+            stopping: false,
+            gone: None,
+            unreaped: None,
+        };
+        if !process.alive() {
+            return Err(process.gone("it ended"));
+        }
+        while batch.seize_more()? {}
+        if batch.tracees.is_empty() {
+            return Err(process.gone("it ended"));
+        }
+        Ok(batch)
+    }
+    /// Seizes the threads that are not ours yet; says whether there were any.
+    fn seize_more(&mut self) -> Result<bool, TargetError> {
+        let pid = self.process.pid();
+        let mut any = false;
+        for tid in self.process.threads()? {
+            if self.tracees.contains_key(&tid) {
+                continue;
+            }
+            match ptrace::seize(tid) {
+                Ok(()) => {
+                    any = true;
+                    self.adopt(tid, pid);
+                }
+                Err(error) => self.explain_unseized(tid, error)?,
+            }
+        }
+        Ok(any)
+    }
+    fn explain_unseized(&self, tid: u32, error: std::io::Error) -> Result<(), TargetError> {
+        let Ok(status) = self.process.thread_status(tid) else { return Ok(()) };
+        // A dying thread cannot be seized; one born from a thread that we have was seized by the kernel already.
+        let ours = status.tracer != 0
+            && std::fs::exists(format!("/proc/self/task/{}", status.tracer)).unwrap_or(false);
+        if ours || matches!(status.state, 'Z' | 'X') {
+            return Ok(());
+        }
+        Err(permission::explain(self.process.pid(), &status, error))
+    }
+    pub(crate) fn adopt(&mut self, tid: u32, tgid: u32) -> &mut Tracee {
+        let wanted = self.stopping && tgid == self.process.pid();
+        self.report.threads += u64::from(tgid == self.process.pid() && !self.tracees.contains_key(&tid));
+        self.tracees.entry(tid).or_insert(Tracee { tgid, wanted, held: None })
     }
     /// The process.
     #[must_use]
     pub const fn process(&self) -> &'p Process {
         self.process
     }
-    /// Serves all stops that wait, without blocking. `guard` maps the address of a trapping byte to where its thread
-    /// goes on.
-    ///
-    /// # Errors
-    /// [`TargetError::Gone`] when the process has ended or executed another program.
-    pub fn serve(&mut self, guard: &dyn Fn(u64) -> Option<u64>) -> Result<Served, TargetError> {
-        let _ = guard;
-        todo!()
-    }
-    /// Serves until `until` is true or `at_most` is over; says whether it became true. It is asked after each stop and
-    /// at least every millisecond.
-    ///
-    /// # Errors
-    /// As [`Self::serve`].
-    pub fn serve_until(
-        &mut self,
-        guard: &dyn Fn(u64) -> Option<u64>,
-        at_most: Duration,
-        until: &mut dyn FnMut(&Self) -> bool,
-    ) -> Result<bool, TargetError> {
-        let _ = (guard, at_most, until);
-        todo!()
-    }
     /// What happened since the last call.
     pub fn events(&mut self) -> Vec<Event> {
-        todo!()
+        std::mem::take(&mut self.events)
     }
     /// Threads of the process now seized.
     #[must_use]
     pub fn threads(&self) -> Vec<u32> {
-        todo!()
+        let pid = self.process.pid();
+        let mut tids: Vec<u32> = self.tracees.iter().filter(|(_, t)| t.tgid == pid).map(|(&tid, _)| tid).collect();
+        tids.sort_unstable();
+        tids
     }
     /// Lets a held child run on; `keep` leaves it seized, else it is detached.
     ///
     /// # Errors
     /// When the child is not held or is gone.
     pub fn release(&mut self, child: u32, keep: bool) -> Result<(), TargetError> {
-        let _ = (child, keep);
-        todo!()
+        let fail = |e| TargetError::system(child, "let a forked child run", e);
+        if keep {
+            return self.let_run(child);
+        }
+        self.tracees.remove(&child);
+        ptrace::detach(child).map_err(fail)
     }
     /// The SIGTRAP action to put back, should the kernel reset it because a guard was hit with SIGTRAP blocked.
-    pub fn set_trap_handler(&mut self, handler: Option<Handler>) {
-        let _ = handler;
-        todo!()
-    }
-    /// Stops one fit thread for remote calls.
-    ///
-    /// # Errors
-    /// When no thread is fit, with the reason.
-    pub fn remote(&mut self, options: &RemoteOptions) -> Result<RemoteCaller<'_, 'p>, TargetError> {
-        let _ = options;
-        todo!()
-    }
-    /// Stops every thread.
-    ///
-    /// # Errors
-    /// When a thread does not stop; all are released then.
-    pub fn stop_all(&mut self, guard: &dyn Fn(u64) -> Option<u64>) -> Result<StoppedAll<'_, 'p>, TargetError> {
-        let _ = guard;
-        todo!()
+    pub const fn set_trap_handler(&mut self, handler: Option<Handler>) {
+        self.trap_handler = handler;
     }
     /// Sums so far.
     #[must_use]
-    pub fn report(&self) -> BatchReport {
-        todo!()
+    pub const fn report(&self) -> BatchReport {
+        self.report
+    }
+    pub(crate) fn account(&mut self, remote: &RemoteReport) {
+        self.report.interrupted_syscalls += u64::from(remote.interrupted);
+        self.report.restarted_timeouts += u64::from(remote.restarted_timeout);
+        self.report.remote_stop += remote.stopped;
+        self.report.longest_stop = self.report.longest_stop.max(remote.stopped);
+    }
+    /// The error to give when the process is no more.
+    pub(crate) fn check_gone(&self) -> Result<(), TargetError> {
+        self.gone.map_or(Ok(()), |how| Err(self.process.gone(how)))
+    }
+}
+
+/// Waits until the kernel has finished with a thread of ours, and so has let its tracees go: its entry in /proc stays
+/// until then. That takes microseconds.
+fn until_gone(task: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while task.exists() && Instant::now() < deadline {
+        std::thread::yield_now();
     }
 }

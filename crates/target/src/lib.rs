@@ -8,13 +8,24 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod calls;
+mod choose;
+mod clock;
 mod error;
 mod find;
+mod frame;
+mod gadget;
+mod interrupt;
 pub mod kernel;
+mod launch;
 mod maps;
+mod park;
+mod permission;
 mod process;
 mod regs;
 mod remote;
+mod serve;
+mod session;
 mod shared;
 mod status;
 mod stop;
@@ -22,9 +33,13 @@ mod sys;
 mod watch;
 
 pub use batch::{Batch, BatchOptions, BatchReport, Event, Handler, Served};
+pub use clock::TickClock;
 pub use error::TargetError;
 pub use find::{by_mapped_file, by_name, users_of};
+pub use interrupt::{Interrupt, Interrupts};
+pub use launch::Launched;
 pub use maps::{FileId, FileOf, Mapping, Perms};
+pub use park::Parked;
 pub use process::{CpuFeatures, Process};
 pub use regs::Regs;
 pub use remote::{RemoteCaller, RemoteOptions, RemoteReport, Rseq};

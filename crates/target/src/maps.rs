@@ -1,4 +1,7 @@
 //! /proc/PID/maps as values, and the files behind mappings.
+//!
+//! Input: the kernel's text. Output: mappings in order of address. A line that cannot be understood is left out. Does
+//! not: merge, or interpret paths.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -55,4 +58,85 @@ pub struct FileOf {
     pub path: PathBuf,
     /// The mapped path now names another file, or none: "replaced on disk".
     pub replaced: bool,
+}
+
+impl Mapping {
+    /// Reads one line.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let perms = fields.next()?.as_bytes();
+        let offset = fields.next()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode: u64 = fields.next()?.parse().ok()?;
+        let path = fields.next().unwrap_or("").trim_start();
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let dev = libc::makedev(hex(major)? as u32, hex(minor)? as u32);
+        let deleted = path.ends_with(DELETED);
+        Some(Self {
+            start: RemoteAddr(hex(start)?),
+            end: RemoteAddr(hex(end)?),
+            perms: Perms {
+                read: perms.first() == Some(&b'r'),
+                write: perms.get(1) == Some(&b'w'),
+                exec: perms.get(2) == Some(&b'x'),
+                shared: perms.get(3) == Some(&b's'),
+            },
+            offset: FileOffset(hex(offset)?),
+            file: (inode != 0).then_some(FileId { dev, inode }),
+            path: unescape(path.strip_suffix(DELETED).unwrap_or(path)),
+            deleted,
+        })
+    }
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+    /// Whether it has none (never, in what the kernel shows).
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.end.0 == self.start.0
+    }
+    /// Whether an address lies inside.
+    #[must_use]
+    pub const fn contains(&self, addr: RemoteAddr) -> bool {
+        self.start.0 <= addr.0 && addr.0 < self.end.0
+    }
+    /// The kernel's link to the very file that is mapped.
+    pub(crate) fn map_files_path(&self, pid: u32) -> PathBuf {
+        format!("/proc/{pid}/map_files/{:x}-{:x}", self.start.0, self.end.0).into()
+    }
+}
+
+const DELETED: &str = " (deleted)";
+
+/// The kernel writes a newline in a path as `\\012`.
+fn unescape(path: &str) -> String {
+    path.replace("\\012", "\n")
+}
+
+/// All mappings of a maps text.
+pub(crate) fn parse(text: &str) -> Vec<Mapping> {
+    text.lines().filter_map(Mapping::parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileId, Mapping};
+
+    #[test]
+    fn a_line_is_read() {
+        let line = "7f00-8f00 r-xp 00001000 fd:01 42                         /tmp/a b (deleted)";
+        let map = Mapping::parse(line).unwrap();
+        assert_eq!((map.start.0, map.end.0, map.offset.0), (0x7f00, 0x8f00, 0x1000));
+        assert_eq!(map.file, Some(FileId { dev: libc::makedev(0xfd, 1), inode: 42 }));
+        assert_eq!((map.path.as_str(), map.deleted), ("/tmp/a b", true));
+        assert!(map.perms.exec && map.perms.read && !map.perms.write && !map.perms.shared);
+        let anon = Mapping::parse("1000-2000 rw-s 00000000 00:00 0 ").unwrap();
+        assert_eq!((anon.file, anon.path.as_str()), (None, ""));
+        assert!(anon.perms.shared);
+        assert_eq!(Mapping::parse("nonsense"), None);
+    }
 }

@@ -1,8 +1,31 @@
-//! A stopped thread's general registers.
+//! A stopped thread's general registers, and how a call that the stop interrupted is made again.
+//!
+//! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
 
 /// General registers, as the kernel keeps them.
 #[derive(Clone, Copy, Debug)]
 pub struct Regs(pub(crate) libc::user_regs_struct);
+
+const EINTR: i64 = -4;
+const RESTARTSYS: i64 = -512;
+const RESTARTNOINTR: i64 = -513;
+const RESTARTNOHAND: i64 = -514;
+const RESTART_RESTARTBLOCK: i64 = -516;
+/// Bytes of `syscall`.
+const SYSCALL_LEN: u64 = 2;
+
+/// What [`Regs::repaired`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Repair {
+    /// The thread was in no call, or the call was done.
+    None,
+    /// The call goes on as the kernel would have made it.
+    Restarted,
+    /// The call had returned EINTR and is made again.
+    Again,
+    /// The call returned EINTR and must be left so, because a signal waits.
+    Eintr,
+}
 
 impl Regs {
     /// Instruction pointer.
@@ -28,5 +51,43 @@ impl Regs {
     #[must_use]
     pub const fn r14(&self) -> u64 {
         self.0.r14
+    }
+    /// The call that the thread is in, with its arguments.
+    pub(crate) const fn call(&self) -> Option<(i64, [u64; 6])> {
+        let regs = &self.0;
+        let nr = regs.orig_rax.cast_signed();
+        if nr < 0 { None } else { Some((nr, [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9])) }
+    }
+    /// Whether the thread stands behind a call that returned EINTR.
+    pub(crate) const fn shows_eintr(&self) -> bool {
+        self.0.rax.cast_signed() == EINTR && self.0.orig_rax.cast_signed() >= 0
+    }
+    /// Registers that make an interrupted call again once the kernel's own chance to do so is over.
+    /// `may_redo_eintr`: `syscall` stands before the pc, and no signal waits.
+    pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
+        if self.0.orig_rax.cast_signed() < 0 {
+            return (self, Repair::None);
+        }
+        let (next, repair) = match self.0.rax.cast_signed() {
+            RESTARTSYS | RESTARTNOINTR | RESTARTNOHAND => (self.0.orig_rax, Repair::Restarted),
+            RESTART_RESTARTBLOCK => (libc::SYS_restart_syscall as u64, Repair::Restarted),
+            EINTR if may_redo_eintr && self.0.orig_rax != libc::SYS_close as u64 => (self.0.orig_rax, Repair::Again),
+            EINTR => return (self, Repair::Eintr),
+            _ => return (self, Repair::None),
+        };
+        self.0.rip -= SYSCALL_LEN;
+        self.0.rax = next;
+        self.0.orig_rax = u64::MAX;
+        (self, repair)
+    }
+    /// The same for a thread that will come back through rt_sigreturn, which forgets a restart block: there the call
+    /// begins anew.
+    pub(crate) const fn repaired_for_sigreturn(self, may_redo_eintr: bool) -> Self {
+        let number = self.0.orig_rax;
+        let (mut regs, _) = self.repaired(may_redo_eintr);
+        if regs.0.rax == libc::SYS_restart_syscall as u64 && regs.0.orig_rax == u64::MAX && number != u64::MAX {
+            regs.0.rax = number;
+        }
+        regs
     }
 }

@@ -1,5 +1,10 @@
-//! Calls made by one of the target's own threads.
+//! Calls made by one of the target's own threads: what is asked for, and which thread is fit.
+//!
+//! Input: a seized process. Output: results of memfd_create, mmap, rt_sigaction and the like, and what the thread went
+//! through. Invariants: TGT-1, TGT-3. Does not: know what the memory is for.
 
+use std::ffi::CString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -8,6 +13,8 @@ use trapline_record::RemoteAddr;
 use crate::batch::{Batch, Handler, Served};
 use crate::error::TargetError;
 use crate::regs::Regs;
+use crate::session::Session;
+use crate::sys::fd;
 
 /// How to choose the thread and where its frame may lie.
 #[derive(Clone, Debug)]
@@ -17,6 +24,8 @@ pub struct RemoteOptions {
     pub scratch: Option<RemoteAddr>,
     /// How long to wait for a thread to leave a call with a finite timeout before one is restarted.
     pub patience: Duration,
+    /// Make calls under a seccomp filter that we may neither suspend nor read. It may kill the process.
+    pub risk_seccomp: bool,
 }
 
 impl RemoteOptions {
@@ -26,7 +35,7 @@ impl RemoteOptions {
 
 impl Default for RemoteOptions {
     fn default() -> Self {
-        Self { scratch: None, patience: Duration::from_millis(20) }
+        Self { scratch: None, patience: Duration::from_millis(20), risk_seccomp: false }
     }
 }
 
@@ -61,50 +70,93 @@ pub struct RemoteReport {
 /// A stopped thread that makes our calls. Dropping it releases the thread too.
 #[derive(Debug)]
 pub struct RemoteCaller<'b, 'p> {
-    batch: &'b mut Batch<'p>,
+    pub(crate) batch: &'b mut Batch<'p>,
+    pub(crate) session: Option<Session>,
+    /// The thread goes on at the end (it does not while everybody is stopped).
+    pub(crate) release: bool,
+    pub(crate) report: RemoteReport,
 }
 
-impl<'b, 'p> RemoteCaller<'b, 'p> {
+impl RemoteCaller<'_, '_> {
+    fn session(&mut self) -> Result<&mut Session, TargetError> {
+        let gone = self.batch.process().gone("the session of remote calls is over");
+        self.session.as_mut().ok_or(gone)
+    }
     /// Makes a call.
     ///
     /// # Errors
     /// [`TargetError::RemoteCall`] when the call fails, [`TargetError::Gone`] when the thread ends.
     pub fn call(&mut self, name: &'static str, nr: i64, args: [u64; 6]) -> Result<u64, TargetError> {
-        let _ = (name, nr, args);
-        todo!()
+        let process = self.batch.process();
+        let result = self.session()?.call(process, nr, args)?;
+        result.map_err(|source| {
+            let hint = hint(&source).to_owned();
+            TargetError::RemoteCall { pid: process.pid(), call: name, source, hint }
+        })
     }
     /// The thread.
     #[must_use]
-    pub fn tid(&self) -> u32 {
-        todo!()
+    pub const fn tid(&self) -> u32 {
+        self.report.tid
     }
     /// Its registers when it was stopped.
-    #[must_use]
-    pub fn regs(&self) -> &Regs {
-        todo!()
+    ///
+    /// # Errors
+    /// When the session is over.
+    pub fn regs(&mut self) -> Result<Regs, TargetError> {
+        Ok(self.session()?.original)
     }
     /// Its rseq area, if registered.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
-    pub fn rseq(&self) -> Result<Option<Rseq>, TargetError> {
-        todo!()
+    pub fn rseq(&mut self) -> Result<Option<Rseq>, TargetError> {
+        let process = self.batch.process();
+        self.session()?.rseq(process)
     }
     /// Puts bytes (at most 256) where a call may read them, and where it may write; valid until the next one.
     ///
     /// # Errors
     /// When they cannot be written.
     pub fn argument(&mut self, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
-        let _ = bytes;
-        todo!()
+        let process = self.batch.process();
+        self.session()?.argument(process, bytes)
     }
     /// memfd_create in the target, fetched here by pidfd_getfd. The remote fd stays open: close it.
     ///
     /// # Errors
     /// As [`Self::call`], or when it cannot be fetched.
     pub fn memfd(&mut self, name: &str, executable: bool) -> Result<(i32, OwnedFd), TargetError> {
-        let _ = (name, executable);
-        todo!()
+        let process = self.batch.process();
+        let fail = |e| TargetError::system(process.pid(), "fetch the shared memory", e);
+        let name = CString::new(name).map_err(|e| fail(e.into()))?;
+        let at = self.argument(name.as_bytes_with_nul())?.0;
+        let base = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let kind = if executable { libc::MFD_EXEC } else { libc::MFD_NOEXEC_SEAL };
+        let create = |caller: &mut Self, flags: u32| {
+            caller.call("memfd_create", libc::SYS_memfd_create, [at, u64::from(flags), 0, 0, 0, 0])
+        };
+        let remote = match create(self, base | kind) {
+            // Kernels before 6.3 do not know the kinds.
+            Err(TargetError::RemoteCall { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
+                create(self, base)?
+            }
+            other => other?,
+        } as i32;
+        match fd::pidfd_getfd(process.pidfd(), remote) {
+            Ok(local) => Ok((remote, local)),
+            Err(error) => match std::fs::File::options()
+                .read(true)
+                .write(true)
+                .open(format!("/proc/{}/fd/{remote}", process.pid()))
+            {
+                Ok(file) => Ok((remote, file.into())),
+                Err(_) => {
+                    self.close(remote)?;
+                    Err(fail(error))
+                }
+            },
+        }
     }
     /// mmap. `prot` and `flags` as libc's.
     ///
@@ -119,46 +171,60 @@ impl<'b, 'p> RemoteCaller<'b, 'p> {
         fd: i32,
         off: u64,
     ) -> Result<RemoteAddr, TargetError> {
-        let _ = (addr, len, prot, flags, fd, off);
-        todo!()
+        let args = [addr.0, len, prot as u64, flags as u64, i64::from(fd) as u64, off];
+        self.call("mmap", libc::SYS_mmap, args).map(RemoteAddr)
     }
     /// munmap.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
-        let _ = (addr, len);
-        todo!()
+        self.call("munmap", libc::SYS_munmap, [addr.0, len, 0, 0, 0, 0]).map(drop)
     }
     /// close.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn close(&mut self, fd: i32) -> Result<(), TargetError> {
-        let _ = fd;
-        todo!()
+        self.call("close", libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]).map(drop)
     }
     /// Reads a disposition and, with `new`, changes it.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
-        let _ = (signal, new);
-        todo!()
+        const LEN: usize = 32;
+        let mut bytes = [0u8; 2 * LEN];
+        if let Some(new) = new {
+            bytes[..LEN].copy_from_slice(&new.to_bytes());
+        }
+        let at = self.argument(&bytes)?;
+        let from = if new.is_some() { at.0 } else { 0 };
+        self.call("rt_sigaction", libc::SYS_rt_sigaction, [signal as u64, from, at.0 + LEN as u64, 8, 0, 0])?;
+        let mut old = [0u8; LEN];
+        self.batch.process().read(at + LEN as u64, &mut old)?;
+        Ok(Handler::from_bytes(&old))
     }
     /// membarrier(PRIVATE_EXPEDITED_SYNC_CORE), registered at the first use.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn sync_cores(&mut self) -> Result<(), TargetError> {
-        todo!()
+        const SYNC_CORE: u64 = 1 << 5;
+        const REGISTER_SYNC_CORE: u64 = 1 << 6;
+        if !self.session()?.mark_synced() {
+            self.call("membarrier", libc::SYS_membarrier, [REGISTER_SYNC_CORE, 0, 0, 0, 0, 0])?;
+        }
+        self.call("membarrier", libc::SYS_membarrier, [SYNC_CORE, 0, 0, 0, 0, 0]).map(drop)
     }
     /// Whether the process may read the time-stamp counter (prctl PR_GET_TSC).
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn tsc_allowed(&mut self) -> Result<bool, TargetError> {
-        todo!()
+        let at = self.argument(&[0; 8])?;
+        self.call("prctl", libc::SYS_prctl, [libc::PR_GET_TSC as u64, at.0, 0, 0, 0, 0])?;
+        Ok(self.batch.process().read_u64(at)? as i32 == libc::PR_TSC_ENABLE)
     }
     /// Serves the other threads meanwhile.
     ///
@@ -171,7 +237,37 @@ impl<'b, 'p> RemoteCaller<'b, 'p> {
     ///
     /// # Errors
     /// When the thread is gone.
-    pub fn finish(self) -> Result<RemoteReport, TargetError> {
-        todo!()
+    pub fn finish(mut self) -> Result<RemoteReport, TargetError> {
+        self.close_session()?;
+        Ok(self.report)
+    }
+    fn close_session(&mut self) -> Result<(), TargetError> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        session.end(self.batch.process())?;
+        if self.release {
+            self.batch.let_run(session.tid)?;
+        }
+        self.report.calls = session.calls;
+        self.report.stopped = session.since.elapsed();
+        self.batch.account(&self.report);
+        Ok(())
+    }
+}
+
+impl Drop for RemoteCaller<'_, '_> {
+    fn drop(&mut self) {
+        // Nothing can be told from here; a thread that is gone needs nothing.
+        drop(self.close_session());
+    }
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS | libc::EACCES) => {
+            "; a seccomp filter or a security module (SELinux execmem) of the process forbids it"
+        }
+        Some(libc::ENOMEM) => "; the process has reached its limit of memory or of mappings",
+        Some(libc::EMFILE | libc::ENFILE) => "; the process has reached its limit of open files",
+        _ => "",
     }
 }

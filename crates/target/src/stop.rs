@@ -1,11 +1,21 @@
 //! Everybody stopped at once, and set going again as if nothing had been.
+//!
+//! Input: a seized process. Output: registers of every thread, and a report of what the stop cost. Invariants: TGT-3.
+//! Does not: look for saved contexts in signal frames.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::batch::Batch;
+use crate::calls::Interruption;
 use crate::error::TargetError;
-use crate::regs::Regs;
+use crate::regs::{Regs, Repair};
 use crate::remote::{RemoteCaller, RemoteOptions};
+use crate::serve::Guard;
+use crate::session::may_redo_eintr;
+use crate::sys::ptrace;
+
+/// How long all threads may take to stop, in all.
+const STOP_TIME: Duration = Duration::from_secs(2);
 
 /// What a stop of all threads cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,45 +33,122 @@ pub struct StopReport {
 /// All threads of the process, stopped. Dropping it releases them too.
 #[derive(Debug)]
 pub struct StoppedAll<'b, 'p> {
-    #[allow(dead_code, reason = "signatures first")]
     batch: &'b mut Batch<'p>,
+    since: Instant,
+    report: StopReport,
+    resumed: bool,
 }
 
-impl<'b, 'p> StoppedAll<'b, 'p> {
+impl<'p> Batch<'p> {
+    /// Stops every thread.
+    ///
+    /// # Errors
+    /// When a thread does not stop; all are released then.
+    pub fn stop_all(&mut self, guard: Guard<'_>) -> Result<StoppedAll<'_, 'p>, TargetError> {
+        let since = Instant::now();
+        self.stopping = true;
+        for tid in self.threads() {
+            let Some(tracee) = self.tracees.get_mut(&tid) else { continue };
+            if tracee.held.is_none() && !std::mem::replace(&mut tracee.wanted, true) {
+                // A thread that was killed meanwhile needs no order.
+                drop(ptrace::interrupt(tid));
+            }
+        }
+        let pid = self.process.pid();
+        let all_held = |batch: &Batch<'_>| batch.tracees.values().all(|t| t.tgid != pid || t.held.is_some());
+        let outcome = self.serve_until(guard, STOP_TIME, &mut { all_held });
+        self.stopping = false;
+        let laggard = self.tracees.iter().find(|(_, t)| t.tgid == pid && t.held.is_none()).map(|(&tid, _)| tid);
+        let threads = self.threads().len() as u32;
+        let report = StopReport { threads, ..StopReport::default() };
+        let stopped = StoppedAll { batch: self, since, report, resumed: false };
+        match (outcome?, laggard) {
+            (true, _) | (_, None) => Ok(stopped),
+            (false, Some(tid)) => {
+                let state = stopped.batch.process.thread_status(tid).map_or('?', |s| s.state);
+                Err(TargetError::NoStop { pid, tid, waited_ms: STOP_TIME.as_millis() as u64, state })
+            }
+        }
+    }
+}
+
+impl<'p> StoppedAll<'_, 'p> {
     /// The threads.
     #[must_use]
     pub fn threads(&self) -> Vec<u32> {
-        todo!()
+        self.batch.threads()
     }
     /// A thread's registers.
     ///
     /// # Errors
     /// When it is gone.
     pub fn regs(&self, tid: u32) -> Result<Regs, TargetError> {
-        let _ = tid;
-        todo!()
+        ptrace::regs(tid).map(Regs).map_err(|e| TargetError::system(tid, "read a thread's registers", e))
     }
     /// Changes a thread's registers.
     ///
     /// # Errors
     /// When it is gone.
     pub fn set_regs(&mut self, tid: u32, regs: &Regs) -> Result<(), TargetError> {
-        let _ = (tid, regs);
-        todo!()
+        ptrace::set_regs(tid, &regs.0).map_err(|e| TargetError::system(tid, "set a thread's registers", e))
     }
-    /// Remote calls by one of the stopped threads, while the others stay stopped.
+    /// Remote calls by one of the stopped threads, while all stay stopped. Its call, if it was in one, begins again: its
+    /// pc is then that of the `syscall`, no longer behind it.
     ///
     /// # Errors
     /// As [`Batch::remote`].
     pub fn remote(&mut self, options: &RemoteOptions) -> Result<RemoteCaller<'_, 'p>, TargetError> {
-        let _ = options;
-        todo!()
+        self.batch.remote_on_held(options)
     }
     /// Lets all run again, with interrupted calls repaired.
     ///
     /// # Errors
     /// When the process is gone.
-    pub fn resume(self) -> Result<StopReport, TargetError> {
-        todo!()
+    pub fn resume(mut self) -> Result<StopReport, TargetError> {
+        self.let_all_run()?;
+        Ok(self.report)
+    }
+    fn let_all_run(&mut self) -> Result<(), TargetError> {
+        if std::mem::replace(&mut self.resumed, true) {
+            return Ok(());
+        }
+        let threads = self.batch.threads();
+        for &tid in &threads {
+            self.repair(tid);
+        }
+        for &tid in &threads {
+            if self.batch.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
+                self.batch.let_run(tid)?;
+            } else if let Some(tracee) = self.batch.tracees.get_mut(&tid) {
+                tracee.wanted = false;
+            }
+        }
+        self.report.longest = self.since.elapsed();
+        let sums = &mut self.batch.report;
+        sums.longest_stop = sums.longest_stop.max(self.report.longest);
+        sums.interrupted_syscalls += u64::from(self.report.interrupted);
+        sums.restarted_timeouts += u64::from(self.report.restarted_timeouts);
+        Ok(())
+    }
+    /// Other restarts are the kernel's own business: the thread never left its stop.
+    fn repair(&mut self, tid: u32) {
+        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return };
+        let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
+        let process = self.batch.process;
+        let mask = ptrace::signal_mask(tid).unwrap_or(0);
+        match regs.repaired(may_redo_eintr(process, tid, &regs, mask)) {
+            (again, Repair::Again) if ptrace::set_regs(tid, &again.0).is_ok() => {
+                let timeout = self.batch.interruption(nr, &args) == Interruption::EintrTimeout;
+                self.report.restarted_timeouts += u32::from(timeout);
+            }
+            _ => self.report.interrupted += 1,
+        }
+    }
+}
+
+impl Drop for StoppedAll<'_, '_> {
+    fn drop(&mut self) {
+        // Nothing can be told from here; the process is gone then.
+        drop(self.let_all_run());
     }
 }

@@ -1,2 +1,24 @@
-//! Thin wrappers; the only unsafe code of this crate.
+//! Thin wrappers, one system call each; the only unsafe code of this crate.
+//!
+//! Input: plain values. Output: plain values and `io::Error`. Each request that reaches the target passes
+//! [`fault::point`], so that tests can end the tracer before or after any of them.
 #![allow(unsafe_code, reason = "each wrapper is one system call")]
+
+pub(crate) mod bpf;
+pub(crate) mod clock;
+pub(crate) mod cpu;
+pub(crate) mod fault;
+pub(crate) mod fd;
+pub(crate) mod map;
+pub(crate) mod perf;
+pub(crate) mod ptrace;
+pub(crate) mod signals;
+pub(crate) mod spawn;
+pub(crate) mod wait;
+
+use std::io;
+
+/// The value of a call that gives −1 for an error.
+pub(crate) fn check(result: i64) -> io::Result<i64> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

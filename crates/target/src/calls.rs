@@ -1,0 +1,71 @@
+//! Which system calls notice that their thread was stopped for a moment.
+//!
+//! Input: a call's number and arguments. Output: whether the kernel restarts it by itself, or returns EINTR and then
+//! whether a restart would begin a finite timeout anew. Numbers are x86-64's. Does not: look at the thread.
+
+/// What an interruption does to a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interruption {
+    /// The kernel goes on where it was; timeouts keep their end.
+    Restarts,
+    /// It returns EINTR; made again, it waits as long as before, because it waits for ever.
+    EintrEndless,
+    /// It returns EINTR; made again, it waits its whole timeout again.
+    EintrTimeout,
+}
+
+const SYS_IO_PGETEVENTS: i64 = 333;
+
+use Interruption::{EintrEndless, EintrTimeout, Restarts};
+
+/// Classifies a call. `has_timeout(fd, sending)` tells whether a socket has one, `None` when that cannot be known.
+pub(crate) fn classify(nr: i64, args: &[u64; 6], has_timeout: &dyn Fn(i32, bool) -> Option<bool>) -> Interruption {
+    let endless_if = |endless: bool| if endless { EintrEndless } else { EintrTimeout };
+    let socket = |sending: bool| match has_timeout(args[0] as i32, sending) {
+        Some(false) => Restarts,
+        _ => EintrTimeout,
+    };
+    match nr {
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => endless_if((args[3] as i32) < 0),
+        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => endless_if(args[3] == 0),
+        libc::SYS_semop => EintrEndless,
+        libc::SYS_rt_sigtimedwait => endless_if(args[2] == 0),
+        libc::SYS_io_getevents | SYS_IO_PGETEVENTS => endless_if(args[4] == 0),
+        // Bit 3: an extended argument, which may hold a timeout.
+        libc::SYS_io_uring_enter => endless_if(args[3] & 8 == 0),
+        libc::SYS_read
+        | libc::SYS_readv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_accept
+        | libc::SYS_accept4 => socket(false),
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_connect => socket(true),
+        _ => Restarts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EintrEndless, EintrTimeout, Restarts, classify};
+
+    #[test]
+    fn timeouts_are_told_apart() {
+        let plain = |_: i32, _: bool| Some(false);
+        let timed = |_: i32, sending: bool| Some(!sending);
+        let unknown = |_: i32, _: bool| None;
+        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, u64::MAX, 0, 0], &plain), EintrEndless);
+        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, 0xffff_ffff, 0, 0], &plain), EintrEndless);
+        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, 700, 0, 0], &plain), EintrTimeout);
+        assert_eq!(classify(libc::SYS_recvfrom, &[3, 0, 1, 0, 0, 0], &plain), Restarts);
+        assert_eq!(classify(libc::SYS_recvfrom, &[3, 0, 1, 0, 0, 0], &timed), EintrTimeout);
+        assert_eq!(classify(libc::SYS_sendto, &[3, 0, 1, 0, 0, 0], &timed), Restarts);
+        assert_eq!(classify(libc::SYS_accept, &[3, 0, 1, 0, 0, 0], &unknown), EintrTimeout);
+        assert_eq!(classify(libc::SYS_nanosleep, &[1, 0, 0, 0, 0, 0], &unknown), Restarts);
+    }
+}

@@ -1,0 +1,150 @@
+//! Which thread makes our calls.
+//!
+//! Input: what /proc says of each thread. Output: a held thread and a session on it. Order of liking: a thread that
+//! sleeps in a call which the kernel restarts by itself, or for ever in one that can be made again (neither notices);
+//! one that runs; at last, after waiting for others, one whose finite timeout begins anew (reported).
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use crate::batch::Batch;
+use crate::calls::{Interruption, classify};
+use crate::error::TargetError;
+use crate::maps::Mapping;
+use crate::regs::Repair;
+use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
+use crate::session::Session;
+use crate::status::InCall;
+use crate::sys::fd;
+
+/// How long a thread may take to stop: it is running, or sleeps interruptibly.
+const STOP_TIME: Duration = Duration::from_millis(200);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fitness {
+    Restarts,
+    Running,
+    Timeout,
+    Unfit,
+}
+
+impl<'p> Batch<'p> {
+    /// Stops one fit thread for remote calls.
+    ///
+    /// # Errors
+    /// When no thread is fit, with the reason.
+    pub fn remote(&mut self, options: &RemoteOptions) -> Result<RemoteCaller<'_, 'p>, TargetError> {
+        let maps = self.process.maps()?;
+        let start = Instant::now();
+        let mut why = None;
+        loop {
+            let late = start.elapsed() >= options.patience;
+            let worst = if late { Fitness::Timeout } else { Fitness::Running };
+            let candidates = self.candidates(worst);
+            for tid in candidates {
+                match self.try_thread(tid, &maps, options) {
+                    Ok((session, report)) => {
+                        return Ok(RemoteCaller { batch: self, session: Some(session), release: true, report });
+                    }
+                    Err(error) if self.gone.is_some() => return Err(error),
+                    Err(error) => why = Some(error),
+                }
+            }
+            if late {
+                return Err(why.unwrap_or_else(|| self.nobody()));
+            }
+            self.serve_untrapped()?;
+            crate::serve::pause(start.elapsed());
+        }
+    }
+    fn nobody(&self) -> TargetError {
+        let why = "every thread waits uninterruptibly".to_owned();
+        TargetError::NoCaller { pid: self.process.pid(), why }
+    }
+    /// Threads no worse than `worst`, best first; only the best when one is perfect.
+    fn candidates(&self, worst: Fitness) -> Vec<u32> {
+        let mut ranked = Vec::new();
+        for tid in self.threads() {
+            let fitness = self.fitness(tid);
+            if fitness <= worst {
+                ranked.push((fitness, tid));
+            }
+            if ranked.iter().filter(|(f, _)| *f == Fitness::Restarts).count() >= 3 {
+                break;
+            }
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(_, tid)| tid).collect()
+    }
+    fn fitness(&self, tid: u32) -> Fitness {
+        let state = self.process.thread_status(tid).map_or('X', |s| s.state);
+        match (state, self.process.in_call(tid)) {
+            ('D' | 'Z' | 'X', _) | (_, Err(_)) => Fitness::Unfit,
+            (_, Ok(InCall::Running)) => Fitness::Running,
+            (_, Ok(InCall::Elsewhere { .. })) => Fitness::Restarts,
+            (_, Ok(InCall::Call { nr, args, .. })) => match self.interruption(nr as i64, &args) {
+                Interruption::EintrTimeout => Fitness::Timeout,
+                Interruption::Restarts | Interruption::EintrEndless => Fitness::Restarts,
+            },
+        }
+    }
+    /// What an interruption does to a call; sockets are asked for their timeouts through a copy of the descriptor.
+    pub(crate) fn interruption(&self, nr: i64, args: &[u64; 6]) -> Interruption {
+        classify(nr, args, &|number, sending| {
+            let copy = fd::pidfd_getfd(self.process.pidfd(), number).ok()?;
+            Some(fd::has_socket_timeout(copy.as_fd(), sending).unwrap_or(false))
+        })
+    }
+    fn try_thread(
+        &mut self,
+        tid: u32,
+        maps: &[Mapping],
+        options: &RemoteOptions,
+    ) -> Result<(Session, RemoteReport), TargetError> {
+        let gadgets = self.gadgets(maps)?;
+        let since = Instant::now();
+        self.hold(tid, STOP_TIME)?;
+        match Session::begin(self.process, tid, gadgets, maps, options, since) {
+            Ok(session) => {
+                let report = self.report_of(&session);
+                Ok((session, report))
+            }
+            Err(error) => {
+                self.let_run(tid)?;
+                Err(error)
+            }
+        }
+    }
+    fn report_of(&self, session: &Session) -> RemoteReport {
+        let timeout = session.repair == Repair::Again
+            && session
+                .original
+                .call()
+                .is_some_and(|(nr, args)| self.interruption(nr, &args) == Interruption::EintrTimeout);
+        RemoteReport {
+            tid: session.tid,
+            interrupted: session.repair == Repair::Eintr,
+            restarted_timeout: timeout,
+            ..RemoteReport::default()
+        }
+    }
+    /// A session on a thread that is held already and stays so.
+    pub(crate) fn remote_on_held(
+        &mut self,
+        options: &RemoteOptions,
+    ) -> Result<RemoteCaller<'_, 'p>, TargetError> {
+        let maps = self.process.maps()?;
+        let gadgets = self.gadgets(&maps)?;
+        let mut why = None;
+        for tid in self.threads() {
+            match Session::begin(self.process, tid, gadgets, &maps, options, Instant::now()) {
+                Ok(session) => {
+                    let report = self.report_of(&session);
+                    return Ok(RemoteCaller { batch: self, session: Some(session), release: false, report });
+                }
+                Err(error) => why = Some(error),
+            }
+        }
+        Err(why.unwrap_or_else(|| self.nobody()))
+    }
+}

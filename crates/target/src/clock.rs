@@ -1,0 +1,63 @@
+//! Ticks of the time-stamp counter against CLOCK_MONOTONIC.
+//!
+//! Output: nanoseconds per tick, better the longer a [`TickClock`] lives: both clocks are read together at its birth and at
+//! each question; the pair is read thrice and the one with the shortest gap between the tick reads is taken, so that a
+//! preemption between the two does not count. After a second the error is below a millionth.
+
+use std::time::Instant;
+
+use crate::sys::clock;
+
+/// Measures the tick.
+#[derive(Clone, Copy, Debug)]
+pub struct TickClock {
+    start: (u64, Instant),
+}
+
+fn pair() -> (u64, Instant) {
+    let one = || {
+        let before = clock::ticks();
+        let now = Instant::now();
+        let after = clock::ticks();
+        (after - before, (before + (after - before) / 2, now))
+    };
+    let reads = [one(), one(), one()];
+    reads.into_iter().min_by_key(|read| read.0).map_or_else(|| one().1, |read| read.1)
+}
+
+impl TickClock {
+    /// Starts to measure.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { start: pair() }
+    }
+    /// Nanoseconds per tick so far. Waits until at least 10 ms have passed since the start.
+    #[must_use]
+    pub fn ns_per_tick(&self) -> f64 {
+        let enough = std::time::Duration::from_millis(10);
+        if let Some(rest) = enough.checked_sub(self.start.1.elapsed()) {
+            std::thread::sleep(rest);
+        }
+        let (ticks, now) = pair();
+        now.duration_since(self.start.1).as_nanos() as f64 / (ticks - self.start.0).max(1) as f64
+    }
+    /// The counter now.
+    #[must_use]
+    pub fn ticks() -> u64 {
+        clock::ticks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TickClock;
+
+    #[test]
+    fn a_tick_is_a_fraction_of_a_nanosecond() {
+        let clock = TickClock::start();
+        let first = clock.ns_per_tick();
+        assert!((0.1..2.0).contains(&first), "{first}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!((clock.ns_per_tick() / first - 1.0).abs() < 1e-3);
+    }
+}

@@ -1,0 +1,120 @@
+//! The signal frame that brings a thread back when nobody is left to do it (TGT-1).
+//!
+//! Input: registers, signal mask and vector state to return to; where the frame may lie. Output: bytes, and the stack
+//! pointer to start with. The layout is the kernel's `struct rt_sigframe`, with the XSAVE area behind it, as its own
+//! signal delivery would have made it. Does not: touch the target.
+
+use libc::user_regs_struct;
+
+use crate::gadget::{Gadgets, Restore};
+use crate::sys::cpu;
+
+/// Words that a gadget may pop between its `syscall` and its `ret`.
+pub(crate) const MAX_SKIP: u64 = 12;
+/// Bytes that a leaf function may use below its stack pointer.
+pub(crate) const RED_ZONE: u64 = 128;
+/// Bytes for arguments in memory.
+pub(crate) const ARGUMENT_LEN: u64 = 256;
+const CHAIN_LEN: u64 = (MAX_SKIP + 4) * 8;
+/// pretcode, ucontext, siginfo.
+const FRAME_LEN: u64 = 8 + 304 + 128;
+const UC: usize = 8;
+const MCONTEXT: usize = UC + 40;
+const SIGMASK: usize = UC + 296;
+/// UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.
+const UC_FLAGS: u64 = 7;
+/// No mode of sigaltstack: the kernel refuses it silently, and the thread's alternate stack stays as it is.
+const SS_UNCHANGED: u64 = 3;
+const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
+const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
+const SW_RESERVED: usize = 464;
+const XSAVE_HEADER: usize = 512;
+const XSAVE_MIN: usize = 576;
+/// AMX: its place in a frame exists only for threads that asked for it.
+const XTILE: u64 = 3 << 17;
+
+/// A frame and all around it, ready to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct Frame {
+    /// Where the bytes go; arguments come first.
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
+    /// Stack pointer before a gadget's `syscall`.
+    pub(crate) call_sp: u64,
+    /// Stack pointer before an rt_sigreturn.
+    pub(crate) return_sp: u64,
+}
+
+/// Vector state as a signal frame holds it, or `None` when it is not understood.
+fn signal_xstate(xstate: &[u8]) -> Option<Vec<u8>> {
+    let word = |at: usize| Some(u64::from_le_bytes(xstate.get(at..at + 8)?.try_into().ok()?));
+    let (supported, in_use) = (word(SW_RESERVED)?, word(XSAVE_HEADER)?);
+    let features = supported & (!XTILE | (XTILE & in_use));
+    let len = (2..63).filter(|i| features >> i & 1 == 1).map(cpu::xsave_end).fold(XSAVE_MIN, usize::max);
+    let mut bytes = xstate.get(..len)?.to_vec();
+    let mut software = [0u8; 48];
+    software[..4].copy_from_slice(&FP_XSTATE_MAGIC1.to_le_bytes());
+    software[4..8].copy_from_slice(&(len as u32 + 4).to_le_bytes());
+    software[8..16].copy_from_slice(&features.to_le_bytes());
+    software[16..20].copy_from_slice(&(len as u32).to_le_bytes());
+    bytes[SW_RESERVED..XSAVE_HEADER].copy_from_slice(&software);
+    bytes.extend_from_slice(&FP_XSTATE_MAGIC2.to_le_bytes());
+    Some(bytes)
+}
+
+impl Frame {
+    /// Lays a frame out below `top`.
+    pub(crate) fn new(
+        top: u64,
+        gadgets: &Gadgets,
+        regs: &user_regs_struct,
+        mask: u64,
+        xstate: &[u8],
+    ) -> Option<Self> {
+        let fp = signal_xstate(xstate)?;
+        let fp_at = top.checked_sub(fp.len() as u64)? & !63;
+        let frame_at = (fp_at - FRAME_LEN) & !15;
+        let base = frame_at.checked_sub(CHAIN_LEN + ARGUMENT_LEN)?;
+        let mut bytes = vec![0u8; (fp_at - base) as usize];
+        bytes.extend_from_slice(&fp);
+        let mut frame = Self { base, bytes, call_sp: 0, return_sp: frame_at + 8 };
+        frame.put_context(frame_at, regs, mask, fp_at);
+        frame.put_chain(frame_at, gadgets);
+        Some(frame)
+    }
+    fn put(&mut self, addr: u64, word: u64) {
+        let at = (addr - self.base) as usize;
+        self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    fn put_context(&mut self, frame_at: u64, regs: &user_regs_struct, mask: u64, fp_at: u64) {
+        let r = regs;
+        let at = |off: usize| frame_at + off as u64;
+        self.put(at(UC), UC_FLAGS);
+        self.put(at(UC + 24), SS_UNCHANGED);
+        let segments = r.cs & 0xffff | (r.gs & 0xffff) << 16 | (r.fs & 0xffff) << 32 | (r.ss & 0xffff) << 48;
+        let general = [
+            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx,
+            r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, fp_at,
+        ];
+        for (index, word) in general.into_iter().enumerate() {
+            self.put(at(MCONTEXT + index * 8), word);
+        }
+        self.put(at(SIGMASK), mask);
+    }
+    /// What `ret` finds: rt_sigreturn expects the stack pointer one word above the frame's start.
+    fn put_chain(&mut self, frame_at: u64, gadgets: &Gadgets) {
+        let skip = gadgets.call.skip * 8;
+        match gadgets.restore {
+            Restore::Restorer(restorer) => {
+                self.put(frame_at, restorer);
+                self.call_sp = frame_at - skip;
+            }
+            Restore::PopRax(pop) => {
+                self.put(frame_at - 16, pop);
+                self.put(frame_at - 8, libc::SYS_rt_sigreturn as u64);
+                self.put(frame_at, gadgets.call.addr);
+                self.call_sp = frame_at - 16 - skip;
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The signals that end a session, as something to wait for.
+//!
+//! Input: nothing. Output: which signal came. Invariants: TGT-8 from [`Interrupts::new`] on none of them ends the
+//! tracer before it could detach. Does not: decide what a signal means.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::sys::signals;
+
+/// A signal that asks us to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interrupt {
+    /// Ctrl-C.
+    Int,
+    /// `kill`.
+    Term,
+    /// The terminal is gone.
+    Hangup,
+}
+
+/// SIGINT, SIGTERM and SIGHUP, blocked and waited for. To be made before any other thread is started.
+#[derive(Debug)]
+pub struct Interrupts {
+    fd: OwnedFd,
+}
+
+impl Interrupts {
+    /// Blocks the signals.
+    ///
+    /// # Errors
+    /// When no descriptor can be had.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])? })
+    }
+    /// Waits at most so long for one of them.
+    #[must_use]
+    pub fn wait(&self, at_most: Duration) -> Option<Interrupt> {
+        match signals::next(&self.fd, at_most).ok()? {
+            libc::SIGINT => Some(Interrupt::Int),
+            libc::SIGTERM => Some(Interrupt::Term),
+            libc::SIGHUP => Some(Interrupt::Hangup),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Starting a command so that it can be probed before its first own instruction.
+//!
+//! Input: a command. Output: a child parked at its entry point. Invariants: TGT-9 the command runs under the launcher's
+//! tracing only until it is parked. Does not: probe.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+
+use crate::park::{EntryTrap, Parked, in_own_thread, wait_stop};
+use crate::sys::wait::Stop;
+use crate::sys::{ptrace, spawn};
+
+/// A command that we started.
+#[derive(Debug)]
+pub struct Launched {
+    child: Child,
+}
+
+impl Launched {
+    /// Starts a command and parks it at its program's entry point.
+    ///
+    /// # Errors
+    /// As starting it by itself would fail, or when it ends before its entry point.
+    pub fn start(mut command: Command) -> io::Result<(Self, Parked)> {
+        in_own_thread(move || {
+            let mut child = spawn::traced(&mut command)?;
+            match park(child.id()) {
+                Ok(parked) => Ok((Self { child }, parked)),
+                Err(error) => {
+                    // It is ours alone and not yet itself: end it rather than leave it stopped.
+                    drop(child.kill());
+                    drop(child.wait());
+                    Err(error)
+                }
+            }
+        })
+    }
+    /// Its pid.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
+
+fn park(pid: u32) -> io::Result<Parked> {
+    wait_stop(pid)?;
+    ptrace::set_options(pid, libc::PTRACE_O_EXITKILL)?;
+    let trap = EntryTrap::set(pid)?;
+    if trap.is_there() {
+        return trap.park(pid);
+    }
+    let mut pass = 0;
+    loop {
+        ptrace::cont(pid, pass)?;
+        pass = match wait_stop(pid)? {
+            Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid),
+            Stop::Signal { signal, .. } => signal,
+            _ => 0,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Launched;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_command_is_parked_with_its_libraries_and_runs_on_unharmed() {
+        let mut command = Command::new("/bin/echo");
+        command.arg("hello").stdout(Stdio::piped());
+        let (mut launched, parked) = Launched::start(command).expect("echo starts");
+        assert_eq!(parked.pid(), launched.pid());
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", parked.pid())).expect("it runs");
+        assert!(maps.contains("libc.so"), "libraries are not mapped yet:\n{maps}");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", parked.pid())).expect("it runs");
+        assert!(status.contains("TracerPid:\t0"), "still traced");
+        assert_eq!(launched.try_wait().expect("it is ours"), None);
+        parked.release().expect("it can be let go");
+        let mut said = String::new();
+        let mut out = launched.child.stdout.take().expect("it is piped");
+        std::io::Read::read_to_string(&mut out, &mut said).expect("it is text");
+        assert_eq!(said, "hello\n");
+        assert!(launched.wait().expect("it is ours").success());
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_an_error() {
+        let error = Launched::start(Command::new("/nonexistent/program")).expect_err("there is none");
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+}

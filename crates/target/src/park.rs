@@ -1,0 +1,156 @@
+//! A program held at its entry point without a tracer.
+//!
+//! When a program's first own instruction is about to run, its libraries are mapped and relocated and their
+//! constructors have run: the moment to probe it. But only one tracer can hold a process, and the batch that patches is
+//! another thread. So the program is *parked*: its instruction pointer is set to a two-byte loop (`jmp .`) written into the
+//! unused end of its vdso, where no patch will ever be, and it is let go. It runs there, a thread like any other,
+//! until [`Parked::release`] puts everything back. All stops here are made while it is stopped by ptrace.
+//!
+//! If the tracer dies before the program reaches its entry point, the program dies too (PTRACE_O_EXITKILL for launched
+//! ones); if it dies while the program is parked, the program stays in the loop.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::sys::wait::{self, Stop};
+use crate::sys::{fault, ptrace};
+
+/// `jmp .`
+const LOOP: [u8; 2] = [0xeb, 0xfe];
+const INT3: u8 = 0xcc;
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
+
+/// A process that loops at its entry point.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Parked {
+    pid: u32,
+    entry: u64,
+    at: u64,
+    /// What the loop overwrote.
+    saved: [u8; 2],
+}
+
+impl Parked {
+    /// Its pid.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
+    }
+    /// Where it will go on.
+    #[must_use]
+    pub const fn entry(&self) -> u64 {
+        self.entry
+    }
+    /// Stops it, puts it back to its entry point; it is held by the calling thread afterwards.
+    pub(crate) fn seize(&self) -> io::Result<()> {
+        ptrace::seize(self.pid)?;
+        ptrace::interrupt(self.pid)?;
+        wait_stop(self.pid)?;
+        let mut regs = ptrace::regs(self.pid)?;
+        if regs.rip == self.at {
+            regs.rip = self.entry;
+            ptrace::set_regs(self.pid, &regs)?;
+        }
+        write(&memory(self.pid)?, self.at, &self.saved)
+    }
+    /// Lets it run its program.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn release(self) -> io::Result<()> {
+        let work = move || {
+            self.seize()?;
+            ptrace::detach(self.pid)
+        };
+        in_own_thread(work)
+    }
+}
+
+/// Runs what must be done by one thread, such as all ptrace requests to a tracee.
+pub(crate) fn in_own_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let thread = std::thread::Builder::new().name("trapline-launch".into()).spawn(work)?;
+    thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
+}
+
+/// The breakpoint that waits for a program at its entry point.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryTrap {
+    entry: u64,
+    /// The byte under the int3; `None` when the program is there already.
+    under: Option<u8>,
+}
+
+impl EntryTrap {
+    /// Sets the trap in a process that is stopped at its exec.
+    pub(crate) fn set(pid: u32) -> io::Result<Self> {
+        let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
+        let entry = auxv_word(&auxv, AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
+        if auxv_word(&auxv, AT_BASE).unwrap_or(0) == 0 {
+            return Ok(Self { entry, under: None });
+        }
+        let memory = memory(pid)?;
+        let mut under = [0u8];
+        memory.read_exact_at(&mut under, entry)?;
+        write(&memory, entry, &[INT3])?;
+        Ok(Self { entry, under: Some(under[0]) })
+    }
+    /// Whether the program is at its entry point already (it has no interpreter).
+    pub(crate) const fn is_there(self) -> bool {
+        self.under.is_none()
+    }
+    /// Parks the process, which is stopped by this trap, and lets it go.
+    pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
+        let memory = memory(pid)?;
+        if let Some(under) = self.under {
+            write(&memory, self.entry, &[under])?;
+        }
+        let at = end_of_vdso(pid, &memory).unwrap_or(self.entry);
+        let mut saved = [0u8; 2];
+        memory.read_exact_at(&mut saved, at)?;
+        write(&memory, at, &LOOP)?;
+        let mut regs = ptrace::regs(pid)?;
+        regs.rip = at;
+        ptrace::set_regs(pid, &regs)?;
+        ptrace::detach(pid)?;
+        Ok(Parked { pid, entry: self.entry, at, saved })
+    }
+    /// Whether a signal stop is this trap.
+    pub(crate) fn is_hit(self, pid: u32, signal: i32) -> bool {
+        signal == libc::SIGTRAP && ptrace::regs(pid).is_ok_and(|regs| regs.rip == self.entry + 1)
+    }
+}
+
+/// Two zero bytes at the vdso's end.
+fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
+    let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
+    let mut bytes = [1u8; 2];
+    memory.read_exact_at(&mut bytes, end - 2).ok()?;
+    (bytes == [0, 0]).then_some(end - 2)
+}
+
+fn auxv_word(auxv: &[u8], key: u64) -> Option<u64> {
+    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).ok();
+    auxv.chunks_exact(16).find(|pair| word(&pair[..8]) == Some(key)).and_then(|pair| word(&pair[8..]))
+}
+
+fn memory(pid: u32) -> io::Result<File> {
+    File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))
+}
+
+fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+    fault::point(|| memory.write_all_at(bytes, at))
+}
+
+/// Waits for the next stop of a tracee, and takes it.
+pub(crate) fn wait_stop(pid: u32) -> io::Result<Stop> {
+    let gone = || io::Error::other("it ended");
+    let stop = wait::peek_blocking(pid)?.ok_or_else(gone)?;
+    if matches!(stop, Stop::Exit { .. }) {
+        return Err(gone());
+    }
+    wait::take(pid)?.ok_or_else(gone)
+}

@@ -1,0 +1,131 @@
+//! Why a process may not be traced, and what to do about it.
+//!
+//! Input: a pid, and what the kernel said. Output: the one obstacle that stands in the way. The kernel says only EPERM,
+//! so its checks are made again here in its own order: user ids, dumpable, capabilities, user namespace, YAMA.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use crate::error::TargetError;
+use crate::process::gone_or;
+use crate::status::ThreadStatus;
+use crate::sys::fd;
+
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+const EM_X86_64: u16 = 62;
+
+/// Refuses what is no traceable process at all.
+pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
+    let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
+    let status = ThreadStatus::parse(&String::from_utf8_lossy(&text));
+    if status.tgid != pid {
+        return Err(TargetError::IsThread { tid: pid, pid: status.tgid });
+    }
+    if matches!(status.state, 'Z' | 'X') {
+        return Err(TargetError::Zombie { pid, parent: status.ppid });
+    }
+    if !status.has_memory {
+        return Err(TargetError::KernelThread { pid, comm: status.comm });
+    }
+    Ok(status)
+}
+
+/// Refuses programs of another class or machine.
+pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
+    use std::io::Read;
+    let mut head = [0u8; 20];
+    let mut file = fs::File::open(format!("/proc/{pid}/exe")).map_err(|e| gone_or(pid, "open its program", e))?;
+    file.read_exact(&mut head).map_err(|e| gone_or(pid, "read its program", e))?;
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    let what = match (head[4], machine) {
+        (2, EM_X86_64) => return Ok(()),
+        (1, EM_X86_64) => "32-bit (x32)".to_owned(),
+        (1, _) => "32-bit".to_owned(),
+        _ => format!("foreign (ELF machine {machine})"),
+    };
+    Err(TargetError::WrongClass { pid, what })
+}
+
+/// Another tracer is there.
+pub(crate) fn traced(pid: u32, tracer: u32) -> TargetError {
+    let comm = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+    TargetError::AlreadyTraced { pid, tracer, comm: comm.trim().to_owned() }
+}
+
+/// Turns a refusal of the kernel's into its reason.
+pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> TargetError {
+    if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
+        return gone_or(pid, "open its memory", error);
+    }
+    if status.tracer != 0 {
+        return traced(pid, status.tracer);
+    }
+    let (obstacle, remedy) = obstacle(pid, status);
+    TargetError::Denied { pid, obstacle, remedy: remedy.to_owned() }
+}
+
+fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
+    const AS_ROOT: &str = "run trapline as root (it needs CAP_SYS_PTRACE)";
+    const AS_USER: &str = "run trapline as that user or as root (CAP_SYS_PTRACE)";
+    let own = fs::read_to_string("/proc/self/status").map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
+    let capable = own.cap_eff & CAP_SYS_PTRACE != 0;
+    let (uid, gid) = fd::whoami();
+    if capable {
+        return match other_namespace(pid) {
+            Some(true) => (
+                "it lives in another user namespace, where our CAP_SYS_PTRACE counts for nothing".into(),
+                "run trapline in that namespace or in its parent",
+            ),
+            _ => lsm(),
+        };
+    }
+    if theirs.uids[..3].iter().any(|&id| id != uid) {
+        let ids = theirs.uids;
+        return (format!("it runs as uid {} (effective {}, saved {}), we are uid {uid}", ids[0], ids[1], ids[2]), AS_USER);
+    }
+    if theirs.gids[..3].iter().any(|&id| id != gid) {
+        let ids = theirs.gids;
+        return (format!("it runs as gid {} (effective {}, saved {}), we are gid {gid}", ids[0], ids[1], ids[2]), AS_USER);
+    }
+    // The kernel gives /proc/PID to root when the process is not dumpable.
+    if uid != 0 && fs::metadata(format!("/proc/{pid}")).is_ok_and(|m| m.uid() == 0) {
+        return (
+            "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)".into(),
+            AS_ROOT,
+        );
+    }
+    if theirs.cap_prm & !own.cap_prm != 0 {
+        return ("it has capabilities that we lack, and we lack CAP_SYS_PTRACE".into(), AS_ROOT);
+    }
+    yama().unwrap_or_else(lsm)
+}
+
+fn yama() -> Option<(String, &'static str)> {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+    let scope: u32 = scope.trim().parse().ok()?;
+    let remedy = match scope {
+        0 => return None,
+        1 => "start the program with `trapline … -- CMD`, run as root, or `sysctl kernel.yama.ptrace_scope=0`",
+        2 => "run trapline as root (CAP_SYS_PTRACE), or `sysctl kernel.yama.ptrace_scope=0`",
+        _ => "tracing is off until the next boot with another kernel.yama.ptrace_scope",
+    };
+    let meaning = match scope {
+        1 => "only descendants may be traced",
+        2 => "only CAP_SYS_PTRACE may trace",
+        _ => "nobody may trace",
+    };
+    Some((format!("YAMA's kernel.yama.ptrace_scope is {scope}: {meaning}"), remedy))
+}
+
+fn lsm() -> (String, &'static str) {
+    let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
+    let named = if modules.is_empty() { "a security module".to_owned() } else { format!("a security module ({modules})") };
+    (format!("{named} forbids it"), "look for its denial in the kernel log or audit log")
+}
+
+/// Whether it lives in another user namespace; `None` when we may not know.
+fn other_namespace(pid: u32) -> Option<bool> {
+    let own = fs::read_link("/proc/self/ns/user").ok()?;
+    fs::read_link(format!("/proc/{pid}/ns/user")).ok().map(|theirs| theirs != own)
+}

@@ -1,0 +1,305 @@
+//! Stops are looked at, answered, and only then forgotten (TGT-2).
+//!
+//! Input: whatever waits. Output: threads that run on, and events. A signal's stop is never reaped: its thread is
+//! continued from where it stands, so that the kernel still delivers the signal if we die before. A stop that is to be
+//! held is reaped, for it would hide all others; nothing is lost with it.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::batch::{Batch, Event, Served};
+use crate::error::TargetError;
+use crate::gadget::Gadgets;
+use crate::remote::RemoteOptions;
+use crate::session::Session;
+use crate::status::ThreadStatus;
+use crate::sys::wait::{self, Stop};
+use crate::sys::{fd, ptrace};
+
+/// Maps the address of a trapping byte to where its thread goes on.
+pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
+
+const SI_KERNEL: i32 = 0x80;
+const ILL_ILLOPN: i32 = 2;
+
+/// Nothing left to do for a thread that was killed meanwhile: its exit follows.
+fn unless_killed(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
+    }
+}
+
+impl Batch<'_> {
+    /// Serves all stops that wait, without blocking. `guard` maps the address of a trapping byte to where its thread
+    /// goes on.
+    ///
+    /// # Errors
+    /// [`TargetError::Gone`] when the process has ended or executed another program.
+    pub fn serve(&mut self, guard: Guard<'_>) -> Result<Served, TargetError> {
+        let mut served = Served::default();
+        while let Some(stop) = self.next_stop()? {
+            self.answer(stop, guard, &mut served)
+                .map_err(|e| TargetError::system(stop.tid(), "answer a stopped thread", e))?;
+        }
+        self.report.guards += u64::from(served.guards);
+        self.report.signals += u64::from(served.signals);
+        self.check_gone()?;
+        Ok(served)
+    }
+    /// Serves until `until` is true or `at_most` is over; says whether it became true. It is asked after each round of
+    /// stops and at least every millisecond.
+    ///
+    /// # Errors
+    /// As [`Self::serve`].
+    pub fn serve_until(
+        &mut self,
+        guard: Guard<'_>,
+        at_most: Duration,
+        until: &mut dyn FnMut(&Self) -> bool,
+    ) -> Result<bool, TargetError> {
+        let start = Instant::now();
+        loop {
+            self.serve(guard)?;
+            if until(self) {
+                return Ok(true);
+            }
+            let passed = start.elapsed();
+            if passed >= at_most {
+                return Ok(false);
+            }
+            pause(passed);
+        }
+    }
+    fn next_stop(&self) -> Result<Option<Stop>, TargetError> {
+        if let Some(zombie) = self.unreaped {
+            // It would be seen for ever; look at the others one by one.
+            let others = self.tracees.iter().filter(|&(&tid, t)| tid != zombie && t.held.is_none());
+            return Ok(others.filter_map(|(&tid, _)| wait::peek(tid).ok().flatten()).next());
+        }
+        match wait::peek_any() {
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+            other => other.map_err(|e| TargetError::system(self.process.pid(), "wait for a thread", e)),
+        }
+    }
+    fn answer(&mut self, stop: Stop, guard: Guard<'_>, served: &mut Served) -> io::Result<()> {
+        let tid = stop.tid();
+        match stop {
+            Stop::Signal { signal, .. } => {
+                if self.serve_guard(tid, signal, guard)? {
+                    served.guards += 1;
+                } else {
+                    served.signals += 1;
+                    unless_killed(ptrace::cont(tid, signal))?;
+                }
+            }
+            Stop::Event { event: ptrace::EVENT_STOP, signal, .. } => self.answer_stop(tid, signal)?,
+            Stop::Event { event, .. } => {
+                served.threads += u32::from(self.answer_event(tid, event)?);
+                unless_killed(ptrace::cont(tid, 0))?;
+            }
+            Stop::Call { .. } => unless_killed(ptrace::cont(tid, 0))?,
+            Stop::Exit { status, .. } => self.answer_exit(tid, status)?,
+        }
+        Ok(())
+    }
+    /// An interrupt of ours, a first stop, or a group-stop.
+    fn answer_stop(&mut self, tid: u32, signal: i32) -> io::Result<()> {
+        let group = signal != libc::SIGTRAP;
+        let known = self.tracees.contains_key(&tid);
+        let tgid = if known { 0 } else { self.tgid_of(tid) };
+        let main = self.process.pid();
+        let hold_children = self.options.hold_children;
+        let tracee = self.adopt(tid, tgid);
+        let unborn = tracee.tgid != main && !known;
+        if tracee.wanted || unborn && hold_children {
+            tracee.held = Some(group);
+            wait::take(tid)?;
+            return Ok(());
+        }
+        unless_killed(if group { ptrace::listen(tid) } else { ptrace::cont(tid, 0) })
+    }
+    fn tgid_of(&self, tid: u32) -> u32 {
+        self.process.thread_status(tid).map_or_else(
+            |_| {
+                let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+                ThreadStatus::parse(&text).tgid
+            },
+            |status| status.tgid,
+        )
+    }
+    /// Says whether a thread was born.
+    fn answer_event(&mut self, tid: u32, event: i32) -> io::Result<bool> {
+        let tgid = self.tracees.get(&tid).map_or(tid, |t| t.tgid);
+        match event {
+            libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
+                let child = ptrace::event_message(tid)? as u32;
+                let child_tgid = self.tgid_of(child);
+                if child_tgid == tgid {
+                    self.adopt(child, tgid);
+                    return Ok(true);
+                }
+                let vfork = event == libc::PTRACE_EVENT_VFORK;
+                self.answer_birth(tgid, child, vfork)?;
+            }
+            libc::PTRACE_EVENT_EXEC => {
+                let pid = tgid;
+                self.events.push(Event::Exec { pid });
+                self.tracees.retain(|&t, tracee| tracee.tgid != pid || t == pid);
+                if pid == self.process.pid() {
+                    self.gone = Some("it executed another program");
+                }
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+    fn answer_birth(&mut self, parent: u32, child: u32, vfork: bool) -> io::Result<()> {
+        let shares_memory = fd::same_memory(parent, child).unwrap_or(vfork);
+        let hold = self.options.hold_children && !shares_memory;
+        self.events.push(Event::Forked { parent, child, shares_memory });
+        let tracee = self.adopt(child, child);
+        tracee.wanted = hold;
+        if !hold && tracee.held.take().is_some() {
+            unless_killed(ptrace::cont(child, 0))?;
+        }
+        Ok(())
+    }
+    fn answer_exit(&mut self, tid: u32, status: i32) -> io::Result<()> {
+        let known = self.tracees.remove(&tid);
+        let leader = known.is_none_or(|t| t.tgid == tid) && (known.is_some() || tid == self.process.pid());
+        if leader {
+            self.events.push(Event::Exited { pid: tid, status });
+        }
+        if tid == self.process.pid() {
+            self.gone = Some("it ended");
+        }
+        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+        if leader && ThreadStatus::parse(&text).ppid == std::process::id() {
+            self.unreaped = Some(tid);
+            return Ok(());
+        }
+        wait::take(tid).map(drop)
+    }
+    /// A trap in a guarded place: its thread is sent on, and the signal never happened.
+    fn serve_guard(&mut self, tid: u32, signal: i32, guard: Guard<'_>) -> io::Result<bool> {
+        let back = match signal {
+            libc::SIGTRAP => 1,
+            libc::SIGILL => 0,
+            _ => return Ok(false),
+        };
+        let (Ok((_, code)), Ok(mut regs)) = (ptrace::signal_info(tid), ptrace::regs(tid)) else { return Ok(false) };
+        if !matches!((signal, code), (libc::SIGTRAP, SI_KERNEL) | (libc::SIGILL, ILL_ILLOPN)) {
+            return Ok(false);
+        }
+        let Some(resume) = guard(regs.rip - back) else { return Ok(false) };
+        regs.rip = resume;
+        // First the pc: should we die now, the signal's handler finds a pc that needs no help.
+        unless_killed(ptrace::set_regs(tid, &regs))?;
+        if signal == libc::SIGTRAP && self.trap_was_reset() {
+            self.put_trap_back(tid);
+        }
+        unless_killed(ptrace::cont(tid, 0))?;
+        Ok(true)
+    }
+    fn trap_was_reset(&self) -> bool {
+        self.trap_handler.is_some_and(|h| h.handler > 1)
+            && self.process.status().is_ok_and(|status| !ThreadStatus::has(status.caught, libc::SIGTRAP))
+    }
+    /// The kernel forces a trap through where it is blocked: action reset, signal unblocked. Undo both, by a call of the
+    /// thread itself. When that cannot be done the thread still goes on rightly, only the action stays reset.
+    fn put_trap_back(&mut self, tid: u32) {
+        let Some(handler) = self.trap_handler else { return };
+        let Ok(maps) = self.process.maps() else { return };
+        let Ok(gadgets) = self.gadgets(&maps) else { return };
+        let begin = Instant::now();
+        let options = RemoteOptions::default();
+        let Ok(mut session) = Session::begin(self.process, tid, gadgets, &maps, &options, begin) else { return };
+        *session.restored_mut().1 |= 1 << (libc::SIGTRAP - 1);
+        let set = |session: &mut Session| -> Result<bool, TargetError> {
+            let at = session.argument(self.process, &handler.to_bytes())?;
+            let args = [libc::SIGTRAP as u64, at.0, 0, 8, 0, 0];
+            Ok(session.call(self.process, libc::SYS_rt_sigaction, args)?.is_ok())
+        };
+        let done = set(&mut session).unwrap_or(false);
+        if session.end(self.process).is_ok() && done {
+            self.report.dispositions_restored += 1;
+        }
+        self.report.longest_stop = self.report.longest_stop.max(begin.elapsed());
+    }
+    /// Gadgets that are still what they were.
+    pub(crate) fn gadgets(&mut self, maps: &[crate::Mapping]) -> Result<Gadgets, TargetError> {
+        if let Some(found) = self.gadgets.filter(|found| found.hold(self.process)) {
+            return Ok(found);
+        }
+        let found = Gadgets::find(self.process, maps)?;
+        self.gadgets = Some(found);
+        Ok(found)
+    }
+    /// Orders one thread to stop and answers what it stops for until it has. A trap of its own is left waiting for
+    /// [`Self::serve`], who knows the guards; such a thread does not stop now.
+    pub(crate) fn hold(&mut self, tid: u32, at_most: Duration) -> Result<(), TargetError> {
+        let fail = |e| TargetError::system(tid, "stop a thread", e);
+        if self.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        ptrace::interrupt(tid).map_err(fail)?;
+        while start.elapsed() < at_most {
+            match wait::peek(tid).map_err(fail)? {
+                Some(Stop::Event { event: ptrace::EVENT_STOP, signal, .. }) => {
+                    wait::take(tid).map_err(fail)?;
+                    self.adopt(tid, self.process.pid()).held = Some(signal != libc::SIGTRAP);
+                    return Ok(());
+                }
+                Some(stop) if is_trap(stop) => break,
+                Some(stop) => self.answer(stop, &|_| None, &mut Served::default()).map_err(fail)?,
+                None => pause(start.elapsed()),
+            }
+            self.check_gone()?;
+        }
+        let state = self.process.thread_status(tid)?.state;
+        let waited_ms = start.elapsed().as_millis() as u64;
+        Err(TargetError::NoStop { pid: self.process.pid(), tid, waited_ms, state })
+    }
+    /// Answers all that waits but traps, for a caller who does not know the guards.
+    pub(crate) fn serve_untrapped(&mut self) -> Result<(), TargetError> {
+        let tids: Vec<u32> = self.tracees.iter().filter(|(_, t)| t.held.is_none()).map(|(&tid, _)| tid).collect();
+        for tid in tids {
+            if let Ok(Some(stop)) = wait::peek(tid)
+                && !is_trap(stop)
+            {
+                self.answer(stop, &|_| None, &mut Served::default())
+                    .map_err(|e| TargetError::system(tid, "answer a stopped thread", e))?;
+            }
+        }
+        self.check_gone()
+    }
+    /// Lets a held thread run on, or lie on in its group-stop.
+    pub(crate) fn let_run(&mut self, tid: u32) -> Result<(), TargetError> {
+        let Some(tracee) = self.tracees.get_mut(&tid) else { return Ok(()) };
+        let group = tracee.held.take();
+        tracee.wanted = false;
+        let run = || {
+            if group == Some(true) {
+                // It comes to a stop again at once, which serve answers with LISTEN.
+                ptrace::interrupt(tid)?;
+            }
+            ptrace::cont(tid, 0)
+        };
+        unless_killed(run()).map_err(|e| TargetError::system(tid, "let a thread run", e))
+    }
+}
+
+const fn is_trap(stop: Stop) -> bool {
+    matches!(stop, Stop::Signal { signal: libc::SIGTRAP | libc::SIGILL, .. })
+}
+
+/// Waits for others a little: at first only by giving way, later by naps.
+pub(crate) fn pause(passed: Duration) {
+    if passed < Duration::from_millis(1) {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

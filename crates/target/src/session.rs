@@ -1,0 +1,262 @@
+//! One stopped thread that makes calls for us, and the way back (TGT-1).
+//!
+//! Input: a thread in a ptrace-stop. Output: results of calls; then its old registers, mask and call. Invariants: from
+//! the first changed register on, the thread's registers lead to rt_sigreturn of a frame that holds its old state, so
+//! that it restores itself when the tracer dies; its signal mask is changed only inside that span.
+//! Does not: choose the thread, or let it run at the end.
+
+use std::io;
+use std::time::Instant;
+
+use trapline_record::RemoteAddr;
+
+use crate::error::TargetError;
+use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
+use crate::gadget::Gadgets;
+use crate::maps::Mapping;
+use crate::process::Process;
+use crate::regs::{Regs, Repair};
+use crate::remote::{RemoteOptions, Rseq};
+use crate::status::{Seccomp, ThreadStatus};
+use crate::sys::ptrace;
+use crate::sys::wait::{self, Stop};
+
+const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// A session of calls.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) tid: u32,
+    pub(crate) original: Regs,
+    restored: Regs,
+    pub(crate) repair: Repair,
+    mask: u64,
+    frame: Frame,
+    gadgets: Gadgets,
+    scratch: Option<Vec<u8>>,
+    seccomp_suspended: bool,
+    pub(crate) calls: u32,
+    pub(crate) since: Instant,
+    synced: bool,
+}
+
+/// A failed ptrace request: the thread is gone, or the request was wrong.
+fn failed(process: &Process, what: &str, error: io::Error) -> TargetError {
+    match error.raw_os_error() {
+        Some(libc::ESRCH | libc::ECHILD) => process.gone("the thread that made our calls was killed"),
+        _ => TargetError::system(process.pid(), what, error),
+    }
+}
+
+/// Whether an EINTR may be undone: `syscall` stands before the pc, and no deliverable signal waits.
+pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64) -> bool {
+    let mut before = [0u8; 2];
+    let at_syscall = process.read(RemoteAddr(regs.pc() - 2), &mut before).is_ok() && before == SYSCALL;
+    at_syscall
+        && process.thread_status(tid).is_ok_and(|status| (status.pending | status.shared_pending) & !mask == 0)
+}
+
+/// A thread's rseq area.
+pub(crate) fn rseq(tid: u32, regs: &Regs) -> io::Result<Option<Rseq>> {
+    let (addr, len, signature) = ptrace::rseq(tid)?;
+    let offset = addr.wrapping_sub(regs.thread_pointer()).cast_signed() as i32;
+    Ok((addr != 0).then_some(Rseq { addr: RemoteAddr(addr), offset, len, signature }))
+}
+
+/// Moves a thread that stands in an rseq critical section to its abort handler, where the kernel would send it.
+fn leave_critical_section(process: &Process, tid: u32, regs: &mut Regs) {
+    const RSEQ_CS: u64 = 8;
+    let Ok(Some(area)) = rseq(tid, regs) else { return };
+    let Ok(descriptor) = process.read_u64(area.addr + RSEQ_CS) else { return };
+    if descriptor == 0 {
+        return;
+    }
+    let word = |index: u64| process.read_u64(RemoteAddr(descriptor) + index * 8);
+    if let (Ok(start), Ok(len), Ok(abort)) = (word(1), word(2), word(3))
+        && regs.pc().wrapping_sub(start) < len
+    {
+        regs.set_pc(abort);
+    }
+}
+
+impl Session {
+    /// Prepares a stopped thread. When this fails nothing of it was changed.
+    pub(crate) fn begin(
+        process: &Process,
+        tid: u32,
+        gadgets: Gadgets,
+        maps: &[Mapping],
+        options: &RemoteOptions,
+        since: Instant,
+    ) -> Result<Self, TargetError> {
+        let fail = |what: &str, error| failed(process, what, error);
+        let mut original = Regs(ptrace::regs(tid).map_err(|e| fail("read a thread's registers", e))?);
+        let mask = ptrace::signal_mask(tid).map_err(|e| fail("read a thread's signal mask", e))?;
+        leave_critical_section(process, tid, &mut original);
+        let redo = original.shows_eintr() && may_redo_eintr(process, tid, &original, mask);
+        let (restored, repair) = original.repaired(redo);
+        let xstate = ptrace::xstate(tid).map_err(|e| fail("read a thread's vector state", e))?;
+        let status = process.thread_status(tid)?;
+        check_thread(process, &status)?;
+        let top = options.scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
+        let back = original.repaired_for_sigreturn(redo);
+        let no_frame = || TargetError::NoCaller { pid: process.pid(), why: "its vector state is not understood".into() };
+        let frame = Frame::new(top, &gadgets, &back.0, mask, &xstate).ok_or_else(no_frame)?;
+        check_room(process, maps, &frame, options)?;
+        let seccomp_suspended = suspend_seccomp(process, &status, options)?;
+        let mut session = Self {
+            tid, original, restored, repair, mask, frame, gadgets, scratch: None, seccomp_suspended,
+            calls: 0, since, synced: false,
+        };
+        if options.scratch.is_some() {
+            let mut old = vec![0; session.frame.bytes.len()];
+            process.read(RemoteAddr(session.frame.base), &mut old)?;
+            session.scratch = Some(old);
+        }
+        session.enter(process)?;
+        Ok(session)
+    }
+    fn enter(&self, process: &Process) -> Result<(), TargetError> {
+        process.write_text(RemoteAddr(self.frame.base), &self.frame.bytes)?;
+        self.set_call(self.frame.return_sp, libc::SYS_rt_sigreturn, [0; 6])
+            .map_err(|e| failed(process, "set a thread's registers", e))?;
+        ptrace::set_signal_mask(self.tid, u64::MAX).map_err(|e| failed(process, "block a thread's signals", e))
+    }
+    fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
+        let mut regs = self.original.0;
+        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+        regs.rip = self.gadgets.call.addr;
+        regs.rsp = sp;
+        regs.rax = nr as u64;
+        regs.orig_rax = u64::MAX;
+        ptrace::set_regs(self.tid, &regs)
+    }
+    /// Runs to the next system-call stop.
+    fn advance(&self) -> io::Result<()> {
+        loop {
+            ptrace::to_call(self.tid)?;
+            match wait::peek_blocking(self.tid)? {
+                Some(Stop::Call { .. }) => {
+                    wait::take(self.tid)?;
+                    return Ok(());
+                }
+                Some(Stop::Event { .. }) => {
+                    wait::take(self.tid)?;
+                }
+                // A signal can be none but a forced one: our own doing. It is not let through.
+                Some(Stop::Signal { signal, .. }) => {
+                    wait::take(self.tid)?;
+                    return Err(io::Error::other(format!("the call raised signal {signal}")));
+                }
+                _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
+        }
+    }
+    /// Makes a call; the inner error is the call's own.
+    pub(crate) fn call(
+        &mut self,
+        process: &Process,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<Result<u64, io::Error>, TargetError> {
+        if !self.gadgets.hold(process) {
+            return Err(TargetError::NoCaller {
+                pid: process.pid(),
+                why: "the code that its calls go through was changed meanwhile".into(),
+            });
+        }
+        let run = || -> io::Result<u64> {
+            self.set_call(self.frame.call_sp, nr, args)?;
+            self.advance()?;
+            self.advance()?;
+            Ok(ptrace::regs(self.tid)?.rax)
+        };
+        let value = run().map_err(|e| failed(process, "run a call in it", e))?;
+        self.calls += 1;
+        let is_error = (-4095..0).contains(&value.cast_signed());
+        Ok(if is_error { Err(io::Error::from_raw_os_error(-(value.cast_signed() as i32))) } else { Ok(value) })
+    }
+    /// Puts bytes where a call finds them.
+    pub(crate) fn argument(&self, process: &Process, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
+        let at = RemoteAddr(self.frame.base);
+        if bytes.len() as u64 > ARGUMENT_LEN {
+            let source = io::Error::from_raw_os_error(libc::E2BIG);
+            return Err(TargetError::Memory { pid: process.pid(), what: "write", addr: at, len: bytes.len(), source });
+        }
+        process.write_text(at, bytes)?;
+        Ok(at)
+    }
+    pub(crate) fn rseq(&self, process: &Process) -> Result<Option<Rseq>, TargetError> {
+        rseq(self.tid, &self.original).map_err(|e| failed(process, "ask for a thread's rseq area", e))
+    }
+    /// Whether membarrier was registered in this session; marks it so.
+    pub(crate) const fn mark_synced(&mut self) -> bool {
+        std::mem::replace(&mut self.synced, true)
+    }
+    /// Gives the thread its own registers and mask back. It stays stopped.
+    pub(crate) fn end(&self, process: &Process) -> Result<(), TargetError> {
+        let fail = |e| failed(process, "give a thread its registers back", e);
+        if self.seccomp_suspended {
+            ptrace::set_options(self.tid, ptrace::OPTIONS).map_err(fail)?;
+        }
+        ptrace::set_signal_mask(self.tid, self.mask).map_err(fail)?;
+        ptrace::set_regs(self.tid, &self.restored.0).map_err(fail)?;
+        self.scratch.as_ref().map_or(Ok(()), |old| process.write_text(RemoteAddr(self.frame.base), old))
+    }
+    /// Changes what the thread goes on with, for a caller that knows better.
+    pub(crate) const fn restored_mut(&mut self) -> (&mut Regs, &mut u64) {
+        (&mut self.restored, &mut self.mask)
+    }
+}
+
+fn check_thread(process: &Process, status: &ThreadStatus) -> Result<(), TargetError> {
+    let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
+    match status {
+        s if s.shadow_stack => refuse("it runs under a shadow stack, which forbids the way our calls return"),
+        s if s.seccomp == Seccomp::Strict => refuse("it is in seccomp strict mode, which kills it for any call of ours"),
+        _ => Ok(()),
+    }
+}
+
+fn check_room(
+    process: &Process,
+    maps: &[Mapping],
+    frame: &Frame,
+    options: &RemoteOptions,
+) -> Result<(), TargetError> {
+    let (base, end) = (RemoteAddr(frame.base), RemoteAddr(frame.base + frame.bytes.len() as u64));
+    let fits = |m: &&Mapping| {
+        m.perms.read && m.end >= end && (m.start <= base || m.path == "[stack]") && m.contains(RemoteAddr(end.0 - 1))
+    };
+    let found = maps.iter().find(fits).is_some_and(|m| options.scratch.is_some() || m.perms.write);
+    let in_scratch = options.scratch.is_none_or(|at| at <= base);
+    if found && in_scratch {
+        return Ok(());
+    }
+    let why = format!("its stack has no room for a frame of {} bytes below {end}", frame.bytes.len());
+    Err(TargetError::NoCaller { pid: process.pid(), why })
+}
+
+/// Lets our calls pass a seccomp filter. One that we may not suspend might kill the process, and cannot be read either.
+fn suspend_seccomp(
+    process: &Process,
+    status: &ThreadStatus,
+    options: &RemoteOptions,
+) -> Result<bool, TargetError> {
+    if status.seccomp != Seccomp::Filter {
+        return Ok(false);
+    }
+    if ptrace::set_options(status.tid, ptrace::OPTIONS | PTRACE_O_SUSPEND_SECCOMP).is_ok() {
+        return Ok(true);
+    }
+    if options.risk_seccomp {
+        return Ok(false);
+    }
+    Err(TargetError::NoCaller {
+        pid: process.pid(),
+        why: "it runs under a seccomp filter that may kill it for our calls, and we may not suspend the filter; run \
+              trapline as root (CAP_SYS_ADMIN, in a kernel with CONFIG_CHECKPOINT_RESTORE)"
+            .into(),
+    })
+}

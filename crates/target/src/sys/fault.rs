@@ -1,0 +1,46 @@
+//! A test hook: `TRAPLINE_FAULT=before:N` or `after:N` in the environment makes the tracer kill itself at the Nth
+//! request that reaches a target (ptrace requests and writes to /proc/PID/mem), to show that a target survives it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Fault {
+    before: bool,
+    number: u64,
+}
+
+fn fault() -> Option<&'static Fault> {
+    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
+    FAULT
+        .get_or_init(|| {
+            let text = std::env::var("TRAPLINE_FAULT").ok()?;
+            let (side, number) = text.split_once(':')?;
+            Some(Fault { before: side == "before", number: number.parse().ok()? })
+        })
+        .as_ref()
+}
+
+fn die() -> ! {
+    // SAFETY: kill and pause take plain numbers; SIGKILL to ourselves ends the process here.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+        loop {
+            libc::pause();
+        }
+    }
+}
+
+/// Runs one request, with a fault point before and after it.
+pub(crate) fn point<T>(request: impl FnOnce() -> T) -> T {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let Some(fault) = fault() else { return request() };
+    let hit = COUNT.fetch_add(1, Ordering::Relaxed) + 1 == fault.number;
+    if hit && fault.before {
+        die();
+    }
+    let result = request();
+    if hit {
+        die();
+    }
+    result
+}

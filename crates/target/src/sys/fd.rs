@@ -1,0 +1,55 @@
+//! Descriptors across processes.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+fn owned(result: i64) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the call that made `result` succeeded and returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+/// A copy of another process's descriptor.
+pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers; `pidfd` is open while borrowed.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
+}
+
+/// Whether two processes share their address space; `None` when the kernel cannot say.
+pub(crate) fn same_memory(a: u32, b: u32) -> Option<bool> {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: plain numbers.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) };
+    (order >= 0).then_some(order == 0)
+}
+
+/// Whether a socket has a timeout for receiving (or sending); `None` when it is not a socket.
+pub(crate) fn has_socket_timeout(socket: BorrowedFd<'_>, sending: bool) -> Option<bool> {
+    let name = if sending { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
+    let mut value = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` and `len` are live, and `len` is the size of `value`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
+    };
+    (result == 0).then_some(value.tv_sec != 0 || value.tv_usec != 0)
+}
+
+/// Gives a range of a file's pages back.
+pub(crate) fn punch(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), mode, off as i64, len as i64) })).map(drop)
+}
+
+/// Our effective user and group.
+pub(crate) fn whoami() -> (u32, u32) {
+    // SAFETY: these calls take nothing and cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}

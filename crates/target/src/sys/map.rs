@@ -1,0 +1,64 @@
+//! A shared file mapped here, as words and as bytes.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+/// A read-write shared mapping.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to no thread; its words are reached as atomics, its bytes by volatile copies.
+unsafe impl Send for Map {}
+// SAFETY: as for Send.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps the first `len` bytes. The file must be at least that long, and stay so.
+    pub(crate) fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is open while borrowed.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(base.cast()).map(|base| Self { base, len }).ok_or_else(|| io::Error::other("mapped at 0"))
+    }
+    /// Its words.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, lives as long as `self`, and AtomicU64 has any bit pattern.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.len / 8) }
+    }
+    fn at(&self, off: u64, len: usize) -> Option<*mut u8> {
+        let off = usize::try_from(off).ok()?;
+        // SAFETY: `off + len` was checked to lie inside the mapping.
+        (off.checked_add(len)? <= self.len).then(|| unsafe { self.base.as_ptr().add(off) })
+    }
+    /// Copies bytes in; false when out of range.
+    pub(crate) fn write(&self, off: u64, bytes: &[u8]) -> bool {
+        self.at(off, bytes.len()).is_some_and(|to| {
+            // SAFETY: `at` checked the range; another process may look, so no reference is made to it.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            true
+        })
+    }
+    /// Copies bytes out; false when out of range.
+    pub(crate) fn read(&self, off: u64, into: &mut [u8]) -> bool {
+        self.at(off, into.len()).is_some_and(|from| {
+            // SAFETY: as in `write`.
+            unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+            true
+        })
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length, and nothing borrowed from it is left.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,119 @@
+//! ptrace requests. All must come from the thread that seized.
+
+use std::io;
+
+use super::{check, fault};
+
+/// PTRACE_EVENT_STOP.
+pub(crate) const EVENT_STOP: i32 = 128;
+const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const NT_X86_XSTATE: usize = 0x202;
+
+/// Options of every seized thread.
+pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACEVFORKDONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACESYSGOOD;
+
+/// A request whose address and data are numbers or pointers to memory that outlives it.
+fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: every caller in this module passes either numbers, or pointers to live locals of the size that the
+    // request reads or writes.
+    fault::point(|| check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) }))
+}
+
+pub(crate) fn seize(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize).map(drop)
+}
+pub(crate) fn interrupt(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_INTERRUPT, tid, 0, 0).map(drop)
+}
+pub(crate) fn cont(tid: u32, signal: i32) -> io::Result<()> {
+    raw(libc::PTRACE_CONT, tid, 0, signal as usize).map(drop)
+}
+/// Runs on to the next entry to, or exit from, a system call.
+pub(crate) fn to_call(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_SYSCALL, tid, 0, 0).map(drop)
+}
+/// Leaves a thread in its group-stop, but listens.
+pub(crate) fn listen(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_LISTEN, tid, 0, 0).map(drop)
+}
+pub(crate) fn detach(tid: u32) -> io::Result<()> {
+    raw(libc::PTRACE_DETACH, tid, 0, 0).map(drop)
+}
+pub(crate) fn set_options(tid: u32, options: i32) -> io::Result<()> {
+    raw(libc::PTRACE_SETOPTIONS, tid, 0, options as usize).map(drop)
+}
+
+pub(crate) fn regs(tid: u32) -> io::Result<libc::user_regs_struct> {
+    // SAFETY: user_regs_struct is plain integers; all-zero is a value of it.
+    let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    raw(libc::PTRACE_GETREGS, tid, 0, (&raw mut regs).addr_exposed())?;
+    Ok(regs)
+}
+pub(crate) fn set_regs(tid: u32, regs: &libc::user_regs_struct) -> io::Result<()> {
+    raw(libc::PTRACE_SETREGS, tid, 0, (&raw const *regs).addr_exposed()).map(drop)
+}
+
+/// The number of the signal that the thread stopped for, and its si_code.
+pub(crate) fn signal_info(tid: u32) -> io::Result<(i32, i32)> {
+    // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    raw(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr_exposed())?;
+    Ok((info.si_signo, info.si_code))
+}
+
+/// The event's number: a new pid, for births.
+pub(crate) fn event_message(tid: u32) -> io::Result<u64> {
+    let mut message = 0u64;
+    raw(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed())?;
+    Ok(message)
+}
+
+pub(crate) fn signal_mask(tid: u32) -> io::Result<u64> {
+    let mut mask = 0u64;
+    raw(libc::PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).addr_exposed())?;
+    Ok(mask)
+}
+pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
+    raw(libc::PTRACE_SETSIGMASK, tid, 8, (&raw const mask).addr_exposed()).map(drop)
+}
+
+/// Vector and floating-point state in the XSAVE layout; words 464..512 belong to the kernel.
+pub(crate) fn xstate(tid: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 16384];
+    let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    raw(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut vec).addr_exposed())?;
+    bytes.truncate(vec.iov_len);
+    Ok(bytes)
+}
+
+/// The registered rseq area: address, length, signature. Address 0 when there is none.
+pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
+    let mut words = [0u32; 6];
+    raw(GET_RSEQ_CONFIGURATION, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed())?;
+    Ok((u64::from(words[0]) | u64::from(words[1]) << 32, words[2], words[3]))
+}
+
+/// Writes one word of a stopped thread's memory, whatever its protection.
+pub(crate) fn poke(tid: u32, addr: u64, word: u64) -> io::Result<()> {
+    raw(libc::PTRACE_POKETEXT, tid, addr as usize, word as usize).map(drop)
+}
+
+/// A pointer's address, for requests that take it as a number.
+trait Exposed {
+    fn addr_exposed(self) -> usize;
+}
+impl<T> Exposed for *mut T {
+    fn addr_exposed(self) -> usize {
+        self.expose_provenance()
+    }
+}
+impl<T> Exposed for *const T {
+    fn addr_exposed(self) -> usize {
+        self.expose_provenance()
+    }
+}

@@ -1,0 +1,41 @@
+//! Signals as something to wait for: blocked, and read from a signalfd.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use super::check;
+
+/// Blocks these signals in the calling thread and those it starts later, and opens a descriptor that tells of them.
+pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
+    // SAFETY: sigset_t is plain integers; all-zero is a value of it, and sigemptyset makes it empty anyway.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    for &signal in signals {
+        // SAFETY: `set` is live.
+        unsafe { libc::sigaddset(&raw mut set, signal) };
+    }
+    // SAFETY: `set` is live; no old mask is asked for.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    if blocked != 0 {
+        return Err(io::Error::from_raw_os_error(blocked));
+    }
+    // SAFETY: `set` is live.
+    let fd = check(i64::from(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }))?;
+    // SAFETY: the call succeeded and returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The next signal, waiting at most so long; 0 when none came.
+pub(crate) fn next(fd: &OwnedFd, at_most: Duration) -> io::Result<i32> {
+    let millis = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    if unsafe { libc::poll(&raw mut poll, 1, millis) } <= 0 {
+        return Ok(0);
+    }
+    // SAFETY: signalfd_siginfo is plain integers; all-zero is a value of it.
+    let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is live and of the length given.
+    let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
+    Ok(if read == size_of_val(&info) as isize { info.ssi_signo as i32 } else { 0 })
+}

@@ -1,0 +1,71 @@
+//! waitid, restricted to what this thread traces: other threads' children are never looked at.
+
+use std::io;
+
+/// What is waiting to be served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// About to get a signal.
+    Signal { tid: u32, signal: i32 },
+    /// At a system call's entry or exit.
+    Call { tid: u32 },
+    /// A ptrace event; `signal` tells a group-stop from a mere interrupt.
+    Event { tid: u32, event: i32, signal: i32 },
+    /// Ended, with its wait status.
+    Exit { tid: u32, status: i32 },
+}
+
+impl Stop {
+    pub(crate) const fn tid(self) -> u32 {
+        match self {
+            Self::Signal { tid, .. } | Self::Call { tid } | Self::Event { tid, .. } | Self::Exit { tid, .. } => tid,
+        }
+    }
+}
+
+const WHAT: i32 = libc::WEXITED | libc::WSTOPPED | libc::__WALL | libc::__WNOTHREAD;
+
+fn wait(kind: libc::idtype_t, id: u32, flags: i32) -> io::Result<Option<Stop>> {
+    loop {
+        // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is live and of the type that waitid fills.
+        if unsafe { libc::waitid(kind, id, &raw mut info, WHAT | flags) } == 0 {
+            // SAFETY: waitid succeeded, so the fields of a child's record are the active ones (zero if none).
+            let (tid, status) = unsafe { (info.si_pid(), info.si_status()) };
+            return Ok((tid != 0).then(|| decode(tid as u32, info.si_code, status)));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+const fn decode(tid: u32, code: i32, status: i32) -> Stop {
+    match code {
+        libc::CLD_EXITED => Stop::Exit { tid, status: (status & 0xff) << 8 },
+        libc::CLD_KILLED => Stop::Exit { tid, status: status & 0x7f },
+        libc::CLD_DUMPED => Stop::Exit { tid, status: (status & 0x7f) | 0x80 },
+        _ if status >> 8 != 0 => Stop::Event { tid, event: status >> 8, signal: status & 0x7f },
+        _ if status & 0x80 != 0 => Stop::Call { tid },
+        _ => Stop::Signal { tid, signal: status & 0x7f },
+    }
+}
+
+/// Any stop that waits; it stays waiting.
+pub(crate) fn peek_any() -> io::Result<Option<Stop>> {
+    wait(libc::P_ALL, 0, libc::WNOHANG | libc::WNOWAIT)
+}
+/// A thread's stop, if it waits; it stays waiting.
+pub(crate) fn peek(tid: u32) -> io::Result<Option<Stop>> {
+    wait(libc::P_PID, tid, libc::WNOHANG | libc::WNOWAIT)
+}
+/// Waits for a thread's next stop; it stays waiting.
+pub(crate) fn peek_blocking(tid: u32) -> io::Result<Option<Stop>> {
+    wait(libc::P_PID, tid, libc::WNOWAIT)
+}
+/// Takes a thread's stop, so that it is not seen again while the thread is held.
+pub(crate) fn take(tid: u32) -> io::Result<Option<Stop>> {
+    wait(libc::P_PID, tid, libc::WNOHANG)
+}
