@@ -89,6 +89,14 @@ impl<'a> Asm<'a> {
         let origin = at.wrapping_sub(out.len() as u64);
         Self { out, origin }
     }
+    /// Address of the vector's first byte, wrapping.
+    pub(super) const fn origin(&self) -> u64 {
+        self.origin
+    }
+    /// Goes on at the end of `out`, whose first byte lies at `origin`.
+    pub(super) const fn resume(out: &'a mut Vec<u8>, origin: u64) -> Self {
+        Self { out, origin }
+    }
     pub(super) fn here(&self) -> u64 {
         self.origin.wrapping_add(self.out.len() as u64)
     }
@@ -237,6 +245,11 @@ impl<'a> Asm<'a> {
             self.raw(&value.to_le_bytes());
         }
     }
+    /// `cmp qword [with], imm32` sign-extended.
+    pub(super) fn cmp_mem_imm(&mut self, with: Mem, value: i32) {
+        self.mem(false, true, &[0x81], Alu::Cmp as u8, with, 4);
+        self.raw(&value.to_le_bytes());
+    }
     pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
         self.regs(wide, &[0x85], b.0, a);
     }
@@ -306,10 +319,6 @@ impl<'a> Asm<'a> {
     }
     pub(super) fn jmp_reg(&mut self, reg: Reg) {
         self.regs(false, &[0xFF], 4, reg);
-    }
-    pub(super) fn call(&mut self, target: u64) {
-        self.raw(&[0xE8]);
-        self.rel32_to(target, 0);
     }
     pub(super) fn jmp(&mut self, target: u64) {
         self.raw(&[0xE9]);

@@ -8,12 +8,11 @@
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::rseq::{self, CPU_ID, Section};
-use super::{Machine, Rseq, Site};
+use super::{Kind, Machine, Pending, Rseq, Site};
 
-/// A stub that waits for its displaced code. The caller appends it where the vector ends now.
+/// What is left to append behind the displaced code.
 #[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Pending {
+pub(super) struct Tail {
     section: Option<(Rseq, Section)>,
     /// Where an unregistered thread leaves the usual path, and comes back.
     unregistered: Option<(Fix, u64)>,
@@ -79,17 +78,18 @@ pub fn count(out: &mut Vec<u8>, at: u64, machine: &Machine, word: u64, site: &Si
     let mut asm = Asm::new(out, at);
     let saves = Saves { regs: [None; 3], step: site.red_zone_live, flags: !site.flags_dead };
     let last_line = word.wrapping_add((u64::from(machine.lines.max(1)) - 1) * 64);
-    let pending = Pending { section: None, unregistered: None, pointer: None, word, last_line, saves };
-    match machine.rseq {
-        Some(rseq) if site.flags_dead => owned(&mut asm, machine, rseq, site, pending),
-        Some(rseq) => owned_flags_live(&mut asm, rseq, site, pending),
-        None => shared(&mut asm, machine, site, pending),
-    }
+    let tail = Tail { section: None, unregistered: None, pointer: None, word, last_line, saves };
+    let tail = match machine.rseq {
+        Some(rseq) if site.flags_dead => owned(&mut asm, machine, rseq, site, tail),
+        Some(rseq) => owned_flags_live(&mut asm, rseq, site, tail),
+        None => shared(&mut asm, machine, site, tail),
+    };
+    Pending::new(&asm, Kind::Count(tail))
 }
 
-fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut pending: Pending) -> Pending {
-    let at = pending.saves.take(site, &ANY);
-    pending.saves.enter(asm);
+fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail: Tail) -> Tail {
+    let at = tail.saves.take(site, &ANY);
+    tail.saves.enter(asm);
     let mut fixes = None;
     let section = rseq::section(asm, rseq, at, |asm| {
         asm.load32(at, Mem::Fs(rseq.offset + CPU_ID));
@@ -100,21 +100,21 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut pend
         asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, false);
         fixes = Some((unregistered, pointer));
     });
-    pending.section = Some((rseq, section));
+    tail.section = Some((rseq, section));
     if let Some((unregistered, pointer)) = fixes {
-        pending.unregistered = Some((unregistered, asm.here()));
-        pending.pointer = Some(pointer);
+        tail.unregistered = Some((unregistered, asm.here()));
+        tail.pointer = Some(pointer);
     }
     rseq::clear(asm, rseq);
-    pending.saves.leave(asm);
-    pending
+    tail.saves.leave(asm);
+    tail
 }
 
 /// Flags may be live, so only moves, `lea` and `jrcxz`.
-fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut pending: Pending) -> Pending {
-    pending.saves.take(site, &[RCX]);
-    let at = pending.saves.take(site, &SECOND);
-    pending.saves.enter(asm);
+fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) -> Tail {
+    tail.saves.take(site, &[RCX]);
+    let at = tail.saves.take(site, &SECOND);
+    tail.saves.enter(asm);
     let mut unregistered = None;
     let section = rseq::section(asm, rseq, at, |asm| {
         asm.load_byte(RCX, Mem::Fs(rseq.offset + CPU_ID + 3));
@@ -122,64 +122,57 @@ fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut pending: Pen
         unregistered = Some(asm.jmp_later());
         asm.bind(registered);
         asm.load32(RCX, Mem::Fs(rseq.offset + CPU_ID));
-        asm.lea(at, Mem::Rip(pending.word));
+        asm.lea(at, Mem::Rip(tail.word));
         asm.raw(&[0x48, 0x8D, 0x0C, 0xCD, 0, 0, 0, 0]); // lea rcx, [rcx*8]
         asm.lea(at, Mem::Sum(at, RCX, 3, 0));
         asm.load(RCX, Mem::At(at, 0));
         asm.lea(RCX, Mem::At(RCX, 1));
         asm.store(Mem::At(at, 0), RCX);
     });
-    pending.section = Some((rseq, section));
-    pending.unregistered = unregistered.map(|fix| (fix, asm.here()));
+    tail.section = Some((rseq, section));
+    tail.unregistered = unregistered.map(|fix| (fix, asm.here()));
     rseq::clear(asm, rseq);
-    pending.saves.leave(asm);
-    pending
+    tail.saves.leave(asm);
+    tail
 }
 
 /// A process without rseq: `lock add` to some line.
-fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Site, mut pending: Pending) -> Pending {
-    let at = (machine.lines > 1).then(|| pending.saves.take(site, &ANY[..8]));
-    let flags = pending.saves.flags;
+fn shared(asm: &mut Asm<'_>, machine: &Machine, site: &Site, mut tail: Tail) -> Tail {
+    let at = (machine.lines > 1).then(|| tail.saves.take(site, &ANY[..8]));
+    let flags = tail.saves.flags;
     if flags && site.dead & 1 == 0 {
-        pending.saves.keep(RAX);
+        tail.saves.keep(RAX);
     }
-    pending.saves.enter(asm);
+    tail.saves.enter(asm);
     if flags {
         asm.flags_to_rax();
     }
     match at {
-        None => asm.alu_mem_imm(Alu::Add, Mem::Rip(pending.word), 1, true),
+        None => asm.alu_mem_imm(Alu::Add, Mem::Rip(tail.word), 1, true),
         Some(at) => {
             rseq::any_line(asm, at, machine.rdpid, machine.lines);
             asm.shift(Shift::Left, at, 6, false);
-            pending.pointer = Some(asm.alu_load_later(Alu::Add, at));
+            tail.pointer = Some(asm.alu_load_later(Alu::Add, at));
             asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, true);
         }
     }
     if flags {
         asm.flags_from_rax();
     }
-    pending.saves.leave(asm);
-    pending
+    tail.saves.leave(asm);
+    tail
 }
 
-impl Pending {
-    /// Appends what follows the displaced code: a jump to `resume` (none if the displaced code never runs on), the
-    /// paths that are rarely taken, and the descriptor. `at` is the stub's address as given to [`count`], `start` its
-    /// offset in `out`.
-    pub fn finish(self, out: &mut Vec<u8>, at: u64, start: usize, resume: Option<u64>) {
-        let here = at.wrapping_add((out.len() - start) as u64);
-        let mut asm = Asm::new(out, here);
-        if let Some(resume) = resume {
-            asm.jmp(resume);
-        }
+impl Tail {
+    /// Appends the path of unregistered threads, the descriptor and the word's address.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
         if let Some((from, back)) = self.unregistered {
             asm.bind(from);
-            self.unregistered_thread(&mut asm);
+            self.unregistered_thread(asm);
             asm.jmp(back);
         }
         if let Some((rseq, section)) = self.section {
-            rseq::descriptors(&mut asm, rseq, &[section]);
+            rseq::descriptors(asm, rseq, &[section]);
         }
         if let Some(pointer) = self.pointer {
             asm.align(8);

@@ -15,10 +15,9 @@ pub mod remote;
 mod rseq;
 pub mod trap;
 
-pub use count::{Pending, count};
-pub use latency::{
-    Buckets, ExitKind, Latency, Routines, latency_enter, latency_exit, latency_exit_branch, latency_routines,
-};
+use asm::Asm;
+pub use count::count;
+pub use latency::{Buckets, ExitKind, Latency, Timed, latency_enter, latency_exit, latency_exit_branch};
 pub use remote::remote_sequence;
 pub use trap::{TrapHandler, trap_handler};
 
@@ -51,4 +50,45 @@ pub struct Site {
     pub dead: u16,
     /// The 128 bytes below rsp may hold live data; false at function entries.
     pub red_zone_live: bool,
+}
+
+/// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it to the
+/// same vector, and calls [`Pending::finish`].
+#[derive(Debug)]
+#[must_use]
+pub struct Pending {
+    origin: u64,
+    displaced: u64,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Count(count::Tail),
+    Latency(Machine, Latency, u32, Site, latency::Tail),
+}
+
+impl Pending {
+    fn new(asm: &Asm<'_>, kind: Kind) -> Self {
+        Self { origin: asm.origin(), displaced: asm.here(), kind }
+    }
+    /// Address where the displaced code will lie.
+    #[must_use]
+    pub const fn displaced_at(&self) -> u64 {
+        self.displaced
+    }
+    /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the paths that
+    /// are rarely taken, and the rseq descriptors.
+    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) {
+        let mut asm = Asm::resume(out, self.origin);
+        if let Some(resume) = resume {
+            asm.jmp(resume);
+        }
+        match self.kind {
+            Kind::Count(tail) => tail.finish(&mut asm),
+            Kind::Latency(machine, latency, function, site, tail) => {
+                Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
+            }
+        }
+    }
 }
