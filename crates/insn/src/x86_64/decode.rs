@@ -334,7 +334,7 @@ const fn rel_size(code: Code) -> u8 {
 fn has_data_size(bytes: &[u8]) -> bool {
     let prefixes = legacy_prefixes(bytes);
     let (legacy, rest) = bytes.split_at(prefixes);
-    legacy.contains(&0x66) && !rest.first().is_some_and(|b| b & 0xF8 == 0x48)
+    legacy.contains(&0x66) && rest.first().is_none_or(|b| b & 0xF8 != 0x48)
 }
 
 /// How many legacy prefix bytes `bytes` starts with.

@@ -1,0 +1,307 @@
+//! Where an indirect jump leads: through a jump table, out of the function, or nobody knows.
+//!
+//! In: the instructions before the jump, in address order. Out: [`Indirect`].
+//! Patterns of compilers, recognised by walking back over definitions of the register that is jumped to:
+//!
+//! | pattern | made by |
+//! |---|---|
+//! | `lea t(%rip),%b; movslq (%b,%i,4),%r; add %b,%r; jmp *%r` | gcc, clang, rustc, position-independent |
+//! | `jmp *t(,%i,8)`; `mov t(,%i,8),%r; jmp *%r` | the same, at fixed addresses |
+//! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
+//! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
+
+use super::super::decode::{Flow, Gpr, Insn, decoder};
+use super::{Part, Read};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+/// How far definitions are followed back.
+const REACH: usize = 64;
+/// No compiler makes longer tables.
+const MAX_ENTRIES: u64 = 8192;
+
+/// What an indirect jump is.
+pub(super) enum Indirect {
+    /// A jump table; all its targets are inside the function.
+    Table(Vec<u64>),
+    /// A tail call.
+    Tail,
+    /// A direct jump in disguise.
+    To(u64),
+    /// Not known.
+    Unknown,
+}
+
+/// Where a register's value comes from.
+enum Origin {
+    /// Defined at this index by this instruction.
+    At(usize, Instruction),
+    /// By the caller or by a callee: nothing in the line defines it.
+    Outside,
+    /// The line is cut off before its definition.
+    Lost,
+}
+
+/// A jump table's place and form.
+struct Table {
+    addr: u64,
+    /// Entries are 4 bytes relative to this, or 8 bytes absolute.
+    base: Option<u64>,
+    index: Register,
+}
+
+struct Line<'a> {
+    insns: &'a [Insn],
+    part: &'a Part<'a>,
+}
+
+/// Classifies the jump that ends `insns`. `is_start` tells whether an instruction of the function starts at an address.
+pub(super) fn classify(
+    insns: &[Insn],
+    part: &Part<'_>,
+    is_start: &dyn Fn(u64) -> bool,
+    read: Read<'_>,
+) -> Indirect {
+    let line = Line { insns, part };
+    let jump = insns.len() - 1;
+    let Some(raw) = line.raw(jump) else { return Indirect::Unknown };
+    if raw.is_jmp_far_indirect() {
+        return Indirect::Unknown;
+    }
+    let found = if raw.op0_kind() == OpKind::Memory {
+        line.through_memory(jump, &raw)
+    } else {
+        line.through_register(jump, raw.op0_register())
+    };
+    match found {
+        Found::Table(table) => {
+            let bound = line.bound(jump, table.index);
+            entries(&table, bound, is_start, read)
+        }
+        Found::Is(indirect) => indirect,
+    }
+}
+
+enum Found {
+    Table(Table),
+    Is(Indirect),
+}
+
+impl Line<'_> {
+    fn raw(&self, index: usize) -> Option<Instruction> {
+        let insn = self.insns.get(index)?;
+        let offset = usize::try_from(insn.addr.wrapping_sub(self.part.addr)).ok()?;
+        let bytes = self.part.bytes.get(offset..)?;
+        let mut decoder = decoder(bytes, insn.addr);
+        decoder.can_decode().then(|| decoder.decode())
+    }
+
+    /// A jump through memory, or a load of the register that is then jumped to, at `index`.
+    fn through_memory(&self, index: usize, raw: &Instruction) -> Found {
+        let (base, scaled) = (raw.memory_base(), raw.memory_index());
+        let displacement = raw.memory_displacement64();
+        if scaled == Register::None {
+            return Found::Is(self.by_slot(index, base));
+        }
+        if raw.memory_index_scale() != 8 {
+            return Found::Is(Indirect::Unknown);
+        }
+        if base == Register::None {
+            return Found::Table(Table { addr: displacement, base: None, index: scaled });
+        }
+        match self.constant(index, base) {
+            Some(addr) => {
+                Found::Table(Table { addr: addr.wrapping_add(displacement), base: None, index: scaled })
+            }
+            None => Found::Is(Indirect::Unknown),
+        }
+    }
+
+    /// One word of memory without an index: a tail call, unless the address was computed here from an index.
+    fn by_slot(&self, index: usize, base: Register) -> Indirect {
+        if matches!(base, Register::RIP | Register::None) {
+            return Indirect::Tail;
+        }
+        if matches!(base, Register::RSP) {
+            return Indirect::Unknown;
+        }
+        match self.origin(index, base) {
+            Origin::Outside => Indirect::Tail,
+            Origin::At(_, raw) if raw.mnemonic() == Mnemonic::Mov => Indirect::Tail,
+            Origin::At(_, raw) if raw.mnemonic() == Mnemonic::Lea && raw.memory_index() == Register::None => {
+                Indirect::Tail
+            }
+            _ if self.behind_epilogue() => Indirect::Tail,
+            _ => Indirect::Unknown,
+        }
+    }
+
+    fn through_register(&self, index: usize, register: Register) -> Found {
+        match self.origin(index, register) {
+            Origin::At(at, raw) => self.computed(at, &raw),
+            Origin::Outside => Found::Is(Indirect::Tail),
+            Origin::Lost if self.behind_epilogue() => Found::Is(Indirect::Tail),
+            Origin::Lost => Found::Is(Indirect::Unknown),
+        }
+    }
+
+    fn computed(&self, at: usize, raw: &Instruction) -> Found {
+        let is_memory = raw.op1_kind() == OpKind::Memory;
+        match raw.mnemonic() {
+            Mnemonic::Mov if is_memory => match self.through_memory(at, raw) {
+                // An unknown table of pointers, read and jumped to after the frame is gone, is a tail call.
+                Found::Is(Indirect::Unknown) if self.behind_epilogue() => Found::Is(Indirect::Tail),
+                found => found,
+            },
+            Mnemonic::Add if raw.op1_kind() == OpKind::Register => {
+                self.relative(at, raw.op0_register(), raw.op1_register())
+            }
+            Mnemonic::Lea if raw.is_ip_rel_memory_operand() => {
+                Found::Is(Indirect::To(raw.memory_displacement64()))
+            }
+            _ if self.behind_epilogue() => Found::Is(Indirect::Tail),
+            _ => Found::Is(Indirect::Unknown),
+        }
+    }
+
+    /// `add one, other` at `at`: one holds a table's address, the other an entry loaded from it.
+    fn relative(&self, at: usize, one: Register, other: Register) -> Found {
+        for (entry, base) in [(one, other), (other, one)] {
+            let Origin::At(load_at, load) = self.origin(at, entry) else { continue };
+            let loads = matches!(load.mnemonic(), Mnemonic::Movsxd) && load.op1_kind() == OpKind::Memory;
+            if !loads || load.memory_index_scale() != 4 || load.memory_index() == Register::None {
+                continue;
+            }
+            let displacement = load.memory_displacement64();
+            let table = self.constant(load_at, load.memory_base()).map(|t| t.wrapping_add(displacement));
+            let base = self.constant(at, base).or(table);
+            if let (Some(addr), Some(base)) = (table, base) {
+                return Found::Table(Table { addr, base: Some(base), index: load.memory_index() });
+            }
+        }
+        Found::Is(Indirect::Unknown)
+    }
+
+    /// The address that `register` holds before `index`, if a `lea` or `mov` of a constant gave it. The definition
+    /// may stand anywhere before, hoisted out of a loop; that the table's entries are sound is checked later.
+    fn constant(&self, index: usize, register: Register) -> Option<u64> {
+        if let Origin::At(_, raw) = self.origin(index, register) {
+            return address_in(&raw);
+        }
+        let loads = |i: usize| {
+            let insn = self.insns[i];
+            if insn.flow != Flow::Next {
+                return None;
+            }
+            let raw = self.raw(i)?;
+            (raw.op0_kind() == OpKind::Register && raw.op0_register() == register).then_some(raw)
+        };
+        (0..index).rev().filter_map(loads).find_map(|raw| address_in(&raw))
+    }
+
+    /// The instruction before `index` that gave `register` its value, copies followed.
+    fn origin(&self, index: usize, register: Register) -> Origin {
+        let mut wanted = register;
+        for i in (index.saturating_sub(REACH)..index).rev() {
+            let insn = self.insns[i];
+            match insn.flow {
+                Flow::Jump(_) | Flow::Ret | Flow::Trap | Flow::Invalid => return Origin::Lost,
+                Flow::Call(_) | Flow::Syscall if is_scratch(wanted) => return Origin::Outside,
+                _ => {}
+            }
+            let Some(raw) = self.raw(i) else { return Origin::Lost };
+            if !defines(&raw, wanted) {
+                continue;
+            }
+            if raw.mnemonic() == Mnemonic::Mov && raw.op1_kind() == OpKind::Register {
+                wanted = raw.op1_register();
+            } else {
+                return Origin::At(i, raw);
+            }
+        }
+        if index > REACH { Origin::Lost } else { Origin::Outside }
+    }
+
+    /// Whether the jump follows directly on what takes down a frame.
+    fn behind_epilogue(&self) -> bool {
+        let Some(before) = self.insns.len().checked_sub(2) else { return true };
+        self.raw(before).is_some_and(|raw| match raw.mnemonic() {
+            Mnemonic::Pop | Mnemonic::Leave => true,
+            Mnemonic::Add => raw.op0_register() == Register::RSP,
+            _ => false,
+        })
+    }
+
+    /// Number of entries, from the nearest `cmp index, n` with a branch on "above" behind it.
+    fn bound(&self, jump: usize, index: Register) -> Option<u64> {
+        let mut wanted = index.full_register();
+        for i in (jump.saturating_sub(REACH)..jump).rev() {
+            let raw = self.raw(i)?;
+            match raw.mnemonic() {
+                Mnemonic::Cmp if raw.op0_register().full_register() == wanted => {
+                    let limit = raw.try_immediate(1).ok()?;
+                    return (i..jump).skip(1).take(3).find_map(|b| match self.raw(b)?.mnemonic() {
+                        Mnemonic::Ja | Mnemonic::Jbe => limit.checked_add(1),
+                        Mnemonic::Jae | Mnemonic::Jb => Some(limit),
+                        _ => None,
+                    });
+                }
+                Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsxd
+                    if raw.op0_register().full_register() == wanted && raw.op1_kind() == OpKind::Register =>
+                {
+                    wanted = raw.op1_register().full_register();
+                }
+                _ if defines(&raw, wanted) && raw.op0_kind() == OpKind::Register => return None,
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// The address that `lea x(%rip)` or `mov $x` loads.
+fn address_in(raw: &Instruction) -> Option<u64> {
+    match raw.mnemonic() {
+        Mnemonic::Lea if raw.is_ip_rel_memory_operand() => Some(raw.memory_displacement64()),
+        Mnemonic::Mov => raw.try_immediate(1).ok(),
+        _ => None,
+    }
+}
+
+fn defines(raw: &Instruction, wanted: Register) -> bool {
+    let writes = !matches!(raw.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Push | Mnemonic::Bt);
+    let exchanges = matches!(raw.mnemonic(), Mnemonic::Xchg | Mnemonic::Xadd)
+        && raw.op1_register().full_register() == wanted.full_register();
+    let first = raw.op0_kind() == OpKind::Register && raw.op0_register().is_gpr();
+    writes && (first && raw.op0_register().full_register() == wanted.full_register() || exchanges)
+}
+
+/// Registers that a call may change.
+fn is_scratch(register: Register) -> bool {
+    !matches!(
+        Gpr::of(register),
+        Some(Gpr::Rbx | Gpr::Rbp | Gpr::Rsp | Gpr::R12 | Gpr::R13 | Gpr::R14 | Gpr::R15)
+    )
+}
+
+/// The table's targets. With a bound each entry must be sound; without one, the table ends at the first that is not,
+/// and two sound ones must be there.
+fn entries(table: &Table, bound: Option<u64>, is_start: &dyn Fn(u64) -> bool, read: Read<'_>) -> Indirect {
+    let entry = |i: u64| match table.base {
+        Some(base) => {
+            let relative = read(table.addr.wrapping_add(i.wrapping_mul(4)), 4)? as u32;
+            Some(base.wrapping_add_signed(i64::from(relative.cast_signed())))
+        }
+        None => read(table.addr.wrapping_add(i.wrapping_mul(8)), 8),
+    };
+    let limit = bound.unwrap_or(MAX_ENTRIES).min(MAX_ENTRIES);
+    let targets: Vec<u64> = (0..limit).map_while(|i| entry(i).filter(|&t| is_start(t))).collect();
+    let sound = targets.len() as u64;
+    let complete = bound.map_or(sound >= 2, |n| sound == n && n > 0);
+    // Pointers that all lead elsewhere are a table of functions. Zero is a word that nobody relocated.
+    let elsewhere = || (0..limit.min(4)).all(|i| entry(i).is_some_and(|t| t != 0 && !is_start(t)));
+    match complete {
+        true => Indirect::Table(targets),
+        false if table.base.is_none() && sound == 0 && elsewhere() => Indirect::Tail,
+        false => Indirect::Unknown,
+    }
+}

@@ -1,0 +1,173 @@
+//! A function's body: its instructions, where its branches land, where it is left.
+//!
+//! In: the bytes of a function and of its cold parts; a way to read constants (jump tables). Out: a [`Body`].
+//! Invariants: INSN-1; SAFE-5: an indirect jump that is not surely a jump table or a tail call makes the exits
+//! unknown, and names itself. `targets` may hold more than can be reached, never knowingly less.
+//! Does not: follow calls, or decide whether a callee returns. A part that ends in a call is taken to end there
+//! because the callee does not return.
+
+mod indirect;
+
+use super::decode::{Flow, Insn, sweep};
+use indirect::Indirect;
+
+/// Reads a constant: see [`analyse`].
+type Read<'a> = &'a dyn Fn(u64, usize) -> Option<u64>;
+
+/// A range of a function: its body, or a cold part elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// All bytes of the range.
+    pub bytes: &'a [u8],
+}
+
+/// How a function is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExitKind {
+    /// `ret`, `rep ret`, `ret n`.
+    Ret,
+    /// Direct `jmp` out of all parts.
+    TailJump(u64),
+    /// Conditional branch out of all parts: an exit only when taken.
+    TailBranch(u64),
+    /// Indirect `jmp` that is a tail call: through a GOT slot or other memory.
+    TailIndirect,
+    /// The last instruction of a part runs on into what lies behind it; the address is the first one outside.
+    FallThrough(u64),
+}
+
+/// One place where a function is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exit {
+    /// The instruction that leaves.
+    pub insn: Insn,
+    /// How.
+    pub kind: ExitKind,
+}
+
+/// What [`analyse`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    /// All instructions, part by part in the order given, each part in address order.
+    pub insns: Vec<Insn>,
+    /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. Sorted.
+    pub targets: Vec<u64>,
+    /// Direct targets outside the parts, calls included. Sorted.
+    pub outside: Vec<u64>,
+    /// Where the function is left. Empty for one that never returns.
+    pub exits: Vec<Exit>,
+    /// Indirect jumps that could be an exit, a jump table, or both. Not empty: exits are unknown.
+    pub unresolved: Vec<u64>,
+    /// First address where bytes are no instruction, if any: the sweep may be out of step behind it.
+    pub invalid: Option<u64>,
+}
+
+impl Body {
+    /// Whether `exits` is all of them.
+    #[must_use]
+    pub const fn exits_known(&self) -> bool {
+        self.unresolved.is_empty() && self.invalid.is_none()
+    }
+}
+
+/// Analyses one function. `parts[0]` is its body, the others its cold parts. `read(addr, size)` gives a little-endian
+/// word of read-only data in the same address space (4 bytes as they stand; 8 bytes relocated), or `None`.
+#[must_use]
+pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
+    let mut shape = Shape { parts, starts: Vec::new(), body: Body::default() };
+    for part in parts {
+        shape.body.insns.extend(sweep(part.bytes, part.addr));
+    }
+    shape.starts = shape.body.insns.iter().map(|insn| insn.addr).collect();
+    shape.starts.sort_unstable();
+    let insns = std::mem::take(&mut shape.body.insns);
+    let mut begin = 0;
+    for part in parts {
+        let end = part.addr.wrapping_add(part.bytes.len() as u64);
+        let count = insns[begin..].iter().take_while(|insn| part.holds(insn.addr)).count();
+        shape.part(&insns[begin..begin + count], part, end, read);
+        begin += count;
+    }
+    let mut body = Body { insns, ..shape.body };
+    for list in [&mut body.targets, &mut body.outside] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    body
+}
+
+impl Part<'_> {
+    const fn holds(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.addr) < self.bytes.len() as u64
+    }
+}
+
+/// The function while it is being analysed.
+struct Shape<'a> {
+    parts: &'a [Part<'a>],
+    /// Where instructions start, sorted.
+    starts: Vec<u64>,
+    body: Body,
+}
+
+impl Shape<'_> {
+    fn holds(&self, addr: u64) -> bool {
+        self.parts.iter().any(|part| part.holds(addr))
+    }
+
+    /// Whether a jump table may lead here.
+    fn is_start(&self, addr: u64) -> bool {
+        self.starts.binary_search(&addr).is_ok()
+    }
+
+    fn part(&mut self, insns: &[Insn], part: &Part<'_>, end: u64, read: Read<'_>) {
+        for (index, &insn) in insns.iter().enumerate() {
+            match insn.flow {
+                Flow::Ret => self.exit(insn, ExitKind::Ret),
+                Flow::Jump(Some(target)) => self.direct(insn, target, Some(ExitKind::TailJump(target))),
+                Flow::Branch(target) => self.direct(insn, target, Some(ExitKind::TailBranch(target))),
+                Flow::Call(Some(target)) => self.direct(insn, target, None),
+                Flow::Jump(None) => self.indirect(&insns[..=index], part, read),
+                Flow::Invalid => self.body.invalid = self.body.invalid.or(Some(insn.addr)),
+                Flow::Next | Flow::Call(None) | Flow::Syscall | Flow::Trap => {}
+            }
+        }
+        // Padding behind the last real instruction belongs to nobody.
+        let last = insns.iter().rev().find(|insn| !insn.is_padding()).or(insns.last());
+        if let Some(&last) = last
+            && last.flow.falls_through()
+            && !matches!(last.flow, Flow::Call(_))
+            && !self.holds(end)
+        {
+            self.exit(last, ExitKind::FallThrough(end));
+        }
+    }
+
+    fn exit(&mut self, insn: Insn, kind: ExitKind) {
+        self.body.exits.push(Exit { insn, kind });
+    }
+
+    fn direct(&mut self, insn: Insn, target: u64, leaves: Option<ExitKind>) {
+        if self.holds(target) {
+            self.body.targets.push(target);
+            return;
+        }
+        self.body.outside.push(target);
+        if let Some(kind) = leaves {
+            self.exit(insn, kind);
+        }
+    }
+
+    /// The indirect jump that ends `line`, which starts at its part's start.
+    fn indirect(&mut self, line: &[Insn], part: &Part<'_>, read: Read<'_>) {
+        let Some(&jump) = line.last() else { return };
+        match indirect::classify(line, part, &|addr| self.is_start(addr), read) {
+            Indirect::Table(targets) => self.body.targets.extend(targets),
+            Indirect::Tail => self.exit(jump, ExitKind::TailIndirect),
+            Indirect::To(target) => self.direct(jump, target, Some(ExitKind::TailJump(target))),
+            Indirect::Unknown => self.body.unresolved.push(jump.addr),
+        }
+    }
+}
