@@ -1,8 +1,23 @@
 //! Which bytes of a module may be branched to, and where its padding is.
+//!
+//! In: an image. Out: a bit for every byte of its code, and the pieces (function bodies, cold parts, fragments) in
+//! address order. Invariant MAP-1: whatever a direct branch, a jump table, a `lea`, a relocation, a symbol or a landing
+//! pad of the swept code names is marked. What nobody can see (a computed jump without a table) is not; windows are
+//! guarded because of that.
+//! Does not: decide about windows.
 
 use crate::request::Want;
-use trapline_image::Image;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use trapline_image::{Image, ImageKind};
+use trapline_insn::x86_64::{Body, Flow, Part, analyse, padding_len, sweep};
 use trapline_record::Svma;
+
+/// Text beyond this many bytes is swept for the wanted functions only.
+const WHOLE_TEXT: u64 = 64 << 20;
+/// Functions that a thread takes at a time.
+const BATCH: usize = 64;
+/// Padding is looked at no further than this.
+const MAX_PADDING: u64 = 4096;
 
 /// Which functions a [`CodeMap`] covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,21 +28,315 @@ pub enum Scope<'a> {
     For(&'a [Want]),
 }
 
+/// A stretch of code in one function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// First byte.
+    pub start: Svma,
+    /// First byte after it.
+    pub end: Svma,
+    /// What is known of it.
+    facts: Facts,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Facts {
+    /// Not swept, or it may run on into what follows.
+    #[default]
+    Open,
+    /// Its last instruction leaves for good: nothing runs into the padding behind it.
+    Closed,
+}
+
+/// The bits of one executable segment.
+#[derive(Debug)]
+struct Bits {
+    start: u64,
+    len: u64,
+    words: Vec<AtomicU64>,
+}
+
+impl Bits {
+    fn mark(&self, at: u64) {
+        let off = at.wrapping_sub(self.start);
+        if off < self.len
+            && let Some(word) = self.words.get((off / 64) as usize)
+        {
+            let bit = 1 << (off % 64);
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+    fn get(&self, at: u64) -> bool {
+        let off = at.wrapping_sub(self.start);
+        let word = self.words.get((off / 64) as usize);
+        off < self.len && word.is_some_and(|w| w.load(Ordering::Relaxed) >> (off % 64) & 1 == 1)
+    }
+}
+
 /// Possible branch targets of a module, and the padding between its functions.
-#[derive(Clone, Debug)]
-pub struct CodeMap {}
+#[derive(Debug)]
+pub struct CodeMap {
+    bits: Vec<Bits>,
+    /// Sorted, not overlapping.
+    pieces: Vec<Piece>,
+    /// For each function, how many exits it has at most; 0 where it was not swept.
+    exits: Vec<u32>,
+}
 
 impl CodeMap {
     /// Sweeps the functions in scope with up to `threads` threads.
     #[must_use]
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
-        let _ = (image, scope, threads);
-        todo!()
+        let functions = image.functions().len();
+        let mut map = Self { bits: bits_of(image), pieces: pieces_of(image), exits: vec![0; functions] };
+        for &at in image.code_targets() {
+            map.mark(at.0);
+        }
+        if image.kind() == ImageKind::Exec {
+            map.mark_absolute_words(image);
+        }
+        let text: u64 = map.bits.iter().map(|b| b.len).sum();
+        match scope {
+            Scope::For(wants) if text > WHOLE_TEXT => {
+                let mut chosen: Vec<u32> = wants.iter().filter_map(|w| w.function).map(|f| f.0).collect();
+                chosen.sort_unstable();
+                chosen.dedup();
+                map.sweep_all(image, &chosen, threads);
+            }
+            _ => {
+                map.sweep_all(image, &(0..functions as u32).collect::<Vec<_>>(), threads);
+                map.sweep_rest(image);
+            }
+        }
+        map
     }
+
     /// Whether something may branch to `at`.
     #[must_use]
     pub fn is_target(&self, at: Svma) -> bool {
-        let _ = at;
-        todo!()
+        self.bits.iter().any(|b| b.get(at.0))
     }
+
+    /// The first possible branch target in `from..to`.
+    #[must_use]
+    pub fn target_in(&self, from: Svma, to: Svma) -> Option<Svma> {
+        let bits = self.bits.iter().find(|b| from.0.wrapping_sub(b.start) < b.len)?;
+        (from.0..to.0).find(|&at| bits.get(at)).map(Svma)
+    }
+
+    /// The piece that holds `at`, or else the index where it would stand.
+    ///
+    /// # Errors
+    /// The index of the first piece behind `at`.
+    pub fn piece_at(&self, at: Svma) -> Result<Piece, usize> {
+        let next = self.pieces.partition_point(|p| p.start <= at);
+        match next.checked_sub(1).map(|i| self.pieces[i]) {
+            Some(piece) if at < piece.end => Ok(piece),
+            _ => Err(next),
+        }
+    }
+
+    /// Bytes of padding that begin at `end`, the end of a piece: whole `nop`s and `int3`s, or zeros, up to the next
+    /// piece, none of them a branch target.
+    #[must_use]
+    pub fn padding_after(&self, image: &Image, end: Svma) -> u64 {
+        let next = self.pieces.partition_point(|p| p.start < end);
+        let limit = self.pieces.get(next).map_or(u64::MAX, |p| p.start.0);
+        let limit = self
+            .bits
+            .iter()
+            .find(|b| end.0.wrapping_sub(b.start) < b.len)
+            .map_or(end.0, |b| limit.min(b.start + b.len));
+        let room = (limit - end.0).min(MAX_PADDING);
+        let Some(bytes) = image.text(end, room) else { return 0 };
+        let known = padding_len(bytes, end.0) as u64;
+        let zeros = bytes.iter().take_while(|b| **b == 0).count() as u64;
+        let len = if zeros == room { zeros } else { known };
+        self.target_in(end, end + len).map_or(len, |target| target.0 - end.0)
+    }
+
+    /// Padding that nothing runs into, near `at`: (start, bytes) of each hole that overlaps `at ± reach`.
+    pub fn holes<'a>(&'a self, image: &'a Image, at: Svma, reach: u64) -> impl Iterator<Item = (Svma, u64)> + 'a {
+        let first = self.pieces.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
+        self.pieces[first..]
+            .iter()
+            .take_while(move |p| p.end.0 <= at.0 + reach)
+            .filter(|p| p.facts == Facts::Closed)
+            .map(|p| (p.end, self.padding_after(image, p.end)))
+    }
+
+    /// How many exits a function has at most.
+    #[must_use]
+    pub fn exit_bound(&self, function: trapline_image::FunctionIndex) -> u32 {
+        self.exits.get(function.0 as usize).copied().unwrap_or(0)
+    }
+
+    fn mark(&self, at: u64) {
+        self.bits.iter().for_each(|b| b.mark(at));
+    }
+
+    fn sweep_all(&mut self, image: &Image, chosen: &[u32], threads: usize) {
+        let next = AtomicUsize::new(0);
+        let map = &*self;
+        let work = || {
+            let mut found = Vec::new();
+            loop {
+                let from = next.fetch_add(BATCH, Ordering::Relaxed);
+                let Some(batch) = chosen.get(from..(from + BATCH).min(chosen.len())) else { break };
+                if batch.is_empty() {
+                    break;
+                }
+                found.extend(batch.iter().map(|&index| map.sweep_function(image, index)));
+            }
+            found
+        };
+        let found: Vec<Swept> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let mut all = work();
+            all.extend(others.into_iter().filter_map(|t| t.join().ok()).flatten());
+            all
+        });
+        for swept in found {
+            if let Some(count) = self.exits.get_mut(swept.function as usize) {
+                *count = swept.exits;
+            }
+            for end in swept.closed.into_iter().flatten() {
+                let behind = self.pieces.partition_point(|p| p.end < end);
+                if let Some(piece) = self.pieces.get_mut(behind).filter(|p| p.end == end) {
+                    piece.facts = Facts::Closed;
+                }
+            }
+        }
+    }
+
+    fn sweep_function(&self, image: &Image, index: u32) -> Swept {
+        let function = &image.functions()[index as usize];
+        let body = body_of(image, function.start, function.len, &function.cold);
+        self.mark_body(&body);
+        let closed = [
+            closed_end(&body, function.end()),
+            function.cold.first().and_then(|&(start, len)| closed_end(&body, start + len)),
+        ];
+        let exits = body.exits.len() + body.unresolved.len();
+        Swept { function: index, exits: exits as u32, closed }
+    }
+
+    fn mark_body(&self, body: &Body) {
+        body.targets.iter().chain(&body.outside).for_each(|&at| self.mark(at));
+        body.insns.iter().filter_map(|i| i.ip_rel()).for_each(|at| self.mark(at));
+    }
+
+    /// Fragments, and code that no function covers (PLT stubs, assembly without symbols). Where the latter does not
+    /// decode as a whole it is data, and names nothing.
+    fn sweep_rest(&self, image: &Image) {
+        for &(start, len) in image.fragments() {
+            self.mark_body(&body_of(image, start, len, &[]));
+        }
+        for &(start, len) in image.text_ranges() {
+            let mut at = start;
+            while at < start + len {
+                let (gap_end, resume) = match self.piece_at(at) {
+                    Ok(piece) => (at, piece.end),
+                    Err(next) => {
+                        let end = self.pieces.get(next).map_or(start + len, |p| p.start.min(start + len));
+                        (end, end)
+                    }
+                };
+                self.sweep_gap(image, at, gap_end);
+                at = resume;
+            }
+        }
+    }
+
+    fn sweep_gap(&self, image: &Image, start: Svma, end: Svma) {
+        let Some(bytes) = image.text(start, end - start).filter(|b| !b.is_empty()) else { return };
+        let bytes = &bytes[padding_len(bytes, start.0).min(bytes.len())..];
+        if bytes.iter().all(|b| *b == 0) {
+            return;
+        }
+        let from = end.0 - bytes.len() as u64;
+        if sweep(bytes, from).any(|i| i.flow == Flow::Invalid) {
+            return;
+        }
+        for insn in sweep(bytes, from) {
+            insn.flow.target().into_iter().chain(insn.ip_rel()).for_each(|at| self.mark(at));
+        }
+    }
+
+    /// Words in read-only data of a program at fixed addresses that could be pointers into code.
+    fn mark_absolute_words(&self, image: &Image) {
+        for load in image.loads() {
+            let Some(bytes) = image.rodata(load.svma, load.filesz) else { continue };
+            let skip = load.svma.0.wrapping_neg() % 8;
+            let words = bytes.get(skip as usize..).unwrap_or(&[]).as_chunks::<8>().0;
+            words.iter().for_each(|w| self.mark(u64::from_le_bytes(*w)));
+        }
+    }
+}
+
+struct Swept {
+    function: u32,
+    exits: u32,
+    closed: [Option<Svma>; 2],
+}
+
+/// `end`, if the piece that ends there leaves for good with its last instruction.
+fn closed_end(body: &Body, end: Svma) -> Option<Svma> {
+    let last = body.insns.iter().rev().find(|i| i.end() == end.0)?;
+    (!last.flow.falls_through() && last.flow != Flow::Invalid).then_some(end)
+}
+
+/// Analyses a function and its cold parts.
+pub(crate) fn body_of(image: &Image, start: Svma, len: u64, cold: &[(Svma, u64)]) -> Body {
+    let mut parts = Vec::with_capacity(1 + cold.len());
+    for &(start, len) in [(start, len)].iter().chain(cold) {
+        if let Some(bytes) = image.text(start, len) {
+            parts.push(Part { addr: start.0, bytes });
+        }
+    }
+    analyse(&parts, &|at, size| read_word(image, at, size))
+}
+
+fn read_word(image: &Image, at: u64, size: usize) -> Option<u64> {
+    let bytes = image.rodata(Svma(at), size as u64)?;
+    let mut word = [0; 8];
+    word.get_mut(..size)?.copy_from_slice(bytes);
+    Some(u64::from_le_bytes(word))
+}
+
+fn bits_of(image: &Image) -> Vec<Bits> {
+    let mut all: Vec<Bits> = Vec::new();
+    let mut segments: Vec<_> = image.segments().collect();
+    segments.sort_by_key(|s| s.svma);
+    for segment in segments {
+        if all.last().is_some_and(|b| b.start + b.len > segment.svma.0)
+            || image.text(segment.svma, segment.filesz).is_none()
+        {
+            continue;
+        }
+        let mut words = Vec::new();
+        words.resize_with(segment.filesz.div_ceil(64) as usize, AtomicU64::default);
+        all.push(Bits { start: segment.svma.0, len: segment.filesz, words });
+    }
+    all
+}
+
+fn pieces_of(image: &Image) -> Vec<Piece> {
+    let functions = image.functions();
+    let bodies = functions.iter().map(|f| (f.start, f.len));
+    let cold = functions.iter().flat_map(|f| f.cold.iter().copied());
+    let mut pieces: Vec<Piece> = bodies
+        .chain(cold)
+        .chain(image.fragments().iter().copied())
+        .map(|(start, len)| Piece { start, end: Svma(start.0.saturating_add(len)), facts: Facts::Open })
+        .collect();
+    pieces.sort_unstable_by_key(|p| (p.start, p.end));
+    pieces.dedup_by_key(|p| p.start);
+    for i in 1..pieces.len() {
+        let next = pieces[i].start;
+        pieces[i - 1].end = pieces[i - 1].end.min(next);
+    }
+    pieces
 }

@@ -1,18 +1,57 @@
-//! A module's plan, put together.
+//! A module's plan, put together: choose the space, plan each function, lay the stubs.
+//!
+//! In: [`ModuleInput`]. Out: [`ModulePlan`]. Does not: decide anything about a single site.
 
 use crate::codemap::CodeMap;
-use crate::layout::DataCounts;
-use crate::plan::{ModulePlan, Tactic};
+use crate::layout::{DataCounts, DataLayout};
+use crate::plan::{ModulePlan, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{ModuleInput, ProcessTraits, Role, Want};
-use trapline_image::{FunctionIndex, Image};
+use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
+use crate::space::{AddressSpace, Need, PAGE, Place, choose};
+use crate::x86_64::Env;
+use crate::x86_64::emit::{Emitter, Setting};
+use crate::x86_64::function::Planner;
+use crate::x86_64::pun::Puns;
+use crate::x86_64::site::{Reach, Site};
+use crate::x86_64::stub::{Buckets, Latency, Machine};
+use crate::x86_64::window::JUMP;
+use trapline_image::{FunctionIndex, Image, ImageKind};
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma, control};
+
+/// Bytes of arena that a deed takes at most, with the displaced instructions around it.
+const ARENA_PER_SITE: u64 = 1024;
+/// Bytes left for the batch's own code.
+const SPARE: u64 = PAGE;
+/// Instruction boundaries inside a window, at most, and its head.
+const GUARDS_PER_PATCH: u32 = 5;
 
 /// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the highest index
 /// in `wants`, lines from `traits`.
 #[must_use]
 pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
-    let _ = (image, map, traits, wants);
-    todo!()
+    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f) + fragments_bound(image, map, f));
+    let sites: u32 = wants
+        .iter()
+        .map(|want| match want.role {
+            Role::CountEntry | Role::CountAt(_) => 1,
+            Role::CountExits => exits(want),
+            Role::Latency => 1 + exits(want),
+        })
+        .sum();
+    let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
+    DataCounts {
+        patches: 2 * sites,
+        guards: 2 * sites * GUARDS_PER_PATCH,
+        counters: above(wants.iter().map(|w| w.probe).max()),
+        latency: above(wants.iter().filter_map(|w| w.latency).max()),
+        lines: traits.lines,
+    }
+}
+
+/// Exits in fragments that a function may turn out to own.
+fn fragments_bound(image: &Image, map: &CodeMap, function: FunctionIndex) -> u32 {
+    if image.fragments().is_empty() || map.exit_bound(function) == 0 { 0 } else { 64 }
 }
 
 /// Plans all wants of one module.
@@ -20,8 +59,172 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
 /// # Errors
 /// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
-    let _ = input;
-    todo!()
+    check(input)?;
+    let env = Env { image: input.image, map: input.map, traits: input.traits };
+    let place = choose(input.space, &need(input)?)?;
+    let own = (place.data.addr, place.code.end());
+    let mut planner = Planner::new(env, input.bias, Puns::new(input.space, own));
+    for group in groups(input) {
+        planner.function(group.first().and_then(|(_, w)| w.function), &group);
+    }
+    let Planner { mut sites, mut refused, kernel, puns, .. } = planner;
+    sites.sort_unstable_by_key(|s| s.start);
+    drop_overlapping(env, &mut sites, &mut refused);
+    let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
+    plan.pun_regions = puns.regions();
+    emit(input, env, place, &sites, &mut plan);
+    finish(&mut plan);
+    Ok(plan)
+}
+
+fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
+    let outside = |what, index, have| if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) };
+    for want in input.wants {
+        outside("counter", want.probe, input.layout.counters.count)?;
+        if let Some(latency) = want.latency {
+            outside("latency area", latency, input.layout.latency_count)?;
+        }
+    }
+    let timed = input.wants.iter().any(|w| w.role == Role::Latency);
+    if timed && input.latency.is_none() { Err(PlanError::NoStamps) } else { Ok(()) }
+}
+
+/// Wants by function, in address order.
+fn groups(input: &ModuleInput<'_>) -> Vec<Vec<(u32, Want)>> {
+    let mut order: Vec<(u32, Want)> = (0..).zip(input.wants.iter().copied()).collect();
+    order.sort_by_key(|(_, w)| w.function);
+    order.chunk_by(|a, b| a.1.function == b.1.function).map(<[_]>::to_vec).collect()
+}
+
+/// What the module needs room for. The mirror covers the functions wanted only.
+fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
+    let live = |at: Svma| input.bias.live(at);
+    let loads = input.image.loads();
+    let low = loads.iter().map(|s| s.svma).min().ok_or(PlanError::NoText)?;
+    let high = loads.iter().map(|s| s.svma + s.memsz).max().ok_or(PlanError::NoText)?;
+    let mut text = (Svma(u64::MAX), Svma(0));
+    let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
+    for want in input.wants {
+        if let Role::CountAt(at) = want.role {
+            cover(at, at + 16);
+        }
+        let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
+        cover(function.start, function.end());
+        function.cold.iter().for_each(|&(start, len)| cover(start, start + len));
+    }
+    if input.wants.iter().any(|w| matches!(w.role, Role::Latency | Role::CountExits)) {
+        input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
+    }
+    if text.0 >= text.1 {
+        text = (low, low + PAGE);
+    }
+    let near = 256; // an island may lie this far off, and padding behind the last function is covered too
+    let counts = bounds(input.image, input.map, input.traits, input.wants);
+    Ok(Need {
+        module: (live(low), live(high)),
+        text: (live(text.0 - near.min(text.0.0)), live(text.1 + near)),
+        data: input.layout.len,
+        arena: (u64::from(counts.patches / 2) * ARENA_PER_SITE + SPARE).next_multiple_of(PAGE) + PAGE,
+    })
+}
+
+/// Two functions may share code (cold parts, fragments). The later window gives way.
+fn drop_overlapping(env: Env<'_>, sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
+    let mut bad: Vec<(u32, u32, Svma, Svma)> = Vec::new();
+    for pair in sites.windows(2) {
+        if pair[0].end() > pair[1].start {
+            bad.push((pair[1].owner.want, pair[1].owner.probe, pair[1].start, pair[0].start));
+        }
+    }
+    for (want, probe, at, other) in bad {
+        sites.retain(|s| s.owner.want != want);
+        let why = Refusal::Overlap { site: env.place(at, JUMP), other };
+        if !refused.iter().any(|r| r.want == want) {
+            refused.push(Refused { probe, want, why });
+        }
+    }
+}
+
+fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
+    let machine = Machine {
+        rseq: input.traits.rseq,
+        rdpid: input.traits.rdpid,
+        lines: input.traits.lines,
+    };
+    let latency = input.latency.map(|latency| timing(latency, input.layout, place));
+    let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency };
+    let limit = RemoteAddr(place.code.end().0 - SPARE);
+    let landings = landings(sites, input.bias, place.k);
+    let mut emitter = Emitter::new(set, plan, (place.arena, limit));
+    let mut lost = Vec::new();
+    for (n, &(landing, site)) in landings.iter().enumerate() {
+        let next = landings.get(n + 1).map_or(place.arena, |l| l.0).min(place.arena);
+        let site = &sites[site as usize];
+        if let Err(why) = emitter.site(site, landing, next.0.saturating_sub(landing.0)) {
+            lost.push(Refused { probe: site.owner.probe, want: site.owner.want, why });
+        }
+    }
+    let used = RemoteAddr(emitter.arena().0.next_multiple_of(PAGE));
+    plan.spare = Region { addr: used, len: SPARE };
+    plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
+    withdraw(plan, lost);
+}
+
+/// Takes out all patches of wants of which a part could not be laid.
+fn withdraw(plan: &mut ModulePlan, lost: Vec<Refused>) {
+    for refused in lost {
+        plan.patches.retain(|p| p.want != refused.want);
+        if !plan.refused.iter().any(|r| r.want == refused.want) {
+            plan.refused.push(refused);
+        }
+    }
+}
+
+fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
+    Latency {
+        area: place.data.addr.0 + layout.latency_off,
+        functions: layout.latency_count,
+        stamps: input.stamps.0,
+        missed: place.data.addr.0 + control::at::MISSED,
+        min_ticks: input.min_ticks,
+        buckets: input.buckets,
+        outermost: input.outermost,
+        go: input.go_g,
+    }
+}
+
+/// Where each site's way in begins, in address order.
+fn landings(sites: &[Site], bias: Bias, k: i32) -> Vec<(RemoteAddr, u32)> {
+    let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
+    let mut all: Vec<(RemoteAddr, u32)> = sites
+        .iter()
+        .zip(0..)
+        .map(|(site, n)| match site.reach {
+            Reach::Mirror => (mirror(site.start), n),
+            Reach::Island(at) => (mirror(at), n),
+            Reach::Pun(_, target) => (target, n),
+        })
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+fn finish(plan: &mut ModulePlan) {
+    plan.chunks.sort_unstable_by_key(|c| c.addr);
+    plan.patches.sort_unstable_by_key(|p| p.addr);
+    let patches = &plan.patches;
+    // Only boundaries inside changed bytes; heads and later instructions are not guarded.
+    plan.guards.retain(|guard| {
+        let next = patches.partition_point(|p| p.addr < guard.at);
+        next.checked_sub(1).is_some_and(|i| guard.at < patches[i].addr + u64::from(patches[i].len))
+            && patches.get(next).is_none_or(|p| p.addr != guard.at)
+    });
+    // Of two for one place the first emitted is the earlier in the copy: it stands before what happens there.
+    plan.guards.sort_by_key(|g| g.at);
+    plan.guards.dedup_by_key(|g| g.at);
+    plan.refused.sort_by_key(|r| r.want);
+    plan.stats.refused = plan.refused.len() as u32;
+    plan.stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
 }
 
 /// The tactic that each of `functions` would get in a process with these traits and an empty address space, without any
@@ -35,6 +238,39 @@ pub fn preview(
     functions: &[FunctionIndex],
     role: Role,
 ) -> Vec<Result<Tactic, Refusal>> {
-    let _ = (image, map, traits, functions, role);
-    todo!()
+    let latency = |n: u32| (role == Role::Latency).then_some(n);
+    let wants: Vec<Want> = (0..)
+        .zip(functions)
+        .map(|(n, &f)| Want { probe: n, latency: latency(n), function: Some(f), role })
+        .collect();
+    let layout = DataLayout::new(&bounds(image, map, traits, &wants));
+    let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
+    let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
+    let mut space = AddressSpace::default();
+    ends.for_each(|(start, end)| space.occupy(start, end));
+    let stamps = LatencyInput { stamps: RemoteAddr(0x1000_0000_0000), min_ticks: 0, buckets: Buckets::Log, outermost: false, go_g: None };
+    let input = ModuleInput { image, bias, map, traits, space: &space, layout: &layout, latency: Some(stamps), wants: &wants };
+    match plan_module(&input) {
+        Ok(plan) => tactics(&plan, wants.len()),
+        Err(_) => functions
+            .iter()
+            .map(|&f| Err(Refusal::Incomplete { at: image.function(f).start }))
+            .collect(),
+    }
+}
+
+fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
+    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
+    let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
+    for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
+        if let Some(Ok(worst)) = all.get_mut(want as usize) {
+            *worst = (*worst).max(tactic);
+        }
+    }
+    for refused in &plan.refused {
+        if let Some(answer) = all.get_mut(refused.want as usize) {
+            *answer = Err(refused.why.clone());
+        }
+    }
+    all
 }

@@ -3,7 +3,7 @@
 use crate::codemap::CodeMap;
 use crate::layout::DataLayout;
 use crate::space::AddressSpace;
-pub use crate::x86_64::stub::Rseq as RseqTraits;
+pub use crate::x86_64::stub::{Buckets, Rseq as RseqTraits};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -72,7 +72,7 @@ pub enum Role {
     CountExits,
     /// Add one whenever this instruction runs (`func+off`, a USDT marker).
     CountAt(Svma),
-    /// Stamp at entry, and time at every exit. The counter, too, counts entries.
+    /// Stamp at entry, and time at every exit. The counter is not used.
     Latency,
 }
 
@@ -87,6 +87,21 @@ pub struct Want {
     pub function: Option<FunctionIndex>,
     /// What.
     pub role: Role,
+}
+
+/// How durations are kept; the same for all modules of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LatencyInput {
+    /// Where the entry stamps will be mapped (`STAMPS_LEN` bytes); any place, see `AddressSpace::find`.
+    pub stamps: RemoteAddr,
+    /// Calls shorter than this many ticks count as returns only.
+    pub min_ticks: u64,
+    /// How durations fall into buckets.
+    pub buckets: Buckets,
+    /// Count recursion once, by its outermost call.
+    pub outermost: bool,
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    pub go_g: Option<i32>,
 }
 
 /// All that a module's plan depends on.
@@ -104,9 +119,8 @@ pub struct ModuleInput<'a> {
     pub space: &'a AddressSpace,
     /// Where the parts of the segment's data lie.
     pub layout: &'a DataLayout,
-    /// Where the entry stamps will be mapped (`STAMPS_LEN` bytes); any place. Needed when a want is
-    /// [`Role::Latency`].
-    pub stamps: Option<RemoteAddr>,
+    /// Needed when a want is [`Role::Latency`].
+    pub latency: Option<LatencyInput>,
     /// What is wanted.
     pub wants: &'a [Want],
 }

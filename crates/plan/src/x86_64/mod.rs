@@ -1,3 +1,21 @@
 //! x86-64: windows, tactics and generated code.
 
+pub(crate) mod emit;
+pub(crate) mod function;
+pub(crate) mod padding;
+pub(crate) mod pun;
+pub(crate) mod site;
 pub mod stub;
+pub(crate) mod window;
+
+use crate::codemap::CodeMap;
+use crate::request::ProcessTraits;
+use trapline_image::Image;
+
+/// What deciding about a site depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Env<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) map: &'a CodeMap,
+    pub(crate) traits: &'a ProcessTraits,
+}

@@ -1,0 +1,321 @@
+//! Sites to code: stubs laid at their mirror addresses or in the arena, patches, guards.
+//!
+//! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant EMIT-1: a chunk
+//! ends before the next one begins; a stub too long for its place in the mirror is reached from there by one jump.
+
+use super::Env;
+use super::site::{Act, Deed, Reach, Site, When};
+use super::stub::{self, Latency, Machine, Pending, Timed};
+use super::window::JUMP;
+use crate::layout::DataLayout;
+use crate::plan::{Chunk, Guard, ModulePlan, Patch, PatchRole};
+use crate::refusal::Refusal;
+use crate::space::Place;
+use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_with, sweep};
+use trapline_record::addr::Bias;
+use trapline_record::journal::MAX_PATCH;
+use trapline_record::{RemoteAddr, Svma};
+
+/// A stub is not tried in a shorter place than this.
+const LEAST_STUB: u64 = 48;
+/// Bytes between the starts of two stubs in the arena; a cache line would be 64.
+const ALIGN: u64 = 16;
+/// `jmp rel32`
+const E9: u8 = 0xE9;
+/// `jmp rel8`
+const EB: u8 = 0xEB;
+
+/// What stubs depend on, besides their site.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) env: Env<'a>,
+    pub(crate) bias: Bias,
+    pub(crate) place: Place,
+    pub(crate) layout: &'a DataLayout,
+    pub(crate) machine: Machine,
+    /// Present when something is timed.
+    pub(crate) latency: Option<Latency>,
+}
+
+/// Lays out code.
+#[derive(Debug)]
+pub(crate) struct Emitter<'a, 'p> {
+    set: Setting<'a>,
+    plan: &'p mut ModulePlan,
+    /// Next free byte of the arena, and its end.
+    arena: (RemoteAddr, RemoteAddr),
+    stub: Vec<u8>,
+    pending: Vec<Pending>,
+    guards: Vec<Guard>,
+    insns: Vec<Insn>,
+}
+
+impl<'a, 'p> Emitter<'a, 'p> {
+    pub(crate) fn new(set: Setting<'a>, plan: &'p mut ModulePlan, arena: (RemoteAddr, RemoteAddr)) -> Self {
+        Self {
+            set,
+            plan,
+            arena,
+            stub: Vec::new(),
+            pending: Vec::new(),
+            guards: Vec::new(),
+            insns: Vec::new(),
+        }
+    }
+
+    /// Where the arena is free from.
+    pub(crate) fn arena(&self) -> RemoteAddr {
+        self.arena.0
+    }
+
+    /// Lays one site's stub, whose way in begins at `landing`, with `room` bytes before the next one's; then its patches.
+    ///
+    /// # Errors
+    /// The refusal, when an instruction cannot be moved after all. Nothing is planned then.
+    pub(crate) fn site(&mut self, site: &Site, landing: RemoteAddr, room: u64) -> Result<(), Refusal> {
+        let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..));
+        if direct {
+            self.build(site, landing)?;
+        }
+        let head = if direct && self.stub.len() as u64 <= room {
+            self.chunk(landing);
+            landing
+        } else {
+            let head = RemoteAddr(self.arena.0.0.next_multiple_of(ALIGN));
+            self.build(site, head)?;
+            if head.0 + self.stub.len() as u64 > self.arena.1.0 {
+                return Err(Refusal::NoRoom { site: self.set.env.place(site.start, JUMP) });
+            }
+            self.chunk(head);
+            self.arena.0 = head + self.stub.len() as u64;
+            self.stub.clear();
+            self.stub.extend_from_slice(&jump(landing, head));
+            self.chunk(landing);
+            head
+        };
+        self.plan.guards.append(&mut self.guards);
+        self.padding_guards(site);
+        self.patch(site, head);
+        Ok(())
+    }
+
+    fn chunk(&mut self, addr: RemoteAddr) {
+        let (off, len) = (self.plan.bytes.len() as u32, self.stub.len() as u32);
+        self.plan.bytes.extend_from_slice(&self.stub);
+        self.plan.chunks.push(Chunk { addr, off, len });
+    }
+
+    /// Writes the stub for address `at` into `self.stub`.
+    fn build(&mut self, site: &Site, at: RemoteAddr) -> Result<(), Refusal> {
+        self.stub.clear();
+        self.pending.clear();
+        self.guards.clear();
+        let mut falls = true;
+        let mut from = 0;
+        let mut acts = site.acts.as_slice();
+        while from < site.insns.len() {
+            let first = Svma(site.insns[from].addr);
+            acts = self.acts_before(acts, first, at);
+            if let Some(rest) = self.acts_taken(acts, first, at) {
+                acts = rest;
+                from += 1;
+                continue;
+            }
+            let next = acts.iter().find(|a| a.at > first && a.when != When::After);
+            let until = next
+                .and_then(|a| site.insns.iter().position(|i| i.addr == a.at.0))
+                .unwrap_or(site.insns.len());
+            falls = self.displaced(site, from..until, at)?;
+            from = until;
+        }
+        for act in acts {
+            self.act(act, at);
+        }
+        let resume = self.set.bias.live(site.code_end());
+        if falls {
+            let here = at + self.stub.len() as u64;
+            self.stub.extend_from_slice(&jump(here, resume));
+        }
+        for pending in self.pending.drain(..) {
+            pending.finish(&mut self.stub, None);
+        }
+        Ok(())
+    }
+
+    /// Emits what happens before instruction `insn`; a guard there leads to before it happens.
+    fn acts_before<'s>(&mut self, acts: &'s [Act], insn: Svma, at: RemoteAddr) -> &'s [Act] {
+        let count = acts.iter().take_while(|a| a.at == insn && a.when == When::Before).count();
+        if count != 0 {
+            self.guard(insn, at);
+        }
+        for act in &acts[..count] {
+            self.act(act, at);
+        }
+        &acts[count..]
+    }
+
+    /// Emits a conditional jump whose being taken is a deed.
+    fn acts_taken<'s>(&mut self, acts: &'s [Act], insn: Svma, at: RemoteAddr) -> Option<&'s [Act]> {
+        let When::Taken { condition, target } = acts.first().filter(|a| a.at == insn)?.when else { return None };
+        self.guard(insn, at);
+        self.stub.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
+        let hole = self.stub.len();
+        let same = |a: &&Act| a.at == insn && matches!(a.when, When::Taken { .. });
+        let count = acts.iter().take_while(same).count();
+        for act in &acts[..count] {
+            self.act(act, at);
+        }
+        let here = at + self.stub.len() as u64;
+        self.stub.extend_from_slice(&jump(here, self.set.bias.live(target)));
+        let over = (self.stub.len() - hole) as i32;
+        self.stub[hole - 4..hole].copy_from_slice(&over.to_le_bytes());
+        Some(&acts[count..])
+    }
+
+    fn act(&mut self, act: &Act, at: RemoteAddr) {
+        let here = at.0 + self.stub.len() as u64;
+        let Setting { machine, latency, layout, place, .. } = &self.set;
+        let out = &mut self.stub;
+        let timed = |function| {
+            latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead })
+        };
+        self.pending.extend(match act.deed {
+            Deed::Count { probe } => {
+                let word = place.data.addr.0 + layout.counters.word(probe);
+                Some(stub::count(out, here, machine, word, &act.dead))
+            }
+            Deed::Enter { latency, looped } => {
+                timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
+            }
+            Deed::Exit { latency, kind } => timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind)),
+        });
+    }
+
+    fn guard(&mut self, insn: Svma, at: RemoteAddr) {
+        let resume = at + self.stub.len() as u64;
+        self.guards.push(Guard { at: self.set.bias.live(insn), resume });
+    }
+
+    /// Appends instructions in their new place. Returns whether control runs off their end.
+    fn displaced(
+        &mut self,
+        site: &Site,
+        range: core::ops::Range<usize>,
+        at: RemoteAddr,
+    ) -> Result<bool, Refusal> {
+        let (first, last) = (site.insns[range.start], site.insns[range.end - 1]);
+        let start = Svma(first.addr);
+        let live = self.set.bias.live(start);
+        let here = at + self.stub.len() as u64;
+        let len = last.end() - first.addr;
+        let bytes = self.set.env.image.text(start, len).ok_or(Refusal::NotInFile { at: start })?;
+        self.insns.clear();
+        self.insns.extend(sweep(bytes, live.0));
+        let options = Options { shadow_stack: self.set.env.traits.shadow_stack };
+        let moved = relocate_with(&self.insns, bytes, here.0, options).map_err(|why| self.refused(site, why))?;
+        self.copy_guards(&moved, live, here);
+        self.stub.extend_from_slice(&moved.bytes);
+        Ok(moved.falls_through)
+    }
+
+    fn copy_guards(&mut self, moved: &Relocated, live: RemoteAddr, here: RemoteAddr) {
+        for &(old, new) in &moved.offsets {
+            self.guards.push(Guard { at: live + u64::from(old), resume: here + u64::from(new) });
+        }
+    }
+
+    fn refused(&self, site: &Site, why: trapline_insn::x86_64::RelocateError) -> Refusal {
+        use trapline_insn::x86_64::RelocateError as E;
+        let place = self.set.env.place(site.start, JUMP);
+        match why {
+            E::Immovable { addr, bytes, why } => {
+                let insn = crate::refusal::Place::new(self.set.bias.stated(RemoteAddr(addr)), &bytes);
+                Refusal::Immovable { site: place, insn, why }
+            }
+            E::IntoInstruction { target, .. } => {
+                Refusal::BranchIn { site: place, target: self.set.bias.stated(RemoteAddr(target)) }
+            }
+            E::Mismatch { .. } => Refusal::NotCode { site: place },
+        }
+    }
+
+    /// Nops in the changed bytes that nobody is known to run: who is there goes on behind them.
+    fn padding_guards(&mut self, site: &Site) {
+        let (end, limit) = (site.code_end(), site.start + site.changed);
+        if end >= limit {
+            return;
+        }
+        let room = (limit - end) + 15;
+        let bytes = (1..=room).rev().find_map(|len| self.set.env.image.text(end, len)).unwrap_or(&[]);
+        let nops: Vec<Insn> = sweep(bytes, end.0)
+            .take_while(|i| i.is_padding() && i.class != trapline_insn::x86_64::Class::Int3)
+            .collect();
+        let Some(behind) = nops.iter().map(Insn::end).find(|e| *e >= limit.0) else { return };
+        for nop in nops.iter().filter(|i| i.addr < limit.0) {
+            let at = self.set.bias.live(Svma(nop.addr));
+            self.plan.guards.push(Guard { at, resume: self.set.bias.live(Svma(behind)) });
+        }
+    }
+
+    fn patch(&mut self, site: &Site, head: RemoteAddr) {
+        let k = self.set.place.k.to_le_bytes();
+        let mut new = [0; MAX_PATCH];
+        match site.reach {
+            Reach::Mirror => new[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]),
+            Reach::Pun(rel, _) => {
+                let whole = [E9, rel[0], rel[1], rel[2], rel[3]];
+                let changed = site.changed as usize;
+                new[..changed].copy_from_slice(&whole[..changed]);
+            }
+            Reach::Island(island) => {
+                let rel = island.0.wrapping_sub(site.start.0 + 2) as u8;
+                new[..2].copy_from_slice(&[EB, rel]);
+                let mut jump = [0; MAX_PATCH];
+                jump[..5].copy_from_slice(&[E9, k[0], k[1], k[2], k[3]]);
+                self.push(site, island, JUMP, jump, head, PatchRole::Island);
+            }
+        }
+        self.push(site, site.start, site.changed, new, head, site.owner.role);
+    }
+
+    fn push(
+        &mut self,
+        site: &Site,
+        start: Svma,
+        changed: u64,
+        new: [u8; MAX_PATCH],
+        head: RemoteAddr,
+        role: PatchRole,
+    ) {
+        let addr = self.set.bias.live(start);
+        let mut old = [0; MAX_PATCH];
+        if let Some(bytes) = self.set.env.image.text(start, changed) {
+            old[..bytes.len()].copy_from_slice(bytes);
+        }
+        let patch = Patch {
+            probe: site.owner.probe,
+            want: site.owner.want,
+            role,
+            tactic: site.tactic(),
+            addr,
+            len: changed as u8,
+            old,
+            new,
+            head,
+            crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
+            needs_guard: role != PatchRole::Island && site.has_boundary(),
+        };
+        let stats = &mut self.plan.stats;
+        stats.crossing += u32::from(patch.crosses_line);
+        stats.guarded += u32::from(patch.needs_guard);
+        if role != PatchRole::Island {
+            stats.sites[patch.tactic as usize] += 1;
+        }
+        self.plan.patches.push(patch);
+    }
+}
+
+fn jump(from: RemoteAddr, to: RemoteAddr) -> [u8; 5] {
+    let rel = (to.distance_from(from + JUMP) as i32).to_le_bytes();
+    [E9, rel[0], rel[1], rel[2], rel[3]]
+}

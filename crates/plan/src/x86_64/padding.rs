@@ -1,0 +1,56 @@
+//! Padding that is spoken for, and islands in the rest: five bytes that nothing runs into, within reach of a short jump.
+//!
+//! An island is used once, and never lies in a function's body (PLAN-3).
+
+use super::Env;
+use super::window::JUMP;
+use crate::space::TRAPPING;
+use std::collections::BTreeMap;
+use trapline_record::Svma;
+
+/// Bytes of `jmp rel8`.
+pub(crate) const SHORT: u64 = 2;
+
+/// Ranges of padding that windows and islands take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claims {
+    taken: BTreeMap<Svma, Svma>,
+    order: Vec<Svma>,
+}
+
+impl Claims {
+    pub(crate) fn is_free(&self, start: Svma, end: Svma) -> bool {
+        self.taken.range(..end).next_back().is_none_or(|(_, &last)| last <= start)
+    }
+    pub(crate) fn claim(&mut self, start: Svma, end: Svma) {
+        if start < end {
+            self.taken.insert(start, end);
+            self.order.push(start);
+        }
+    }
+    /// A point to return to.
+    pub(crate) fn mark(&self) -> usize {
+        self.order.len()
+    }
+    pub(crate) fn rollback(&mut self, mark: usize) {
+        for start in self.order.drain(mark..) {
+            self.taken.remove(&start);
+        }
+    }
+}
+
+/// Finds and claims an island for a short jump at `site`. With `traps`, the jump's second byte is where an instruction
+/// may start, so it must trap.
+pub(crate) fn island(env: &Env<'_>, claims: &mut Claims, site: Svma, traps: bool) -> Option<Svma> {
+    let from = site + SHORT;
+    let fits = |at: u64| {
+        let rel = i8::try_from(at.wrapping_sub(from.0).cast_signed()).ok()?;
+        (!traps || TRAPPING.contains(&rel.cast_unsigned())).then_some(Svma(at))
+    };
+    let found = env.map.holes(env.image, site, 160).find_map(|(start, len)| {
+        let last = (start.0 + len).checked_sub(JUMP)?;
+        (start.0..=last).filter_map(fits).find(|&at| claims.is_free(at, at + JUMP))
+    })?;
+    claims.claim(found, found + JUMP);
+    Some(found)
+}

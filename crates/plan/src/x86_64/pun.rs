@@ -1,0 +1,114 @@
+//! Punned jumps: only the first bytes of `jmp rel32` are written, the others are the following code's own, which
+//! dictates part of the address that the jump leads to.
+//!
+//! In: a window of less than five bytes. Out: displacement and target, in memory that is free. Code there is one jump on
+//! to the stub, so the target must also be within reach of the module's arena.
+
+use super::window::JUMP;
+use crate::plan::Region;
+use crate::space::{AddressSpace, PAGE, REACH, TRAPPING};
+use trapline_record::RemoteAddr;
+
+/// More regions than this are not worth their mappings.
+const MAX_REGIONS: usize = 256;
+
+/// Where punned jumps lead.
+#[derive(Clone, Debug)]
+pub(crate) struct Puns<'a> {
+    space: &'a AddressSpace,
+    /// The module space, which is not free any more.
+    own: (RemoteAddr, RemoteAddr),
+    /// Five bytes each, sorted.
+    landings: Vec<RemoteAddr>,
+}
+
+impl<'a> Puns<'a> {
+    pub(crate) fn new(space: &'a AddressSpace, own: (RemoteAddr, RemoteAddr)) -> Self {
+        Self { space, own, landings: Vec::new() }
+    }
+
+    /// Chooses the free bytes of a displacement. `window` are the five bytes at live address `site`, of which the
+    /// first `free` may change (1 to 4, the opcode's place included); bit `n` of `boundaries` says that an instruction starts
+    /// at byte `n`.
+    pub(crate) fn find(
+        &mut self,
+        site: RemoteAddr,
+        window: [u8; 5],
+        free: u64,
+        boundaries: u8,
+    ) -> Option<([u8; 4], RemoteAddr)> {
+        if self.landings.len() >= MAX_REGIONS {
+            return None;
+        }
+        let free = free.clamp(1, 4) as usize - 1;
+        let choices: Vec<Vec<u8>> = (1..=4).map(|n| self.bytes_at(n, free, window[n], boundaries)).collect();
+        // High bytes vary last, so that all of a page's places are tried before the next page's.
+        for &b3 in &choices[3] {
+            for &b2 in &choices[2] {
+                for &b1 in &choices[1] {
+                    for &b0 in &choices[0] {
+                        let rel = [b0, b1, b2, b3];
+                        let target = (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
+                        if self.is_usable(target) {
+                            let at = self.landings.partition_point(|&l| l < target);
+                            self.landings.insert(at, target);
+                            return Some((rel, target));
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// What byte `n` of the jump may be. The lowest bytes of several free ones hardly matter, so few are tried.
+    fn bytes_at(&self, n: usize, free: usize, own: u8, boundaries: u8) -> Vec<u8> {
+        if n > free {
+            return vec![own];
+        }
+        if boundaries >> n & 1 == 1 {
+            return TRAPPING.to_vec();
+        }
+        if n + 1 < free { vec![0xCC, 0x33] } else { (0..=255).step_by(3).collect() }
+    }
+
+    fn is_usable(&self, target: RemoteAddr) -> bool {
+        let end = target + JUMP;
+        let region = region_of(target);
+        let (own_start, own_end) = self.own;
+        let near = |a: RemoteAddr, b: RemoteAddr| a.0.abs_diff(b.0) < REACH;
+        let apart = |a: RemoteAddr, b: RemoteAddr| b + PAGE <= own_start || own_end + PAGE <= a;
+        let clear = |l: &RemoteAddr| *l + JUMP <= target || end <= *l;
+        self.space.is_free(region.addr, region.end())
+            && apart(region.addr, region.end())
+            && near(target, own_start)
+            && near(target, own_end)
+            && self.landings.iter().all(clear)
+    }
+
+    /// The regions that all landings lie in; sorted, disjoint.
+    pub(crate) fn regions(&self) -> Vec<Region> {
+        let mut regions: Vec<Region> = Vec::new();
+        for &landing in &self.landings {
+            let new = region_of(landing);
+            match regions.last_mut().filter(|last| new.addr <= last.end()) {
+                Some(last) => last.len = last.len.max(new.end() - last.addr),
+                None => regions.push(new),
+            }
+        }
+        regions
+    }
+
+    pub(crate) fn mark(&self) -> Vec<RemoteAddr> {
+        self.landings.clone()
+    }
+    pub(crate) fn rollback(&mut self, mark: Vec<RemoteAddr>) {
+        self.landings = mark;
+    }
+}
+
+fn region_of(landing: RemoteAddr) -> Region {
+    let addr = RemoteAddr(landing.0 & !(PAGE - 1));
+    let end = (landing.0 + JUMP).next_multiple_of(PAGE);
+    Region { addr, len: end - addr.0 }
+}

@@ -1,0 +1,111 @@
+//! One patched place: which instructions are displaced, what happens between them, and how it is reached.
+
+use super::stub;
+use super::window::JUMP;
+use crate::plan::Tactic;
+use trapline_insn::x86_64::Insn;
+use trapline_record::{RemoteAddr, Svma};
+
+/// What happens at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Deed {
+    /// Add one to this probe's counter.
+    Count { probe: u32 },
+    /// Stamp the entry of this latency area's function.
+    Enter { latency: u32, looped: bool },
+    /// Time the exit.
+    Exit { latency: u32, kind: stub::ExitKind },
+}
+
+/// When it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum When {
+    /// Before the instruction.
+    Before,
+    /// When the instruction, a conditional jump, is about to be taken.
+    Taken {
+        /// Low nibble of the condition's opcode.
+        condition: u8,
+        /// Where it leads.
+        target: Svma,
+    },
+    /// After the instruction.
+    After,
+}
+
+/// A deed in its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Act {
+    /// Address of the instruction.
+    pub(crate) at: Svma,
+    pub(crate) when: When,
+    pub(crate) deed: Deed,
+    /// What is dead there.
+    pub(crate) dead: stub::Site,
+}
+
+/// Whom a site serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    /// Index in the wants.
+    pub(crate) want: u32,
+    pub(crate) probe: u32,
+    pub(crate) role: crate::plan::PatchRole,
+}
+
+/// How the stub is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    /// `jmp rel32` by K.
+    Mirror,
+    /// `jmp rel8` to an island at this address.
+    Island(Svma),
+    /// `jmp rel32` whose displacement is these bytes, to this address.
+    Pun([u8; 4], RemoteAddr),
+}
+
+/// One patched place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Site {
+    pub(crate) owner: Owner,
+    pub(crate) start: Svma,
+    /// The displaced instructions, at stated addresses.
+    pub(crate) insns: Vec<Insn>,
+    /// In the order in which they happen.
+    pub(crate) acts: Vec<Act>,
+    /// How many bytes change.
+    pub(crate) changed: u64,
+    pub(crate) reach: Reach,
+}
+
+impl Site {
+    /// First byte behind the displaced instructions.
+    pub(crate) fn code_end(&self) -> Svma {
+        Svma(self.insns.last().map_or(self.start.0, Insn::end))
+    }
+    /// First byte behind all that must stay as planned.
+    pub(crate) fn end(&self) -> Svma {
+        let taken = if matches!(self.reach, Reach::Pun(..)) { JUMP } else { self.changed };
+        self.code_end().max(self.start + taken)
+    }
+    pub(crate) fn overlaps(&self, start: Svma, end: Svma) -> bool {
+        self.start < end && start < self.end()
+    }
+    pub(crate) fn tactic(&self) -> Tactic {
+        match self.reach {
+            Reach::Mirror => Tactic::Jump,
+            Reach::Island(_) => Tactic::Short,
+            Reach::Pun(..) => Tactic::Pun,
+        }
+    }
+    /// Adds a deed behind those of the same moment.
+    pub(crate) fn add(&mut self, act: Act) {
+        let key = |a: &Act| (a.at, a.when == When::After);
+        let place = self.acts.partition_point(|other| key(other) <= key(&act));
+        self.acts.insert(place, act);
+    }
+    /// Whether an instruction that can run starts inside the changed bytes.
+    pub(crate) fn has_boundary(&self) -> bool {
+        self.insns.iter().skip(1).any(|i| i.addr < (self.start + self.changed).0)
+    }
+}
