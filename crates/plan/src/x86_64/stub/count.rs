@@ -93,8 +93,11 @@ fn owned(asm: &mut Asm<'_>, machine: &Machine, rseq: Rseq, site: &Site, mut tail
     let mut fixes = None;
     let section = rseq::section(asm, rseq, at, |asm| {
         asm.load32(at, Mem::Fs(rseq.offset + CPU_ID));
-        asm.alu_imm(Alu::Cmp, at, machine.lines as i32 - 1, false);
-        let unregistered = asm.jcc_later(Cond::AboveEq); // negative, or a CPU that was never told of
+        // Negative, or a CPU that was never told of.
+        let unregistered = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, at, machine.lines as i32 - 1, false);
+            asm.jcc_later(Cond::AboveEq)
+        });
         asm.shift(Shift::Left, at, 6, false);
         let pointer = asm.alu_load_later(Alu::Add, at);
         asm.alu_mem_imm(Alu::Add, Mem::At(at, 0), 1, false);
@@ -118,7 +121,7 @@ fn owned_flags_live(asm: &mut Asm<'_>, rseq: Rseq, site: &Site, mut tail: Tail) 
     let mut unregistered = None;
     let section = rseq::section(asm, rseq, at, |asm| {
         asm.load_byte(RCX, Mem::Fs(rseq.offset + CPU_ID + 3));
-        let registered = asm.jrcxz_later();
+        let registered = asm.unbroken(Asm::jrcxz_later);
         unregistered = Some(asm.jmp_later());
         asm.bind(registered);
         asm.load32(RCX, Mem::Fs(rseq.offset + CPU_ID));

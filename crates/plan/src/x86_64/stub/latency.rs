@@ -103,8 +103,22 @@ pub struct Timed<'a> {
 /// What is left to append behind the displaced code.
 #[derive(Debug)]
 pub(super) enum Tail {
-    Enter { loop_entry: bool, occupied: Fix, stamp: u64, lookup: Lookup, leave: u64 },
-    Exit { kind: ExitKind, lookup: Lookup, other: Fix, negative: Fix, clamped: u64, rare: Option<Rare>, leave: u64 },
+    Enter {
+        loop_entry: bool,
+        occupied: Fix,
+        stamp: u64,
+        lookup: Lookup,
+        leave: u64,
+    },
+    Exit {
+        kind: ExitKind,
+        lookup: Lookup,
+        other: Fix,
+        negative: Fix,
+        clamped: u64,
+        rare: Option<Rare>,
+        leave: u64,
+    },
 }
 
 /// A search for a slot, and where it leaves the usual path.
@@ -240,8 +254,10 @@ impl Timed<'_> {
     fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.mov_imm64(RSI, self.latency.stamps);
         let nobody = self.key(asm);
-        asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RAX, 3, 0), RDX, false);
-        let elsewhere = asm.jcc_later(Cond::NotEqual);
+        let elsewhere = asm.unbroken(|asm| {
+            asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RAX, 3, 0), RDX, false);
+            asm.jcc_later(Cond::NotEqual)
+        });
         let found = asm.here();
         self.slot(asm);
         Lookup { nobody, elsewhere, found }
@@ -363,8 +379,10 @@ impl Timed<'_> {
     fn enter(&self, asm: &mut Asm<'_>, loop_entry: bool) -> Tail {
         self.prologue(asm, false);
         let lookup = self.lookup(asm);
-        asm.alu_mem_imm(Alu::Cmp, Mem::At(RSI, 8), 0, false);
-        let occupied = asm.jcc_later(Cond::NotEqual);
+        let occupied = asm.unbroken(|asm| {
+            asm.alu_mem_imm(Alu::Cmp, Mem::At(RSI, 8), 0, false);
+            asm.jcc_later(Cond::NotEqual)
+        });
         let stamp = asm.here();
         clock(asm);
         if self.latency.outermost {
@@ -383,10 +401,14 @@ impl Timed<'_> {
         clock(asm);
         asm.mov(RDI, RAX);
         let lookup = self.lookup(asm);
-        self.compare_owner(asm);
-        let other = asm.jcc_later(Cond::NotEqual);
-        asm.alu_load(Alu::Sub, RDI, Mem::At(RSI, 0));
-        let negative = asm.jcc_later(Cond::Below);
+        let other = asm.unbroken(|asm| {
+            self.compare_owner(asm);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let negative = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Sub, RDI, Mem::At(RSI, 0));
+            asm.jcc_later(Cond::Below)
+        });
         let clamped = asm.here();
         asm.store_imm(Mem::At(RSI, 8), 0);
         asm.lea(RSI, Mem::Rip(self.block()));
@@ -500,8 +522,10 @@ impl Timed<'_> {
         }
     }
     fn cap(&self, asm: &mut Asm<'_>, last: u32) {
-        asm.alu_imm(Alu::Cmp, RAX, last as i32, true);
-        let fits = asm.jcc_later(Cond::BelowEq);
+        let fits = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RAX, last as i32, true);
+            asm.jcc_later(Cond::BelowEq)
+        });
         asm.mov_imm32(RAX, last);
         asm.bind(fits);
     }
@@ -509,8 +533,10 @@ impl Timed<'_> {
     fn filter(&self, asm: &mut Asm<'_>) -> Option<Fix> {
         (self.latency.min_ticks > 0).then(|| {
             asm.mov_imm64(RCX, self.latency.min_ticks);
-            asm.alu(Alu::Cmp, RDI, RCX);
-            asm.jcc_later(Cond::Below)
+            asm.unbroken(|asm| {
+                asm.alu(Alu::Cmp, RDI, RCX);
+                asm.jcc_later(Cond::Below)
+            })
         })
     }
 
@@ -528,8 +554,11 @@ impl Timed<'_> {
         let mut unregistered = None;
         let counted = rseq::section(asm, rseq, RDX, |asm| {
             asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
-            asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
-            unregistered = Some(asm.jcc_later(Cond::AboveEq)); // negative, or a CPU that was never told of
+            // Negative, or a CPU that was never told of.
+            unregistered = Some(asm.unbroken(|asm| {
+                asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
+                asm.jcc_later(Cond::AboveEq)
+            }));
             asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
             asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, false);
         });
@@ -541,11 +570,15 @@ impl Timed<'_> {
             self.commit(asm, rseq, |asm| asm.alu_mem_imm(Alu::Add, Mem::Sum(RAX, RDX, 0, 0), 1, false));
         asm.mov(RAX, RDI);
         asm.not(RAX);
-        asm.alu_load(Alu::Cmp, RAX, word(at::MIN_NOT));
-        let minimum = asm.jcc_later(Cond::Above);
+        let minimum = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RAX, word(at::MIN_NOT));
+            asm.jcc_later(Cond::Above)
+        });
         let after_minimum = asm.here();
-        asm.alu_load(Alu::Cmp, RDI, word(at::MAX));
-        let maximum = asm.jcc_later(Cond::Above);
+        let maximum = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RDI, word(at::MAX));
+            asm.jcc_later(Cond::Above)
+        });
         let after_maximum = asm.here();
         if let Some(short) = short {
             asm.bind(short);

@@ -82,7 +82,7 @@ impl Pending {
     pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) {
         let mut asm = Asm::resume(out, self.origin);
         if let Some(resume) = resume {
-            asm.jmp(resume);
+            asm.unbroken(|asm| asm.jmp(resume));
         }
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
