@@ -1,1 +1,87 @@
-fn main() {}
+//! `trapline-bench NAME`: what a hit, an attach and a detach cost, beside the kernel's uprobes in the same run.
+//!
+//! Input: a bench's name. Output: one row a line, as text or JSON; with `--save` also kept in a folder.
+//! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row it could not measure as 0.
+
+mod attach;
+mod functions;
+mod hits;
+mod kernel;
+mod ours;
+mod row;
+mod runs;
+mod victim;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+
+use hits::{Bench, Effort};
+
+/// Measures Trapline beside the kernel's uprobes.
+#[derive(Parser, Debug)]
+#[command(name = "trapline-bench", version)]
+struct Args {
+    /// What to measure.
+    name: Name,
+    /// Only rows with this many threads.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Seconds of measuring for each row, over all rounds.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Interleaved rounds.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+    /// Keep the run in a folder below this one, named for date and processor.
+    #[arg(long)]
+    save: Option<PathBuf>,
+}
+
+/// What can be measured.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    /// Counting at a function's entry.
+    Uprobe,
+    /// From entry to return.
+    Uretprobe,
+    /// Attaching and detaching 1 to 10,000 sites.
+    Attach,
+    /// The measured process (started by the others).
+    #[value(hide = true)]
+    Victim,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if args.name == Name::Victim {
+        return victim::serve();
+    }
+    let mut sink = Sink { json: args.json, run: args.save.as_deref().map(runs::Run::create).transpose()? };
+    let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
+    match args.name {
+        Name::Uprobe => hits::run(Bench::Uprobe, effort, |row| sink.take(row)),
+        Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
+        Name::Attach => attach::run(effort, |row| sink.take(row)),
+        Name::Victim => Ok(()),
+    }
+}
+
+/// Where rows go.
+#[derive(Debug)]
+struct Sink {
+    json: bool,
+    run: Option<runs::Run>,
+}
+
+impl Sink {
+    fn take(&mut self, row: &impl row::Line) -> Result<()> {
+        let text = if self.json { serde_json::to_string(row)? } else { row.text() };
+        println!("{text}");
+        self.run.as_mut().map_or(Ok(()), |run| run.keep(row))
+    }
+}

@@ -1,0 +1,62 @@
+//! Writes the functions that are measured, as assembly: for each case copies for four threads, and ten thousand more.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Case and body, without the final `ret`. The first instruction is what a kernel uprobe's cost depends on.
+const CASES: [(&str, &str); 7] = [
+    ("nop", "nop"),
+    ("push", "push %rbp\n pop %rbp"),
+    ("endbr64", "endbr64"),
+    ("sub", "sub $0x18, %rsp\n add $0x18, %rsp"),
+    ("mov", "mov %rdi, %rax"),
+    ("ret", ""),
+    ("generic", "lea 4(%rdi,%rdi,2), %rax\n imul $77, %rax, %rax\n xor %rdi, %rax\n shr $3, %rax"),
+];
+/// Copies of each case, one for a thread.
+const COPIES: u32 = 4;
+/// Functions that `walk` visits and `attach` patches.
+const WALK: u32 = 10_000;
+
+fn function(text: &mut String, name: &str, align: u32, body: &str) {
+    let _ = write!(
+        text,
+        ".p2align {align}\n.globl {name}\n.type {name}, @function\n{name}:\n {body}\n ret\n.size {name}, .-{name}\n"
+    );
+}
+
+/// A branch from elsewhere goes to the third byte, so that a five-byte jump cannot be placed.
+fn narrow(text: &mut String, name: &str) {
+    function(text, name, 0, &format!("push %rbp\n nop\n{name}_inner:\n pop %rbp"));
+    function(text, &format!("lure_{name}"), 0, &format!("push %rbp\n jmp {name}_inner"));
+}
+
+fn main() {
+    let mut text = String::from(".text\n");
+    for copy in 0..COPIES {
+        for (case, body) in CASES {
+            function(&mut text, &format!("bench_{case}_{copy}"), 6, body);
+        }
+        // Padding in reach: a short jump to an island.
+        text += ".p2align 6\n";
+        narrow(&mut text, &format!("bench_push_short_{copy}"));
+        text += ".p2align 6\n";
+        // No padding in reach: the displacement must contain the bytes that follow.
+        let dense = "mov $0x11223344, %eax\n ".repeat(40);
+        function(&mut text, &format!("bench_dense_before_{copy}"), 6, &dense);
+        narrow(&mut text, &format!("bench_push_pun_{copy}"));
+        function(&mut text, &format!("bench_dense_after_{copy}"), 0, &dense);
+    }
+    for index in 0..WALK {
+        function(&mut text, &format!("bench_walk_{index}"), 4, "push %rbp\n mov %rsp, %rbp\n pop %rbp");
+    }
+    text += ".section .data.rel.ro.bench_walk,\"aw\",@progbits\n.p2align 3\n.globl bench_walk_table\nbench_walk_table:\n";
+    for index in 0..WALK {
+        let _ = writeln!(text, " .quad bench_walk_{index}");
+    }
+    text += ".text\n";
+    let out = std::env::var_os("OUT_DIR").unwrap_or_default();
+    let written = std::fs::write(Path::new(&out).join("functions.s"), text);
+    written.unwrap_or_else(|error| panic!("OUT_DIR: {error}"));
+    println!("cargo::rerun-if-changed=build.rs");
+}

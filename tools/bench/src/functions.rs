@@ -1,0 +1,132 @@
+//! The functions that are measured (written by build.rs) and how to call them. The only unsafe code of this tool.
+#![allow(unsafe_code, reason = "calls assembly")]
+
+use std::hint::black_box;
+
+core::arch::global_asm!(include_str!(concat!(env!("OUT_DIR"), "/functions.s")), options(att_syntax));
+
+/// Copies of each case.
+pub(crate) const COPIES: usize = 4;
+/// Functions that `walk` visits.
+pub(crate) const WALK: usize = 10_000;
+
+/// Any of them: none reads memory, none needs more than the C calling convention.
+type Function = unsafe extern "C" fn(u64) -> u64;
+
+macro_rules! cases {
+    ($($case:literal: $($name:ident)+;)+) => {
+        unsafe extern "C" { $($(fn $name(x: u64) -> u64;)+)+ }
+        /// Case and its copies.
+        static CASES: &[(&str, [Function; COPIES])] = &[$(($case, [$($name),+])),+];
+    };
+}
+cases! {
+    "nop": bench_nop_0 bench_nop_1 bench_nop_2 bench_nop_3;
+    "push": bench_push_0 bench_push_1 bench_push_2 bench_push_3;
+    "endbr64": bench_endbr64_0 bench_endbr64_1 bench_endbr64_2 bench_endbr64_3;
+    "sub": bench_sub_0 bench_sub_1 bench_sub_2 bench_sub_3;
+    "mov": bench_mov_0 bench_mov_1 bench_mov_2 bench_mov_3;
+    "ret": bench_ret_0 bench_ret_1 bench_ret_2 bench_ret_3;
+    "generic": bench_generic_0 bench_generic_1 bench_generic_2 bench_generic_3;
+    "push_short": bench_push_short_0 bench_push_short_1 bench_push_short_2 bench_push_short_3;
+    "push_pun": bench_push_pun_0 bench_push_pun_1 bench_push_pun_2 bench_push_pun_3;
+}
+unsafe extern "C" {
+    static bench_walk_table: [Function; WALK];
+}
+
+/// What a thread runs: one function over and over, or all of `walk` in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// One function.
+    One(Function),
+    /// Ten thousand.
+    Walk,
+}
+
+/// A thread's own counter, on lines of its own: the control.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Private(std::cell::Cell<u64>);
+
+impl Work {
+    /// The work of a thread: copy `copy` of a case.
+    pub(crate) fn of(case: &str, copy: usize) -> Option<Self> {
+        if case == "walk" {
+            return Some(Self::Walk);
+        }
+        let (_, copies) = CASES.iter().find(|(name, _)| *name == case)?;
+        copies.get(copy).copied().map(Self::One)
+    }
+    /// Calls in one batch.
+    pub(crate) fn batch(self) -> u64 {
+        match self {
+            Self::One(_) => 1000,
+            Self::Walk => WALK as u64,
+        }
+    }
+    /// Runs one batch.
+    pub(crate) fn run(self) {
+        match self {
+            Self::One(function) => {
+                let function = black_box(function);
+                for i in 0..self.batch() {
+                    // SAFETY: every function of build.rs follows the C calling convention and touches only registers
+                    // and its own stack.
+                    unsafe { function(i) };
+                }
+            }
+            Self::Walk => {
+                // SAFETY: the table has WALK entries, written at link time and never changed.
+                for function in unsafe { &bench_walk_table } {
+                    // SAFETY: as above.
+                    unsafe { function(7) };
+                }
+            }
+        }
+    }
+    /// Runs one batch and counts each call privately.
+    pub(crate) fn run_counted(self, own: &Private) {
+        let count = || own.0.set(black_box(own.0.get() + 1));
+        match self {
+            Self::One(function) => {
+                let function = black_box(function);
+                for i in 0..self.batch() {
+                    // SAFETY: as in `run`.
+                    unsafe { function(i) };
+                    count();
+                }
+            }
+            Self::Walk => {
+                // SAFETY: as in `run`.
+                for function in unsafe { &bench_walk_table } {
+                    // SAFETY: as in `run`.
+                    unsafe { function(7) };
+                    count();
+                }
+            }
+        }
+    }
+}
+
+
+/// Their addresses in this process; the victim is the same file.
+pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
+    if case == "walk" {
+        // SAFETY: as in `run`.
+        return unsafe { &bench_walk_table }.iter().take(limit).map(|f| *f as usize as u64).collect();
+    }
+    let copies = CASES.iter().find(|(name, _)| *name == case).map(|(_, copies)| copies);
+    copies.into_iter().flatten().take(limit).map(|f| *f as usize as u64).collect()
+}
+
+/// Keeps a thread on one CPU, as far as there are so many.
+pub(crate) fn pin(thread: usize) {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is a local, and the CPU number is small.
+    unsafe { libc::CPU_SET(thread % cpus, &mut set) };
+    // SAFETY: the kernel only reads the set, whose size is stated.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+}
