@@ -8,10 +8,35 @@
 //! Does not: choose functions, plan windows, make code, print.
 #![forbid(unsafe_code)]
 
+mod attach;
+mod attached;
+mod cpu;
+mod detach;
+mod error;
 #[cfg(test)]
 mod fake;
+mod find;
+mod map;
+mod prepare;
 pub mod protocol;
+mod publish;
+mod quiesce;
+mod request;
+mod segment;
+mod semaphore;
 mod space;
+mod still;
+mod survey;
+mod words;
 mod write;
 
-pub use write::Outcome;
+pub use attach::attach;
+pub use attached::Attached;
+pub use detach::recover;
+pub use error::PatchError;
+pub use find::{Found, SegmentStatus, find_segments, status};
+pub use request::{
+    AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request, Restored, Timings, Untouched,
+    Why,
+};
+pub use segment::Segment;

@@ -19,6 +19,14 @@ pub(crate) enum SpaceError {
     Gone(TargetError),
 }
 
+impl SpaceError {
+    pub(crate) fn into_error(self) -> crate::PatchError {
+        match self {
+            Self::Place(error) | Self::Gone(error) => error.into(),
+        }
+    }
+}
+
 impl From<TargetError> for SpaceError {
     fn from(error: TargetError) -> Self {
         match error {

@@ -26,7 +26,7 @@ pub(crate) enum Way {
 
 /// What became of one change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Written.
     Done,
     /// It already held the bytes to be written; nothing was written.
@@ -127,6 +127,27 @@ pub(crate) fn change(
         change_phase(space, entries, group, way, outcomes)?;
     }
     Ok(())
+}
+
+/// What publishing would meet at each entry, in the order of `entries` (sorted by address); writes nothing. `Done` stands
+/// for "may be written".
+pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outcome> {
+    let mut text = Text::default();
+    (0..entries.len())
+        .map(|index| {
+            let change = Change::new(&entries[index], Way::Publish);
+            if text.prepare(space, entries[index..].iter()).is_err() {
+                return Outcome::Unreachable;
+            }
+            let len = change.after.len();
+            let mut found = [0; MAX_PATCH];
+            found[..len].copy_from_slice(text.window(change.addr(), len));
+            match change.classify(&found[..len], Way::Publish) {
+                Present::Before => Outcome::Done,
+                _ => Outcome::Differs { found },
+            }
+        })
+        .collect()
 }
 
 /// One phase: windows inside a line one by one, then those that cross lines together.

@@ -1,0 +1,232 @@
+//! Patches taken out again: steps R1 to R6 of `protocol`, for the session that made them and for a later one.
+//!
+//! In: a process, and the segments it maps. Out: text, actions and semaphores as they were, in one batch for each process;
+//! a report of what was left alone. Every step looks before it acts, so all of it may be repeated (SAFE-3, SAFE-4).
+//! Does not: wait for a blocked call, or read counters.
+
+use std::time::Instant;
+
+use trapline_record::control::{State, at};
+use trapline_record::journal::{Entry, Kind};
+use trapline_target::{Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of};
+
+use crate::attached::{Attached, resume};
+use crate::error::PatchError;
+use crate::find::{Found, check_free, find_segments};
+use crate::map::SERVED;
+use crate::quiesce::quiesce;
+use crate::request::{DetachReport, Left, Options, Restored, Untouched};
+use crate::semaphore;
+use crate::space::{Running, SpaceError, Still};
+use crate::still::move_out;
+use crate::words::Words;
+use crate::write::{Outcome, Way, change};
+
+/// One segment to be taken out of one process.
+struct Removal<'a> {
+    /// Its words as this process maps them.
+    words: Words<'a>,
+    found: Found,
+    entries: Vec<Entry>,
+}
+
+impl Attached {
+    /// Takes all patches out, of the process and of its children that still map the segments. Counts can be read until
+    /// the segments are dropped.
+    pub fn detach(&mut self, process: &Process, options: &Options) -> DetachReport {
+        let own = self.memfds();
+        let mut report = DetachReport::default();
+        if own.is_empty() {
+            return report;
+        }
+        match clean(process, &own, options) {
+            Ok(restored) => report.restored.push(restored),
+            Err(error) if error.is_gone() => report.gone = true,
+            Err(why) => report.untouched.push(Untouched { pid: process.pid(), why }),
+        }
+        children(process.pid(), &own, options, &mut report);
+        if report.untouched.is_empty() {
+            self.guards.clear();
+            self.installed = None;
+        }
+        report
+    }
+}
+
+/// Cleans up what dead tracers left in a process and in its children, from its memory alone.
+///
+/// # Errors
+/// When a living tracer is at work there, or the process cannot be traced. Nothing is changed then.
+pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, PatchError> {
+    let found = find_segments(process)?;
+    check_free(process.pid(), &found, &[], true)?;
+    let files: Vec<FileId> = found.iter().filter(|f| f.state() != Some(State::Removed)).map(|f| f.memfd).collect();
+    let mut report = DetachReport::default();
+    if files.is_empty() {
+        return Ok(report);
+    }
+    report.restored.push(clean(process, &files, options)?);
+    children(process.pid(), &files, options, &mut report);
+    Ok(report)
+}
+
+/// Other processes that map the same memory: children forked while patches were in place. They may fork meanwhile, so
+/// the search is repeated until it finds nobody new.
+fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachReport) {
+    let mut seen = vec![pid];
+    loop {
+        let mut users: Vec<u32> = files.iter().flat_map(|&file| users_of(file)).collect();
+        users.sort_unstable();
+        users.dedup();
+        users.retain(|user| !seen.contains(user));
+        if users.is_empty() {
+            return;
+        }
+        for user in users {
+            seen.push(user);
+            match Process::open(user).map_err(PatchError::from).and_then(|p| clean(&p, files, options)) {
+                Ok(restored) => report.restored.push(restored),
+                Err(error) if error.is_gone() => {}
+                Err(why) => report.untouched.push(Untouched { pid: user, why }),
+            }
+        }
+    }
+}
+
+/// R1 to R6 for one process.
+fn clean(process: &Process, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
+    let start = Instant::now();
+    let mut restored = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+        clean_in(batch, files, options)
+    })??;
+    restored.pid = process.pid();
+    restored.total = start.elapsed();
+    Ok(restored)
+}
+
+fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
+    let process = batch.process();
+    let removals = removals(process, files)?;
+    let entries: Vec<Entry> = removals.iter().flat_map(|r| r.entries.iter().copied()).collect();
+    let mut guards = Vec::new();
+    for removal in &removals {
+        guards.extend(removal.found.block.guards(process, removal.found.control)?);
+        // A child shares the words with its parent, which may still be Armed: each process' own text tells the truth.
+        if removal.found.owner() == process.pid() {
+            removal.words.set(at::STATE, State::Removing as u64)?;
+        }
+    }
+    guards.sort_unstable();
+    let guard = |addr| resume(&guards, addr);
+    let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
+    let mut restored = Restored { semaphores: lower(process, &removals), ..Restored::default() };
+
+    let clock = Instant::now();
+    let mut outcomes = Vec::new();
+    let result = if options.strict || !crate::cpu::proven() {
+        let mut stopped = batch.stop_all(&guard)?;
+        move_out(process, &mut stopped, &guard)?;
+        let result = change(&mut Still { process }, &entries, Way::Remove, &mut outcomes);
+        stopped.resume()?;
+        result
+    } else {
+        let mut space = Running { batch, guard: &guard, remote: &remote };
+        change(&mut space, &entries, Way::Remove, &mut outcomes)
+    };
+    result.map_err(SpaceError::into_error)?;
+    tally(&entries, &outcomes, &mut restored);
+    restored.restore = clock.elapsed();
+
+    let clock = Instant::now();
+    quiesce(batch, &guard)?;
+    restored.quiesce = clock.elapsed();
+    actions(batch, &removals, &remote, &mut restored)?;
+    for removal in removals.iter().filter(|r| r.found.owner() == process.pid()) {
+        removal.words.set(at::STATE, State::Removed as u64)?;
+    }
+    restored.stays_mapped += removals.iter().map(|r| r.found.mapped()).sum::<u64>();
+    restored.batch = batch.report();
+    Ok(restored)
+}
+
+/// The segments to be taken out, newest first.
+fn removals<'a>(process: &'a Process, files: &[FileId]) -> Result<Vec<Removal<'a>>, PatchError> {
+    let found = find_segments(process)?.into_iter().filter(|f| files.contains(&f.memfd) && f.block.is_ours());
+    found
+        .map(|found| {
+            let entries = found.block.journal(process, found.control)?;
+            let words = Words(process, found.control);
+            Ok(Removal { words, found, entries })
+        })
+        .collect()
+}
+
+/// R2. Only in the process that they were raised in: a child has its own copy of the words.
+fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
+    let mut lowered = 0;
+    for removal in removals {
+        let journal = removal.found.block.get(at::JOURNAL_OFF);
+        for (index, entry) in removal.entries.iter().enumerate().filter(|(_, e)| e.kind == Kind::Semaphore) {
+            if semaphore::lower(process, entry).unwrap_or(false) {
+                lowered += 1;
+                if removal.found.owner() == process.pid() {
+                    // So that a second try does not lower it again; a failure means that the process is gone.
+                    drop(semaphore::unmark(&removal.words, journal, index, entry));
+                }
+            }
+        }
+    }
+    lowered
+}
+
+fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
+    for (entry, outcome) in entries.iter().zip(outcomes).filter(|(e, _)| e.kind != Kind::Semaphore) {
+        let left = |found| Left { addr: entry.addr, found, len: entry.len };
+        match outcome {
+            Outcome::Done => restored.sites += 1,
+            Outcome::Already => restored.already += 1,
+            Outcome::KeptBreakpoint => restored.breakpoints += 1,
+            Outcome::Differs { found } => restored.left.push(left(Some(*found))),
+            Outcome::Unreachable => restored.left.push(left(None)),
+        }
+    }
+}
+
+/// R5: actions put back where the handler is still ours.
+fn actions(
+    batch: &mut Batch<'_>,
+    removals: &[Removal<'_>],
+    remote: &RemoteOptions,
+    restored: &mut Restored,
+) -> Result<(), PatchError> {
+    let with_handler: Vec<&Removal<'_>> = removals.iter().filter(|r| r.found.block.get(at::HANDLES) != 0).collect();
+    if with_handler.is_empty() {
+        return Ok(());
+    }
+    batch.set_trap_handler(None);
+    let mut caller = batch.remote(remote)?;
+    let mut result = Ok(());
+    for removal in with_handler {
+        result = result.and_then(|()| put_back(&mut caller, removal, restored));
+    }
+    caller.finish()?;
+    Ok(result?)
+}
+
+fn put_back(
+    caller: &mut RemoteCaller<'_, '_>,
+    removal: &Removal<'_>,
+    restored: &mut Restored,
+) -> Result<(), TargetError> {
+    let block = &removal.found.block;
+    for served in SERVED.iter().filter(|s| block.get(at::HANDLES) & s.bit != 0) {
+        let present = caller.sigaction(served.signal, None)?;
+        if present.handler == block.get(at::HANDLER) {
+            caller.sigaction(served.signal, Some(&block.action(served.old)))?;
+            restored.actions += 1;
+        } else if present != block.action(served.old) {
+            restored.foreign_actions += 1;
+        }
+    }
+    Ok(())
+}

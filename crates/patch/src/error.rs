@@ -1,0 +1,81 @@
+//! What can be in the way of a whole batch. What is in the way of one probe is a [`Refused`](crate::Refused).
+
+use trapline_plan::PlanError;
+use trapline_target::TargetError;
+
+/// Why nothing was attached, or could be cleaned up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PatchError {
+    /// The process, or the right to touch it.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// A module has no plan.
+    #[error("{module}: {source}")]
+    Plan {
+        /// The module's file.
+        module: String,
+        /// Why.
+        source: PlanError,
+    },
+    /// Another Trapline is at work there.
+    #[error("process {pid} is being traced by another trapline, process {tracer} ({comm}); stop it first")]
+    InUse {
+        /// The process.
+        pid: u32,
+        /// The other tracer.
+        tracer: u32,
+        /// Its name.
+        comm: String,
+    },
+    /// A tracer died there.
+    #[error("process {pid} still holds patches of a trapline that died (process {tracer}); clean up first: trapline detach -p {pid}")]
+    LeftBehind {
+        /// The process.
+        pid: u32,
+        /// The dead tracer.
+        tracer: u32,
+    },
+    /// Memory laid out by another version.
+    #[error("process {pid} holds patches of another version of trapline ({found}, this is {ours}); use that version")]
+    OtherVersion {
+        /// The process.
+        pid: u32,
+        /// The version found.
+        found: u64,
+        /// This version.
+        ours: u64,
+    },
+    /// A process that forbids `rdtsc` cannot be timed.
+    #[error("process {pid} forbids reading the time-stamp counter (PR_SET_TSC): latency cannot be measured")]
+    NoClock {
+        /// The process.
+        pid: u32,
+    },
+    /// The address space has no room for entry stamps.
+    #[error("process {pid} has no free range of {len} bytes for entry stamps")]
+    NoRoomForStamps {
+        /// The process.
+        pid: u32,
+        /// Bytes wanted.
+        len: u64,
+    },
+    /// Our own shared memory is too small for what is to be written: a fault of ours.
+    #[error("internal: {what} does not fit into the shared memory ({at:#x} of {len:#x} bytes)")]
+    Layout {
+        /// What was to be written.
+        what: &'static str,
+        /// Where.
+        at: u64,
+        /// Size of the memory.
+        len: u64,
+    },
+}
+
+impl PatchError {
+    /// Whether the process is no more.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        matches!(self, Self::Target(error) if error.is_gone())
+    }
+}

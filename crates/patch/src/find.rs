@@ -1,0 +1,177 @@
+//! What tracers have left in a process, told from its maps and memory alone.
+//!
+//! In: a process. Out: segments, newest first, with who made them and in what state they are. Everything read here was
+//! writable by the process and is treated as input.
+//! Does not: change anything.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
+use trapline_record::journal::{Entry, Kind};
+use trapline_record::{FileOffset, RemoteAddr};
+use trapline_target::{FileId, Mapping, Process};
+
+use crate::error::PatchError;
+use crate::words::Block;
+
+/// A segment that a process maps.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Address of a mapping of its control block.
+    pub control: RemoteAddr,
+    /// Its memfd.
+    pub memfd: FileId,
+    /// All its mappings.
+    pub mappings: Vec<Mapping>,
+    pub(crate) block: Block,
+}
+
+impl Found {
+    /// What its tracer was doing; `None` when the word makes no sense.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        self.block.state()
+    }
+    /// Who made it: pid and start time.
+    #[must_use]
+    pub fn tracer(&self) -> (u32, u64) {
+        (self.block.get(at::TRACER_PID) as u32, self.block.get(at::TRACER_START))
+    }
+    /// Whether its tracer lives.
+    #[must_use]
+    pub fn tracer_alive(&self) -> bool {
+        let (pid, start) = self.tracer();
+        start_time(pid) == Some(start)
+    }
+    /// The process it was made for; a forked child maps it too.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.block.get(at::OWNER_PID) as u32
+    }
+    /// Bytes of address space that it takes.
+    #[must_use]
+    pub fn mapped(&self) -> u64 {
+        self.mappings.iter().map(|m| m.end - m.start).sum::<u64>() + self.block.get(at::STAMPS_LEN)
+    }
+    /// Whether `pc` lies in its code.
+    #[must_use]
+    pub fn is_code(&self, pc: u64) -> bool {
+        self.mappings.iter().any(|m| m.perms.exec && (m.start.0..m.end.0).contains(&pc))
+    }
+}
+
+/// Segments that a process maps, newest first. Ours in any version.
+///
+/// # Errors
+/// When the process is gone or its memory cannot be read.
+pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
+    let mut by_file: BTreeMap<FileId, Vec<Mapping>> = BTreeMap::new();
+    for mapping in process.maps()? {
+        if let (Some(file), true) = (mapping.file, is_ours(&mapping)) {
+            by_file.entry(file).or_default().push(mapping);
+        }
+    }
+    let mut found = Vec::new();
+    for (memfd, mappings) in by_file {
+        let blocks = mappings.iter().filter(|m| m.offset == FileOffset(0) && m.perms.write);
+        let Some(control) = blocks.map(|m| m.start).next() else { continue };
+        if let Some(block) = Block::read(process, control)? {
+            found.push(Found { control, memfd, mappings, block });
+        }
+    }
+    // Inodes of memfds grow with time.
+    found.sort_by_key(|f| std::cmp::Reverse(f.memfd.inode));
+    Ok(found)
+}
+
+fn is_ours(mapping: &Mapping) -> bool {
+    mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
+}
+
+/// Field 22 of /proc/PID/stat.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+/// A process' name, for messages.
+pub(crate) fn comm(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |c| c.trim_end().to_owned())
+}
+
+/// Refuses segments in use by somebody else, and other versions. `own` are segments of this very session.
+pub(crate) fn check_free(pid: u32, found: &[Found], own: &[FileId], dead_allowed: bool) -> Result<(), PatchError> {
+    for segment in found.iter().filter(|f| !own.contains(&f.memfd)) {
+        if !segment.block.is_ours() {
+            return Err(PatchError::OtherVersion { pid, found: segment.block.version(), ours: VERSION });
+        }
+        if segment.state() == Some(State::Removed) {
+            continue;
+        }
+        let tracer = segment.tracer().0;
+        if segment.tracer_alive() {
+            return Err(PatchError::InUse { pid, tracer, comm: comm(tracer) });
+        }
+        if !dead_allowed {
+            return Err(PatchError::LeftBehind { pid, tracer });
+        }
+    }
+    Ok(())
+}
+
+/// One segment, in numbers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SegmentStatus {
+    /// What its tracer was doing; `None` when the word makes no sense.
+    pub state: Option<State>,
+    /// The version of its layout; the rest is 0 for another than ours.
+    pub version: u64,
+    /// Who made it.
+    pub tracer: u32,
+    /// Its name, if it lives.
+    pub tracer_comm: Option<String>,
+    /// The process it was made for.
+    pub owner: u32,
+    /// Sites in the journal.
+    pub sites: u32,
+    /// Sites that hold our bytes now.
+    pub in_place: u32,
+    /// Semaphores in the journal.
+    pub semaphores: u32,
+    /// Guard traps that the handler in the process has served.
+    pub guard_hits: u64,
+    /// Bytes of address space.
+    pub mapped: u64,
+}
+
+/// What is patched in a process, and by whom.
+///
+/// # Errors
+/// When the process is gone or its memory cannot be read.
+pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
+    find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
+}
+
+fn segment_status(process: &Process, found: &Found) -> Result<SegmentStatus, PatchError> {
+    let ours = found.block.is_ours();
+    let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
+    let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
+    let holds = |e: &&Entry| {
+        let len = usize::from(e.len);
+        let mut present = [0; 8];
+        process.read(e.addr, &mut present[..len]).is_ok() && present[..len] == e.new[..len]
+    };
+    Ok(SegmentStatus {
+        state: found.state().filter(|_| ours),
+        version: found.block.version(),
+        tracer: found.tracer().0,
+        tracer_comm: found.tracer_alive().then(|| comm(found.tracer().0)),
+        owner: found.owner(),
+        sites: entries.iter().filter(is_code).count() as u32,
+        in_place: entries.iter().filter(is_code).filter(holds).count() as u32,
+        semaphores: entries.iter().filter(|e| e.kind == Kind::Semaphore).count() as u32,
+        guard_hits: if ours { found.block.get(at::GUARD_HITS) } else { 0 },
+        mapped: found.mapped(),
+    })
+}

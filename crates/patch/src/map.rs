@@ -1,0 +1,225 @@
+//! Memory and signal actions in the target, made by one stopped thread: step I5 of `protocol`, and its undoing.
+//!
+//! In: regions with fixed addresses, a handler's code. Out: a segment in state Building, mapped; the handler in place.
+//! Invariants: code is mapped R-X from birth; an action is journaled before it is replaced (SAFE-3).
+//! Does not: write sites.
+
+use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
+use trapline_plan::{DataLayout, ModulePlan, Region};
+use trapline_record::control::{MEMFD_NAME, RegionKind, at};
+use trapline_record::{RemoteAddr, latency};
+use trapline_target::{Batch, Handler, RemoteCaller, RemoteOptions, SharedMap, TargetError};
+
+use crate::attached::{Attached, Installed};
+use crate::error::PatchError;
+use crate::prepare::Prepared;
+use crate::segment::{Contents, Region3, Segment};
+use crate::survey::{SIGILL, SIGTRAP, Survey};
+
+/// libc's words, which this crate needs no libc for.
+mod flags {
+    pub(super) const READ: i32 = 1;
+    pub(super) const WRITE: i32 = 2;
+    pub(super) const EXEC: i32 = 4;
+    pub(super) const SHARED: i32 = 0x01;
+    pub(super) const PRIVATE: i32 = 0x02;
+    pub(super) const ANONYMOUS: i32 = 0x20;
+    pub(super) const NORESERVE: i32 = 0x4000;
+    pub(super) const FIXED_NOREPLACE: i32 = 0x10_0000;
+    pub(super) const SA_SIGINFO: u64 = 4;
+    pub(super) const SA_RESTORER: u64 = 0x0400_0000;
+    pub(super) const SA_ONSTACK: u64 = 0x0800_0000;
+    pub(super) const SA_RESETHAND: u64 = 0x8000_0000;
+}
+
+/// A signal that the handler serves: where its old action is journaled, and its bit of `HANDLES`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) signal: i32,
+    pub(crate) old: u64,
+    pub(crate) bit: u64,
+}
+
+/// Both signals.
+pub(crate) const SERVED: [Served; 2] = [
+    Served { signal: SIGTRAP, old: at::OLD_SIGTRAP, bit: 1 },
+    Served { signal: SIGILL, old: at::OLD_SIGILL, bit: 2 },
+];
+
+/// The mappings that plans and stamps need, and the bytes of the memfd behind them.
+fn regions(layout: &DataLayout, plans: &[ModulePlan], stamps: Option<RemoteAddr>) -> (Vec<Region3>, u64) {
+    let mut end = layout.len;
+    let mut regions = Vec::new();
+    if let Some(addr) = stamps {
+        let region = Region { addr, len: latency::STAMPS_LEN };
+        regions.push(Region3 { region, off: 0, kind: RegionKind::Stamps });
+    }
+    for plan in plans {
+        regions.push(Region3 { region: plan.data, off: 0, kind: RegionKind::Data });
+        for &region in std::iter::once(&plan.code).chain(&plan.pun_regions) {
+            regions.push(Region3 { region, off: end, kind: RegionKind::Code });
+            end += region.len;
+        }
+    }
+    (regions, end)
+}
+
+/// Makes the memory, fills its control block, and takes the actions if traps are to be served.
+pub(crate) fn map(
+    attached: &mut Attached,
+    batch: &mut Batch<'_>,
+    prepared: &Prepared,
+    survey: &Survey,
+    remote: &RemoteOptions,
+) -> Result<Segment, PatchError> {
+    let pid = batch.process().pid();
+    let (regions, len) = regions(&prepared.layout, &prepared.plans, prepared.stamps);
+    let first = &prepared.plans[0];
+    let control = first.data.addr;
+    let contents =
+        Contents { pid, control, regions, entries: prepared.entries(), guards: prepared.guards() };
+    let mut code = Vec::new();
+    let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
+    let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
+
+    let mut caller = batch.remote(remote)?;
+    let mut made = Vec::new();
+    let result = map_regions(&mut caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
+        if survey.no_traps.is_some() {
+            return Ok(segment);
+        }
+        if attached.installed.is_none() {
+            segment.write_code(first.spare.addr, &code)?;
+            attached.installed = Some(Installed::new(handler));
+        }
+        let taken = take_actions(attached, &mut caller, &segment, illegal);
+        if taken.is_err() && attached.segments.is_empty() {
+            put_back(attached, &mut caller, &segment);
+        }
+        taken.map(|()| segment)
+    });
+    if result.is_err() {
+        for region in made {
+            // What counts is the error that led here; if this fails too, the process is gone or the region is inert.
+            drop(caller.munmap(region.addr, region.len));
+        }
+    }
+    caller.finish()?;
+    batch.set_trap_handler(attached.installed.and_then(|i| i.trap));
+    result
+}
+
+fn map_regions(
+    caller: &mut RemoteCaller<'_, '_>,
+    contents: Contents,
+    layout: &DataLayout,
+    len: u64,
+    made: &mut Vec<Region>,
+) -> Result<Segment, PatchError> {
+    let (fd, ours) = caller.memfd(MEMFD_NAME, true)?;
+    let mapped = || {
+        let segment = Segment::begin(SharedMap::new(ours, len)?, *layout, contents)?;
+        for r in &segment.regions {
+            map_region(caller, fd, r)?;
+            made.push(r.region);
+        }
+        Ok::<_, PatchError>(segment)
+    };
+    let segment = mapped();
+    let closed = caller.close(fd);
+    let segment = segment?;
+    closed?;
+    Ok(segment)
+}
+
+fn map_region(caller: &mut RemoteCaller<'_, '_>, fd: i32, r: &Region3) -> Result<(), TargetError> {
+    let (prot, how, fd) = match r.kind {
+        RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
+        RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
+        RegionKind::Stamps => {
+            (flags::READ | flags::WRITE, flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE, -1)
+        }
+    };
+    caller.mmap(r.region.addr, r.region.len, prot, how | flags::FIXED_NOREPLACE, fd, r.off)?;
+    Ok(())
+}
+
+impl Installed {
+    const fn new(handler: TrapHandler) -> Self {
+        Self { entry: handler.entry, restorer: handler.restorer, trap: None, illegal: None }
+    }
+    /// The action that we set over an old one. What the program asked for its own handler (stack, mask, restarts) holds for
+    /// ours, since ours passes traps on to it.
+    fn action(&self, old: &Handler) -> Handler {
+        let stack = if old.handler <= 1 { flags::SA_ONSTACK } else { 0 };
+        let kept = old.flags & !flags::SA_RESETHAND;
+        Handler {
+            handler: self.entry,
+            flags: kept | flags::SA_SIGINFO | flags::SA_RESTORER | stack,
+            restorer: self.restorer,
+            mask: old.mask,
+        }
+    }
+}
+
+/// Takes SIGTRAP, and SIGILL if a displacement holds bytes that are no instruction, unless they are taken already.
+fn take_actions(
+    attached: &mut Attached,
+    caller: &mut RemoteCaller<'_, '_>,
+    segment: &Segment,
+    illegal: bool,
+) -> Result<(), PatchError> {
+    let Some(mut installed) = attached.installed else { return Ok(()) };
+    let view = attached.segments.first().unwrap_or(segment).view();
+    view.set(at::HANDLER, installed.entry);
+    let wanted = [installed.trap.is_none(), illegal && installed.illegal.is_none()];
+    for (served, _) in SERVED.iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+        let old = caller.sigaction(served.signal, None)?;
+        let journal = |old: &Handler| {
+            for (n, word) in [old.handler, old.flags, old.restorer, old.mask].into_iter().enumerate() {
+                view.set(served.old + n as u64 * 8, word);
+            }
+        };
+        journal(&old);
+        view.set(at::HANDLES, view.get(at::HANDLES) | served.bit);
+        let ours = installed.action(&old);
+        let replaced = caller.sigaction(served.signal, Some(&ours))?;
+        if replaced != old {
+            // Another thread changed it between the two calls.
+            journal(&replaced);
+        }
+        *(if served.signal == SIGTRAP { &mut installed.trap } else { &mut installed.illegal }) = Some(ours);
+        attached.installed = Some(installed);
+    }
+    Ok(())
+}
+
+/// Puts back the actions of a handler that this segment brought.
+fn put_back(attached: &mut Attached, caller: &mut RemoteCaller<'_, '_>, segment: &Segment) {
+    let Some(installed) = attached.installed.take() else { return };
+    for (served, ours) in SERVED.iter().zip([installed.trap, installed.illegal]) {
+        let word = |n: u64| segment.view().get(served.old + n * 8);
+        let old = Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) };
+        if ours.is_some() {
+            // On a path that reports another error already.
+            drop(caller.sigaction(served.signal, Some(&old)));
+        }
+    }
+}
+
+/// Undoes [`map`] before any site was written: puts the actions back if this segment brought the handler, and unmaps all
+/// but the handler's code and data, which a thread may be in.
+pub(crate) fn unmap(attached: &mut Attached, batch: &mut Batch<'_>, remote: &RemoteOptions, segment: &Segment) {
+    let Ok(mut caller) = batch.remote(remote) else { return };
+    let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
+    if handler.is_some() {
+        put_back(attached, &mut caller, segment);
+    }
+    for r in &segment.regions {
+        let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
+        if !used {
+            drop(caller.munmap(r.region.addr, r.region.len));
+        }
+    }
+    drop(caller.finish());
+}

@@ -1,0 +1,228 @@
+//! Plans, and what memory says about them: step I4 of `protocol`.
+//!
+//! In: a request, a survey. Out: sites to write with all that their code needs, and refusals. A want whose sites are not
+//! all as the file says is refused whole: half a probe would miscount (SAFE-5, PATCH-11).
+//! Does not: change the process.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use trapline_plan::{
+    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, bounds, plan_module,
+};
+use trapline_record::control::MAX_REGIONS;
+use trapline_record::journal::{Entry, Kind};
+use trapline_record::{RemoteAddr, latency};
+use trapline_target::Process;
+
+use crate::error::PatchError;
+use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
+use crate::semaphore;
+use crate::space::Still;
+use crate::survey::{Survey, shows_file};
+use crate::write::{Outcome, verify};
+
+/// A site to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub(crate) module: u32,
+    pub(crate) patch: Patch,
+}
+
+impl Site {
+    pub(crate) fn entry(&self) -> Entry {
+        let kind = match self.patch.role {
+            PatchRole::Island => Kind::Island,
+            PatchRole::ExitRet | PatchRole::ExitTail => Kind::Exit,
+            PatchRole::Entry => Kind::Entry,
+        };
+        let Patch { addr, len, old, new, .. } = self.patch;
+        Entry { addr, len, kind, old, new }
+    }
+    pub(crate) fn placed(&self) -> Placed {
+        let Patch { probe, want, role, tactic, addr, .. } = self.patch;
+        Placed { module: self.module, probe, want, role, tactic, addr }
+    }
+    pub(crate) fn refused(&self, why: Why) -> Refused {
+        Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
+    }
+    fn covers(&self, at: u64) -> bool {
+        at.wrapping_sub(self.patch.addr.0) < u64::from(self.patch.len)
+    }
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Plans of which some patch is left.
+    pub(crate) plans: Vec<ModulePlan>,
+    /// Their patches, sorted by address.
+    pub(crate) sites: Vec<Site>,
+    pub(crate) layout: DataLayout,
+    pub(crate) stamps: Option<RemoteAddr>,
+    pub(crate) semaphores: Vec<Entry>,
+}
+
+impl Prepared {
+    /// (address that traps, where its thread goes on): interior boundaries, and heads that hold int3 for a while
+    /// (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
+    pub(crate) fn guards(&self) -> Vec<(u64, u64)> {
+        let covered = |at: u64| {
+            let after = self.sites.partition_point(|s| s.patch.addr.0 <= at);
+            after.checked_sub(1).is_some_and(|i| self.sites[i].covers(at))
+        };
+        let inner = self.plans.iter().flat_map(|p| p.guards.iter().map(|g| (g.at.0, g.resume.0)));
+        let crossing = self.sites.iter().filter(|s| s.patch.crosses_line);
+        let mut guards: Vec<_> = inner.filter(|g| covered(g.0)).collect();
+        guards.extend(crossing.map(|s| (s.patch.addr.0, s.patch.head.0)));
+        guards.sort_unstable();
+        guards.dedup_by_key(|g| g.0);
+        guards
+    }
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.sites.iter().map(Site::entry).chain(self.semaphores.iter().copied()).collect()
+    }
+}
+
+/// Plans all modules and compares all sites with memory.
+pub(crate) fn prepare(
+    process: &Process,
+    request: &Request<'_>,
+    survey: &mut Survey,
+    report: &mut AttachReport,
+) -> Result<Prepared, PatchError> {
+    let start = Instant::now();
+    let modules = request.modules;
+    let semaphores = semaphore::entries(process, modules)?;
+    let layout = layout(modules, survey, semaphores.len() as u32);
+    let timed = modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency);
+    let stamps = timed.then(|| find_stamps(process.pid(), survey)).transpose()?;
+    let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
+    let latency = stamps.map(|stamps| LatencyInput { stamps, min_ticks, buckets, outermost, go_g });
+    let mut plans = Vec::with_capacity(modules.len());
+    for (index, module) in modules.iter().enumerate() {
+        let mut plan = plan_one(module, survey, &layout, latency)?;
+        take_refusals(index as u32, &mut plan, report);
+        plans.push(plan);
+    }
+    report.timings.plan = start.elapsed();
+
+    let start = Instant::now();
+    let mut sites: Vec<Site> = Vec::with_capacity(plans.iter().map(|p| p.patches.len()).sum());
+    for (index, plan) in plans.iter().enumerate() {
+        sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
+    }
+    sites.sort_unstable_by_key(|s| s.patch.addr);
+    let bad = unfit(process, modules, survey, &plans, &sites);
+    refuse(&mut sites, bad, report);
+    let used: Vec<bool> =
+        (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
+    let plans = plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
+    report.timings.verify = start.elapsed();
+    Ok(Prepared { plans, sites, layout, stamps, semaphores })
+}
+
+fn layout(modules: &[Module<'_>], survey: &Survey, semaphores: u32) -> DataLayout {
+    let lines = survey.traits.lines;
+    let mut counts = DataCounts { lines, ..DataCounts::default() };
+    for module in modules {
+        let more = bounds(module.image, module.map, &survey.traits, module.wants);
+        // Counter and latency indices are distinct over all modules: the highest counts, not the sum.
+        let counters = counts.counters.max(more.counters);
+        let latency = counts.latency.max(more.latency);
+        counts = DataCounts { counters, latency, lines, ..counts.plus(more) };
+    }
+    // Each patch may need a guard at its head.
+    counts.guards += counts.patches;
+    counts.patches += semaphores;
+    DataLayout::new(&counts)
+}
+
+fn find_stamps(pid: u32, survey: &mut Survey) -> Result<RemoteAddr, PatchError> {
+    let len = latency::STAMPS_LEN;
+    let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
+    survey.space.occupy(addr, addr + len);
+    Ok(addr)
+}
+
+fn plan_one(
+    module: &Module<'_>,
+    survey: &mut Survey,
+    layout: &DataLayout,
+    latency: Option<LatencyInput>,
+) -> Result<ModulePlan, PatchError> {
+    let plan = plan_module(&ModuleInput {
+        image: module.image,
+        bias: module.bias,
+        map: module.map,
+        traits: &survey.traits,
+        space: &survey.space,
+        layout,
+        latency,
+        wants: module.wants,
+    })
+    .map_err(|source| PatchError::Plan { module: module.name.to_owned(), source })?;
+    if !plan.patches.is_empty() {
+        let regions = [plan.data, plan.code];
+        for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
+            survey.space.occupy(region.addr, region.end());
+        }
+    }
+    Ok(plan)
+}
+
+fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) {
+    let refused = plan.refused.drain(..);
+    report.refused.extend(refused.map(|r| Refused { module, probe: r.probe, want: r.want, why: Why::Plan(r.why) }));
+    report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
+}
+
+/// Sites that may not be written, and why: by index into `sites`.
+fn unfit(
+    process: &Process,
+    modules: &[Module<'_>],
+    survey: &Survey,
+    plans: &[ModulePlan],
+    sites: &[Site],
+) -> Vec<(usize, Why)> {
+    let mut bad = Vec::new();
+    let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+    let present = verify(&mut Still { process }, &entries);
+    // Data and code of each module, stamps; the rest is for puns.
+    let room = (MAX_REGIONS as usize - 1).saturating_sub(2 * plans.len()) / plans.len().max(1);
+    for (index, (site, outcome)) in sites.iter().zip(present).enumerate() {
+        let Patch { addr, len, old, head, crosses_line, .. } = site.patch;
+        let bytes = |b: [u8; 8]| b[..usize::from(len)].to_vec();
+        let puns: &[Region] = &plans[site.module as usize].pun_regions;
+        let why = match outcome {
+            Outcome::Unreachable => Why::NotMapped { addr },
+            _ if !shows_file(&survey.maps, &modules[site.module as usize], addr, len.into()) => {
+                Why::NotMapped { addr }
+            }
+            Outcome::Differs { found } => Why::Differs { addr, file: bytes(old), found: bytes(found) },
+            _ if puns.len() > room && puns[room..].iter().any(|r| r.contains(head)) => Why::TooManyRegions { addr },
+            _ => match survey.no_traps {
+                Some(because) if crosses_line => Why::CrossesLine { addr, because },
+                _ => continue,
+            },
+        };
+        bad.push((index, why));
+    }
+    bad
+}
+
+/// Takes out all sites of wants one of whose sites is unfit, and reports each want once.
+pub(crate) fn refuse(sites: &mut Vec<Site>, bad: Vec<(usize, Why)>, report: &mut AttachReport) {
+    if bad.is_empty() {
+        return;
+    }
+    let mut wants: HashMap<(u32, u32), Refused> = HashMap::new();
+    for (index, why) in bad {
+        let site = &sites[index];
+        wants.entry((site.module, site.patch.want)).or_insert_with(|| site.refused(why));
+    }
+    sites.retain(|s| !wants.contains_key(&(s.module, s.patch.want)));
+    let mut refused: Vec<Refused> = wants.into_values().collect();
+    refused.sort_unstable_by_key(|r| (r.module, r.want));
+    report.refused.extend(refused);
+}

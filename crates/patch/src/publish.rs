@@ -1,0 +1,121 @@
+//! Sites written: steps I8 to I10 of `protocol`.
+//!
+//! In: what was prepared, mapped and filled. Out: what is in place, into the report.
+//! Invariants: PATCH-3, PATCH-9; children forked meanwhile hold the same bytes in the end.
+//! Does not: know how one site is written (see `write`).
+
+use trapline_record::journal::Entry;
+use trapline_target::{Batch, Event, Process, RemoteOptions};
+
+use crate::attached::Attached;
+use crate::error::PatchError;
+use crate::prepare::{Prepared, Site, refuse};
+use crate::request::{AttachReport, Why};
+use crate::semaphore;
+use crate::space::{Running, SpaceError, Still};
+use crate::still::{move_out, saved_contexts};
+use crate::survey::Survey;
+use crate::write::{Outcome, Way, change};
+
+/// Writes all sites of the segment made last, raises its semaphores, and brings held children up to date.
+pub(crate) fn publish(
+    attached: &Attached,
+    batch: &mut Batch<'_>,
+    prepared: Prepared,
+    survey: &Survey,
+    remote: &RemoteOptions,
+    report: &mut AttachReport,
+) -> Result<(), PatchError> {
+    let guard = |addr| attached.resume(addr);
+    let mut sites = prepared.sites;
+    let mut outcomes = Vec::new();
+    if survey.still {
+        let process = batch.process();
+        let mut stopped = batch.stop_all(&guard)?;
+        move_out(process, &mut stopped, &guard)?;
+        if let Some(because) = survey.no_traps {
+            let own = attached.segments.last().map_or(&[][..], |s| &s.guards);
+            let caught = saved_contexts(process, own)?;
+            let bad = within(&sites, &caught).map(|(index, addr)| (index, Why::SavedContext { addr, because }));
+            let bad = bad.collect();
+            refuse(&mut sites, bad, report);
+        }
+        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        let result = change(&mut Still { process }, &entries, Way::Publish, &mut outcomes);
+        stopped.resume()?;
+        result.map_err(SpaceError::into_error)?;
+    } else {
+        let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        let mut space = Running { batch, guard: &guard, remote };
+        change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+    }
+    report.semaphores = raise(attached, batch.process(), &prepared.semaphores, sites_in_journal(attached));
+    let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+    report.children += children(attached, batch, &entries)?;
+    settle(&sites, &outcomes, report);
+    Ok(())
+}
+
+/// Sites in whose window an address of `caught` lies.
+fn within<'a>(sites: &'a [Site], caught: &'a [u64]) -> impl Iterator<Item = (usize, trapline_record::RemoteAddr)> + 'a {
+    caught.iter().filter_map(|&at| {
+        let after = sites.partition_point(|s| s.patch.addr.0 <= at);
+        let index = after.checked_sub(1)?;
+        let patch = &sites[index].patch;
+        (at - patch.addr.0 < u64::from(patch.len)).then_some((index, trapline_record::RemoteAddr(at)))
+    })
+}
+
+/// What was written, and what turned out different in the instant of writing.
+fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
+    for (site, outcome) in sites.iter().zip(outcomes) {
+        let (addr, len) = (site.patch.addr, usize::from(site.patch.len));
+        match outcome {
+            Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint => report.placed.push(site.placed()),
+            Outcome::Unreachable => report.refused.push(site.refused(Why::NotMapped { addr })),
+            Outcome::Differs { found } => {
+                let (file, found) = (site.patch.old[..len].to_vec(), found[..len].to_vec());
+                report.refused.push(site.refused(Why::Differs { addr, file, found }));
+            }
+        }
+    }
+}
+
+/// Index in the journal of the first semaphore.
+fn sites_in_journal(attached: &Attached) -> usize {
+    use trapline_record::journal::Kind;
+    let entries = attached.segments.last().map_or(&[][..], |s| &s.entries);
+    entries.iter().position(|e| e.kind == Kind::Semaphore).unwrap_or(entries.len())
+}
+
+fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: usize) -> u32 {
+    let Some(segment) = attached.segments.last() else { return 0 };
+    let mut raised = 0;
+    for (n, entry) in semaphores.iter().enumerate() {
+        if let Ok(marked) = semaphore::raise(process, entry) {
+            segment.journal().put((first + n) as u64, &marked);
+            raised += 1;
+        }
+    }
+    raised
+}
+
+/// I10: children born since the seizure have a copy of the text as it was then. They are held; they get what is missing.
+pub(crate) fn children(attached: &Attached, batch: &mut Batch<'_>, entries: &[Entry]) -> Result<u32, PatchError> {
+    let guard = |addr| attached.resume(addr);
+    batch.serve(&guard)?;
+    let mut patched = 0;
+    for event in batch.events() {
+        let Event::Forked { child, shares_memory: false, .. } = event else { continue };
+        if let Ok(process) = Process::open(child) {
+            let mut outcomes = Vec::new();
+            // A child that died is no failure of the batch.
+            if change(&mut Still { process: &process }, entries, Way::Publish, &mut outcomes).is_ok() {
+                patched += 1;
+            }
+        }
+        // Nor is one that is gone before it is let go.
+        drop(batch.release(child, false));
+    }
+    Ok(patched)
+}

@@ -1,0 +1,42 @@
+//! Waiting until no thread is between a guard's trap and its stop: step R4 of `protocol`.
+//!
+//! In: a seized process whose sites hold the file's bytes again. Out: the proof, thread by thread, that none will take a
+//! trap of ours any more. A thread proves it by being blocked (the way from a trap to its stop never blocks), or by having run
+//! long enough; one that does neither in time is stopped, which is a proof too.
+//! Does not: stop anybody who can prove it otherwise.
+
+use std::time::Duration;
+
+use trapline_target::{Batch, InCall};
+
+use crate::error::PatchError;
+
+/// A thread needs a few microseconds from a trap to its stop; after so much run time it has made it.
+const ENOUGH_NS: u64 = 200_000;
+/// How long threads get to prove it.
+const PATIENCE: Duration = Duration::from_millis(12);
+
+/// Returns when no thread can take a guard's trap any more.
+pub(crate) fn quiesce(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {
+    let process = batch.process();
+    // (thread, run time when the last site was restored); who blocks now has proven it, who is gone too.
+    let blocked = |tid| !matches!(process.in_call(tid), Ok(InCall::Running));
+    let mut open: Vec<(u32, u64)> = process
+        .threads()?
+        .into_iter()
+        .filter(|&tid| !blocked(tid))
+        .filter_map(|tid| Some((tid, process.run_time(tid).ok()?)))
+        .collect();
+    let done = batch.serve_until(guard, PATIENCE, &mut |_| {
+        open.retain(|&(tid, since)| {
+            let ran = process.run_time(tid).is_ok_and(|now| now < since + ENOUGH_NS);
+            ran && !blocked(tid)
+        });
+        open.is_empty()
+    })?;
+    if !done {
+        // Threads that are ready to run and never get a CPU: their stop is the proof.
+        batch.stop_all(guard)?.resume()?;
+    }
+    Ok(())
+}

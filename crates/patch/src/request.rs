@@ -1,0 +1,317 @@
+//! What is asked of this room, and what it answers, as values.
+
+use std::fmt;
+use std::time::Duration;
+
+use trapline_plan::{Buckets, CodeMap, Image, KernelSite, PatchRole, Refusal, Tactic, Want};
+use trapline_record::addr::Bias;
+use trapline_record::journal::MAX_PATCH;
+use trapline_record::{RemoteAddr, Svma};
+use trapline_target::{BatchReport, FileId};
+
+/// One mapped file in which something is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Module<'a> {
+    /// Its name in messages.
+    pub name: &'a str,
+    /// Which file the mappings must show.
+    pub file: FileId,
+    /// What the file says.
+    pub image: &'a Image,
+    /// Where it is loaded.
+    pub bias: Bias,
+    /// Its branch targets.
+    pub map: &'a CodeMap,
+    /// What is wanted. `Want::probe` and `Want::latency` are distinct over all modules of a request.
+    pub wants: &'a [Want],
+    /// USDT semaphores to raise.
+    pub semaphores: &'a [Svma],
+}
+
+/// How careful to be, and what is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Stop all threads while code changes.
+    pub strict: bool,
+    /// Sites that no jump reaches may become kernel uprobes.
+    pub kernel_allowed: bool,
+    /// How long to wait for a thread that may make our calls without its own call being disturbed.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { strict: false, kernel_allowed: false, patience: Duration::from_millis(20) }
+    }
+}
+
+/// How durations are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Durations {
+    /// Calls shorter than this many ticks count as returns only.
+    pub min_ticks: u64,
+    /// How durations fall into buckets.
+    pub buckets: Buckets,
+    /// Count recursion once, by its outermost call.
+    pub outermost: bool,
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    pub go_g: Option<i32>,
+}
+
+/// All that one batch is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Where.
+    pub modules: &'a [Module<'a>],
+    /// The process runs a Go program, whichever modules are asked for.
+    pub go: bool,
+    /// How durations are kept, where some are wanted.
+    pub durations: Durations,
+    /// How.
+    pub options: Options,
+}
+
+/// A site that is in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// Index of its module in the request.
+    pub module: u32,
+    /// The want's probe.
+    pub probe: u32,
+    /// Index of the want in its module.
+    pub want: u32,
+    /// Entry, exit.
+    pub role: PatchRole,
+    /// How it is reached.
+    pub tactic: Tactic,
+    /// Where.
+    pub addr: RemoteAddr,
+}
+
+/// Why a want is not in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// The planner refused.
+    Plan(Refusal),
+    /// The process holds other bytes than the file.
+    Differs {
+        /// Where.
+        addr: RemoteAddr,
+        /// The file's bytes.
+        file: Vec<u8>,
+        /// The process' bytes.
+        found: Vec<u8>,
+    },
+    /// The file is not mapped there (any more), or not at that offset.
+    NotMapped {
+        /// Where.
+        addr: RemoteAddr,
+    },
+    /// Guard traps cannot be served, and a thread stands, or a saved context points, between two instructions that the
+    /// patch would cover.
+    SavedContext {
+        /// The boundary it points at.
+        addr: RemoteAddr,
+        /// Why traps cannot be served.
+        because: NoTraps,
+    },
+    /// Guard traps cannot be served, and no single write covers the patch.
+    CrossesLine {
+        /// Where.
+        addr: RemoteAddr,
+        /// Why traps cannot be served.
+        because: NoTraps,
+    },
+    /// More separate code regions than a segment can list.
+    TooManyRegions {
+        /// Where.
+        addr: RemoteAddr,
+    },
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plan(why) => why.fmt(f),
+            Self::Differs { addr, file, found } => {
+                write!(f, "{addr}: bytes differ from the file: ")?;
+                write!(f, "{found:02x?} in memory, {file:02x?} in the file; ")?;
+                match found.first() {
+                    Some(0xe9 | 0xe8 | 0xeb | 0xff) => write!(f, "already patched with a jump by another tool?"),
+                    Some(0xcc) => write!(f, "a breakpoint or kernel uprobe of another tool?"),
+                    _ => write!(f, "already patched by another tool?"),
+                }
+            }
+            Self::NotMapped { addr } => write!(f, "{addr}: the file is no longer mapped there"),
+            Self::SavedContext { addr, because } => {
+                write!(f, "{addr}: a thread was interrupted right there, and {because}")
+            }
+            Self::CrossesLine { addr, because } => {
+                write!(f, "{addr}: the patch crosses a cache line, which takes a trap, and {because}")
+            }
+            Self::TooManyRegions { addr } => {
+                write!(f, "{addr}: more than {} separate code regions", trapline_record::control::MAX_REGIONS)
+            }
+        }
+    }
+}
+
+/// Why guard traps cannot be served in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoTraps {
+    /// A thread blocks the signal.
+    Blocked {
+        /// The thread.
+        tid: u32,
+    },
+    /// The program's runtime owns the signal.
+    Owned,
+}
+
+impl fmt::Display for NoTraps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocked { tid } => write!(f, "SIGTRAP is blocked in thread {tid}"),
+            Self::Owned => write!(f, "SIGTRAP belongs to the program's runtime"),
+        }
+    }
+}
+
+/// A want that is not in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// Index of its module in the request.
+    pub module: u32,
+    /// The want's probe.
+    pub probe: u32,
+    /// Index of the want in its module.
+    pub want: u32,
+    /// Why.
+    pub why: Why,
+}
+
+/// Where the time of a batch went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Timings {
+    /// Seizing every thread.
+    pub seize: Duration,
+    /// Reading the maps and the threads' signal masks.
+    pub look: Duration,
+    /// The first stop of one thread: rseq, memfd.
+    pub first_stop: Duration,
+    /// Planning.
+    pub plan: Duration,
+    /// Comparing the bytes of all sites with the file.
+    pub verify: Duration,
+    /// Filling code, guard table and journal.
+    pub fill: Duration,
+    /// The second stop: mappings, handlers.
+    pub second_stop: Duration,
+    /// Writing the sites.
+    pub publish: Duration,
+    /// All of it.
+    pub total: Duration,
+}
+
+/// What a batch did.
+#[derive(Clone, Debug, Default)]
+pub struct AttachReport {
+    /// Sites in place.
+    pub placed: Vec<Placed>,
+    /// Wants that are not.
+    pub refused: Vec<Refused>,
+    /// Sites for the caller to reach by kernel uprobes, with the index of their module.
+    pub kernel: Vec<(u32, KernelSite)>,
+    /// All threads were stopped while code changed, because of this; `None` with `--strict` or an unproven CPU too.
+    pub no_traps: Option<NoTraps>,
+    /// All threads were stopped while code changed.
+    pub stopped_all: bool,
+    /// Children forked during the batch that got the same patches.
+    pub children: u32,
+    /// Semaphores raised.
+    pub semaphores: u32,
+    /// What the seizure cost the process.
+    pub batch: BatchReport,
+    /// Where the time went.
+    pub timings: Timings,
+    /// Bytes of address space that were mapped.
+    pub mapped: u64,
+    /// Bytes of generated code.
+    pub code: u64,
+}
+
+/// A site that was not restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Left {
+    /// Where.
+    pub addr: RemoteAddr,
+    /// What it holds; `None` when it cannot be reached.
+    pub found: Option<[u8; MAX_PATCH]>,
+    /// How many of these count.
+    pub len: u8,
+}
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.found {
+            None => write!(f, "{}: no longer mapped", self.addr),
+            Some(found) => {
+                let found = &found[..usize::from(self.len).min(MAX_PATCH)];
+                write!(f, "{}: holds {found:02x?}, which is not ours: left alone", self.addr)
+            }
+        }
+    }
+}
+
+/// What became of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    /// The process.
+    pub pid: u32,
+    /// Sites that hold the file's bytes again.
+    pub sites: u32,
+    /// Sites that already did.
+    pub already: u32,
+    /// Sites with somebody's breakpoint at the head, which was kept.
+    pub breakpoints: u32,
+    /// Sites left alone.
+    pub left: Vec<Left>,
+    /// Signal actions put back.
+    pub actions: u32,
+    /// Signal actions that are no longer ours and were left alone.
+    pub foreign_actions: u32,
+    /// Semaphores lowered.
+    pub semaphores: u32,
+    /// Bytes of address space that stay mapped, because a thread may still be in that code.
+    pub stays_mapped: u64,
+    /// Bytes of address space that were unmapped.
+    pub unmapped: u64,
+    /// What the seizure cost the process.
+    pub batch: BatchReport,
+    /// Writing the sites.
+    pub restore: Duration,
+    /// Waiting until nobody was between a guard's trap and its stop.
+    pub quiesce: Duration,
+    /// All of it.
+    pub total: Duration,
+}
+
+/// A process that could not be cleaned up.
+#[derive(Debug)]
+pub struct Untouched {
+    /// The process.
+    pub pid: u32,
+    /// Why.
+    pub why: crate::PatchError,
+}
+
+/// What became of the process and of its children that map the same memory.
+#[derive(Debug, Default)]
+pub struct DetachReport {
+    /// Cleaned up: the process itself first, unless it is gone.
+    pub restored: Vec<Restored>,
+    /// Not cleaned up.
+    pub untouched: Vec<Untouched>,
+    /// The process itself ended or ran another program before anything was to be restored.
+    pub gone: bool,
+}

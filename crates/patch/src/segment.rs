@@ -1,0 +1,204 @@
+//! A segment as its maker keeps it: the shared memory, filled, and what lies where in the target.
+//!
+//! In: plans. Out: control block, guard table, journal and code written through the tracer's own mapping, before anything in
+//! the target leads there (PATCH-4); a list of mappings for the target to make.
+//! Does not: run anything in the target.
+
+use trapline_plan::{DataLayout, ModulePlan, Region};
+use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
+use trapline_record::counters::CounterArea;
+use trapline_record::journal::{Entry, Journal};
+use trapline_record::view::View;
+use trapline_record::{RemoteAddr, latency};
+use trapline_target::{FileId, SharedMap};
+
+use crate::error::PatchError;
+use crate::find::start_time;
+
+/// A mapping to be made in the target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Region3 {
+    pub(crate) region: Region,
+    /// Byte offset in the memfd; no meaning for stamps.
+    pub(crate) off: u64,
+    pub(crate) kind: RegionKind,
+}
+
+/// One batch's memory in one process.
+#[derive(Debug)]
+pub struct Segment {
+    pub(crate) map: SharedMap,
+    pub(crate) layout: DataLayout,
+    /// The control block in the target.
+    pub(crate) control: RemoteAddr,
+    pub(crate) regions: Vec<Region3>,
+    /// Sites and semaphores, as in the journal.
+    pub(crate) entries: Vec<Entry>,
+    /// (address that traps, where its thread goes on), sorted.
+    pub(crate) guards: Vec<(u64, u64)>,
+}
+
+impl Segment {
+    /// Its words, for counters and latency areas; readable after the process ended.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        self.map.view()
+    }
+    /// Where its counters lie.
+    #[must_use]
+    pub const fn counters(&self) -> CounterArea {
+        self.layout.counters
+    }
+    /// Where everything lies.
+    #[must_use]
+    pub const fn layout(&self) -> &DataLayout {
+        &self.layout
+    }
+    /// Its memfd.
+    #[must_use]
+    pub const fn memfd(&self) -> FileId {
+        self.map.id()
+    }
+    /// Guard traps that the handler in the process served.
+    #[must_use]
+    pub fn guard_hits(&self) -> u64 {
+        self.view().get(at::GUARD_HITS)
+    }
+    /// Entries that found no room for a stamp.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.view().get(at::MISSED)
+    }
+    /// Bytes of memory behind it.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        self.map.resident()
+    }
+    /// Gives counters and latency areas back to the system; they read as zero afterwards. For after the last reading.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn forget(&self) -> Result<(), PatchError> {
+        let from = self.layout.counters.off.next_multiple_of(4096);
+        Ok(self.map.punch(from, self.layout.len.saturating_sub(from))?)
+    }
+    /// Where a thread that trapped at `addr` goes on.
+    #[must_use]
+    pub fn resume(&self, addr: u64) -> Option<u64> {
+        let found = self.guards.binary_search_by_key(&addr, |g| g.0).ok()?;
+        Some(self.guards[found].1)
+    }
+    pub(crate) fn set_state(&self, state: State) {
+        self.view().set(at::STATE, state as u64);
+    }
+    pub(crate) fn journal(&self) -> Journal<'_> {
+        Journal::new(self.view(), self.layout.journal_off)
+    }
+    pub(crate) fn mapped(&self) -> u64 {
+        self.regions.iter().map(|r| r.region.len).sum()
+    }
+}
+
+/// What a segment is to hold.
+pub(crate) struct Contents {
+    pub(crate) pid: u32,
+    pub(crate) control: RemoteAddr,
+    pub(crate) regions: Vec<Region3>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) guards: Vec<(u64, u64)>,
+}
+
+impl Segment {
+    /// The control block, in state Building, with empty tables: enough for the trap handler to run and for a later tracer
+    /// to find everything.
+    pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
+        let Contents { pid, control, regions, entries, guards } = contents;
+        let segment = Self { map, layout, control, regions, entries, guards };
+        segment.write_control(pid);
+        segment.write_regions()?;
+        segment.view().set(at::MAGIC, MAGIC);
+        Ok(segment)
+    }
+    /// Code, guard table and journal.
+    pub(crate) fn fill(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
+        for plan in plans {
+            for chunk in &plan.chunks {
+                self.write_code(chunk.addr, plan.chunk_bytes(chunk))?;
+            }
+        }
+        self.write_tables()
+    }
+    fn write_control(&self, pid: u32) {
+        let me = std::process::id();
+        let (view, layout) = (self.view(), &self.layout);
+        for (at, word) in [
+            (at::VERSION, VERSION),
+            (at::STATE, State::Building as u64),
+            (at::TRACER_PID, u64::from(me)),
+            (at::TRACER_START, start_time(me).unwrap_or(0)),
+            (at::OWNER_PID, u64::from(pid)),
+            (at::DATA_LEN, layout.len),
+            (at::JOURNAL_OFF, layout.journal_off),
+            (at::GUARD_OFF, layout.guard_off),
+            (at::COUNTER_OFF, layout.counters.off),
+            (at::COUNTER_COUNT, u64::from(layout.counters.count)),
+            (at::COUNTER_LINES, u64::from(layout.counters.lines)),
+            (at::LATENCY_OFF, layout.latency_off),
+            (at::LATENCY_COUNT, u64::from(layout.latency_count)),
+            (at::LATENCY_STRIDE, latency::STRIDE),
+        ] {
+            view.set(at, word);
+        }
+    }
+    fn write_regions(&self) -> Result<(), PatchError> {
+        let view = self.view();
+        let count = self.regions.len() as u64;
+        if count > MAX_REGIONS {
+            return Err(PatchError::Layout { what: "the list of regions", at: count, len: MAX_REGIONS });
+        }
+        for (n, r) in self.regions.iter().enumerate() {
+            let base = at::REGIONS + n as u64 * 32;
+            for (m, word) in [r.region.addr.0, r.region.len, r.off, r.kind as u64].into_iter().enumerate() {
+                view.set(base + m as u64 * 8, word);
+            }
+            if r.kind == RegionKind::Stamps {
+                view.set(at::STAMPS_ADDR, r.region.addr.0);
+                view.set(at::STAMPS_LEN, r.region.len);
+            }
+        }
+        view.set(at::REGION_COUNT, count);
+        Ok(())
+    }
+    /// Guard table and journal, each in full before its count.
+    fn write_tables(&self) -> Result<(), PatchError> {
+        let (view, layout) = (self.view(), &self.layout);
+        let (guards, entries) = (self.guards.len() as u64, self.entries.len() as u64);
+        if guards > u64::from(layout.guard_cap) {
+            return Err(PatchError::Layout { what: "the guard table", at: guards, len: layout.guard_cap.into() });
+        }
+        if entries > u64::from(layout.journal_cap) {
+            return Err(PatchError::Layout { what: "the journal", at: entries, len: layout.journal_cap.into() });
+        }
+        for (n, (addr, resume)) in self.guards.iter().enumerate() {
+            let base = layout.guard_off + n as u64 * 16;
+            view.set(base, *addr);
+            view.set(base + 8, *resume);
+        }
+        view.set(at::GUARD_COUNT, guards);
+        for (n, entry) in self.entries.iter().enumerate() {
+            self.journal().put(n as u64, entry);
+        }
+        view.set(at::JOURNAL_COUNT, entries);
+        Ok(())
+    }
+    pub(crate) fn write_code(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<(), PatchError> {
+        let code = self.regions.iter().filter(|r| r.kind == RegionKind::Code);
+        let len = self.map.len();
+        let home = code.into_iter().find(|r| r.region.contains(addr));
+        let off = home.map(|r| r.off + (addr - r.region.addr));
+        match off {
+            Some(off) if self.map.write(off, bytes) => Ok(()),
+            _ => Err(PatchError::Layout { what: "code", at: off.unwrap_or(addr.0), len }),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a process allows, looked up before anything is changed.
+//!
+//! In: a process and a request. Out: traits for the planner, a picture of its address space, whether guard traps can be
+//! served, whether all threads must be stopped. Also: whether a site's mapping still shows the file's bytes (PATCH-11).
+//! Does not: stop anybody.
+
+use std::time::{Duration, Instant};
+
+use trapline_plan::{AddressSpace, ProcessTraits, TrapsPolicy};
+use trapline_record::RemoteAddr;
+use trapline_target::{Mapping, Process};
+
+use crate::error::PatchError;
+use crate::request::{Module, NoTraps, Options};
+
+/// Bit of a signal in a set.
+const fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+/// Signal numbers.
+pub(crate) const SIGILL: i32 = 4;
+pub(crate) const SIGTRAP: i32 = 5;
+const SIGBUS: u32 = 7;
+const SIGSEGV: u32 = 11;
+
+/// How long a thread may have SIGTRAP blocked before it counts as blocked for good: libc blocks all signals for
+/// microseconds when it makes threads.
+const TRANSIENT: Duration = Duration::from_millis(5);
+
+/// What was seen.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    pub(crate) maps: Vec<Mapping>,
+    pub(crate) space: AddressSpace,
+    /// Without rseq, which only a stopped thread tells.
+    pub(crate) traits: ProcessTraits,
+    pub(crate) no_traps: Option<NoTraps>,
+    /// Stop all threads while code changes.
+    pub(crate) still: bool,
+}
+
+impl Survey {
+    pub(crate) fn new(process: &Process, go: bool, options: &Options) -> Result<Self, PatchError> {
+        let status = process.status()?;
+        let features = process.features()?;
+        let maps = process.maps()?;
+        let no_traps = no_traps(process, go)?;
+        let traits = ProcessTraits {
+            rseq: None,
+            cpus: features.cpus,
+            rdpid: features.rdpid,
+            fsgsbase: features.fsgsbase,
+            has_fault_handler: status.caught & (bit(SIGSEGV) | bit(SIGBUS)) != 0,
+            shadow_stack: status.shadow_stack,
+            go,
+            traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
+            kernel_allowed: options.kernel_allowed,
+            lines: features.cpus + 1,
+        };
+        let space = AddressSpace {
+            occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
+            heap_end: process.heap_end()?,
+        };
+        let still = options.strict || no_traps.is_some() || !crate::cpu::proven();
+        Ok(Self { maps, space, traits, no_traps, still })
+    }
+}
+
+/// Why guard traps cannot be served, if they cannot.
+fn no_traps(process: &Process, go: bool) -> Result<Option<NoTraps>, PatchError> {
+    if go {
+        return Ok(Some(NoTraps::Owned));
+    }
+    let mut blocked = process.threads()?;
+    let deadline = Instant::now() + TRANSIENT;
+    loop {
+        // A thread that is gone blocks nothing.
+        let set = bit(SIGTRAP as u32) | bit(SIGILL as u32);
+        blocked.retain(|&tid| process.thread_status(tid).is_ok_and(|s| s.blocked & set != 0));
+        match blocked.first() {
+            None => return Ok(None),
+            Some(&tid) if Instant::now() >= deadline => return Ok(Some(NoTraps::Blocked { tid })),
+            Some(_) => std::thread::yield_now(),
+        }
+    }
+}
+
+/// Whether `len` bytes of code at `addr` are mapped from the module's file, at the offset that the file states.
+pub(crate) fn shows_file(maps: &[Mapping], module: &Module<'_>, addr: RemoteAddr, len: u64) -> bool {
+    let after = maps.partition_point(|m| m.start <= addr);
+    let Some(mapping) = after.checked_sub(1).map(|i| &maps[i]) else { return false };
+    let offset = mapping.offset + addr.0.wrapping_sub(mapping.start.0);
+    mapping.file == Some(module.file)
+        && mapping.perms.exec
+        && addr + len <= mapping.end
+        && module.image.offset_of(module.bias.stated(addr)) == Some(offset)
+}
