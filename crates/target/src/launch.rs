@@ -23,13 +23,12 @@ impl Launched {
     /// As starting it by itself would fail, or when it ends before its entry point.
     pub fn start(mut command: Command) -> io::Result<(Self, Parked)> {
         in_own_thread(move || {
-            let mut child = spawn::traced(&mut command)?;
-            match park(child.id()) {
-                Ok(parked) => Ok((Self { child }, parked)),
+            let mut launched = Self { child: spawn::traced(&mut command)? };
+            match park(launched.pid()) {
+                Ok(parked) => Ok((launched, parked)),
                 Err(error) => {
                     // It is ours alone and not yet itself: end it rather than leave it stopped.
-                    drop(child.kill());
-                    drop(child.wait());
+                    launched.kill();
                     Err(error)
                 }
             }
@@ -39,6 +38,12 @@ impl Launched {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+    /// Ends it, for a launcher that could not do what it was started for.
+    pub fn kill(&mut self) {
+        // It may have ended by itself; then there is nothing to do.
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
     /// How it ended, if it has.
     ///

@@ -271,7 +271,7 @@ pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
     field(&stat_fields(pid)?, 22).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn possible_cpus() -> u32 {
+pub(crate) fn possible_cpus() -> u32 {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<u32>().ok());
     last.map_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32), |last| last + 1)

@@ -1,9 +1,23 @@
 //! New executable mappings of a process, learnt from perf MMAP2 records.
+//!
+//! Input: a pid. Output: mappings as they are made, also by threads and children born later. Invariants: what the kernel
+//! drops is counted. Does not: tell of mappings that go away, for which no record exists.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use trapline_record::{FileOffset, RemoteAddr};
 
 use crate::error::TargetError;
+use crate::kernel::threads;
 use crate::maps::FileId;
+use crate::process::possible_cpus;
+use crate::sys::perf::{self, Ring};
+
+/// More events than this are not opened for one process.
+const MAX_EVENTS: usize = 512;
+const RECORD_LOST: u32 = 2;
+const RECORD_MMAP2: u32 = 10;
 
 /// An executable mapping that was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +38,11 @@ pub struct NewMapping {
 
 /// Watches one process, with threads and children born later.
 #[derive(Debug)]
-pub struct MapWatcher {}
+pub struct MapWatcher {
+    rings: Vec<Ring>,
+    _redirected: Vec<OwnedFd>,
+    lost: u64,
+}
 
 impl MapWatcher {
     /// Starts to watch.
@@ -32,16 +50,76 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let _ = pid;
-        todo!()
+        Self::open(pid).map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))
+    }
+    fn open(pid: u32) -> io::Result<Self> {
+        const SOFTWARE: u32 = 1;
+        const DUMMY: u64 = 9;
+        let attr = perf::Attr {
+            kind: SOFTWARE,
+            config: DUMMY,
+            flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::MMAP | perf::MMAP2 | perf::WATERMARK,
+            wakeup: 1 << 30,
+            ..perf::Attr::default()
+        };
+        let tids = threads(pid);
+        let cpus = possible_cpus() as i32;
+        if tids.len() * cpus as usize > MAX_EVENTS {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        let mut watcher = Self { rings: Vec::new(), _redirected: Vec::new(), lost: 0 };
+        for cpu in 0..cpus {
+            let mut ring: Option<Ring> = None;
+            for &tid in &tids {
+                match (perf::open(attr, tid, cpu), &ring) {
+                    (Ok(event), None) => ring = Some(Ring::new(event)?),
+                    (Ok(event), Some(ring)) => {
+                        perf::redirect(event.as_fd(), ring.event())?;
+                        watcher._redirected.push(event);
+                    }
+                    // A thread that ended, a CPU that is off.
+                    (Err(e), _) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
+                    (Err(e), _) => return Err(e),
+                }
+            }
+            watcher.rings.extend(ring);
+        }
+        if watcher.rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(watcher) }
     }
     /// What was mapped since the last call.
     pub fn poll(&mut self) -> Vec<NewMapping> {
-        todo!()
+        let mut found = Vec::new();
+        let lost = &mut self.lost;
+        for ring in &self.rings {
+            ring.drain(|kind, body| match kind {
+                RECORD_MMAP2 => found.extend(parse(body)),
+                RECORD_LOST => *lost += word(body, 8).unwrap_or(1),
+                _ => {}
+            });
+        }
+        found
     }
     /// Records that the kernel dropped because nobody polled in time: read the maps once.
     #[must_use]
-    pub fn lost(&self) -> u64 {
-        todo!()
+    pub const fn lost(&self) -> u64 {
+        self.lost
     }
+}
+
+fn word(body: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn parse(body: &[u8]) -> Option<NewMapping> {
+    let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let name = body.get(64..)?;
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    Some(NewMapping {
+        pid: half(0)?,
+        start: RemoteAddr(word(body, 8)?),
+        len: word(body, 16)?,
+        offset: FileOffset(word(body, 24)?),
+        file: FileId { dev: libc::makedev(half(32)?, half(36)?), inode: word(body, 40)? },
+        path: String::from_utf8_lossy(&name[..end]).into_owned(),
+    })
 }

@@ -1,12 +1,44 @@
 //! The kernel's own probes: the last tactic, the oracle of tests, and the yardstick of the benchmark.
+//!
+//! Input: a file and offsets in it. Output: counts. Everything ends with the value that stands for it. Does not: decide
+//! when a kernel probe is right.
 
+mod program;
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::error::TargetError;
+use crate::process::possible_cpus;
+use crate::sys::{bpf, perf};
+
+const DISABLED_HINT: &str = "root (CAP_BPF and CAP_PERFMON, CAP_SYS_ADMIN for BPF programs) is needed";
+
+fn refused(what: &str, error: &io::Error) -> TargetError {
+    let why = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => format!("{what}: {error}; {DISABLED_HINT}"),
+        Some(libc::EINVAL) => format!("{what}: {error}; it needs Linux 6.6 or later, and sites at instruction starts"),
+        _ => format!("{what}: {error}"),
+    };
+    TargetError::Kernel { why }
+}
+
+fn c_path(path: &Path) -> Result<CString, TargetError> {
+    CString::new(OsStr::as_bytes(path.as_os_str())).map_err(|e| refused("its path", &e.into()))
+}
 
 /// One uprobe_multi link that counts hits per site in a per-CPU BPF array.
 #[derive(Debug)]
-pub struct UprobeMulti {}
+pub struct UprobeMulti {
+    counts: OwnedFd,
+    sites: u32,
+    _program: OwnedFd,
+    _link: OwnedFd,
+}
 
 impl UprobeMulti {
     /// Why it cannot be used here, if it cannot.
@@ -14,28 +46,55 @@ impl UprobeMulti {
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
     pub fn available() -> Result<(), TargetError> {
-        todo!()
+        let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, 1).map_err(|e| refused("making a BPF map", &e))?;
+        let code = program::count(counts.as_fd());
+        bpf::program(&code).map(drop).map_err(|e| refused("loading a BPF program", &e))
     }
     /// Attaches to file offsets of `path` in process `pid`, or in all; `returns` counts returns instead of entries.
     ///
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
     pub fn attach(path: &Path, offsets: &[u64], pid: Option<u32>, returns: bool) -> Result<Self, TargetError> {
-        let _ = (path, offsets, pid, returns);
-        todo!()
+        let sites = offsets.len() as u32;
+        let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, sites).map_err(|e| refused("making a BPF map", &e))?;
+        let code = program::count(counts.as_fd());
+        let program = bpf::program(&code).map_err(|e| refused("loading a BPF program", &e))?;
+        let link = link(&program, path, offsets, pid, returns)?;
+        Ok(Self { counts, sites, _program: program, _link: link })
     }
     /// Hits of each site, in the order of `offsets`.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub fn counts(&self) -> Result<Vec<u64>, TargetError> {
-        todo!()
+        sums(&self.counts, self.sites)
     }
 }
 
-/// One uprobe as a perf event that counts.
+fn link(
+    program: &OwnedFd,
+    path: &Path,
+    offsets: &[u64],
+    pid: Option<u32>,
+    returns: bool,
+) -> Result<OwnedFd, TargetError> {
+    let path = c_path(path)?;
+    let cookies: Vec<u64> = (0..offsets.len() as u64).collect();
+    let sites = bpf::Sites { path: &path, offsets, cookies: &cookies, pid: pid.unwrap_or(0), returns };
+    bpf::uprobe_multi(program.as_fd(), &sites).map_err(|e| refused("attaching a uprobe_multi link", &e))
+}
+
+fn sums(counts: &OwnedFd, entries: u32) -> Result<Vec<u64>, TargetError> {
+    let cpus = possible_cpus() as usize;
+    let sum = |key| bpf::lookup(counts.as_fd(), key, cpus).map(|words| words.iter().sum());
+    (0..entries).map(sum).collect::<io::Result<_>>().map_err(|e| refused("reading a BPF map", &e))
+}
+
+/// One uprobe as perf events that count.
 #[derive(Debug)]
-pub struct PerfUprobe {}
+pub struct PerfUprobe {
+    events: Vec<File>,
+}
 
 impl PerfUprobe {
     /// Attaches at a file offset, in process `pid` and the threads it makes later, or in all processes.
@@ -43,21 +102,53 @@ impl PerfUprobe {
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
     pub fn attach(path: &Path, offset: u64, pid: Option<u32>, returns: bool) -> Result<Self, TargetError> {
-        let _ = (path, offset, pid, returns);
-        todo!()
+        const PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
+        let kind = std::fs::read_to_string(PMU).map_err(|e| refused("finding the uprobe PMU", &e))?;
+        let path = c_path(path)?;
+        let attr = perf::Attr {
+            kind: kind.trim().parse().unwrap_or(0),
+            config: u64::from(returns),
+            flags: perf::INHERIT,
+            config1: path.as_ptr().expose_provenance() as u64,
+            config2: offset,
+            ..perf::Attr::default()
+        };
+        let places: Vec<(i32, i32)> = match pid {
+            Some(pid) => threads(pid).into_iter().map(|tid| (tid, -1)).collect(),
+            None => (0..possible_cpus() as i32).map(|cpu| (-1, cpu)).collect(),
+        };
+        let open = |&(pid, cpu): &(i32, i32)| perf::open(attr, pid, cpu).map(File::from);
+        let events = places.iter().map(open).collect::<io::Result<Vec<_>>>();
+        Ok(Self { events: events.map_err(|e| refused("opening a perf event", &e))? })
     }
     /// Hits so far.
     ///
     /// # Errors
     /// When the event cannot be read.
     pub fn count(&self) -> Result<u64, TargetError> {
-        todo!()
+        let mut sum = 0u64;
+        for mut event in &self.events {
+            let mut word = [0; 8];
+            event.read_exact(&mut word).map_err(|e| refused("reading a perf event", &e))?;
+            sum = sum.wrapping_add(u64::from_le_bytes(word));
+        }
+        Ok(sum)
     }
+}
+
+/// Threads of a process, as perf_event_open takes them.
+pub(crate) fn threads(pid: u32) -> Vec<i32> {
+    let dir = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let tids = dir.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    tids.collect()
 }
 
 /// Entry and return probes with a BPF log2 histogram of nanoseconds, as bcc's funclatency makes.
 #[derive(Debug)]
-pub struct KernelLatency {}
+pub struct KernelLatency {
+    counts: OwnedFd,
+    _kept: [OwnedFd; 5],
+}
 
 impl KernelLatency {
     /// Attaches to file offsets.
@@ -65,14 +156,24 @@ impl KernelLatency {
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
     pub fn attach(path: &Path, offsets: &[u64], pid: Option<u32>) -> Result<Self, TargetError> {
-        let _ = (path, offsets, pid);
-        todo!()
+        const THREADS: u32 = 10240;
+        let map = |e| refused("making a BPF map", &e);
+        let load = |code: &[bpf::Insn]| bpf::program(code).map_err(|e| refused("loading a BPF program", &e));
+        let starts = bpf::map(bpf::HASH, 16, 8, THREADS).map_err(map)?;
+        let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, 64).map_err(map)?;
+        let enter = load(&program::enter(starts.as_fd()))?;
+        let leave = load(&program::leave(starts.as_fd(), counts.as_fd()))?;
+        let leaving = link(&leave, path, offsets, pid, true)?;
+        let entering = link(&enter, path, offsets, pid, false)?;
+        Ok(Self { counts, _kept: [entering, leaving, enter, leave, starts] })
     }
-    /// Calls per power of two of nanoseconds: slot `n` holds `2^n..2^(n+1)`.
+    /// Calls per power of two of nanoseconds: slot `n` holds `2^n..2^(n+1)`, and slot 0 also 0.
     ///
     /// # Errors
     /// When the map cannot be read.
     pub fn log2(&self) -> Result<[u64; 64], TargetError> {
-        todo!()
+        let mut slots = [0; 64];
+        slots.copy_from_slice(&sums(&self.counts, 64)?);
+        Ok(slots)
     }
 }

@@ -1,1 +1,163 @@
-//! x
+//! bpf(2): maps, programs, and uprobe_multi links.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+/// BPF_MAP_TYPE_HASH.
+pub(crate) const HASH: u32 = 1;
+/// BPF_MAP_TYPE_PERCPU_ARRAY.
+pub(crate) const PERCPU_ARRAY: u32 = 6;
+const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP: i32 = 1;
+const PROG_LOAD: i32 = 5;
+const LINK_CREATE: i32 = 28;
+const PROG_TYPE_KPROBE: u32 = 2;
+const TRACE_UPROBE_MULTI: u32 = 48;
+
+/// One instruction, as the kernel takes it.
+pub(crate) type Insn = u64;
+
+/// Encodes an instruction.
+pub(crate) const fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
+    code as u64 | (dst as u64) << 8 | (src as u64) << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
+}
+
+fn bpf<T>(command: i32, attr: &T) -> io::Result<i64> {
+    // SAFETY: each caller in this module passes a repr(C) struct laid out as the command's part of `union bpf_attr`,
+    // whose addresses are those of slices that live until the call returns.
+    check(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) })
+}
+
+fn owned(result: io::Result<i64>) -> io::Result<OwnedFd> {
+    // SAFETY: the call succeeded and returned a descriptor that nobody else owns.
+    result.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub(crate) fn map(kind: u32, key_size: u32, value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        words: [u32; 4],
+    }
+    owned(bpf(MAP_CREATE, &Attr { words: [kind, key_size, value_size, entries] }))
+}
+
+/// One entry of a per-CPU array: the words of all CPUs. `cpus` is the number of possible CPUs.
+pub(crate) fn lookup(map: BorrowedFd<'_>, key: u32, cpus: usize) -> io::Result<Vec<u64>> {
+    #[repr(C)]
+    struct Attr {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let mut values = vec![0u64; cpus];
+    let attr = Attr {
+        map: map.as_raw_fd() as u32,
+        pad: 0,
+        key: (&raw const key).expose_provenance() as u64,
+        value: values.as_mut_ptr().expose_provenance() as u64,
+        flags: 0,
+    };
+    bpf(MAP_LOOKUP, &attr)?;
+    Ok(values)
+}
+
+/// Loads a program for uprobe_multi; an error carries the verifier's last words.
+pub(crate) fn program(code: &[Insn]) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        kind: u32,
+        count: u32,
+        code: u64,
+        license: u64,
+        log_level: u32,
+        log_size: u32,
+        log: u64,
+        version: u32,
+        flags: u32,
+        name: [u8; 16],
+        ifindex: u32,
+        attach_type: u32,
+    }
+    let license = c"GPL";
+    let mut log = vec![0u8; 1 << 16];
+    let mut attr = Attr {
+        kind: PROG_TYPE_KPROBE,
+        count: code.len() as u32,
+        code: code.as_ptr().expose_provenance() as u64,
+        license: license.as_ptr().expose_provenance() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        version: 0,
+        flags: 0,
+        name: *b"trapline\0\0\0\0\0\0\0\0",
+        ifindex: 0,
+        attach_type: TRACE_UPROBE_MULTI,
+    };
+    let first = owned(bpf(PROG_LOAD, &attr));
+    let Err(error) = first else { return first };
+    if error.raw_os_error() == Some(libc::EPERM) {
+        return Err(error);
+    }
+    (attr.log_level, attr.log_size) = (1, log.len() as u32);
+    attr.log = log.as_mut_ptr().expose_provenance() as u64;
+    owned(bpf(PROG_LOAD, &attr)).map_err(|e| {
+        let text = String::from_utf8_lossy(&log);
+        let text = text.trim_end_matches('\0').trim_end();
+        let last = text.lines().rev().find(|l| !l.starts_with("processed")).unwrap_or("");
+        io::Error::new(e.kind(), format!("{e} ({last})"))
+    })
+}
+
+/// What a uprobe_multi link is attached to.
+pub(crate) struct Sites<'a> {
+    /// Of the file, NUL-terminated.
+    pub(crate) path: &'a std::ffi::CStr,
+    /// File offsets.
+    pub(crate) offsets: &'a [u64],
+    /// A number for each, which the program may ask for.
+    pub(crate) cookies: &'a [u64],
+    /// Only in this process; 0 for all.
+    pub(crate) pid: u32,
+    /// At returns.
+    pub(crate) returns: bool,
+}
+
+pub(crate) fn uprobe_multi(program: BorrowedFd<'_>, sites: &Sites<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        program: u32,
+        target: u32,
+        attach_type: u32,
+        flags: u32,
+        path: u64,
+        offsets: u64,
+        ref_counters: u64,
+        cookies: u64,
+        count: u32,
+        multi_flags: u32,
+        pid: u32,
+        pad: u32,
+    }
+    owned(bpf(
+        LINK_CREATE,
+        &Attr {
+            program: program.as_raw_fd() as u32,
+            target: 0,
+            attach_type: TRACE_UPROBE_MULTI,
+            flags: 0,
+            path: sites.path.as_ptr().expose_provenance() as u64,
+            offsets: sites.offsets.as_ptr().expose_provenance() as u64,
+            ref_counters: 0,
+            cookies: sites.cookies.as_ptr().expose_provenance() as u64,
+            count: sites.offsets.len() as u32,
+            multi_flags: u32::from(sites.returns),
+            pid: sites.pid,
+            pad: 0,
+        },
+    ))
+}
