@@ -1,5 +1,5 @@
 //! Victims: C programs compiled once, driven by lines on their standard input, and the file they run as the planner sees it.
-#![allow(dead_code, reason = "each test program uses some of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -27,8 +27,9 @@ pub fn compile_source(source: &Path, name: &str, flags: &[&str]) -> PathBuf {
     let newer = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
     if newer(&out) < newer(source) || newer(&out).is_none() {
         let part = out.with_extension(format!("{}", std::process::id()));
-        let status = Command::new("cc").args(["-O2", "-g0", "-pthread", "-w"]).args(flags).arg(source).arg("-o").arg(&part);
-        assert!({ status }.status().expect("a C compiler").success(), "{}", source.display());
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-g0", "-pthread", "-w"]).args(flags).arg(source).arg("-o").arg(&part);
+        assert!(cc.status().expect("a C compiler").success(), "{}", source.display());
         std::fs::rename(part, &out).expect("moved");
     }
     out
