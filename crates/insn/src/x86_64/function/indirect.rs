@@ -1,6 +1,6 @@
 //! Where an indirect jump leads: through a jump table, out of the function, or nobody knows.
 //!
-//! In: the instructions before the jump, in address order. Out: [`Indirect`].
+//! In: the instructions of the jump's part, in address order. Out: [`Indirect`].
 //! Patterns of compilers, recognised by walking back over definitions of the register that is jumped to:
 //!
 //! | pattern | made by |
@@ -50,22 +50,35 @@ struct Table {
 }
 
 struct Line<'a> {
+    /// All instructions of the part, in address order.
     insns: &'a [Insn],
     part: &'a Part<'a>,
+    /// Index of the jump.
+    jump: usize,
+    /// Whether the part starts with the function's entry.
+    is_body: bool,
 }
 
-/// Classifies the jump that ends `insns`. `is_start` tells whether an instruction of the function starts at an address.
+/// Classifies the indirect jump at index `jump` of `insns`, which is all of the part given; that one is the function's
+/// body or a cold part. `is_start` tells whether an
+/// instruction of the function starts at an address.
 pub(super) fn classify(
     insns: &[Insn],
-    part: &Part<'_>,
+    jump: usize,
+    (part, is_body): (&Part<'_>, bool),
     is_start: &dyn Fn(u64) -> bool,
     read: Read<'_>,
 ) -> Indirect {
-    let line = Line { insns, part };
-    let jump = insns.len() - 1;
+    let line = Line { insns, part, jump, is_body };
     let Some(raw) = line.raw(jump) else { return Indirect::Unknown };
     if raw.is_jmp_far_indirect() {
         return Indirect::Unknown;
+    }
+    if matches!(raw.memory_base(), Register::RIP | Register::None)
+        && raw.op0_kind() == OpKind::Memory
+        && raw.memory_index() == Register::None
+    {
+        return Indirect::Tail;
     }
     let found = if raw.op0_kind() == OpKind::Memory {
         line.through_memory(jump, &raw)
@@ -74,9 +87,13 @@ pub(super) fn classify(
     };
     match found {
         Found::Table(table) => {
-            let bound = line.bound(jump, table.index);
-            entries(&table, bound, is_start, read)
+            let bound = line.bound(table.index);
+            match entries(&table, bound, is_start, read) {
+                Indirect::Tail if !line.frame_is_down() => Indirect::Unknown,
+                found => found,
+            }
         }
+        Found::Is(Indirect::Tail) if !line.frame_is_down() => Indirect::Unknown,
         Found::Is(indirect) => indirect,
     }
 }
@@ -201,29 +218,81 @@ impl Line<'_> {
     /// The instruction before `index` that gave `register` its value, copies followed.
     fn origin(&self, index: usize, register: Register) -> Origin {
         let mut wanted = register;
-        for i in (index.saturating_sub(REACH)..index).rev() {
-            let insn = self.insns[i];
-            match insn.flow {
-                Flow::Jump(_) | Flow::Ret | Flow::Trap | Flow::Invalid => return Origin::Lost,
-                Flow::Call(_) | Flow::Syscall if is_scratch(wanted) => return Origin::Outside,
-                _ => {}
+        let mut at = index;
+        for _ in 0..REACH {
+            let Some(before) = self.before(at) else {
+                return if self.is_entry(at) { Origin::Outside } else { Origin::Lost };
+            };
+            at = before;
+            if matches!(self.insns[at].flow, Flow::Call(_) | Flow::Syscall) && is_scratch(wanted) {
+                return Origin::Outside;
             }
-            let Some(raw) = self.raw(i) else { return Origin::Lost };
+            let Some(raw) = self.raw(at) else { return Origin::Lost };
             if !defines(&raw, wanted) {
                 continue;
             }
             if raw.mnemonic() == Mnemonic::Mov && raw.op1_kind() == OpKind::Register {
                 wanted = raw.op1_register();
             } else {
-                return Origin::At(i, raw);
+                return Origin::At(at, raw);
             }
         }
-        if index > REACH { Origin::Lost } else { Origin::Outside }
+        Origin::Lost
+    }
+
+    /// An instruction that runs right before the one at `index`: the one that falls into it, else one that jumps there.
+    fn before(&self, index: usize) -> Option<usize> {
+        let previous = index.checked_sub(1)?;
+        if self.insns[previous].flow.falls_through() && !self.insns[previous].is_padding() {
+            return Some(previous);
+        }
+        let here = self.insns[index].addr;
+        let jumps = |insn: &Insn| {
+            matches!(insn.flow, Flow::Jump(_) | Flow::Branch(_)) && insn.flow.target() == Some(here)
+        };
+        self.insns.iter().position(jumps).or_else(|| {
+            // Padding in front of a loop's head is run through.
+            self.insns[previous].flow.falls_through().then_some(previous)
+        })
+    }
+
+    const fn is_entry(&self, index: usize) -> bool {
+        index == 0 && self.is_body
+    }
+
+    /// Whether the stack at the jump is as at the function's entry, as a tail call needs it: what comes last before the
+    /// jump, of all that moves rsp, takes a frame down; or nothing moves it. Tells the jump of a threaded
+    /// interpreter from a call by pointer.
+    fn frame_is_down(&self) -> bool {
+        let mut at = self.jump;
+        for _ in 0..4 * REACH {
+            let Some(before) = self.before(at) else { return self.is_entry(at) };
+            at = before;
+            let Some(raw) = self.raw(at) else { return false };
+            let on_rsp = raw.op0_kind() == OpKind::Register && raw.op0_register() == Register::RSP;
+            match raw.mnemonic() {
+                Mnemonic::Pop | Mnemonic::Leave => return true,
+                Mnemonic::Push => return false,
+                Mnemonic::Sub => {
+                    if on_rsp {
+                        return false;
+                    }
+                }
+                Mnemonic::Add | Mnemonic::Mov => {
+                    if on_rsp {
+                        return true;
+                    }
+                }
+                Mnemonic::Lea if on_rsp => return (raw.memory_displacement64().cast_signed()) > 0,
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Whether the jump follows directly on what takes down a frame.
     fn behind_epilogue(&self) -> bool {
-        let Some(before) = self.insns.len().checked_sub(2) else { return true };
+        let Some(before) = self.jump.checked_sub(1) else { return true };
         self.raw(before).is_some_and(|raw| match raw.mnemonic() {
             Mnemonic::Pop | Mnemonic::Leave => true,
             Mnemonic::Add => raw.op0_register() == Register::RSP,
@@ -232,25 +301,24 @@ impl Line<'_> {
     }
 
     /// Number of entries, from the nearest `cmp index, n` with a branch on "above" behind it.
-    fn bound(&self, jump: usize, index: Register) -> Option<u64> {
+    fn bound(&self, index: Register) -> Option<u64> {
         let mut wanted = index.full_register();
-        for i in (jump.saturating_sub(REACH)..jump).rev() {
-            let raw = self.raw(i)?;
+        let mut at = self.jump;
+        let mut branches = Vec::new();
+        for _ in 0..REACH {
+            at = self.before(at)?;
+            let raw = self.raw(at)?;
+            let sets = raw.op0_kind() == OpKind::Register && raw.op0_register().full_register() == wanted;
             match raw.mnemonic() {
-                Mnemonic::Cmp if raw.op0_register().full_register() == wanted => {
-                    let limit = raw.try_immediate(1).ok()?;
-                    return (i..jump).skip(1).take(3).find_map(|b| match self.raw(b)?.mnemonic() {
-                        Mnemonic::Ja | Mnemonic::Jbe => limit.checked_add(1),
-                        Mnemonic::Jae | Mnemonic::Jb => Some(limit),
-                        _ => None,
-                    });
-                }
+                Mnemonic::Ja | Mnemonic::Jbe => branches.push(1),
+                Mnemonic::Jae | Mnemonic::Jb => branches.push(0),
+                Mnemonic::Cmp if sets => return raw.try_immediate(1).ok()?.checked_add(branches.pop()?),
                 Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsxd
-                    if raw.op0_register().full_register() == wanted && raw.op1_kind() == OpKind::Register =>
+                    if sets && raw.op1_kind() == OpKind::Register =>
                 {
                     wanted = raw.op1_register().full_register();
                 }
-                _ if defines(&raw, wanted) && raw.op0_kind() == OpKind::Register => return None,
+                _ if defines(&raw, wanted) => return None,
                 _ => {}
             }
         }

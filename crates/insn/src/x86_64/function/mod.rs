@@ -129,7 +129,7 @@ impl Shape<'_> {
                 Flow::Jump(Some(target)) => self.direct(insn, target, Some(ExitKind::TailJump(target))),
                 Flow::Branch(target) => self.direct(insn, target, Some(ExitKind::TailBranch(target))),
                 Flow::Call(Some(target)) => self.direct(insn, target, None),
-                Flow::Jump(None) => self.indirect(&insns[..=index], part, read),
+                Flow::Jump(None) => self.indirect(insns, index, part, read),
                 Flow::Invalid => self.body.invalid = self.body.invalid.or(Some(insn.addr)),
                 Flow::Next | Flow::Call(None) | Flow::Syscall | Flow::Trap => {}
             }
@@ -160,10 +160,10 @@ impl Shape<'_> {
         }
     }
 
-    /// The indirect jump that ends `line`, which starts at its part's start.
-    fn indirect(&mut self, line: &[Insn], part: &Part<'_>, read: Read<'_>) {
-        let Some(&jump) = line.last() else { return };
-        match indirect::classify(line, part, &|addr| self.is_start(addr), read) {
+    fn indirect(&mut self, insns: &[Insn], index: usize, part: &Part<'_>, read: Read<'_>) {
+        let jump = insns[index];
+        let is_body = self.parts.first().is_some_and(|body| body.addr == part.addr);
+        match indirect::classify(insns, index, (part, is_body), &|addr| self.is_start(addr), read) {
             Indirect::Table(targets) => self.body.targets.extend(targets),
             Indirect::Tail => self.exit(jump, ExitKind::TailIndirect),
             Indirect::To(target) => self.direct(jump, target, Some(ExitKind::TailJump(target))),
