@@ -1,5 +1,6 @@
 //! Victims: small C programs, compiled when a test needs them, run as children, killed at the end.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "a test's own helper")]
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
@@ -76,8 +77,8 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_dir_all(&self.dir));
     }
 }
