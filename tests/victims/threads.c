@@ -28,7 +28,7 @@ static void *brief(void *arg) {
     if (newborn(3) != 21) atomic_fetch_add(&wrong, 1);
     return arg;
 }
-static void calls(u64 times) {
+PROBED void calls(u64 times) {
     for (u64 i = 0; i < times; i++) {
         if (shared(i) != i * 5 + 2) atomic_fetch_add(&wrong, 1);
         if (through(i) != ((i * 5 + 2) ^ i)) atomic_fetch_add(&wrong, 1);

@@ -1,0 +1,179 @@
+//! SAFE-5: what cannot be done is refused in one clear line, with the right exit status, and nothing left behind.
+
+use std::process::{Command, Output, Stdio};
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{binary, once};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Status, and words that the message must contain (any one of each group).
+fn refused(output: &Output, status: i32, words: &[&[&str]]) {
+    let text = said(output);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    let lower = text.to_lowercase();
+    for group in words {
+        assert!(group.iter().any(|word| lower.contains(word)), "none of {group:?} in: {text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn usage() {
+    for args in
+        [&["count"][..], &["count", "-p", "x", "f"], &["nonsense"], &["count", "-p", "1", "-c", "ls", "f"]]
+    {
+        assert_eq!(once(args).status.code(), Some(2), "{args:?}");
+    }
+    assert_eq!(once(&["--help"]).status.code(), Some(0));
+    assert_eq!(once(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn no_such_process() {
+    refused(
+        &once(&["count", "-p", "4194303", "malloc"]),
+        1,
+        &[&["4194303"], &["no such process", "no process"]],
+    );
+    refused(&once(&["count", "-n", "no-such-name-here", "malloc"]), 1, &[&["no-such-name-here"]]);
+}
+
+#[test]
+fn no_such_function_names_the_nearest() {
+    let path = or_skip!(victims::plain("counter"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    refused(&once(&["count", "-p", &pid, "factoral"]), 3, &[&["factoral"], &["factorial"]]);
+    refused(&once(&["count", "-p", &pid, "uprobe:/no/such/file:f"]), 3, &[&["/no/such/file"]]);
+    refused(&once(&["count", "-p", &pid, "usdt:counter:none:such"]), 3, &[&["such"]]);
+}
+
+#[test]
+fn no_permission_says_what_is_in_the_way() {
+    let path = or_skip!(victims::plain("counter"));
+    let victim = Running::start(&path, &[]);
+    let copy = std::env::temp_dir().join(format!("trapline-nobody-{}", std::process::id()));
+    std::fs::copy(binary(), &copy).expect("a copy that anybody may run");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]).arg(&copy);
+    let output =
+        command.args(["count", "-p", &victim.pid().to_string(), "leaf"]).stdin(Stdio::null()).output();
+    std::fs::remove_file(&copy).ok();
+    let Ok(output) = output else { trapline_tests::skip!("no setpriv") };
+    if said(&output).contains("setpriv: ") {
+        trapline_tests::skip!("cannot become another user: {}", said(&output));
+    }
+    refused(&output, 1, &[&["permi", "may not"], &["uid", "user", "yama", "capab", "dumpable"]]);
+}
+
+#[test]
+fn already_traced_by_another() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let mut other = Running::spawn({
+        let mut command = Command::new("/usr/bin/python3.11");
+        // PTRACE_SEIZE is 0x4206.
+        let script = "import ctypes,sys\nlibc=ctypes.CDLL(None)\nprint('seized',libc.ptrace(0x4206,int(sys.argv[1]),0,0),flush=True)\nsys.stdin.read()";
+        command.args(["-c", script, &victim.pid().to_string()]);
+        command
+    });
+    assert_eq!(other.line(), "seized 0");
+    let output = once(&["count", "-p", &victim.pid().to_string(), "leaf"]);
+    refused(&output, 1, &[&["traced"], &[&other.pid().to_string()[..]]]);
+    other.finish();
+    assert!(victim.run(10)["leaf"] > 0);
+}
+
+#[test]
+fn a_32_bit_target() {
+    let dir = std::env::temp_dir();
+    let (source, program) = (dir.join("trapline-32.c"), dir.join("trapline-32"));
+    // No 32-bit C library is needed: read(0) for ever.
+    let text = "void _start(void){for(;;){int r;__asm__ volatile(\"int $0x80\":\"=a\"(r):\"a\"(29));}}";
+    std::fs::write(&source, text).expect("a temporary file");
+    let built = Command::new("gcc")
+        .args(["-m32", "-nostdlib", "-static", "-fno-pie", "-no-pie", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        trapline_tests::skip!("gcc -m32 does not work here");
+    }
+    let target = Running::spawn(Command::new(&program));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    refused(&once(&["count", "-p", &target.pid().to_string(), "_start"]), 1, &[&["32-bit", "32 bit"]]);
+}
+
+#[test]
+fn a_file_that_was_replaced_on_disk() {
+    let path = or_skip!(victims::plain("counter"));
+    let copy = path.with_file_name(format!("counter-replaced-{}", std::process::id()));
+    std::fs::copy(&path, &copy).expect("a copy");
+    let mut victim = Running::start(&copy, &[]);
+    std::fs::remove_file(&copy).expect("removed");
+    let other = or_skip!(victims::c("counter", Variant::O0));
+    std::fs::copy(&other, &copy).expect("replaced");
+    let pid = victim.pid().to_string();
+    let output = once(&["count", "-q", "-d", "0.1", "-p", &pid, "leaf"]);
+    println!("{}: {}", output.status, said(&output));
+    // Either the mapped file is still reachable and right, or it is refused: never patched by the new file's offsets.
+    assert!(matches!(output.status.code(), Some(0 | 1 | 3)), "{}", said(&output));
+    assert!(victim.run(100)["leaf"] > 0);
+    let now = text::differences(victim.pid());
+    std::fs::remove_file(&copy).ok();
+    assert!(now.iter().all(|line| line.contains("counter-replaced")), "{now:?}");
+}
+
+#[test]
+fn under_a_seccomp_filter_that_forbids_the_remote_calls() {
+    let script = "
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+# Kill on memfd_create (319), allow all else.
+code = struct.pack('HBBIHBBIHBBIHBBI', 0x20,0,0,0, 0x15,0,1,319, 6,0,0,0x80000000, 6,0,0,0x7fff0000)
+buffer = ctypes.create_string_buffer(code)
+prog = struct.pack('HxxxxxxQ', 4, ctypes.addressof(buffer))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, prog) == 0, ctypes.get_errno()
+print('ready', flush=True)
+for line in sys.stdin: print('alive', flush=True)
+";
+    let mut command = Command::new("/usr/bin/python3.11");
+    command.args(["-c", script]);
+    let mut victim = Running::spawn(command);
+    assert_eq!(victim.line(), "ready");
+    let output = once(&["count", "-d", "0.2", "-p", &victim.pid().to_string(), "libc:malloc"]);
+    println!("{}: {}", output.status, said(&output));
+    victim.send("?");
+    assert_eq!(victim.line(), "alive", "the target lives on");
+    if output.status.code() != Some(0) {
+        refused(&output, 1, &[&["seccomp"]]);
+    }
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+}
+
+#[test]
+fn output_to_a_full_disk_and_to_nobody() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let full = once(&["count", "-o", "/dev/full", "-d", "0.2", "-p", &pid, "leaf"]);
+    refused(&full, 1, &[&["no space", "full"]]);
+    text::assert_clean(victim.pid(), &before);
+    let folder = once(&["count", "-o", "/no/such/folder/x", "-d", "0.2", "-p", &pid, "leaf"]);
+    refused(&folder, 1, &[&["/no/such/folder/x"]]);
+    let closed = Command::new("sh")
+        .args([
+            "-c",
+            &format!("{} count -i 0.05 -d 1 -p {pid} leaf | head -1 > /dev/null", binary().display()),
+        ])
+        .status();
+    assert!(closed.expect("sh runs").success());
+    text::assert_clean(victim.pid(), &before);
+    assert!(victim.run(10)["leaf"] > 0);
+}

@@ -1,0 +1,91 @@
+//! Fork, exec and dlopen while traced.
+
+use trapline_tests::counted::counted;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::Tracing;
+use trapline_tests::{or_skip, text, victims};
+
+const CHILDREN: u64 = 30;
+
+#[test]
+fn forked_children_count_into_the_same_table() {
+    let path = or_skip!(victims::plain("family"));
+    let seen = counted(&path, &["fork"], &["child_work", "parent_work"], CHILDREN);
+    assert_eq!(seen.told["failed"], 0);
+    assert_eq!(seen.report.hits("child_work"), CHILDREN * 10);
+    println!("{}", seen.report.errors);
+}
+
+#[test]
+fn a_child_that_execs_is_clean() {
+    for how in ["exec", "vfork"] {
+        let path = or_skip!(victims::plain("family"));
+        let mut victim = Running::start(&path, &[how]);
+        let pid = victim.pid().to_string();
+        let tracing = Tracing::start("count", &["-p", &pid, "child_work", "parent_work"]).expect("attaches");
+        let told = victim.run(CHILDREN);
+        let report = tracing.stop();
+        assert_eq!(told["failed"], 0, "{how}");
+        assert_eq!(report.hits("parent_work"), CHILDREN, "{how}");
+        assert_eq!(report.hits("child_work"), 0, "{how}: an exec'd child is not followed without -f");
+        assert_eq!(text::differences(victim.pid()), [""; 0]);
+    }
+}
+
+#[test]
+fn following_exec() {
+    let path = or_skip!(victims::plain("family"));
+    let mut victim = Running::start(&path, &["exec"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:*_work", path.display());
+    let tracing = Tracing::start("count", &["-f", "-p", &pid, &probe]).expect("attaches");
+    let told = victim.run(CHILDREN);
+    let report = tracing.stop();
+    assert_eq!(told["failed"], 0);
+    assert_eq!(report.hits("parent_work"), CHILDREN, "{}", report.errors);
+    assert_eq!(report.hits("child_work"), CHILDREN * 10, "{}", report.errors);
+}
+
+#[test]
+fn a_library_that_comes_and_goes() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let mut victim = Running::start(&path, &["dlopen"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+    let told = victim.run(3);
+    let report = tracing.stop();
+    assert_eq!(told["failed"], 0, "{}", report.errors);
+    assert_eq!(report.hits("parent_work"), 3);
+    // Ten calls at once after dlopen, ten more after 0.4 s: the latter must be seen.
+    let hits = report.hits("plugin_work");
+    assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+}
+
+#[test]
+fn the_target_exits_while_traced() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("count", &["-p", &pid, "leaf"]).expect("attaches");
+    let told = victim.run(1000);
+    victim.finish();
+    let report = tracing.end();
+    assert_eq!(report.hits("leaf"), told["leaf"], "results are still printed; {}", report.errors);
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+}
+
+#[test]
+fn the_target_is_killed_while_traced() {
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["4", "endless"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("count", &["-p", &pid, "shared"]).expect("attaches");
+    let _told = victim.run(100_000);
+    drop(victim);
+    let report = tracing.end();
+    assert!(report.hits("shared") > 0, "{}", report.errors);
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+}

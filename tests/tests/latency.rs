@@ -1,0 +1,122 @@
+//! LOSS-1, LOSS-2: every call timed once, exits told apart, figures that agree with each other.
+
+use serde_json::Value;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const ROUNDS: u64 = 20_000;
+const FUNCS: [&str; 8] =
+    ["leaf", "framed", "factorial", "tail_caller", "looper", "early", "many_args", "switcher"];
+
+fn number(probe: &Value, field: &str) -> u64 {
+    probe[field].as_u64().unwrap_or_else(|| panic!("no {field} in {probe}"))
+}
+
+/// What must hold of any timed function.
+fn consistent(probe: &Value) {
+    let calls = number(probe, "calls");
+    let rows = probe["log2_ns"].as_array().expect("log2_ns");
+    let cell = |row: &Value, i: usize| row[i].as_u64().expect("three numbers to a row");
+    assert_eq!(rows.iter().map(|row| cell(row, 2)).sum::<u64>(), calls, "rows add up to calls: {probe}");
+    assert!(rows.iter().all(|row| cell(row, 0) < cell(row, 1)), "{probe}");
+    if calls == 0 {
+        return;
+    }
+    let order =
+        ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"].map(|field| number(probe, field));
+    assert!(order.is_sorted(), "{order:?} in {probe}");
+    let total = number(probe, "total_ns");
+    assert!(total >= calls.saturating_mul(order[0]) && total <= calls.saturating_mul(order[5]), "{probe}");
+    assert!(number(probe, "tail_exits") <= calls, "{probe}");
+}
+
+fn timed(variant: Variant) -> Result<Report, String> {
+    let path = victims::c("counter", variant)?;
+    let mut victim = Running::start(&path, &[]);
+    let bare = victim.run(ROUNDS);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid, "-F"].into_iter().chain(FUNCS).collect();
+    let tracing = Tracing::start("lat", &words).expect("attaches");
+    assert_eq!(victim.run(ROUNDS), bare, "the victim behaves differently while timed");
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    text::assert_clean(victim.pid(), &before);
+    let refused = report.refused();
+    for func in FUNCS {
+        if let Some((_, why)) = refused.iter().find(|(probe, _)| probe.ends_with(&format!(":{func}"))) {
+            println!("{variant:?}: {func} refused: {why}");
+            continue;
+        }
+        assert_eq!(
+            report.field(func, "calls"),
+            bare[func],
+            "{variant:?}: calls of {func}; {}",
+            report.errors
+        );
+        for field in ["unpaired", "unreturned", "in_flight"] {
+            assert_eq!(report.field(func, field), 0, "{variant:?}: {field} of {func}");
+        }
+    }
+    report.probes().for_each(consistent);
+    assert!(refused.len() <= 1, "{refused:?}");
+    Ok(report)
+}
+
+#[test]
+fn every_call_is_timed_once() {
+    let report = or_skip!(timed(Variant::Plain));
+    assert_eq!(report.field("tail_caller", "tail_exits"), ROUNDS, "tail_caller ends in a jump");
+    assert_eq!(report.field("framed", "tail_exits"), 0, "framed ends in ret");
+}
+
+#[test]
+fn without_optimisation_and_with_endbr64() {
+    for variant in [Variant::O0, Variant::O3, Variant::Cet, Variant::NonPie, Variant::Static] {
+        or_skip!(timed(variant));
+    }
+}
+
+#[test]
+fn durations_are_real_time() {
+    // `block` sleeps for two seconds in another process's sight: the figure must be that, not a number of ticks.
+    let path = or_skip!(victims::plain("blocked"));
+    let tracing = Tracing::spawn("lat", &["-c", &format!("{} nanosleep", path.display()), "main"]);
+    let mut tracing = tracing;
+    let report = tracing.end();
+    let probe = report.probe("main").unwrap_or_else(|| panic!("no main: {}", report.errors));
+    consistent(probe);
+    assert_eq!(number(probe, "calls"), 1, "{}", report.errors);
+    let took = number(probe, "total_ns");
+    assert!((1_990_000_000..2_400_000_000).contains(&took), "main took {took} ns");
+}
+
+#[test]
+fn calls_that_run_at_attach_and_at_detach_are_told_apart() {
+    // `main` and `victim_serve` run all the time: entered before attach, never left.
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["2", "endless"]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("lat", &["-p", &pid, "calls", "shared"]).expect("attaches");
+    let told = victim.run(100_000);
+    let report = tracing.stop();
+    assert_eq!(told["wrong"], 0);
+    assert!(report.field("shared", "calls") > 0, "{}", report.errors);
+    assert!(report.field("shared", "unpaired") <= 2, "at most one call a thread ran at attach");
+    assert!(report.field("shared", "in_flight") <= 2, "at most one call a thread ran at detach");
+}
+
+#[test]
+fn recursion_and_the_outermost_call() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("lat", &["-p", &pid, "--outermost", "factorial"]).expect("attaches");
+    let told = victim.run(900);
+    let report = tracing.stop();
+    // Per round factorial(5) once; every ninth round factorial(3) once more.
+    assert_eq!(told["factorial"], 900 * 5 + 100 * 3);
+    assert_eq!(report.field("factorial", "calls"), 900 + 100, "{}", report.errors);
+}

@@ -1,0 +1,194 @@
+//! SAFE-1 on real programs: redis under its benchmark, sqlite from a stripped library, git under `-c`, Go's net/http.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use trapline_tests::counted::functions;
+use trapline_tests::programs::{find, redis_server};
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::{or_skip, text, victims};
+
+/// Prints, and asserts, that almost every function was patched.
+fn share(what: &str, report: &Report) {
+    let (patched, refused) = (report.probes().count(), report.refused().len());
+    let hit = report.probes().filter(|probe| probe["hits"].as_u64() > Some(0)).count();
+    let percent = 100.0 * patched as f64 / (patched + refused) as f64;
+    println!(
+        "{what}: {patched} functions patched ({percent:.2} %), {hit} of them hit, {} hits",
+        report.total_hits()
+    );
+    for (probe, why) in report.refused().iter().take(5) {
+        println!("  refused {probe}: {why}");
+    }
+    assert!(percent > 99.0, "{what}: {percent:.2} %");
+    assert!(report.total_hits() > 0);
+    assert_eq!(report.number("missed"), 0, "{what}");
+}
+
+/// A server of our own on a free port, answering.
+fn redis(path: &Path) -> (Running, u16) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    let mut command = Command::new(path);
+    let port_word = port.to_string();
+    command.args([
+        "--port",
+        &port_word,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+        "--dir",
+        "/tmp",
+    ]);
+    let server = Running::spawn(command);
+    let begun = Instant::now();
+    while ping(port).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "redis does not answer");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    (server, port)
+}
+
+fn ping(port: u16) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer)?;
+    if &answer == b"+PONG\r\n" { Ok(()) } else { Err(std::io::ErrorKind::InvalidData.into()) }
+}
+
+fn benchmark(port: u16) -> String {
+    let port = port.to_string();
+    let args = ["-q", "-P", "16", "-n", "200000", "-t", "set,get,lpush,hset,zadd", "-p", &port];
+    let output = Command::new("redis-benchmark").args(args).output().expect("redis-benchmark runs");
+    let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
+    assert!(output.status.success() && !said.contains("Error"), "{said}");
+    said.lines()
+        .filter(|line| line.contains("requests per second"))
+        .map(|line| format!("  {line}\n"))
+        .collect()
+}
+
+#[test]
+fn redis_with_every_function_probed_under_its_benchmark() {
+    let path = or_skip!(redis_server());
+    or_skip!(find(&["/usr/bin/redis-benchmark"]));
+    let (server, port) = redis(&path);
+    let before = text::signals(server.pid());
+    let pid = server.pid().to_string();
+    let bare = benchmark(port);
+    let tracing = Tracing::start("count", &["-p", &pid, &format!("{}:*", path.display())]).expect("attaches");
+    let traced = benchmark(port);
+    ping(port).expect("redis answers while traced");
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    share("redis-server", &report);
+    println!("without:\n{bare}with:\n{traced}");
+    text::assert_clean(server.pid(), &before);
+    benchmark(port);
+}
+
+#[test]
+fn redis_timed_under_its_benchmark() {
+    let path = or_skip!(redis_server());
+    or_skip!(find(&["/usr/bin/redis-benchmark"]));
+    let (server, port) = redis(&path);
+    let pid = server.pid().to_string();
+    let tracing = Tracing::start("lat", &["-p", &pid, &format!("{}:*", path.display())]).expect("attaches");
+    benchmark(port);
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    let calls: u64 = report.probes().filter_map(|probe| probe["calls"].as_u64()).sum();
+    println!(
+        "{} functions timed, {calls} calls, {} refused",
+        report.probes().count(),
+        report.refused().len()
+    );
+    assert!(calls > 1_000_000);
+    assert_eq!(text::differences(server.pid()), [""; 0]);
+    ping(port).expect("redis answers afterwards");
+}
+
+/// Runs a command bare and under `trapline count -c`, and compares everything that it says itself.
+fn same_under_c(words: &[&str], dir: &Path, probe: &str) -> Report {
+    let bare = Command::new(words[0]).args(&words[1..]).current_dir(dir).output().expect("the command runs");
+    assert!(bare.status.success(), "{}", String::from_utf8_lossy(&bare.stderr));
+    let json = std::env::temp_dir().join(format!("trapline-c-{}-{}", std::process::id(), words.len()));
+    let mut command = Command::new(trapline_tests::tracing::binary());
+    command.args(["count", "--json", "-f", "-o"]).arg(&json).arg(probe).arg("--").args(words);
+    let traced = command.current_dir(dir).stdin(Stdio::null()).output().expect("trapline runs");
+    let errors = String::from_utf8_lossy(&traced.stderr).into_owned();
+    assert_eq!(traced.status.code(), bare.status.code(), "{errors}");
+    assert_eq!(
+        String::from_utf8_lossy(&traced.stdout),
+        String::from_utf8_lossy(&bare.stdout),
+        "the command's standard output is its own; {errors}"
+    );
+    let text = std::fs::read_to_string(&json).unwrap_or_default();
+    std::fs::remove_file(&json).ok();
+    let objects = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    Report { status: traced.status, errors, objects }
+}
+
+#[test]
+fn sqlite_from_a_stripped_library() {
+    let sqlite = or_skip!(find(&["/usr/bin/sqlite3"]));
+    let sql = "create table t(a integer primary key, b text, c real);
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 50000)
+        insert into t select i, printf('row %d %x', i, i * 7919), i * 1.5 from n;
+        create index i on t(b); select count(*), sum(a), max(b), avg(c) from t where b like 'row 1%';
+        select group_concat(b) from (select b from t where a % 4999 = 0 order by b desc);
+        delete from t where a % 3 = 0; update t set c = c * 2 where a % 5 = 0; vacuum;
+        select json_group_array(json_object('a', a, 'c', c)) from t where a < 40; pragma integrity_check;";
+    let words = [sqlite.to_str().expect("utf-8"), ":memory:", sql];
+    let report = same_under_c(&words, Path::new("/tmp"), "libsqlite3:*");
+    share("libsqlite3", &report);
+}
+
+#[test]
+fn git_runs_a_chain_of_commands_under_c() {
+    let git = or_skip!(find(&["/usr/bin/git"]));
+    let dir = std::env::temp_dir().join(format!("trapline-git-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a temporary folder");
+    let chain = "set -e; rm -rf r; export GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'
+        export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b HOME=$PWD
+        git init -q -b main r; cd r
+        for i in 1 2 3; do seq 1 ${i}00 > f$i; git add .; git commit -q -m \"commit $i\"; done
+        git checkout -q -b side HEAD~1; echo x >> f1; git commit -q -am side; git checkout -q main
+        git merge -q -m merge side; git log --graph --format='%h %s'; git diff --stat HEAD~1; git gc -q; git fsck
+        git blame -s f1 | tail -3; git grep -n 77; git status --short";
+    let report = same_under_c(&["/bin/sh", "-c", chain], &dir, &format!("{}:*", git.display()));
+    std::fs::remove_dir_all(&dir).ok();
+    println!("{}", report.errors);
+    share("git", &report);
+}
+
+#[test]
+fn a_go_http_server_counted_and_timed() {
+    let path = or_skip!(victims::go("http"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    assert_eq!(victim.run(2000)["wrong"], 0);
+    let tracing = Tracing::start("count", &["-p", &pid, &format!("{}:*", path.display())]).expect("attaches");
+    let told = victim.run(2000);
+    let report = tracing.stop();
+    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    share("Go net/http", &report);
+    for (func, calls) in functions(&told) {
+        assert_eq!(report.hits(func), calls, "{func}");
+    }
+    let tracing = Tracing::start("lat", &["-p", &pid, "main.handle", "main.growing"]).expect("attaches");
+    let told = victim.run(2000);
+    let report = tracing.stop();
+    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    assert_eq!(report.field("main.handle", "calls"), 2000, "{}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+    assert_eq!(victim.run(2000)["wrong"], 0);
+}

@@ -1,0 +1,108 @@
+//! SAFE-3: the tracer killed before and after each request that reaches the target, and at random; then `detach -p`:
+//! the target is alive and right, its text identical to disk.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{self, Tracing};
+use trapline_tests::{or_skip, setting, text, victims};
+
+/// More requests than a small batch can have; a tracer that gets so far finished by itself.
+const MOST: u64 = 2000;
+
+fn target() -> Result<Running, String> {
+    Ok(Running::start(&victims::plain("threads")?, &["4", "endless", "signals"]))
+}
+
+/// The target works, and `detach` brings the text back.
+fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
+    assert!(victim.alive(), "{when}: the target died");
+    let (first, second) = (victim.run(1000), victim.run(1000));
+    assert_eq!(second["wrong"], 0, "{when}");
+    assert!(second["rounds"] >= first["rounds"], "{when}");
+    let output = tracing::once(&["detach", "-q", "-p", &victim.pid().to_string()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{when}: detach: {}: {said}", output.status);
+    assert_eq!(
+        text::differences(victim.pid()),
+        [""; 0],
+        "{when}: text differs from disk after detach; {said}"
+    );
+    assert_eq!(text::signals(victim.pid()), signals, "{when}: signals; {said}");
+    assert_eq!(victim.run(1000)["wrong"], 0, "{when}: after detach");
+}
+
+fn every_point(side: &str) {
+    let mut victim = or_skip!(target());
+    let signals = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let stride = setting("TRAPLINE_FAULT_STRIDE", 1);
+    for number in (1..MOST).step_by(stride as usize) {
+        let fault = format!("{side}:{number}");
+        let mut tracing = Tracing::spawn_with(
+            "count",
+            &["-p", &pid, "-d", "0.05", "shared", "through", "calls"],
+            &[("TRAPLINE_FAULT", &fault)],
+        );
+        let report = tracing.end();
+        if report.status.signal() != Some(libc::SIGKILL) {
+            assert!(report.status.success(), "{fault}: {}", report.errors);
+            println!("{side}: {} fault points survived", number - 1);
+            assert!(number > 10, "a batch makes more than ten requests: are fault points built in?");
+            return;
+        }
+        right_and_cleaned(&mut victim, &signals, &fault);
+    }
+    panic!("more than {MOST} requests in a batch of three functions");
+}
+
+#[test]
+fn killed_before_each_request() {
+    every_point("before");
+}
+
+#[test]
+fn killed_after_each_request() {
+    every_point("after");
+}
+
+#[test]
+fn killed_at_random() {
+    let mut victim = or_skip!(target());
+    let signals = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let kills = setting("TRAPLINE_RANDOM_KILLS", 60);
+    // A fixed generator: the moments differ from run to run anyway.
+    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+    for kill in 0..kills {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let verb = if kill % 3 == 2 { "lat" } else { "count" };
+        let mut tracing =
+            Tracing::spawn(verb, &["-p", &pid, "-d", "0.03", "shared", "through", "calls", "libc:*"]);
+        std::thread::sleep(Duration::from_micros(seed % 150_000));
+        tracing.signal(libc::SIGKILL);
+        drop(tracing.end());
+        right_and_cleaned(&mut victim, &signals, &format!("random kill {kill}"));
+    }
+    println!("{kills} random kills survived");
+}
+
+#[test]
+fn status_names_a_dead_tracer() {
+    let mut victim = or_skip!(target());
+    let signals = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("count", &["-p", &pid, "shared"]).expect("attaches");
+    let tracer = tracing.pid();
+    tracing.signal(libc::SIGKILL);
+    drop(tracing.end());
+    assert_ne!(text::differences(victim.pid()), [""; 0], "the dead tracer's patches are in place");
+    let output = tracing::once(&["status", "-p", &pid]);
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&tracer.to_string()), "status names the tracer {tracer}: {said}");
+    right_and_cleaned(&mut victim, &signals, "after status");
+}

@@ -1,0 +1,66 @@
+//! Patching under fire: full attach/detach cycles by separate processes, with new stubs each time, of functions that
+//! eight threads are running, during signals and thread births. `cargo xtask stress` runs more of them.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trapline_tests::running::Running;
+use trapline_tests::{or_skip, setting, text, tracing, victims};
+
+fn cycle(pid: u32, probes: &[&str], verb: &str) {
+    let mut command = std::process::Command::new(tracing::binary());
+    command.args([verb, "-q", "-d", "0.01", "-o", "/dev/null", "-p", &pid.to_string()]).args(probes);
+    let output = command.stdin(Stdio::null()).output().expect("trapline starts");
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn cycles() {
+    let path = or_skip!(victims::plain("threads"));
+    let cycles = setting("TRAPLINE_STRESS_CYCLES", 100);
+    let mut victim = Running::start(&path, &["8", "endless", "signals", "births"]);
+    let before = text::signals(victim.pid()).first().cloned();
+    let mut rounds = 0;
+    for done in 0..cycles {
+        let verb = if done % 4 == 3 { "lat" } else { "count" };
+        cycle(victim.pid(), &["shared", "through", "handled", "newborn", "calls"], verb);
+        if done % 20 == 19 {
+            let told = victim.run(2000);
+            assert_eq!(told["wrong"], 0, "after {done} cycles");
+            assert!(told["rounds"] > rounds, "the threads have stopped after {done} cycles");
+            rounds = told["rounds"];
+        }
+    }
+    assert!(victim.alive());
+    assert_eq!(victim.run(2000)["wrong"], 0);
+    assert_eq!(text::differences(victim.pid()), [""; 0], "text as on disk");
+    assert_eq!(text::signals(victim.pid()).first().cloned(), before);
+    println!("{cycles} attach/detach cycles, 0 failures");
+}
+
+#[test]
+fn two_tracers_at_once() {
+    // Another Trapline at work in the same target: join it or say so, and leave nothing behind either way.
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["4", "endless"]);
+    let pid = victim.pid();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for func in ["shared", "through"] {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let pid = pid.to_string();
+                    let output = tracing::once(&["count", "-q", "-d", "0.02", "-p", &pid, func]);
+                    let said = String::from_utf8_lossy(&output.stderr);
+                    assert!(output.status.code().is_some_and(|code| code <= 3), "{}: {said}", output.status);
+                    assert!(!said.contains("panicked"), "{said}");
+                }
+            });
+        }
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(victim.run(2000)["wrong"], 0);
+    assert_eq!(text::differences(pid), [""; 0], "text as on disk");
+}
