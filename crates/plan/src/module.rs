@@ -64,11 +64,12 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let place = choose(input.space, &need(input)?)?;
     let own = (place.data.addr, place.code.end());
     let mut planner = Planner::new(env, input.bias, Puns::new(input.space, own));
-    for group in groups(input) {
-        planner.function(group.first().and_then(|(_, w)| w.function), &group);
+    let order = by_function(input.wants);
+    for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
+        planner.function(group[0].1.function, group);
     }
     let Planner { mut sites, mut refused, kernel, puns, .. } = planner;
-    sites.sort_unstable_by_key(|s| s.start);
+    sites.sort_by_key(|s| s.start);
     drop_overlapping(env, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     plan.pun_regions = puns.regions();
@@ -90,10 +91,10 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
 }
 
 /// Wants by function, in address order.
-fn groups(input: &ModuleInput<'_>) -> Vec<Vec<(u32, Want)>> {
-    let mut order: Vec<(u32, Want)> = (0..).zip(input.wants.iter().copied()).collect();
+fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
+    let mut order: Vec<(u32, Want)> = (0..).zip(wants.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
-    order.chunk_by(|a, b| a.1.function == b.1.function).map(<[_]>::to_vec).collect()
+    order
 }
 
 /// What the module needs room for. The mirror covers the functions wanted only.
@@ -155,6 +156,10 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency };
     let limit = RemoteAddr(place.code.end().0 - SPARE);
     let landings = landings(sites, input.bias, place.k);
+    plan.bytes.reserve(sites.len() * 160);
+    plan.chunks.reserve(sites.len() * 2);
+    plan.patches.reserve(sites.len());
+    plan.guards.reserve(sites.len() * 2);
     let mut emitter = Emitter::new(set, plan, (place.arena, limit));
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
@@ -164,7 +169,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
             lost.push(Refused { probe: site.owner.probe, want: site.owner.want, why });
         }
     }
-    let used = RemoteAddr(emitter.arena().0.next_multiple_of(PAGE));
+    let used = RemoteAddr(emitter.finish().0.next_multiple_of(PAGE));
     plan.spare = Region { addr: used, len: SPARE };
     plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
     withdraw(plan, lost);
@@ -205,23 +210,15 @@ fn landings(sites: &[Site], bias: Bias, k: i32) -> Vec<(RemoteAddr, u32)> {
             Reach::Pun(_, target) => (target, n),
         })
         .collect();
-    all.sort_unstable();
+    all.sort();
     all
 }
 
 fn finish(plan: &mut ModulePlan) {
-    plan.chunks.sort_unstable_by_key(|c| c.addr);
-    plan.patches.sort_unstable_by_key(|p| p.addr);
-    let patches = &plan.patches;
-    // Only boundaries inside changed bytes; heads and later instructions are not guarded.
-    plan.guards.retain(|guard| {
-        let next = patches.partition_point(|p| p.addr < guard.at);
-        next.checked_sub(1).is_some_and(|i| guard.at < patches[i].addr + u64::from(patches[i].len))
-            && patches.get(next).is_none_or(|p| p.addr != guard.at)
-    });
-    // Of two for one place the first emitted is the earlier in the copy: it stands before what happens there.
+    // Nearly sorted all of them, which the stable sort takes advantage of.
+    plan.chunks.sort_by_key(|c| c.addr);
+    plan.patches.sort_by_key(|p| p.addr);
     plan.guards.sort_by_key(|g| g.at);
-    plan.guards.dedup_by_key(|g| g.at);
     plan.refused.sort_by_key(|r| r.want);
     plan.stats.refused = plan.refused.len() as u32;
     plan.stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;

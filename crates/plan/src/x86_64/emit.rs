@@ -17,7 +17,7 @@ use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
 /// A stub is not tried in a shorter place than this.
-const LEAST_STUB: u64 = 48;
+const LEAST_STUB: u64 = 128;
 /// Bytes between the starts of two stubs in the arena; a cache line would be 64.
 const ALIGN: u64 = 16;
 /// `jmp rel32`
@@ -44,6 +44,8 @@ pub(crate) struct Emitter<'a, 'p> {
     plan: &'p mut ModulePlan,
     /// Next free byte of the arena, and its end.
     arena: (RemoteAddr, RemoteAddr),
+    /// Chunks in the arena.
+    behind: Vec<Chunk>,
     stub: Vec<u8>,
     pending: Vec<Pending>,
     guards: Vec<Guard>,
@@ -56,6 +58,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             set,
             plan,
             arena,
+            behind: Vec::new(),
             stub: Vec::new(),
             pending: Vec::new(),
             guards: Vec::new(),
@@ -63,8 +66,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
-    /// Where the arena is free from.
-    pub(crate) fn arena(&self) -> RemoteAddr {
+    /// Puts the chunks in order. Returns where the arena is free from.
+    pub(crate) fn finish(mut self) -> RemoteAddr {
+        self.plan.chunks.append(&mut self.behind);
         self.arena.0
     }
 
@@ -93,16 +97,30 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.chunk(landing);
             head
         };
-        self.plan.guards.append(&mut self.guards);
+        self.keep_guards(site);
         self.padding_guards(site);
         self.patch(site, head);
         Ok(())
     }
 
+    /// Keeps the guards inside the changed bytes. Of two for one place the first stands before what happens there.
+    fn keep_guards(&mut self, site: &Site) {
+        let start = self.set.bias.live(site.start);
+        let mut last = start;
+        for guard in self.guards.drain(..) {
+            if guard.at > last && guard.at < start + site.changed {
+                self.plan.guards.push(guard);
+                last = guard.at;
+            }
+        }
+    }
+
     fn chunk(&mut self, addr: RemoteAddr) {
         let (off, len) = (self.plan.bytes.len() as u32, self.stub.len() as u32);
         self.plan.bytes.extend_from_slice(&self.stub);
-        self.plan.chunks.push(Chunk { addr, off, len });
+        let behind = addr >= self.set.place.arena && self.set.place.code.contains(addr);
+        let list = if behind { &mut self.behind } else { &mut self.plan.chunks };
+        list.push(Chunk { addr, off, len });
     }
 
     /// Writes the stub for address `at` into `self.stub`.

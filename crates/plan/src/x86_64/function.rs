@@ -21,7 +21,7 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
-const LOOK: usize = 12;
+const LOOK: usize = 8;
 /// How far back an exit's window may begin.
 const BACK: usize = 16;
 
@@ -450,7 +450,9 @@ impl<'a> Planner<'a> {
         let boundaries = stretch.insns[window.from..window.until]
             .iter()
             .filter(|i| i.addr - window.start.0 < changed)
-            .fold(0u8, |bits, i| bits | 1 << (i.addr - window.start.0));
+            .map(|i| i.addr - window.start.0)
+            .chain(window.len..changed)
+            .fold(0u8, |bits, n| bits | 1 << n);
         let (rel, target) = self.puns.find(self.bias.live(window.start), bytes, changed, boundaries)?;
         Some((changed, Reach::Pun(rel, target)))
     }

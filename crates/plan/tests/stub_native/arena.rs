@@ -1,0 +1,137 @@
+//! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
+
+use trapline_plan::x86_64::stub::{Latency, Machine, Rseq};
+use trapline_record::latency::{STAMPS_LEN, STRIDE, at};
+
+unsafe extern "C" {
+    safe static __rseq_offset: isize;
+    safe static __rseq_size: u32;
+}
+
+pub(crate) const LINES: u32 = 65;
+const CODE_LEN: u64 = 4 << 20;
+const DATA_LEN: u64 = 64 << 20;
+/// Offset of the latency area in the data; counters and a control block come before.
+const LATENCY: u64 = 1 << 20;
+/// Functions that fit.
+pub(crate) const FUNCTIONS: u32 = 64;
+
+pub(crate) struct Arena {
+    base: u64,
+    used: u64,
+    stamps: u64,
+}
+
+fn map(len: u64, protection: i32, flags: i32) -> u64 {
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    let at = unsafe {
+        libc::mmap(core::ptr::null_mut(), len as usize, protection, flags | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as u64
+}
+
+impl Arena {
+    pub(crate) fn new() -> Self {
+        const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        let base = map(CODE_LEN + DATA_LEN, RW | libc::PROT_EXEC, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+        Self { base, used: 0, stamps }
+    }
+    /// Where the next code will lie.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.used
+    }
+    pub(crate) fn put(&mut self, code: &[u8]) -> u64 {
+        let at = self.next();
+        assert!(self.used + code.len() as u64 <= CODE_LEN);
+        // SAFETY: the bytes fit into the code part of our own mapping, and nothing runs there yet.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
+        self.used = (self.used + code.len() as u64).next_multiple_of(64);
+        at
+    }
+    pub(crate) const fn data(&self) -> u64 {
+        self.base + CODE_LEN
+    }
+    /// Counter `n` on line 0; each has lines of its own.
+    pub(crate) const fn word(&self, n: u64) -> u64 {
+        self.data() + 0x2000 + n * LINES as u64 * 64
+    }
+    pub(crate) fn counted(&self, n: u64) -> u64 {
+        (0..u64::from(LINES)).map(|line| get(self.word(n) + line * 64)).sum()
+    }
+    pub(crate) const fn missed(&self) -> u64 {
+        self.data() + 0x1000
+    }
+    pub(crate) const fn stamps(&self) -> u64 {
+        self.stamps
+    }
+    pub(crate) fn latency(&self) -> Latency {
+        Latency {
+            area: self.data() + LATENCY,
+            functions: FUNCTIONS,
+            stamps: self.stamps,
+            missed: self.missed(),
+            min_ticks: 0,
+            buckets: Default::default(),
+            outermost: false,
+            go: None,
+        }
+    }
+    fn block(&self, function: u32, line: u32) -> u64 {
+        self.data() + LATENCY + (u64::from(function) * u64::from(LINES) + u64::from(line)) * STRIDE
+    }
+    /// Sum of a word over lines.
+    pub(crate) fn timed(&self, function: u32, word: u64) -> u64 {
+        (0..LINES).map(|line| get(self.block(function, line) + word)).fold(0, u64::wrapping_add)
+    }
+    pub(crate) fn max(&self, function: u32, word: u64) -> u64 {
+        (0..LINES).map(|line| get(self.block(function, line) + word)).max().unwrap_or(0)
+    }
+    pub(crate) fn bucket(&self, function: u32, bucket: usize) -> u64 {
+        self.timed(function, at::BUCKETS + bucket as u64 * 8)
+    }
+}
+
+pub(crate) fn get(at: u64) -> u64 {
+    // SAFETY: callers pass aligned words of an `Arena`'s mappings, which are never unmapped.
+    unsafe { (*(at as *const core::sync::atomic::AtomicU64)).load(core::sync::atomic::Ordering::SeqCst) }
+}
+pub(crate) fn set(at: u64, value: u64) {
+    // SAFETY: as for `get`.
+    unsafe { (*(at as *const core::sync::atomic::AtomicU64)).store(value, core::sync::atomic::Ordering::SeqCst) }
+}
+
+/// Machines to try: with rseq where this process has it, and without.
+pub(crate) fn machines() -> Vec<Machine> {
+    let mut machines = vec![Machine { rseq: None, rdpid: false, lines: LINES }];
+    if __rseq_size > 0 {
+        let rseq = Rseq { offset: __rseq_offset as i32, signature: 0x5305_3053 };
+        machines.push(Machine { rseq: Some(rseq), rdpid: false, lines: LINES });
+    } else {
+        eprintln!("skipped: no rseq in this process");
+    }
+    machines
+}
+
+/// Takes the calling thread's rseq area away from the kernel, for good.
+pub(crate) fn unregister() {
+    let area = thread_pointer().wrapping_add_signed(__rseq_offset as i64);
+    // SAFETY: the area is this thread's own, registered by libc with this size and signature.
+    let done = unsafe { libc::syscall(libc::SYS_rseq, area, __rseq_size.max(32), 1, 0x5305_3053) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+pub(crate) fn thread_pointer() -> u64 {
+    let pointer;
+    // SAFETY: the psABI keeps the thread pointer itself at fs:0.
+    unsafe { core::arch::asm!("mov {}, fs:0", out(reg) pointer) };
+    pointer
+}
+
+/// Calls code in an arena that keeps the C calling convention.
+pub(crate) fn call(code: u64, arg: u64) -> u64 {
+    // SAFETY: tests pass the start of a function that they assembled, with this signature.
+    let f: extern "C" fn(u64) -> u64 = unsafe { core::mem::transmute(code) };
+    f(arg)
+}
