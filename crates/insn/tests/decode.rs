@@ -65,7 +65,8 @@ fn rex2_is_invalid_and_skips_one_byte() {
 
 #[test]
 fn memory_operands() {
-    let cases: &[(&[u8], MemKind, Option<Gpr>, Option<Gpr>)] = &[
+    type Case = (&'static [u8], MemKind, Option<Gpr>, Option<Gpr>);
+    let cases: &[Case] = &[
         (&[0x8B, 0x07], MemKind::Register, Some(Gpr::Rdi), None),
         (&[0x49, 0x3B, 0x66, 0x10], MemKind::Register, Some(Gpr::R14), None),
         (&[0x8B, 0x04, 0x24], MemKind::Stack, Some(Gpr::Rsp), None),

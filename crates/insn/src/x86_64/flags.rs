@@ -3,7 +3,8 @@
 //! In: decoded instructions and their bytes. Out: a yes, or a set of registers; "no" and "none" when in doubt.
 //! The line ends at the first instruction that does anything but go on to the next.
 
-use super::decode::{Flow, Gpr, Insn, decoder};
+use super::decode::{Flow, Insn, decoder};
+use super::gpr::Gpr;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
 
 const STATUS: u32 =

@@ -3,12 +3,14 @@
 pub mod decode;
 pub mod flags;
 pub mod function;
+pub mod gpr;
 pub mod padding;
 pub mod relocate;
 
-pub use decode::{Class, Flow, Gpr, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
+pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
 pub use flags::{flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, Part, analyse};
+pub use gpr::Gpr;
 pub use padding::padding_len;
 pub use relocate::{
     Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_with,

@@ -10,7 +10,8 @@
 //! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
 //! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
 
-use super::super::decode::{Flow, Gpr, Insn, decoder};
+use super::super::decode::{Flow, Insn, decoder};
+use super::super::gpr::Gpr;
 use super::{Part, Read};
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -273,16 +274,8 @@ impl Line<'_> {
             match raw.mnemonic() {
                 Mnemonic::Pop | Mnemonic::Leave => return true,
                 Mnemonic::Push => return false,
-                Mnemonic::Sub => {
-                    if on_rsp {
-                        return false;
-                    }
-                }
-                Mnemonic::Add | Mnemonic::Mov => {
-                    if on_rsp {
-                        return true;
-                    }
-                }
+                Mnemonic::Sub if on_rsp => return false,
+                Mnemonic::Add | Mnemonic::Mov if on_rsp => return true,
                 Mnemonic::Lea if on_rsp => return (raw.memory_displacement64().cast_signed()) > 0,
                 _ => {}
             }
