@@ -99,7 +99,9 @@ pub(crate) fn get(at: u64) -> u64 {
 }
 pub(crate) fn set(at: u64, value: u64) {
     // SAFETY: as for `get`.
-    unsafe { (*(at as *const core::sync::atomic::AtomicU64)).store(value, core::sync::atomic::Ordering::SeqCst) }
+    unsafe {
+        (*(at as *const core::sync::atomic::AtomicU64)).store(value, core::sync::atomic::Ordering::SeqCst)
+    }
 }
 
 /// Machines to try: with rseq where this process has it, and without.

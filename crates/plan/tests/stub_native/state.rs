@@ -124,27 +124,28 @@ fn counts(machine: &Machine, random: &mut Random) {
 }
 
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
+    let home = arena.put(&back());
     for site in sites() {
         let timed = Timed { machine, latency, function: 7, site };
         let enter = build(arena, |out, at| Some(latency_enter(out, at, &timed, false)));
         let again = build(arena, |out, at| Some(latency_enter(out, at, &timed, true)));
         let leave = build(arena, |out, at| Some(latency_exit(out, at, &timed, ExitKind::Return)));
         let branch = build(arena, |out, at| {
-            latency_exit_branch(out, at, &timed, 4, arena_jump(out, at));
+            latency_exit_branch(out, at, &timed, 4, home); // je
             None
         });
         // Twice each: the second entry finds the first's stamp, the second exit none.
-        for (what, code) in
-            [("enter", enter), ("loop", again), ("exit", leave), ("enter", enter), ("exit", leave), ("jcc", branch)]
-        {
+        for (what, code) in [
+            ("enter", enter),
+            ("loop", again),
+            ("exit", leave),
+            ("enter", enter),
+            ("exit", leave),
+            ("jcc", branch),
+        ] {
             assert_kept(&format!("{what} {timed:?}"), code, &site, random);
         }
     }
-}
-
-/// Puts a way back in front, for a conditional jump to lead to.
-fn arena_jump(_out: &mut [u8], at: u64) -> u64 {
-    at - 64
 }
 
 thread_local! {
@@ -163,7 +164,6 @@ fn state_is_kept() {
             G.set(g);
             for (outermost, go) in [(false, false), (true, false), (false, true), (true, true)] {
                 let mut arena = Arena::new();
-                arena.put(&back());
                 let go = go.then_some(offset as i32);
                 let latency = Latency { outermost, go, min_ticks: g & 1024, ..arena.latency() };
                 latencies(&machine, &latency, &mut arena, &mut random);

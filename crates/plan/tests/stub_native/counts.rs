@@ -1,0 +1,178 @@
+//! LOSS-1: threads that are moved between CPUs, signals in the midst of a hit, forked children: nothing is lost.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use trapline_plan::x86_64::stub::{Machine, Site, count};
+
+use crate::arena::{Arena, call, machines, unregister};
+
+const CALLS: u64 = 400_000;
+const THREADS: u64 = 8;
+
+/// A function that is counted and returns.
+fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site) -> u64 {
+    let mut out = Vec::new();
+    let pending = count(&mut out, arena.next(), machine, arena.word(n), site);
+    out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+static STORMS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+extern "C" fn on_alarm(_: i32) {
+    let code = IN_HANDLER.load(Ordering::Relaxed);
+    if code != 0 {
+        call(code, 1);
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs `body` while a timer interrupts the process every 100 µs, and the handler calls `code` too. How often it did.
+pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
+    let _one = STORMS.lock();
+    HANDLED.store(0, Ordering::Relaxed);
+    IN_HANDLER.store(code, Ordering::Relaxed);
+    let timer = |micros| {
+        let every = libc::timeval { tv_sec: 0, tv_usec: micros };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        // SAFETY: valid pointers; the handler is async-signal-safe and stays for the process' life.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, core::ptr::null_mut()) }
+    };
+    // SAFETY: as above; SA_RESTART keeps the harness' own calls from failing.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_alarm as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGALRM, &raw const action, core::ptr::null_mut());
+    }
+    timer(100);
+    body();
+    timer(0);
+    IN_HANDLER.store(0, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(2));
+    HANDLED.load(Ordering::SeqCst)
+}
+
+/// Moves threads from CPU to CPU until told to stop.
+pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut next = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for &thread in threads {
+            next += 1;
+            // SAFETY: a zeroed set is a valid empty one; the call changes where a thread of ours runs.
+            unsafe {
+                let mut set: libc::cpu_set_t = core::mem::zeroed();
+                libc::CPU_SET(next % cpus, &mut set);
+                libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
+            }
+        }
+        next += 1;
+    }
+}
+
+/// Runs `body` in many threads that are moved about.
+pub(crate) fn everywhere(body: impl Fn() + Sync) {
+    let stop = AtomicBool::new(false);
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (send, body) = (send.clone(), &body);
+                scope.spawn(move || {
+                    // SAFETY: gettid has no precondition.
+                    let _ = send.send(unsafe { libc::gettid() });
+                    body();
+                })
+            })
+            .collect();
+        let threads: Vec<i32> = receive.iter().take(THREADS as usize).collect();
+        let stop = &stop;
+        scope.spawn(move || migrate(&threads, stop));
+        workers.into_iter().for_each(|worker| worker.join().expect("worker"));
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn nothing_is_lost_between_cpus() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        for (n, flags_dead) in [(0, true), (1, false)] {
+            let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
+            let handled = storm(code, || {
+                everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n)));
+            });
+            assert!(handled > 10, "the storm never came");
+            assert_eq!(arena.counted(n), THREADS * CALLS + handled, "{machine:?} flags dead: {flags_dead}");
+        }
+    }
+}
+
+#[test]
+fn unregistered_threads_count_too() {
+    let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
+    let mut arena = Arena::new();
+    for (n, flags_dead) in [(0, true), (1, false)] {
+        let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
+        std::thread::scope(|scope| {
+            for registered in [true, false, false] {
+                scope.spawn(move || {
+                    if !registered {
+                        unregister();
+                    }
+                    (0..CALLS).for_each(|n| assert_eq!(call(code, n), n));
+                });
+            }
+        });
+        assert_eq!(arena.counted(n), 3 * CALLS);
+    }
+}
+
+#[test]
+fn forked_children_count_into_the_same_words() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let code = counted(&mut arena, &machine, 0, &Site::default());
+        // SAFETY: the child only runs generated code and leaves by _exit.
+        let children: Vec<i32> = (0..4)
+            .map(|_| unsafe {
+                let pid = libc::fork();
+                if pid == 0 {
+                    (0..CALLS).for_each(|n| {
+                        call(code, n);
+                    });
+                    libc::_exit(0);
+                }
+                pid
+            })
+            .collect();
+        (0..CALLS).for_each(|n| {
+            call(code, n);
+        });
+        for pid in children {
+            // SAFETY: a child of ours that nobody else waits for.
+            unsafe { libc::waitpid(pid, core::ptr::null_mut(), 0) };
+        }
+        assert_eq!(arena.counted(0), 5 * CALLS, "{machine:?}");
+    }
+}
+
+#[test]
+fn a_stub_is_built_in_well_under_a_microsecond() {
+    let machine = machines().pop().expect("one at least");
+    let mut out = Vec::with_capacity(1 << 20);
+    let start = std::time::Instant::now();
+    for n in 0..1000 {
+        let pending = count(&mut out, 0x10000 + n * 256, &machine, 0x1000, &Site::default());
+        out.extend([0x90; 5]);
+        pending.finish(&mut out, Some(0x2000));
+    }
+    let each = start.elapsed().as_nanos() / 1000;
+    println!("{each} ns, {} bytes a stub", out.len() / 1000);
+    assert!(cfg!(debug_assertions) || each < 1000, "{each} ns");
+}

@@ -1,0 +1,269 @@
+//! Latency stubs: every call counted once, in the bucket of the time it took.
+
+use core::arch::x86_64::_rdtsc;
+
+use trapline_plan::x86_64::stub::{
+    Buckets, ExitKind, Latency, Machine, Site, Timed, latency_enter, latency_exit,
+};
+use trapline_record::hist;
+use trapline_record::latency::{STAMP_TAGS_LEN, at};
+
+use crate::arena::{Arena, FUNCTIONS, LINES, call, get, machines, set};
+use crate::counts::{everywhere, storm};
+
+/// A function timed from entry to `ret`, with `body` in between.
+fn timed(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, body: &[u8]) -> u64 {
+    let leave = exit(arena, machine, latency, function);
+    let mut out = Vec::new();
+    let site = Site::default();
+    let pending = latency_enter(&mut out, arena.next(), &Timed { machine, latency, function, site }, false);
+    out.extend(body);
+    pending.finish(&mut out, Some(leave));
+    arena.put(&out)
+}
+/// An exit stub and its `ret`.
+fn exit(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32) -> u64 {
+    let mut out = Vec::new();
+    let timed = Timed { machine, latency, function, site: Site::default() };
+    let pending = latency_exit(&mut out, arena.next(), &timed, ExitKind::Return);
+    out.push(0xC3);
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+/// An entry stub and a `ret`: a call that is never seen to end.
+fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, loop_entry: bool) -> u64 {
+    let mut out = Vec::new();
+    let timed = Timed { machine, latency, function, site: Site::default() };
+    let pending = latency_enter(&mut out, arena.next(), &timed, loop_entry);
+    out.push(0xC3);
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+/// `1: dec rdi; jnz 1b`
+const SPIN: [u8; 5] = [0x48, 0xFF, 0xCF, 0x75, 0xFB];
+
+fn now() -> u64 {
+    // SAFETY: rdtsc has no precondition on this architecture's user mode here: the stubs need it as well.
+    unsafe { _rdtsc() }
+}
+fn buckets(arena: &Arena, function: u32) -> u64 {
+    (0..hist::BUCKETS).map(|bucket| arena.bucket(function, bucket)).sum()
+}
+
+#[test]
+fn durations_lie_within_those_measured_around() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let latency = arena.latency();
+        let code = timed(&mut arena, &machine, &latency, 3, &SPIN);
+        let (mut sum, mut longest, mut shortest) = (0, 0, u64::MAX);
+        for n in 0..20_000_u64 {
+            let start = now();
+            call(code, 1 + n % 997);
+            let took = now() - start;
+            sum += took;
+            longest = longest.max(took);
+            shortest = shortest.min(took);
+        }
+        assert_eq!(arena.timed(3, at::RETURNS), 20_000, "{machine:?}");
+        assert_eq!(buckets(&arena, 3), 20_000);
+        assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
+        let total = arena.timed(3, at::TOTAL);
+        assert!(total < sum && total > sum / 3, "{total} of {sum}");
+        let (max, min) = (arena.max(3, at::MAX), !arena.max(3, at::MIN_NOT));
+        assert!(
+            max <= longest && max >= min && min <= shortest && min > 0,
+            "{min} to {max}, {shortest} to {longest}"
+        );
+        for bucket in 0..hist::BUCKETS {
+            if arena.bucket(3, bucket) > 0 {
+                let (low, high) = hist::bounds(bucket);
+                assert!(low <= max && high > min, "bucket {bucket} is outside {min} to {max}");
+            }
+        }
+    }
+}
+
+/// The slot that the last entry stamped: the only one in use.
+fn slot(arena: &Arena, owner: u64) -> u64 {
+    let tags = (0..STAMP_TAGS_LEN).step_by(8);
+    let blocks = tags.filter(|tag| get(arena.stamps() + tag) != 0);
+    let slots = blocks.flat_map(|tag| (0..512).map(move |n| STAMP_TAGS_LEN + tag / 8 * 8192 + n * 16));
+    let mut found = slots.map(|slot| arena.stamps() + slot).filter(|slot| get(slot + 8) == owner);
+    found.next().expect("a stamp")
+}
+
+#[test]
+fn every_octave_has_its_buckets() {
+    for machine in machines() {
+        for buckets in [Buckets::Log, Buckets::Linear { min: 5000, step: 100_000, count: 50 }] {
+            let mut arena = Arena::new();
+            let latency = Latency { buckets, ..arena.latency() };
+            let enter = entry(&mut arena, &machine, &latency, 5, false);
+            let leave = exit(&mut arena, &machine, &latency, 5);
+            let of = |ticks: u64| match buckets {
+                Buckets::Log => hist::bucket(ticks),
+                Buckets::Linear { min, step, count } if ticks >= min => {
+                    (1 + (ticks - min) / step).min(u64::from(count) + 1) as usize
+                }
+                Buckets::Linear { .. } => 0,
+            };
+            // One call place for both, so that the stack pointer is the same.
+            let run = |code, before: &mut u64| {
+                *before = now();
+                call(code, 0);
+            };
+            // Durations up to the machine's uptime: a stamp cannot lie before tick 0.
+            let octaves = (0..52).map(|shift| 1_u64 << shift | (1 << shift) / 3);
+            for ago in octaves.take_while(|ago| *ago < now()) {
+                let counts = |arena: &Arena| -> Vec<u64> {
+                    (0..hist::BUCKETS).map(|bucket| arena.bucket(5, bucket)).collect()
+                };
+                let before = counts(&arena);
+                let mut start = 0;
+                let mut stamp = 0;
+                for code in [enter, leave] {
+                    if code == leave {
+                        stamp = now() - ago;
+                        set(slot(&arena, 6), stamp);
+                    }
+                    run(code, &mut start);
+                }
+                let (low, high) = (of(start - stamp), of(now() - stamp));
+                let after = counts(&arena);
+                let changed: Vec<usize> = (0..hist::BUCKETS).filter(|&n| before[n] != after[n]).collect();
+                assert_eq!(changed.len(), 1, "{ago} ticks, {machine:?}");
+                assert!((low..=high).contains(&changed[0]), "{ago}: {} not in {low}..={high}", changed[0]);
+            }
+            let returned = arena.timed(5, at::RETURNS);
+            for code in [enter, leave] {
+                if code == leave {
+                    set(slot(&arena, 6), now() + (1 << 40));
+                }
+                run(code, &mut 0);
+            }
+            assert_eq!(arena.timed(5, at::CLAMPED), 1);
+            assert_eq!(arena.timed(5, at::RETURNS), returned + 1);
+        }
+    }
+}
+
+#[test]
+fn short_calls_are_returns_only() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let latency = Latency { min_ticks: 100_000, ..arena.latency() };
+        let code = timed(&mut arena, &machine, &latency, 0, &SPIN);
+        (0..100).for_each(|_| {
+            call(code, 1);
+        });
+        let short = buckets(&arena, 0);
+        (0..100).for_each(|_| {
+            call(code, 200_000);
+        });
+        assert_eq!(arena.timed(0, at::RETURNS), 200);
+        assert!(short < 5 && buckets(&arena, 0) >= 100);
+        assert!(!arena.max(0, at::MIN_NOT) >= 100_000);
+    }
+}
+
+#[test]
+fn abandoned_calls_are_counted() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let latency = arena.latency();
+        let enter = entry(&mut arena, &machine, &latency, 1, false);
+        let again = entry(&mut arena, &machine, &latency, 1, true);
+        let other = entry(&mut arena, &machine, &latency, 2, false);
+        let leave = exit(&mut arena, &machine, &latency, 1);
+        let run = |codes: &[u64]| {
+            for &code in codes {
+                call(code, 0);
+            }
+        };
+        run(&[leave, enter, enter, leave]);
+        let seen =
+            |arena: &Arena| [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| arena.timed(1, word));
+        assert_eq!(seen(&arena), [1, 1, 1], "{machine:?}");
+        run(&[again, again, again, leave]); // the first stamp stands
+        assert_eq!(seen(&arena), [2, 1, 1]);
+        run(&[enter, other, leave]); // another function's stamp is nobody's end
+        assert_eq!(seen(&arena), [2, 2, 2]);
+        assert_eq!(FUNCTIONS, latency.functions);
+    }
+}
+
+#[test]
+fn a_full_table_is_missed_and_said() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let latency = arena.latency();
+        let code = timed(&mut arena, &machine, &latency, 1, &SPIN);
+        for tag in (0..STAMP_TAGS_LEN).step_by(8) {
+            set(arena.stamps() + tag, 1);
+        }
+        call(code, 1);
+        assert_eq!(get(arena.missed()), 1);
+        assert_eq!(arena.timed(1, at::UNPAIRED), 1);
+        // A table with one place left is probed to it.
+        for tag in (0..STAMP_TAGS_LEN).step_by(8 * 4) {
+            set(arena.stamps() + tag, 0);
+        }
+        call(code, 1);
+        assert_eq!((get(arena.missed()), arena.timed(1, at::RETURNS)), (1, 1));
+    }
+}
+
+/// `dec rdi; jz 1f; call self; 1:`, with the entry stub at `self`.
+fn recursive(arena: &mut Arena, machine: &Machine, latency: &Latency) -> u64 {
+    let leave = exit(arena, machine, latency, 9);
+    let mut out = Vec::new();
+    let start = arena.next();
+    let timed = Timed { machine, latency, function: 9, site: Site::default() };
+    let pending = latency_enter(&mut out, start, &timed, false);
+    out.extend([0x48, 0xFF, 0xCF, 0x74, 0x05, 0xE8]);
+    let rel = start.wrapping_sub(start + out.len() as u64 + 4) as i32;
+    out.extend(rel.to_le_bytes());
+    pending.finish(&mut out, Some(leave));
+    arena.put(&out)
+}
+
+#[test]
+fn recursion_is_counted_deep_or_once() {
+    for machine in machines() {
+        for outermost in [false, true] {
+            let mut arena = Arena::new();
+            let latency = Latency { outermost, ..arena.latency() };
+            let code = recursive(&mut arena, &machine, &latency);
+            for _ in 0..1000 {
+                call(code, 300);
+            }
+            let calls = if outermost { 1000 } else { 300_000 };
+            assert_eq!(arena.timed(9, at::RETURNS), calls, "{machine:?}");
+            assert_eq!(buckets(&arena, 9), calls);
+            assert_eq!(arena.timed(9, at::UNPAIRED) + arena.timed(9, at::UNRETURNED), 0);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_between_threads() {
+    const CALLS: u64 = 50_000;
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let latency = arena.latency();
+        let code = timed(&mut arena, &machine, &latency, 4, &SPIN);
+        let handled = storm(code, || {
+            everywhere(|| {
+                for n in 0..CALLS {
+                    call(code, 1 + n % 7);
+                }
+            });
+        });
+        assert_eq!(arena.timed(4, at::RETURNS), 8 * CALLS + handled, "{machine:?}");
+        assert_eq!(buckets(&arena, 4), 8 * CALLS + handled);
+        assert_eq!(arena.timed(4, at::UNPAIRED) + arena.timed(4, at::UNRETURNED), 0);
+        assert!(LINES > 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! Guard traps: served when they are ours, and otherwise what would have happened without us (TRAP-1).
+
+use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
+use trapline_record::control::{RegionKind, at};
+
+use crate::arena::{Arena, call, get, set};
+
+const INT3: [u8; 7] = [0xCC, 0xB8, 1, 0, 0, 0, 0xC3]; // int3; mov eax, 1; ret
+const UNDEFINED: [u8; 7] = [0x06, 0xB8, 1, 0, 0, 0, 0xC3];
+const RESUMED: [u8; 6] = [0xB8, 42, 0, 0, 0, 0xC3]; // mov eax, 42; ret
+
+/// A segment's words as a tracer lays them, and the handler.
+struct Served {
+    arena: Arena,
+    handler: TrapHandler,
+}
+
+impl Served {
+    fn new() -> Self {
+        let mut arena = Arena::new();
+        let mut out = Vec::new();
+        let handler = trap_handler(&mut out, arena.next(), arena.data());
+        arena.put(&out);
+        Self { arena, handler }
+    }
+    /// A second segment, half a page of words later; the first's own table is empty then.
+    fn segment(&self, n: u64) -> u64 {
+        self.arena.data() + n * 0x800
+    }
+    fn guards(&self, segment: u64, guards: &[(u64, u64)]) {
+        let mut guards = guards.to_vec();
+        guards.sort_unstable();
+        for (n, (from, to)) in (0..).zip(&guards) {
+            set(segment + 0x400 + n * 16, *from);
+            set(segment + 0x408 + n * 16, *to);
+        }
+        set(segment + at::GUARD_OFF, 0x400);
+        set(segment + at::GUARD_COUNT, guards.len() as u64);
+    }
+    fn install(&self, signal: i32) {
+        let action: [u64; 4] =
+            [self.handler.entry, libc::SA_SIGINFO as u64 | 0x0400_0000, self.handler.restorer, 0];
+        let old = self.arena.data() + if signal == libc::SIGTRAP { at::OLD_SIGTRAP } else { at::OLD_SIGILL };
+        // SAFETY: the kernel's own layout, with a handler and restorer that stay mapped; `old` is ours to write.
+        let done = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), old, 8) };
+        assert_eq!(done, 0);
+    }
+}
+
+/// Runs `body` in a child process. Its wait status.
+fn child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs only `body`, which neither allocates nor locks, and _exit.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::_exit(body());
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        status
+    }
+}
+fn exited(status: i32) -> Option<i32> {
+    libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
+}
+fn killed(status: i32) -> Option<i32> {
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+}
+fn disposition(signal: i32, handler: usize, flags: i32) {
+    // SAFETY: handlers given are default, ignore, or functions of this file that only set a register.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        libc::sigaction(signal, &raw const action, core::ptr::null_mut());
+    }
+}
+
+#[test]
+fn guards_of_every_segment_resume_in_the_copy() {
+    let mut served = Served::new();
+    let sites: Vec<u64> =
+        (0..9).map(|n| served.arena.put(if n % 2 == 0 { &INT3 } else { &UNDEFINED })).collect();
+    let resume = served.arena.put(&RESUMED);
+    let (first, second) = (served.segment(0), served.segment(1));
+    let guards: Vec<(u64, u64)> = sites.iter().map(|site| (*site, resume)).collect();
+    served.guards(first, &guards[..6]);
+    served.guards(second, &guards[6..]);
+    set(first + at::NEXT_SEGMENT, second);
+    let status = child(|| {
+        served.install(libc::SIGTRAP);
+        served.install(libc::SIGILL);
+        sites.iter().all(|site| call(*site, 0) == 42).into()
+    });
+    assert_eq!(exited(status), Some(1), "{status:#x}");
+    assert_eq!((get(first + at::GUARD_HITS), get(second + at::GUARD_HITS)), (6, 3));
+}
+
+extern "C" fn foreign(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gave both, and only we may write the context here.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        assert!(!info.is_null());
+        let rip = &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
+        // An int3 leaves rip behind it; step over the undefined byte too, and past `mov eax, 1` in both.
+        *rip = (*rip & !63) + 6;
+        (*context).uc_mcontext.gregs[libc::REG_RAX as usize] = 7;
+    }
+}
+
+#[test]
+fn foreign_traps_reach_the_old_handler() {
+    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED)] {
+        for flags in [libc::SA_SIGINFO, libc::SA_SIGINFO | libc::SA_RESETHAND] {
+            let mut served = Served::new();
+            let site = served.arena.put(&code);
+            served.guards(served.segment(0), &[(site + 1, site), (site - 1, site)]);
+            let status = child(|| {
+                disposition(signal, foreign as *const () as usize, flags);
+                served.install(signal);
+                if flags & libc::SA_RESETHAND != 0 {
+                    assert_eq!(call(site, 0), 7);
+                    call(site, 0);
+                }
+                call(site, 0) as i32
+            });
+            if flags & libc::SA_RESETHAND == 0 {
+                assert_eq!(exited(status), Some(7), "{status:#x}");
+            } else {
+                assert_eq!(killed(status), Some(signal), "{status:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn default_and_ignored_end_as_they_would_have() {
+    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED)] {
+        for (old, sent, expected) in [
+            (libc::SIG_DFL, false, Some(signal)),
+            (libc::SIG_DFL, true, Some(signal)),
+            (libc::SIG_IGN, false, Some(signal)),
+            (libc::SIG_IGN, true, None),
+        ] {
+            let mut served = Served::new();
+            let site = served.arena.put(&code);
+            let status = child(|| {
+                disposition(signal, old, 0);
+                served.install(signal);
+                if sent {
+                    // SAFETY: a signal to ourselves.
+                    unsafe { libc::raise(signal) };
+                } else {
+                    call(site, 0);
+                }
+                0
+            });
+            assert_eq!(killed(status), expected, "signal {signal}, old {old}, sent {sent}: {status:#x}");
+        }
+    }
+}
+
+/// Calls the handler as the kernel would. Where it left rip.
+fn handle(served: &Served, signal: i32, code: i32, fault: u64, rip: u64) -> u64 {
+    let mut info = [0_u64; 16];
+    info[1] = u64::from(code as u32);
+    info[2] = fault;
+    let mut context = [0_u64; 128];
+    context[21] = rip;
+    // SAFETY: the generated handler has this signature; both buffers are as large as what it reads.
+    let handler: extern "C" fn(i32, *mut u64, *mut u64) =
+        unsafe { core::mem::transmute(served.handler.entry) };
+    handler(signal, info.as_mut_ptr(), context.as_mut_ptr());
+    context[21]
+}
+
+#[test]
+fn a_thread_that_was_moved_already_is_left_alone() {
+    let mut served = Served::new();
+    let inside = served.arena.put(&RESUMED);
+    let first = served.segment(0);
+    set(first + at::REGION_COUNT, 2);
+    for (n, (from, kind)) in (0..).zip([(inside, RegionKind::Data), (inside, RegionKind::Code)]) {
+        let record = first + at::REGIONS + n * 32;
+        set(record, from);
+        set(record + 8, 64);
+        set(record + 24, kind as u64);
+    }
+    let seen = first + at::OLD_SIGTRAP;
+    extern "C" fn chained(_: i32, _: *mut u64, context: *mut u64) {
+        // SAFETY: `handle`'s buffer.
+        unsafe { *context.add(21) = 99 };
+    }
+    set(seen, chained as *const () as u64);
+    set(first + at::OLD_SIGILL, chained as *const () as u64);
+    assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 1), inside + 1);
+    assert_eq!(handle(&served, libc::SIGILL, 2, 5, inside + 1), inside + 1);
+    // Faults by its own nature, in the copy; outside of it; sent by someone.
+    assert_eq!(handle(&served, libc::SIGILL, 2, inside + 1, inside + 1), 99);
+    assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 64), 99);
+    assert_eq!(handle(&served, libc::SIGTRAP, 0, 0, inside + 1), 99);
+    // A chain that leads back to itself ends.
+    set(first + at::NEXT_SEGMENT, first);
+    set(first + at::GUARD_COUNT, u64::MAX);
+    set(first + at::REGION_COUNT, u64::MAX);
+    assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 1), 99);
+}
