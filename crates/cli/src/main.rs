@@ -1,5 +1,39 @@
-//! The `trapline` command.
+//! The `trapline` command: typed words, ready arguments, a verb, an exit status.
+//!
+//! In: the command line. Out: reports on standard output (or standard error, or `-o`), messages on standard error, 0
+//! done, 1 failed, 2 usage, 3 nothing could be probed, or a launched command's own status. Does not: know how tracing works.
 #![forbid(unsafe_code)]
+
 mod args;
+mod commands;
+mod output;
 mod report;
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::ready::{Ready, ready};
+use args::typed::Typed;
+
+fn main() -> ExitCode {
+    let ready = match ready(Typed::parse().verb) {
+        Ok(ready) => ready,
+        Err(error) => {
+            output::say(&format!("trapline: {error}"));
+            return ExitCode::from(2);
+        }
+    };
+    let done = match &ready {
+        Ready::Count(args) => commands::count::run(args),
+        Ready::Lat(args) => commands::lat::run(args),
+        Ready::List(args) => commands::list::run(args),
+        Ready::Status(args) => commands::patched::status(args),
+        Ready::Detach(args) => commands::patched::detach(args),
+        Ready::Demo(args) => commands::demo::run(args),
+    };
+    match done {
+        Ok(outcome) => outcome.code(),
+        Err(failure) => failure.code(),
+    }
+}

@@ -51,7 +51,7 @@ pub struct Refused {
 pub struct Times {
     /// Where; `None` for the sum of several.
     pub site: Option<Arc<Site>>,
-    /// Calls that ended, tail calls included.
+    /// Calls that ended, tail calls included, and took at least as long as asked for.
     pub calls: u64,
     /// Of these, calls that ended by a jump into another function.
     pub tail_exits: u64,

@@ -62,17 +62,6 @@ impl Spread {
         }
         0
     }
-    /// Sum of durations, from the middle of each bucket: for spreads of which a part was left out.
-    #[must_use]
-    pub fn total_estimate(&self) -> u64 {
-        self.rows.iter().map(|row| f64::midpoint(row.0, row.1) * row.2 as f64).sum::<f64>().round() as u64
-    }
-    /// The same without calls shorter than `min_ns` (to the nearest bucket).
-    #[must_use]
-    pub fn at_least(&self, min_ns: u64) -> Self {
-        let min = min_ns as f64;
-        Self { rows: self.rows.iter().copied().filter(|row| f64::midpoint(row.0, row.1) >= min).collect() }
-    }
     /// Both together.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
@@ -91,7 +80,8 @@ impl Spread {
     #[must_use]
     pub fn log2(&self, unit_ns: u64) -> Vec<Row> {
         let edge = |n: u32| if n == 0 { 0 } else { 1u64 << n.min(63) };
-        let rows = self.share(unit_ns, |value| if value < 2.0 { 0 } else { value.log2().floor() as u32 }, edge);
+        let rows =
+            self.share(unit_ns, |value| if value < 2.0 { 0 } else { value.log2().floor() as u32 }, edge);
         fill(rows, |low| if low == 0 { 2 } else { low.saturating_mul(2) })
     }
     /// Rows of equal steps from `min` to `max`, in `unit_ns`; calls outside are in the first and the last number.
@@ -195,9 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn short_calls_can_be_left_out() {
-        let spread = of(&[10, 20, 3000, 4000], 1.0).at_least(1000);
-        assert_eq!(spread.calls(), 2);
-        assert_eq!(spread.plus(&of(&[3000], 1.0)).log2(1).iter().map(|r| r.2).sum::<u64>(), 3);
+    fn spreads_add_up() {
+        let sum = of(&[3000, 4000], 1.0).plus(&of(&[3000], 1.0));
+        assert_eq!((sum.calls(), sum.log2(1).iter().map(|r| r.2).sum::<u64>()), (3, 3));
     }
 }

@@ -352,7 +352,10 @@ mod tests {
     #[test]
     fn words_split_as_in_a_shell() {
         let split = |text| split_words(text).map_err(|e| e.to_string());
-        assert_eq!(split(r#"git -c 'a b' "c \" d" e\ f ''"#).unwrap(), ["git", "-c", "a b", "c \" d", "e f", ""]);
+        assert_eq!(
+            split(r#"git -c 'a b' "c \" d" e\ f ''"#).unwrap(),
+            ["git", "-c", "a b", "c \" d", "e f", ""]
+        );
         assert!(matches!(split_words("ls 'a"), Err(UsageError::Quote(_))));
     }
 

@@ -6,13 +6,17 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnitError {
     /// Not a time.
-    #[error("`{0}` is no time: write a number with ns, us, ms, s, m or h after it (seconds if nothing follows)")]
+    #[error(
+        "`{0}` is no time: write a number with ns, us, ms, s, m or h after it (seconds if nothing follows)"
+    )]
     Time(String),
     /// Zero where something must elapse.
     #[error("`{0}` is no useful time: it must be more than 0")]
     Zero(String),
     /// Not a range.
-    #[error("`{0}` is no range: write MIN:MAX:STEP with MIN < MAX, STEP > 0 and at most 1000 steps, for example 0:1000:50")]
+    #[error(
+        "`{0}` is no range: write MIN:MAX:STEP with MIN < MAX, STEP > 0 and at most 1000 steps, for example 0:1000:50"
+    )]
     Range(String),
 }
 

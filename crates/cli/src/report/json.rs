@@ -5,7 +5,7 @@
 use serde::Serialize;
 use trapline::{Count, Listed, ProcessReport, Row, Summary, Times};
 
-use crate::args::ready::{By, Shape};
+use crate::args::ready::By;
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -122,9 +122,9 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
     head("count", report, probes.collect(), time)
 }
 
-/// One `lat` object. `shape.min_ns` applies; its unit does not, all is in nanoseconds.
-pub(crate) fn lat(report: &ProcessReport, shape: &Shape, time: Option<&str>) -> String {
-    head("lat", report, report.times.iter().filter_map(|times| times_row(times, shape)).collect(), time)
+/// One `lat` object; all in nanoseconds.
+pub(crate) fn lat(report: &ProcessReport, time: Option<&str>) -> String {
+    head("lat", report, report.times.iter().filter_map(times_row).collect(), time)
 }
 
 /// One `list` object for each function.
@@ -178,17 +178,29 @@ pub(crate) fn summary(summary: &Summary) -> String {
 /// Any value as one line.
 pub(crate) fn line(value: &impl Serialize) -> String {
     // Strings, numbers and sequences with string keys only: nothing that serde_json can refuse.
-    serde_json::to_string(value).map_or_else(|e| format!("{{\"type\":\"error\",\"message\":{:?}}}\n", e.to_string()), |text| text + "\n")
+    serde_json::to_string(value).map_or_else(
+        |e| format!("{{\"type\":\"error\",\"message\":{:?}}}\n", e.to_string()),
+        |text| text + "\n",
+    )
 }
 
-fn head<P: Serialize>(kind: &'static str, report: &ProcessReport, probes: Vec<P>, time: Option<&str>) -> String {
+fn head<P: Serialize>(
+    kind: &'static str,
+    report: &ProcessReport,
+    probes: Vec<P>,
+    time: Option<&str>,
+) -> String {
     line(&Head {
         r#type: kind,
         schema: SCHEMA,
         pid: report.pid,
         seconds: (report.seconds * 1e6).round() / 1e6,
         probes,
-        refused: report.refused.iter().map(|one| RefusedRow { probe: &one.probe, reason: &one.reason }).collect(),
+        refused: report
+            .refused
+            .iter()
+            .map(|one| RefusedRow { probe: &one.probe, reason: &one.reason })
+            .collect(),
         missed: report.missed,
         interrupted_syscalls: report.interrupted_syscalls,
         restarted_timeouts: report.restarted_timeouts,
@@ -201,18 +213,18 @@ fn place(site: &trapline::Site) -> Place<'_> {
     Place { probe, aliases, file, offset: *offset, tactic: tactic.name() }
 }
 
-fn times_row<'a>(times: &'a Times, shape: &Shape) -> Option<TimesRow<'a>> {
-    let spread = times.spread.at_least(shape.min_ns);
+fn times_row(times: &Times) -> Option<TimesRow<'_>> {
+    let spread = &times.spread;
     let percentile = |share| spread.percentile(share).min(times.max_ns);
     Some(TimesRow {
         place: place(times.site.as_deref()?),
-        calls: spread.calls(),
+        calls: times.calls,
         tail_exits: times.tail_exits,
         in_flight: times.in_flight,
         unpaired: times.unpaired,
         unreturned: times.unreturned,
-        total_ns: if shape.min_ns == 0 { times.total_ns } else { spread.total_estimate() },
-        min_ns: times.min_ns.max(if times.calls > 0 { shape.min_ns } else { 0 }),
+        total_ns: times.total_ns,
+        min_ns: times.min_ns,
         p50_ns: percentile(0.5),
         p90_ns: percentile(0.9),
         p99_ns: percentile(0.99),
@@ -225,14 +237,18 @@ fn times_row<'a>(times: &'a Times, shape: &Shape) -> Option<TimesRow<'a>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{count, lat};
-    use crate::args::ready::{By, Shape};
+    use crate::args::ready::By;
     use std::sync::Arc;
     use trapline::{Count, ProcessReport, Refused, Scale, Site, Spread, Tactic, Times};
 
     fn site(name: &str, label: &str) -> Arc<Site> {
         Arc::new(Site {
             probe: format!("uprobe:/bin/victim:{name}"),
-            aliases: if name == "work" { vec!["uprobe:/bin/victim:work_alias".to_owned()] } else { Vec::new() },
+            aliases: if name == "work" {
+                vec!["uprobe:/bin/victim:work_alias".to_owned()]
+            } else {
+                Vec::new()
+            },
             file: "/bin/victim".to_owned(),
             offset: 4096,
             label: label.to_owned(),
@@ -305,12 +321,15 @@ pub(crate) mod tests {
         );
         assert_eq!(count(&sample(), None, None), wanted);
         assert!(count(&sample(), Some(By::Cpu), None).contains(r#""delta":500,"cpus":[1000,0,500]}"#));
-        assert!(count(&sample(), None, Some("12:00:00")).ends_with("\"restarted_timeouts\":3,\"time\":\"12:00:00\"}\n"));
+        assert!(
+            count(&sample(), None, Some("12:00:00"))
+                .ends_with("\"restarted_timeouts\":3,\"time\":\"12:00:00\"}\n")
+        );
     }
 
     #[test]
     fn lat_is_as_documented() {
-        let text = lat(&timed(), &Shape::default(), None);
+        let text = lat(&timed(), None);
         let wanted = concat!(
             r#""tactic":"jump","calls":3,"tail_exits":1,"in_flight":1,"unpaired":0,"unreturned":0,"total_ns":511,"#,
             r#""min_ns":100,"p50_ns":102,"p90_ns":310,"p99_ns":310,"p999_ns":310,"max_ns":310,"#,

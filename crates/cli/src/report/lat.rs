@@ -11,8 +11,11 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
     let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
     if per_function {
         let mut times: Vec<&Times> = report.times.iter().collect();
-        times.sort_by_key(|times| (std::cmp::Reverse(times.calls), times.site.clone().map(|site| site.label.clone())));
-        let (called, quiet): (Vec<&Times>, Vec<&Times>) = times.into_iter().partition(|times| times.calls > 0);
+        times.sort_by_key(|times| {
+            (std::cmp::Reverse(times.calls), times.site.clone().map(|site| site.label.clone()))
+        });
+        let (called, quiet): (Vec<&Times>, Vec<&Times>) =
+            times.into_iter().partition(|times| times.calls > 0);
         for times in called {
             let label = times.site.as_ref().map_or("all", |site| &site.label);
             out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape)));
@@ -27,25 +30,24 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
 }
 
 fn body(times: &Times, shape: &Shape) -> String {
-    let spread = times.spread.at_least(shape.min_ns);
-    let calls = spread.calls();
+    let spread = &times.spread;
+    let calls = times.calls;
     if calls == 0 {
         return format!("no call ended{}\n{}", at_least(shape), asides(times));
     }
     let word = shape.unit.word();
     let unit = |ns: u64| ns / shape.unit.nanos();
-    let total = if shape.min_ns == 0 { times.total_ns } else { spread.total_estimate() };
     let percentiles: Vec<String> = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)]
         .iter()
         .map(|&(name, share)| format!("{name} = {}", duration(spread.percentile(share).min(times.max_ns))))
         .collect();
     format!(
         "{word}\n{}{}, max = {}\navg = {} {word}, total = {} {word}, count = {calls}{}\n{}",
-        histogram::draw(&spread, shape),
+        histogram::draw(spread, shape),
         percentiles.join(", "),
         duration(times.max_ns),
-        unit(total / calls),
-        unit(total),
+        unit(times.total_ns / calls),
+        unit(times.total_ns),
         at_least(shape),
         asides(times)
     )
@@ -98,8 +100,8 @@ calls: 1 ended by a tail call, 1 still running
     }
 
     #[test]
-    fn short_calls_can_be_left_out() {
+    fn what_was_left_out_is_said() {
         let drawn = text(&timed(), false, &Shape { min_ns: 200, ..Shape::default() });
-        assert!(drawn.contains("count = 1 (of at least 200 ns)"), "{drawn}");
+        assert!(drawn.contains("count = 3 (of at least 200 ns)"), "{drawn}");
     }
 }

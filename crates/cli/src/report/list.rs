@@ -1,7 +1,8 @@
 //! The table of `list` and `--dry-run`: function, file, offset, size, tactic or refusal.
 
-use trapline::Listed;
+use trapline::{ByTactic, Listed};
 
+use super::number::{grouped, plural};
 use super::table::{Align, Table};
 
 /// Renders the functions found.
@@ -18,7 +19,24 @@ pub(crate) fn text(listed: &[Listed]) -> String {
             Ok(tactic) => tactic.name().to_owned(),
             Err(refused) => format!("refused ({})", refused.reason),
         };
-        table.row([format!("{:#x}", one.offset), one.size.to_string(), tactic, one.function.clone(), one.file.clone()]);
+        table.row([
+            format!("{:#x}", one.offset),
+            one.size.to_string(),
+            tactic,
+            one.function.clone(),
+            one.file.clone(),
+        ]);
     }
     table.text()
+}
+
+/// How many have which tactic.
+pub(crate) fn totals(listed: &[Listed]) -> String {
+    let mut tactics = ByTactic::default();
+    listed.iter().filter_map(|one| one.tactic.as_ref().ok()).for_each(|&tactic| tactics.add(tactic));
+    let refused = listed.iter().filter(|one| one.tactic.is_err()).count() as u64;
+    let by_tactic = tactics.iter().map(|(tactic, n)| format!("{} {}", grouped(n), tactic.name()));
+    let all: Vec<String> =
+        by_tactic.chain((refused > 0).then(|| format!("{} refused", grouped(refused)))).collect();
+    format!("{}: {}", plural(listed.len() as u64, "place", "places"), all.join(", "))
 }

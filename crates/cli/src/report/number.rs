@@ -76,12 +76,10 @@ mod tests {
         assert_eq!(groups, ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([binary(512), binary(1024), binary(1 << 21), binary(1500)], ["512", "1K", "2M", "1500"]);
         assert_eq!([rate(0.0), rate(2.34), rate(1234.5)], ["0", "2.3", "1,235"]);
-        assert_eq!([percent(0.00001), percent(0.0004), percent(0.031), percent(0.5)], [
-            "less than 0.01 %",
-            "0.04 %",
-            "3.1 %",
-            "50 %"
-        ]);
+        assert_eq!(
+            [percent(0.00001), percent(0.0004), percent(0.031), percent(0.5)],
+            ["less than 0.01 %", "0.04 %", "3.1 %", "50 %"]
+        );
         assert_eq!([duration(7), duration(1500), duration(2_000_000_000)], ["7 ns", "1.500 us", "2.000 s"]);
         assert_eq!([bytes(12), bytes(4097), bytes(3 << 20)], ["12 B", "5 KiB", "3.0 MiB"]);
         assert_eq!([plural(1, "site", "sites"), plural(2000, "site", "sites")], ["1 site", "2,000 sites"]);

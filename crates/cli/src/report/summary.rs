@@ -47,7 +47,10 @@ fn patched(summary: &Summary) -> String {
         line.push_str(&format!(", {} of them ended", grouped(summary.ended)));
     }
     if summary.children > 0 {
-        line.push_str(&format!(", {} counted with their parent", plural(summary.children, "forked child", "forked children")));
+        line.push_str(&format!(
+            ", {} counted with their parent",
+            plural(summary.children, "forked child", "forked children")
+        ));
     }
     line
 }
@@ -75,7 +78,9 @@ fn left(summary: &Summary) -> String {
     );
     line.push_str(&match summary.left_mapped {
         0 => "nothing stays mapped".to_owned(),
-        some => format!("{} of our code and data stay mapped, for threads that may still be in it", bytes(some)),
+        some => {
+            format!("{} of our code and data stay mapped, for threads that may still be in it", bytes(some))
+        }
     });
     if summary.foreign_sites > 0 {
         line.push_str(&format!(
@@ -109,7 +114,8 @@ mod tests {
         let mut patched = ByTactic::default();
         (0..3).for_each(|_| patched.add(Tactic::Jump));
         patched.add(Tactic::Pun);
-        let refuse = |n| Refused { probe: format!("u:a:f{n}"), kind: "too-short", reason: format!("{n} bytes") };
+        let refuse =
+            |n| Refused { probe: format!("u:a:f{n}"), kind: "too-short", reason: format!("{n} bytes") };
         let summary = Summary {
             processes: 1,
             children: 2,

@@ -1,0 +1,165 @@
+//! `status` and `detach`: what is in a process, and taking it out after a tracer died.
+
+use serde::Serialize;
+use trapline::{DetachReport, SegmentStatus, State, clean_up, patched};
+
+use super::{Failure, Outcome};
+use crate::args::ready::Pids;
+use crate::output::Output;
+use crate::report::json::{SCHEMA, line};
+use crate::report::number::{bytes, plural};
+
+#[derive(Serialize)]
+struct StatusRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    state: &'static str,
+    version: u64,
+    tracer: u32,
+    tracer_alive: bool,
+    tracer_comm: Option<&'a str>,
+    owner: u32,
+    sites: u32,
+    in_place: u32,
+    semaphores: u32,
+    guard_hits: u64,
+    mapped_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct DetachRow {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    sites: u32,
+    already: u32,
+    left: usize,
+    actions: u32,
+    semaphores: u32,
+    left_mapped_bytes: u64,
+}
+
+/// Runs `status`.
+pub(crate) fn status(args: &Pids) -> Result<Outcome, Failure> {
+    let mut output = Output::open(&args.sink, false)?;
+    for &pid in &args.pids {
+        let segments = patched(pid)?;
+        if args.sink.json {
+            segments.iter().try_for_each(|segment| output.print(&status_json(pid, segment)))?;
+        } else {
+            output.print(&status_text(pid, &segments))?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+const fn state_word(state: Option<State>) -> &'static str {
+    match state {
+        Some(State::Building) => "building",
+        Some(State::Armed) => "armed",
+        Some(State::Removing) => "removing",
+        Some(State::Removed) => "removed",
+        None => "unknown",
+    }
+}
+
+fn status_json(pid: u32, segment: &SegmentStatus) -> String {
+    line(&StatusRow {
+        r#type: "status",
+        schema: SCHEMA,
+        pid,
+        state: state_word(segment.state),
+        version: segment.version,
+        tracer: segment.tracer,
+        tracer_alive: segment.tracer_comm.is_some(),
+        tracer_comm: segment.tracer_comm.as_deref(),
+        owner: segment.owner,
+        sites: segment.sites,
+        in_place: segment.in_place,
+        semaphores: segment.semaphores,
+        guard_hits: segment.guard_hits,
+        mapped_bytes: segment.mapped,
+    })
+}
+
+fn status_text(pid: u32, segments: &[SegmentStatus]) -> String {
+    if segments.is_empty() {
+        return format!("process {pid}: no probes of ours\n");
+    }
+    let one = |segment: &SegmentStatus| {
+        let tracer = match (&segment.tracer_comm, segment.state) {
+            (Some(comm), _) => format!("trapline {} ({comm}), which is running", segment.tracer),
+            (None, Some(State::Removed)) => format!("trapline {}, which has detached", segment.tracer),
+            (None, _) => {
+                format!("trapline {}, which has died: clean up with trapline detach -p {pid}", segment.tracer)
+            }
+        };
+        let inherited =
+            if segment.owner == pid { String::new() } else { format!(", inherited from {}", segment.owner) };
+        format!(
+            "process {pid}: {} by {tracer}{inherited}; {} of {} in place, {}, {}, {} mapped\n",
+            state_word(segment.state),
+            segment.in_place,
+            plural(segment.sites.into(), "site", "sites"),
+            plural(segment.semaphores.into(), "semaphore", "semaphores"),
+            plural(segment.guard_hits, "guard trap", "guard traps"),
+            bytes(segment.mapped)
+        )
+    };
+    segments.iter().map(one).collect()
+}
+
+/// Runs `detach`.
+pub(crate) fn detach(args: &Pids) -> Result<Outcome, Failure> {
+    let mut output = Output::open(&args.sink, false)?;
+    let mut outcome = Outcome::Done;
+    for &pid in &args.pids {
+        let report = clean_up(pid)?;
+        if !report.untouched.is_empty() {
+            outcome = Outcome::Failed;
+        }
+        output.print(&if args.sink.json { detach_json(&report) } else { detach_text(pid, &report) })?;
+    }
+    Ok(outcome)
+}
+
+fn detach_json(report: &DetachReport) -> String {
+    let row = |one: &trapline::Restored| {
+        line(&DetachRow {
+            r#type: "detach",
+            schema: SCHEMA,
+            pid: one.pid,
+            sites: one.sites,
+            already: one.already,
+            left: one.left.len(),
+            actions: one.actions,
+            semaphores: one.semaphores,
+            left_mapped_bytes: one.stays_mapped,
+        })
+    };
+    report.restored.iter().map(row).collect()
+}
+
+fn detach_text(pid: u32, report: &DetachReport) -> String {
+    if report.restored.is_empty() && report.untouched.is_empty() {
+        return format!("process {pid}: nothing to clean up\n");
+    }
+    let mut out = String::new();
+    for one in &report.restored {
+        out.push_str(&format!(
+            "process {}: {} restored, {} already were, {} and {} put back; {} stay mapped\n",
+            one.pid,
+            plural(one.sites.into(), "site", "sites"),
+            one.already,
+            plural(one.actions.into(), "signal action", "signal actions"),
+            plural(one.semaphores.into(), "semaphore", "semaphores"),
+            bytes(one.stays_mapped)
+        ));
+        one.left.iter().for_each(|left| out.push_str(&format!("  {left}\n")));
+    }
+    for one in &report.untouched {
+        out.push_str(&format!("process {}: not cleaned up: {}\n", one.pid, one.why));
+    }
+    out
+}

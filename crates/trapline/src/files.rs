@@ -1,0 +1,123 @@
+//! The files behind mappings, each opened, mapped and parsed once for all processes.
+//!
+//! In: a mapping or a path. Out: [`ModuleFile`]. Does not: choose functions.
+#![allow(unsafe_code, reason = "files are mapped, not read: one block")]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
+use trapline_plan::{CodeMap, Scope, Want};
+use trapline_target::{FileId, Mapping, Process};
+
+/// Text up to this size is swept as a whole, once per file.
+const WHOLE_TEXT: u64 = 64 << 20;
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct ModuleFile {
+    pub(crate) id: FileId,
+    /// As the process sees it.
+    pub(crate) path: String,
+    /// What it says.
+    pub(crate) image: Image,
+    /// The path names another file by now.
+    pub(crate) replaced: bool,
+    map: OnceLock<Arc<CodeMap>>,
+}
+
+impl ModuleFile {
+    /// The path's last part.
+    pub(crate) fn basename(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+    /// Its branch targets, as far as these wants need them.
+    pub(crate) fn code_map(&self, wants: &[Want]) -> Arc<CodeMap> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
+        if text > WHOLE_TEXT {
+            return Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
+        }
+        self.map.get_or_init(|| Arc::new(CodeMap::build(&self.image, Scope::All, threads))).clone()
+    }
+}
+
+/// All files of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    known: HashMap<FileId, Result<Arc<ModuleFile>, String>>,
+}
+
+impl Files {
+    /// The file of a mapping, or why it cannot be used.
+    pub(crate) fn of_mapping(
+        &mut self,
+        process: &Process,
+        id: FileId,
+        mapping: &Mapping,
+    ) -> Result<Arc<ModuleFile>, String> {
+        let open = || {
+            let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
+            let root = PathBuf::from(format!("/proc/{}/root", process.pid()));
+            parse(&opened.file, id, &mapping.path, opened.replaced, &root)
+        };
+        self.known.entry(id).or_insert_with(open).clone()
+    }
+    /// A file by its path in our own namespace.
+    pub(crate) fn of_path(&mut self, path: &Path) -> Result<Arc<ModuleFile>, String> {
+        let text = path.to_string_lossy();
+        let file = File::open(path).map_err(|error| format!("cannot open {text}: {error}"))?;
+        let id = id_of(&file).map_err(|error| format!("cannot read {text}: {error}"))?;
+        self.known.entry(id).or_insert_with(|| parse(&file, id, &text, false, Path::new("/"))).clone()
+    }
+}
+
+/// A file's identity.
+pub(crate) fn id_of(file: &File) -> io::Result<FileId> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = file.metadata()?;
+    Ok(FileId { dev: meta.dev(), inode: meta.ino() })
+}
+
+fn parse(
+    file: &File,
+    id: FileId,
+    path: &str,
+    replaced: bool,
+    root: &Path,
+) -> Result<Arc<ModuleFile>, String> {
+    let bytes = map(file).map_err(|error| format!("cannot map {path}: {error}"))?;
+    let mut debug = DebugDirs { root, beside: Path::new(path).parent().unwrap_or(Path::new("/")) };
+    let image = Image::parse(bytes, &mut debug).map_err(|error| format!("{path}: {error}"))?;
+    Ok(Arc::new(ModuleFile { id, path: path.to_owned(), image, replaced, map: OnceLock::new() }))
+}
+
+fn map(file: &File) -> io::Result<Bytes> {
+    // SAFETY: the mapping is private and read-only. Somebody may change or truncate the file under us: changed bytes are
+    // only read as input, and each site is compared with the live process before it is written; a truncated program
+    // file would kill the processes that run it as it would kill us.
+    Ok(Bytes::new(unsafe { memmap2::Mmap::map(file)? }))
+}
+
+/// Where distributions put separate debug files, in the process' own root.
+struct DebugDirs<'a> {
+    root: &'a Path,
+    beside: &'a Path,
+}
+
+impl DebugFiles for DebugDirs<'_> {
+    fn find(&mut self, want: &DebugFile) -> Option<Bytes> {
+        let inside = |path: &Path| self.root.join(path.strip_prefix("/").unwrap_or(path));
+        let store = Path::new("/usr/lib/debug");
+        let by_id = want.build_id_path().map(|path| store.join(".build-id").join(path));
+        let by_name = want.link.iter().flat_map(|(name, _)| {
+            let stored = store.join(self.beside.strip_prefix("/").unwrap_or(self.beside)).join(name);
+            [self.beside.join(name), self.beside.join(".debug").join(name), stored]
+        });
+        let paths: Vec<PathBuf> = by_id.into_iter().chain(by_name).collect();
+        paths.iter().find_map(|path| map(&File::open(inside(path)).ok()?).ok())
+    }
+}

@@ -1,0 +1,194 @@
+//! Questions that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
+
+use std::path::{Path, PathBuf};
+
+use trapline_image::FunctionIndex;
+use trapline_patch::{DetachReport, Options, SegmentStatus, recover, status};
+use trapline_plan::{ProcessTraits, Role, preview};
+use trapline_record::addr::Bias;
+use trapline_target::Process;
+
+use crate::error::Error;
+use crate::files::Files;
+use crate::modules::{Module, is_short_name, mapped};
+use crate::report::{Listed, Refused};
+use crate::session::{Builder, resolve};
+use crate::sites::{Places, miss_text};
+use crate::target::Target;
+use crate::traced::{Traced, Wishes};
+
+/// What was found, and what was not.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Places found.
+    pub listed: Vec<Listed>,
+    /// Notices: what was not found, files that were replaced.
+    pub notices: Vec<String>,
+}
+
+impl Builder {
+    /// Which places the probes mean and how each would be reached; `timed` as [`Builder::latency`] would patch them.
+    /// Without a target, files are looked at and no process.
+    ///
+    /// # Errors
+    /// When a process or file cannot be had, or nothing is found.
+    pub fn list(&self, timed: bool) -> Result<Listing, Error> {
+        let wishes = self.wishes(timed);
+        let mut files = Files::default();
+        let mut listing = Listing::default();
+        match &self.target {
+            Target::Running { .. } => {
+                for process in resolve(&self.target, &self.specs, &mut listing.notices)? {
+                    list_process(process, &mut files, &wishes, &mut listing)?;
+                }
+            }
+            Target::Launch(words) => {
+                let program = words.first().map_or("", String::as_str);
+                let program = find_file(program).ok_or_else(|| no_file(program, "launched command"))?;
+                list_files(&mut files, &wishes, Some(&program), &mut listing)?;
+            }
+            Target::Any => list_files(&mut files, &wishes, None, &mut listing)?,
+        }
+        if listing.listed.is_empty() {
+            return Err(Error::NoMatch { misses: listing.notices });
+        }
+        Ok(listing)
+    }
+}
+
+fn list_process(
+    process: Process,
+    files: &mut Files,
+    wishes: &Wishes,
+    listing: &mut Listing,
+) -> Result<(), Error> {
+    let pid = process.pid();
+    let maps = process.maps()?;
+    let fresh = mapped(&process, &maps);
+    let mut traced = Traced::new(process)?;
+    let (modules, places) = traced.choose(files, wishes, &fresh);
+    list_places(&modules, places, wishes, Some(pid), listing);
+    listing.notices.append(&mut traced.misses);
+    listing.notices.append(&mut traced.notices);
+    Ok(())
+}
+
+fn list_files(
+    files: &mut Files,
+    wishes: &Wishes,
+    program: Option<&Path>,
+    listing: &mut Listing,
+) -> Result<(), Error> {
+    let (mut modules, mut places) = (Vec::<Module>::new(), Places::default());
+    for spec in &wishes.specs {
+        let path = match (&spec.file, program) {
+            (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,
+            (None, Some(program)) => program.to_owned(),
+            (None, None) => return Err(Error::NoTarget { probe: spec.text.clone() }),
+        };
+        let failed = |why| Error::NoFile { file: path.display().to_string(), probe: spec.text.clone(), why };
+        let file = files.of_path(&path).map_err(failed)?;
+        let known = modules.iter().position(|module| module.file.id == file.id);
+        let module = known.unwrap_or_else(|| {
+            modules.push(Module { file: file.clone(), bias: Bias(0), is_program: true });
+            modules.len() - 1
+        });
+        if let Err(miss) = places.select(None, &modules, module, spec, wishes.timed) {
+            listing.notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
+        }
+    }
+    list_places(&modules, places, wishes, None, listing);
+    Ok(())
+}
+
+fn list_places(modules: &[Module], places: Places, wishes: &Wishes, pid: Option<u32>, listing: &mut Listing) {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let traits =
+        ProcessTraits { kernel_allowed: wishes.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
+    let Places { found, refused, .. } = places;
+    for (index, module) in modules.iter().enumerate() {
+        let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
+        for returns in [false, true] {
+            let role = match (returns, wishes.timed) {
+                (true, _) => Role::CountExits,
+                (false, true) => Role::Latency,
+                (false, false) => Role::CountEntry,
+            };
+            let here = found.iter().filter(|p| p.module == index && (p.role == Role::CountExits) == returns);
+            let some: Vec<_> = here.filter_map(|place| Some((place, place.function?))).collect();
+            if some.is_empty() {
+                continue;
+            }
+            let functions: Vec<FunctionIndex> = some.iter().map(|one| one.1).collect();
+            let map = module.file.code_map(&[]);
+            let tactics = preview(&module.file.image, &map, &traits, &functions, role);
+            for ((place, function), tactic) in some.iter().zip(tactics) {
+                let refuse = |why: trapline_plan::Refusal| Refused {
+                    probe: place.probe.clone(),
+                    kind: why.kind(),
+                    reason: why.to_string(),
+                };
+                listing.listed.push(Listed {
+                    pid,
+                    probe: place.probe.clone(),
+                    aliases: place.aliases.clone(),
+                    file: module.file.path.clone(),
+                    function: place.label.clone(),
+                    offset: place.offset.0,
+                    size: module.file.image.function(*function).len,
+                    tactic: tactic.map_err(refuse),
+                });
+            }
+        }
+    }
+    for one in refused {
+        listing.notices.push(format!("{}: {}", one.probe, one.reason));
+    }
+}
+
+fn no_file(file: &str, probe: &str) -> Error {
+    let why = "neither a path, nor in $PATH, nor a library in the usual directories".to_owned();
+    Error::NoFile { file: file.to_owned(), probe: probe.to_owned(), why }
+}
+
+/// A path, a program in `$PATH`, or a library by its short name.
+fn find_file(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return Path::new(name).exists().then(|| PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let program = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());
+    program.or_else(|| {
+        const DIRS: [&str; 6] = [
+            "/lib/x86_64-linux-gnu",
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/local/lib",
+            "/lib64",
+            "/usr/lib64",
+            "/usr/lib",
+        ];
+        let files = DIRS.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+        let mut found: Vec<PathBuf> = files
+            .map(|entry| entry.path())
+            .filter(|path| is_short_name(&path.to_string_lossy(), name))
+            .collect();
+        found.sort_by_key(|path| path.as_os_str().len());
+        found.into_iter().find(|path| path.is_file())
+    })
+}
+
+/// What is patched in a process, and by whom.
+///
+/// # Errors
+/// When the process cannot be looked at.
+pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
+    Ok(status(&Process::open(pid)?)?)
+}
+
+/// Cleans up after a tracer that died.
+///
+/// # Errors
+/// When the process cannot be traced, or another tracer is at work in it.
+pub fn clean_up(pid: u32) -> Result<DetachReport, Error> {
+    Ok(recover(&Process::open(pid)?, &Options::default())?)
+}

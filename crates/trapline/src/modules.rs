@@ -1,0 +1,138 @@
+//! What a process has mapped: its files with code, each with the place it was loaded at.
+//!
+//! In: mappings. Out: [`Mapped`] in order of address, the program itself first. The vdso and our own memory are no files.
+//! Does not: open files that nobody asks for.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use trapline_image::Image;
+use trapline_record::addr::Bias;
+use trapline_target::{FileId, Mapping, Process};
+
+use crate::files::{Files, ModuleFile};
+
+/// One executable mapping of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) id: FileId,
+    pub(crate) mapping: Mapping,
+    pub(crate) is_program: bool,
+}
+
+/// A file in a process, ready to be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Module {
+    pub(crate) file: Arc<ModuleFile>,
+    pub(crate) bias: Bias,
+    pub(crate) is_program: bool,
+}
+
+/// The first executable mapping of each file, the program first.
+pub(crate) fn mapped(process: &Process, maps: &[Mapping]) -> Vec<Mapped> {
+    let program = process.exe_path().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let program = program.strip_suffix(" (deleted)").unwrap_or(&program);
+    let mut out: Vec<Mapped> = Vec::new();
+    for mapping in maps.iter().filter(|mapping| mapping.perms.exec && is_program_file(mapping)) {
+        let Some(id) = mapping.file else { continue };
+        let known = |other: &Mapped| {
+            // The same load: one file, and addresses that differ as the offsets do (segments of one module).
+            other.id == id
+                && mapping.start.0.abs_diff(other.mapping.start.0) < 1 << 31
+                && mapping.offset > other.mapping.offset
+        };
+        if !out.iter().any(known) {
+            out.push(Mapped { id, mapping: mapping.clone(), is_program: mapping.path == program });
+        }
+    }
+    out.sort_by_key(|one| !one.is_program);
+    out
+}
+
+fn is_program_file(mapping: &Mapping) -> bool {
+    !mapping.path.starts_with('[') && !mapping.path.starts_with("/memfd:trapline")
+}
+
+impl Mapped {
+    /// Opens and parses the file, or says why not.
+    pub(crate) fn open(&self, process: &Process, files: &mut Files) -> Result<Module, String> {
+        let file = files.of_mapping(process, self.id, &self.mapping)?;
+        let bias = bias(&file.image, &self.mapping).ok_or_else(|| {
+            format!("{}: the mapping at {} is none of its segments", file.path, self.mapping.start)
+        })?;
+        Ok(Module { file, bias, is_program: self.is_program })
+    }
+    /// Whether a file name as typed means this file: its path, its last part, or a library's short name.
+    pub(crate) fn is_named(&self, process: &Process, wanted: &str) -> bool {
+        if wanted.contains('/') {
+            return self.mapping.path == wanted || self.is_same_file(process, wanted);
+        }
+        is_short_name(&self.mapping.path, wanted)
+    }
+    /// Whether the path leads to this very file, in the process' namespace or in ours.
+    fn is_same_file(&self, process: &Process, path: &str) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        let inside = format!("/proc/{}/root{path}", process.pid());
+        let same = |path: &Path| {
+            path.metadata().is_ok_and(|meta| FileId { dev: meta.dev(), inode: meta.ino() } == self.id)
+        };
+        (path.starts_with('/') && same(Path::new(&inside))) || same(Path::new(path))
+    }
+}
+
+/// `libc`, `c`, `libc.so`, `libc.so.6` for `/lib/libc.so.6` and `/lib/libc-2.31.so`; `git` for `/usr/bin/git`.
+pub(crate) fn is_short_name(path: &str, wanted: &str) -> bool {
+    let base = path.rsplit('/').next().unwrap_or(path);
+    let stem = base.split_once(".so").map(|(stem, rest)| (stem, rest.is_empty() || rest.starts_with('.')));
+    let is_stem = |stem: &str| {
+        let versionless =
+            stem.rsplit_once('-').filter(|(_, version)| version.starts_with(|c: char| c.is_ascii_digit()));
+        [Some(stem), versionless.map(|(name, _)| name)]
+            .into_iter()
+            .flatten()
+            .any(|name| name == wanted || name.strip_prefix("lib") == Some(wanted))
+    };
+    base == wanted
+        || base.strip_prefix(wanted).is_some_and(|rest| rest.starts_with('.') && wanted.contains(".so"))
+        || stem.is_some_and(|(stem, is_library)| is_library && is_stem(stem))
+}
+
+fn bias(image: &Image, mapping: &Mapping) -> Option<Bias> {
+    const PAGE: u64 = 4096;
+    let at = mapping.offset.0;
+    let holds = |segment: &&trapline_image::Segment| {
+        let low = segment.offset.0 & !(PAGE - 1);
+        (low..segment.offset.0 + segment.filesz).contains(&at)
+    };
+    let segment = image.segments().find(holds)?;
+    let svma = segment.svma.0.wrapping_add(at).wrapping_sub(segment.offset.0);
+    Some(Bias(mapping.start.0.wrapping_sub(svma)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_short_name;
+
+    #[test]
+    fn libraries_have_short_names() {
+        for (path, wanted) in [
+            ("/lib/x86_64-linux-gnu/libc.so.6", "libc"),
+            ("/lib/x86_64-linux-gnu/libc.so.6", "c"),
+            ("/lib/x86_64-linux-gnu/libc.so.6", "libc.so"),
+            ("/lib/x86_64-linux-gnu/libc.so.6", "libc.so.6"),
+            ("/lib/libc-2.31.so", "libc"),
+            ("/usr/lib/libstdc++.so.6.0.30", "libstdc++"),
+            ("/usr/bin/git", "git"),
+        ] {
+            assert!(is_short_name(path, wanted), "{wanted} for {path}");
+        }
+        for (path, wanted) in [
+            ("/lib/libcrypto.so.3", "libc"),
+            ("/usr/bin/git-shell", "git"),
+            ("/lib/libc.so.6", "lib"),
+            ("/a/x.sock", "x"),
+        ] {
+            assert!(!is_short_name(path, wanted), "{wanted} for {path}");
+        }
+    }
+}

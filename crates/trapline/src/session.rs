@@ -1,0 +1,416 @@
+//! A session: probes in processes, from attach to detach.
+//!
+//! In: a [`Builder`]. Out: [`ProcessReport`]s while it runs, [`Finished`] at its end. Invariants: SES-1 whatever ends a
+//! session (detach, drop, an error on the way) takes all patches out; SES-2 a process that cannot be traced stops the
+//! session only if it was named by its pid. Does not: print, wait, handle signals.
+
+use std::collections::HashSet;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use trapline_image::ProbeSpec;
+use trapline_patch::{Durations, Options};
+use trapline_target::kernel::UprobeMulti;
+use trapline_target::{Launched, Process, TickClock, by_name};
+
+use crate::cost;
+use crate::error::Error;
+use crate::files::Files;
+use crate::modules::mapped;
+use crate::report::{Ended, ProcessReport, Refused, Summary};
+use crate::spread::Scale;
+use crate::target::Target;
+use crate::traced::{Traced, Wishes};
+
+/// What to trace, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    pub(crate) target: Target,
+    pub(crate) specs: Vec<ProbeSpec>,
+    pub(crate) strict: bool,
+    pub(crate) follow: bool,
+    by_cpu: bool,
+    outermost: bool,
+    min: Duration,
+}
+
+impl Builder {
+    /// Traces this process; may be called more than once.
+    #[must_use]
+    pub fn pid(mut self, pid: u32) -> Self {
+        match &mut self.target {
+            Target::Running { pids, .. } => pids.push(pid),
+            other => *other = Target::Running { pids: vec![pid], names: Vec::new() },
+        }
+        self
+    }
+    /// Traces these processes.
+    #[must_use]
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = target;
+        self
+    }
+    /// Adds a probe, in bpftrace's words: `libssl:SSL_*`, `uretprobe:/bin/x:f`, `usdt:libc:libc:setjmp`.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] when it cannot be read.
+    pub fn probe(mut self, text: &str) -> Result<Self, Error> {
+        self.specs.push(text.parse()?);
+        Ok(self)
+    }
+    /// Adds probes that were read before.
+    #[must_use]
+    pub fn probes(mut self, specs: impl IntoIterator<Item = ProbeSpec>) -> Self {
+        self.specs.extend(specs);
+        self
+    }
+    /// Stops all threads while code changes.
+    #[must_use]
+    pub const fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+    /// Follows fork and exec.
+    #[must_use]
+    pub const fn follow(mut self, follow: bool) -> Self {
+        self.follow = follow;
+        self
+    }
+    /// Reports hits by CPU too.
+    #[must_use]
+    pub const fn by_cpu(mut self, by_cpu: bool) -> Self {
+        self.by_cpu = by_cpu;
+        self
+    }
+    /// Of recursive calls, times only the outermost.
+    #[must_use]
+    pub const fn outermost(mut self, outermost: bool) -> Self {
+        self.outermost = outermost;
+        self
+    }
+    /// Times only calls that take at least this long.
+    #[must_use]
+    pub const fn at_least(mut self, min: Duration) -> Self {
+        self.min = min;
+        self
+    }
+    /// Starts counting.
+    ///
+    /// # Errors
+    /// When no process can be traced or nothing can be probed; nothing is left behind.
+    pub fn count(self) -> Result<Session, Error> {
+        Session::start(self, false)
+    }
+    /// Starts timing.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn latency(self) -> Result<Session, Error> {
+        Session::start(self, true)
+    }
+    pub(crate) fn wishes(&self, timed: bool) -> Wishes {
+        let kernel_allowed = UprobeMulti::available().is_ok();
+        let options = Options { strict: self.strict, kernel_allowed, ..Options::default() };
+        let durations = Durations { outermost: self.outermost, ..Durations::default() };
+        Wishes { specs: self.specs.clone(), timed, options, durations }
+    }
+}
+
+/// Probes at work.
+#[derive(Debug)]
+pub struct Session {
+    wishes: Wishes,
+    by_cpu: bool,
+    files: Files,
+    traced: Vec<Traced>,
+    launched: Option<Launched>,
+    status: Option<ExitStatus>,
+    clock: TickClock,
+    ns_per_hit: f64,
+    notices: Vec<String>,
+}
+
+/// What a session leaves.
+#[derive(Debug)]
+pub struct Finished {
+    /// The last report of each process, counted after the last patch was out.
+    pub reports: Vec<ProcessReport>,
+    /// What to say at the end.
+    pub summary: Summary,
+    /// The launched command, if there was one.
+    pub command: Option<Running>,
+}
+
+/// A launched command that is no longer traced.
+#[derive(Debug)]
+pub struct Running {
+    launched: Launched,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    /// How it ended, if it has.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.status = self.status.or_else(|| self.launched.try_wait().ok().flatten());
+        self.status
+    }
+}
+
+impl Session {
+    /// Describes a session.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+    fn start(builder: Builder, timed: bool) -> Result<Self, Error> {
+        let mut session = Self {
+            wishes: builder.wishes(timed),
+            by_cpu: builder.by_cpu,
+            files: Files::default(),
+            traced: Vec::new(),
+            launched: None,
+            status: None,
+            clock: TickClock::start(),
+            ns_per_hit: cost::per_hit(timed),
+            notices: Vec::new(),
+        };
+        if timed && !builder.min.is_zero() {
+            let ticks = builder.min.as_nanos() as f64 / session.clock.ns_per_tick();
+            session.wishes.durations.min_ticks = ticks.round() as u64;
+        }
+        if let Target::Launch(words) = &builder.target {
+            session.launch(words)?;
+        } else {
+            let named = matches!(&builder.target, Target::Running { pids, .. } if !pids.is_empty());
+            for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
+                session.add(process, named)?;
+            }
+        }
+        session.check()?;
+        Ok(session)
+    }
+    /// Starts a command, probes it at its entry point, and lets it run.
+    fn launch(&mut self, words: &[String]) -> Result<(), Error> {
+        let Some((program, args)) = words.split_first() else { return Ok(()) };
+        let mut command = Command::new(program);
+        command.args(args);
+        let failed = |source| Error::Launch { command: program.clone(), source };
+        let (launched, parked) = Launched::start(command).map_err(failed)?;
+        let pid = launched.pid();
+        let mut launched = KillOnDrop(Some(launched));
+        self.add(Process::open(pid)?, true)?;
+        self.check()?;
+        parked.release().map_err(failed)?;
+        self.launched = launched.0.take();
+        Ok(())
+    }
+    fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
+        let mut traced = Traced::new(process)?;
+        let looked = traced.look(&mut self.files, &self.wishes);
+        match looked {
+            Ok(_) => self.traced.push(traced),
+            Err(error) if must => return Err(error),
+            Err(error) => self.notices.push(error.to_string()),
+        }
+        Ok(())
+    }
+    /// Whether anything is probed at all.
+    fn check(&self) -> Result<(), Error> {
+        if self.traced.iter().any(|traced| traced.probed().next().is_some()) {
+            return Ok(());
+        }
+        let refused: Vec<Refused> = self.traced.iter().flat_map(|traced| traced.refused().to_vec()).collect();
+        if let Some(first) = refused.first() {
+            let example = format!("{}: {}", first.probe, first.reason);
+            return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
+        }
+        let mut misses: Vec<String> = self.traced.iter().flat_map(|traced| traced.misses.clone()).collect();
+        misses.sort();
+        misses.dedup();
+        misses.extend(self.notices.iter().cloned());
+        Err(Error::NoMatch { misses })
+    }
+    /// What probes did not find and what else a user should know now, each once.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        let mut notices = std::mem::take(&mut self.notices);
+        for traced in &mut self.traced {
+            notices.append(&mut traced.misses);
+            notices.append(&mut traced.notices);
+        }
+        let mut said = HashSet::new();
+        notices.retain(|notice| said.insert(notice.clone()));
+        notices
+    }
+    /// Looks for new modules and for processes that ended; false when nothing is left to trace. To be called a few times
+    /// a second.
+    pub fn poll(&mut self) -> bool {
+        let mut any = false;
+        for traced in &mut self.traced {
+            if !traced.alive() {
+                continue;
+            }
+            match traced.look(&mut self.files, &self.wishes) {
+                Ok(_) => {}
+                Err(Error::Target(error)) if error.is_gone() => traced.end(Ended::Exited),
+                Err(Error::Patch(error)) if error.is_gone() => traced.end(Ended::Exited),
+                Err(error) => traced.notices.push(error.to_string()),
+            }
+            any |= traced.ended.is_none();
+        }
+        if let Some(launched) = &mut self.launched
+            && self.status.is_none()
+        {
+            self.status = launched.try_wait().ok().flatten();
+            any &= self.status.is_none();
+        }
+        any
+    }
+    /// Counts or durations since attach, process by process.
+    pub fn report(&mut self) -> Vec<ProcessReport> {
+        let scale = Scale::new(self.clock.ns_per_tick());
+        let (timed, by_cpu) = (self.wishes.timed, self.by_cpu);
+        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by_cpu)).collect()
+    }
+    /// Takes all patches out and tells what was counted and what is left.
+    #[must_use]
+    pub fn detach(mut self) -> Finished {
+        for traced in &mut self.traced {
+            traced.alive();
+            traced.detach(&self.wishes.options);
+        }
+        let reports = self.report();
+        let summary = self.summary();
+        let status = self.status;
+        let command = self.launched.take().map(|launched| Running { launched, status });
+        Finished { reports, summary, command }
+    }
+    fn summary(&mut self) -> Summary {
+        let mut summary =
+            Summary { ns_per_hit: self.ns_per_hit, notices: self.take_notices(), ..Summary::default() };
+        let mut cost_ns = 0.0;
+        let mut cpu = Duration::ZERO;
+        for traced in &self.traced {
+            summary.processes += 1;
+            summary.ended += u64::from(traced.ended.is_some());
+            summary.children += traced.children.len() as u64;
+            summary.matched += traced.places;
+            traced.probed().for_each(|site| summary.patched.add(site.tactic));
+            summary.refused.extend_from_slice(traced.refused());
+            let (ours, kernel) = traced.total_hits();
+            summary.hits += ours + kernel;
+            cost_ns += ours as f64 * self.ns_per_hit + kernel as f64 * cost::KERNEL_NS;
+            summary.missed += traced.missed();
+            summary.guard_traps += traced.guard_hits();
+            cpu += traced.cpu_time();
+            let costs = traced.costs;
+            summary.interrupted_syscalls += costs.interrupted;
+            summary.restarted_timeouts += costs.restarted;
+            summary.longest_stop = summary.longest_stop.max(costs.longest_stop);
+            summary.attach_time += costs.attach;
+            summary.detach_time += costs.detach;
+            summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
+            summary.foreign_sites += costs.foreign_sites;
+        }
+        summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
+        summary
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.traced.iter_mut().for_each(|traced| traced.detach(&self.wishes.options));
+    }
+}
+
+/// A command that must not run if it cannot be probed.
+struct KillOnDrop(Option<Launched>);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let Some(launched) = &mut self.0 {
+            launched.kill();
+        }
+    }
+}
+
+/// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.
+pub(crate) fn resolve(
+    target: &Target,
+    specs: &[ProbeSpec],
+    notices: &mut Vec<String>,
+) -> Result<Vec<Process>, Error> {
+    let Target::Running { pids, names } = target else { return mapping_processes(specs) };
+    let mut seen = HashSet::new();
+    let mut processes = Vec::new();
+    for &pid in pids.iter().filter(|&&pid| seen.insert(pid)) {
+        processes.push(Process::open(pid)?);
+    }
+    for name in names {
+        let found = by_name(name);
+        if found.is_empty() {
+            return Err(Error::NoProcessNamed { name: name.clone(), near: near_names(name) });
+        }
+        let mut last = None;
+        for pid in found.into_iter().filter(|&pid| seen.insert(pid)) {
+            match Process::open(pid) {
+                Ok(process) => processes.push(process),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) if processes.is_empty() => return Err(error.into()),
+            Some(error) => notices.push(error.to_string()),
+            None => {}
+        }
+    }
+    Ok(processes)
+}
+
+/// Every process that maps a file which a probe names.
+fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
+    if let Some(spec) = specs.iter().find(|spec| spec.file.is_none()) {
+        return Err(Error::NoTarget { probe: spec.text.clone() });
+    }
+    let names: Vec<&str> = specs.iter().filter_map(|spec| spec.file.as_deref()).collect();
+    for spec in specs {
+        if let Some(file) =
+            spec.file.as_deref().filter(|file| file.contains('/') && !std::path::Path::new(file).exists())
+        {
+            let why = "there is none".to_owned();
+            return Err(Error::NoFile { file: file.to_owned(), probe: spec.text.clone(), why });
+        }
+    }
+    let maps_one = |process: &Process| {
+        let maps = process.maps().unwrap_or_default();
+        mapped(process, &maps).iter().any(|one| names.iter().any(|name| one.is_named(process, name)))
+    };
+    let me = std::process::id();
+    let found: Vec<Process> = all_pids()
+        .filter(|&pid| pid != me)
+        .filter_map(|pid| Process::open(pid).ok())
+        .filter(maps_one)
+        .collect();
+    if found.is_empty() { Err(Error::NobodyMaps { file: names.join(", ") }) } else { Ok(found) }
+}
+
+fn all_pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Names of running processes that are like `name`.
+fn near_names(name: &str) -> Vec<String> {
+    let lower = name.to_lowercase();
+    let comm =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|c| c.trim_end().to_owned());
+    let alike = |comm: &String| {
+        let other = comm.to_lowercase();
+        !other.is_empty()
+            && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
+    };
+    let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
+    near.sort();
+    near.dedup();
+    near.truncate(3);
+    near
+}

@@ -1,0 +1,269 @@
+//! Probe specifications to places in the modules of one process.
+//!
+//! In: specifications, modules. Out: [`Place`]s, one for each (module, address, kind), with all names that led there as
+//! aliases; and a line for each specification that found nothing. An IFUNC's place is the implementation that runs,
+//! read from the words that the loader filled. Does not: plan or patch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use trapline_image::{Function, FunctionIndex, Image, Kind, NoMatch, Pattern, ProbeKind, ProbeSpec};
+use trapline_plan::Role;
+use trapline_record::{FileOffset, Svma};
+use trapline_target::Process;
+
+use crate::error::nearest;
+use crate::modules::Module;
+use crate::report::Refused;
+
+/// A place that a probe means.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Index into the modules given.
+    pub(crate) module: usize,
+    pub(crate) at: Svma,
+    pub(crate) offset: FileOffset,
+    pub(crate) function: Option<FunctionIndex>,
+    pub(crate) role: Role,
+    pub(crate) probe: String,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) label: String,
+    /// To be raised while probed.
+    pub(crate) semaphore: Option<Svma>,
+}
+
+/// What specifications found.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) found: Vec<Place>,
+    pub(crate) refused: Vec<Refused>,
+    index: HashMap<(usize, u64, u8), usize>,
+}
+
+/// Why a specification found nothing in one module.
+pub(crate) type Miss = NoMatch;
+
+impl Places {
+    /// Adds what a specification means in one module.
+    pub(crate) fn select(
+        &mut self,
+        process: Option<&Process>,
+        modules: &[Module],
+        module: usize,
+        spec: &ProbeSpec,
+        timed: bool,
+    ) -> Result<(), Miss> {
+        let file = &modules[module].file;
+        if spec.kind == ProbeKind::Usdt {
+            return self.select_markers(&modules[module], module, spec);
+        }
+        for selected in file.image.select(&spec.func, file.basename())? {
+            let function = file.image.function(selected.function);
+            let named = names(&file.image, function, file.basename());
+            if function.kind != Kind::Ifunc || process.is_none() {
+                self.put(modules, module, spec.kind, selected.function, selected.offset, named, timed);
+                continue;
+            }
+            match process.and_then(|process| implementation(process, modules, module, function)) {
+                Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, timed),
+                None => self.refused.push(Refused {
+                    probe: probe_text(spec.kind, &file.path, &named[0]),
+                    kind: "ifunc-unresolved",
+                    reason:
+                        "its implementation is chosen when it is first called, and nothing here has called it"
+                            .into(),
+                }),
+            }
+        }
+        Ok(())
+    }
+    #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
+    fn put(
+        &mut self,
+        modules: &[Module],
+        module: usize,
+        kind: ProbeKind,
+        index: FunctionIndex,
+        inside: u64,
+        mut named: Vec<String>,
+        timed: bool,
+    ) {
+        let Module { file, is_program, .. } = &modules[module];
+        let function = file.image.function(index);
+        for name in names(&file.image, function, file.basename()) {
+            if !named.contains(&name) {
+                named.push(name);
+            }
+        }
+        let at = function.start + inside;
+        let role = match kind {
+            ProbeKind::Return => Role::CountExits,
+            _ if timed => Role::Latency,
+            _ if inside > 0 => Role::CountAt(at),
+            _ => Role::CountEntry,
+        };
+        let Some(offset) = file.image.offset_of(at) else { return };
+        let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
+        let texts = named.iter().map(|name| probe_text(kind, &file.path, &format!("{name}{suffix}")));
+        let mut label = file.image.display_name(function, file.basename()) + &suffix;
+        if !is_program && !function.names.is_empty() {
+            label = format!("{}:{label}", file.basename());
+        }
+        self.add(
+            texts.collect(),
+            Place {
+                module,
+                at,
+                offset,
+                function: Some(index),
+                role,
+                probe: String::new(),
+                aliases: Vec::new(),
+                label,
+                semaphore: None,
+            },
+        );
+    }
+    fn select_markers(&mut self, one: &Module, module: usize, spec: &ProbeSpec) -> Result<(), Miss> {
+        let image = &one.file.image;
+        let matches = |provider: &str, name: &str| {
+            spec.provider.as_ref().is_none_or(|pattern| pattern.matches(provider)) && spec.func.matches(name)
+        };
+        let mut any = false;
+        for marker in image.usdt().iter().filter(|marker| matches(&marker.provider, &marker.name)) {
+            any = true;
+            let Some(offset) = image.offset_of(marker.location) else { continue };
+            let name = format!("{}:{}", marker.provider, marker.name);
+            self.add(
+                vec![format!("usdt:{}:{name}", one.file.path)],
+                Place {
+                    module,
+                    at: marker.location,
+                    offset,
+                    function: image.function_at(marker.location),
+                    role: Role::CountAt(marker.location),
+                    probe: String::new(),
+                    aliases: Vec::new(),
+                    label: format!("{}:{name}", one.file.basename()),
+                    semaphore: marker.semaphore,
+                },
+            );
+        }
+        if any { Ok(()) } else { Err(marker_miss(image, spec)) }
+    }
+    /// Adds a place, or its names to the one that is there.
+    fn add(&mut self, names: Vec<String>, place: Place) {
+        let kind = match place.role {
+            Role::CountExits => 1,
+            Role::CountEntry | Role::CountAt(_) | Role::Latency => 0,
+        };
+        let next = self.found.len();
+        let at = *self.index.entry((place.module, place.at.0, kind)).or_insert(next);
+        if at == next {
+            self.found.push(place);
+        }
+        let place = &mut self.found[at];
+        for name in names {
+            if place.probe.is_empty() {
+                place.probe = name;
+            } else if place.probe != name && !place.aliases.contains(&name) {
+                place.aliases.push(name);
+            }
+        }
+        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_)) {
+            place.semaphore = None;
+        }
+    }
+}
+
+fn marker_miss(image: &Image, spec: &ProbeSpec) -> Miss {
+    let mut near: Vec<String> =
+        image.usdt().iter().map(|one| format!("{}:{}", one.provider, one.name)).collect();
+    near.sort();
+    near.dedup();
+    let wanted = spec.func.to_string();
+    near.sort_by_key(|name| !name.contains(&wanted));
+    near.truncate(3);
+    NoMatch { nearest: near, no_functions: image.usdt().is_empty(), ..NoMatch::default() }
+}
+
+fn names(image: &Image, function: &Function, basename: &str) -> Vec<String> {
+    let mut names: Vec<String> = image.names(function).map(|name| name.raw.to_owned()).collect();
+    names.dedup();
+    if names.is_empty() {
+        names.push(image.display_name(function, basename));
+    }
+    names
+}
+
+fn probe_text(kind: ProbeKind, path: &str, name: &str) -> String {
+    format!("{kind}:{path}:{name}")
+}
+
+/// The function that an IFUNC's resolver chose, as some module's pointer says.
+fn implementation(
+    process: &Process,
+    modules: &[Module],
+    owner: usize,
+    resolver: &Function,
+) -> Option<FunctionIndex> {
+    let home = &modules[owner];
+    let image = &home.file.image;
+    let raw: Vec<&str> = image.names(resolver).map(|name| name.raw).collect();
+    // The owner's own slots first: a foreign one may be bound to another library of the same name.
+    let own_first = std::iter::once(home).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &home.file)));
+    for module in own_first {
+        for name in &raw {
+            for slot in module.file.image.pointer_slots(name, resolver.start) {
+                let Ok(value) = process.read_u64(module.bias.live(slot)) else { continue };
+                let svma = home.bias.stated(trapline_record::RemoteAddr(value));
+                let found = image.function_at(svma).filter(|&index| {
+                    let function = image.function(index);
+                    function.start == svma && function.kind == Kind::Plain && svma != resolver.start
+                });
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+    }
+    None
+}
+
+/// One line about a specification that found nothing.
+pub(crate) fn miss_text(spec: &ProbeSpec, files: &[String], misses: &[Miss]) -> String {
+    let what = if spec.kind == ProbeKind::Usdt { "marker" } else { "function" };
+    let name = match (&spec.provider, &spec.func) {
+        (Some(provider), func) => format!("{provider}:{func}"),
+        (None, func) => func.to_string(),
+    };
+    let searched = match files {
+        [] => "any file".to_owned(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} and {} libraries", rest.len()),
+    };
+    if let Some(length) = misses.iter().find_map(|miss| miss.beyond) {
+        return format!("{name} in {searched}: the function is only {length} bytes long");
+    }
+    let inlined: u32 = misses.iter().map(|miss| miss.inlined).sum();
+    let why = if inlined > 0 {
+        format!(": all {inlined} calls of it were inlined; probe a function that calls it")
+    } else if misses.iter().any(|miss| miss.imported) {
+        ": it is only called from there through the PLT; name the library that defines it".to_owned()
+    } else if !misses.is_empty() && misses.iter().all(|miss| miss.no_functions) {
+        match spec.kind {
+            ProbeKind::Usdt => ": it has no USDT markers".to_owned(),
+            _ => ": it has no symbols, no unwind tables and no debug file; install its debug symbols"
+                .to_owned(),
+        }
+    } else {
+        let mut near: Vec<String> =
+            misses.iter().flat_map(|miss| miss.nearest.iter().take(3).cloned()).collect();
+        near.truncate(3);
+        match (near.is_empty(), &spec.func) {
+            (true, Pattern::Exact(_)) => "; try trapline list with a glob such as '*'".to_owned(),
+            _ => nearest(&near),
+        }
+    };
+    format!("no {what} {name} in {searched}{why}")
+}

@@ -1,0 +1,517 @@
+//! One process under trace: which modules were looked at, what is patched there, what was counted.
+//!
+//! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was.
+//! Invariants: TRC-1 a (file, offset) is one site, however often its file was mapped; TRC-2 what was counted stays counted
+//! after dlclose, exec and exit. Does not: choose processes.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trapline_image::ProbeSpec;
+use trapline_patch::{Attached, Durations, Options, Request};
+use trapline_plan::{KernelSite, Role, Want};
+use trapline_record::{FileOffset, Svma};
+use trapline_target::kernel::UprobeMulti;
+use trapline_target::{BatchReport, FileId, Process};
+
+use crate::error::Error;
+use crate::files::Files;
+use crate::modules::{Mapped, Module, mapped};
+use crate::report::{Count, Ended, ProcessReport, Refused, Site, Tactic, Times};
+use crate::sites::{Miss, Place, Places, miss_text};
+use crate::spread::Scale;
+use crate::times::read_times;
+
+/// What a session wants everywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    pub(crate) specs: Vec<ProbeSpec>,
+    /// Time calls instead of counting.
+    pub(crate) timed: bool,
+    pub(crate) options: Options,
+    pub(crate) durations: Durations,
+}
+
+/// Where a site's hits are counted.
+#[derive(Debug)]
+enum Source {
+    Counter { segment: usize, index: u32, latency: Option<u32> },
+    Kernel { link: usize, nth: usize },
+}
+
+/// What names a site for good: file, offset, and whether returns are meant.
+type Key = (FileId, FileOffset, bool);
+
+#[derive(Debug)]
+struct Tracked {
+    site: Arc<Site>,
+    sources: Vec<Source>,
+    last: u64,
+}
+
+/// What attaching and detaching cost, and left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) attach: Duration,
+    pub(crate) detach: Duration,
+    pub(crate) longest_stop: Duration,
+    pub(crate) interrupted: u64,
+    pub(crate) restarted: u64,
+    pub(crate) guards: u64,
+    pub(crate) left_mapped: u64,
+    pub(crate) foreign_sites: u64,
+}
+
+impl Costs {
+    fn add(&mut self, batch: &BatchReport) {
+        self.longest_stop = self.longest_stop.max(batch.longest_stop);
+        self.interrupted += batch.interrupted_syscalls;
+        self.restarted += batch.restarted_timeouts;
+        self.guards += batch.guards;
+    }
+}
+
+/// A process under trace.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    pub(crate) process: Process,
+    name: String,
+    began: Instant,
+    reported: Instant,
+    cpu_began: Duration,
+    cpu_last: Duration,
+    attached: Attached,
+    links: Vec<UprobeMulti>,
+    sites: Vec<Tracked>,
+    keys: HashMap<Key, usize>,
+    /// Modules that were looked at, by file and place.
+    seen: HashSet<(FileId, u64)>,
+    /// Specifications that found something, by index.
+    matched: HashSet<usize>,
+    pub(crate) places: u64,
+    refused: Arc<Vec<Refused>>,
+    pub(crate) misses: Vec<String>,
+    pub(crate) notices: Vec<String>,
+    pub(crate) children: HashSet<u32>,
+    pub(crate) costs: Costs,
+    pub(crate) ended: Option<Ended>,
+    pub(crate) detached: bool,
+}
+
+impl Traced {
+    /// Nothing patched yet.
+    pub(crate) fn new(process: Process) -> Result<Self, Error> {
+        let name = process.exe_name()?;
+        let now = Instant::now();
+        let cpu = cpu_time(process.pid()).unwrap_or_default();
+        Ok(Self {
+            process,
+            name,
+            began: now,
+            reported: now,
+            cpu_began: cpu,
+            cpu_last: cpu,
+            attached: Attached::default(),
+            links: Vec::new(),
+            sites: Vec::new(),
+            keys: HashMap::new(),
+            seen: HashSet::new(),
+            matched: HashSet::new(),
+            places: 0,
+            refused: Arc::default(),
+            misses: Vec::new(),
+            notices: Vec::new(),
+            children: HashSet::new(),
+            costs: Costs::default(),
+            ended: None,
+            detached: false,
+        })
+    }
+    /// Places that are probed.
+    pub(crate) fn probed(&self) -> impl Iterator<Item = &Site> {
+        self.sites.iter().map(|tracked| &*tracked.site)
+    }
+    pub(crate) fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+    /// CPU time that it used since we attached.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.cpu_last.saturating_sub(self.cpu_began)
+    }
+    /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
+    pub(crate) fn look(&mut self, files: &mut Files, wishes: &Wishes) -> Result<bool, Error> {
+        let maps = self.process.maps()?;
+        if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
+        {
+            self.end(Ended::Exec);
+            return Ok(false);
+        }
+        let fresh: Vec<Mapped> = mapped(&self.process, &maps)
+            .into_iter()
+            .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
+            .collect();
+        if fresh.is_empty() {
+            return Ok(false);
+        }
+        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
+        let (modules, places) = self.choose(files, wishes, &fresh);
+        self.places += (places.found.len() + places.refused.len()) as u64;
+        let mut refused = places.refused;
+        if !places.found.is_empty() {
+            let start = Instant::now();
+            self.attach(wishes, &modules, &places.found, &mut refused)?;
+            self.costs.attach += start.elapsed();
+        }
+        if !refused.is_empty() {
+            Arc::make_mut(&mut self.refused).extend(refused);
+        }
+        Ok(true)
+    }
+    /// The places that the specifications mean in new modules.
+    pub(crate) fn choose(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        fresh: &[Mapped],
+    ) -> (Vec<Module>, Places) {
+        let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
+        let (mut modules, mut places) = (Vec::new(), Places::default());
+        for (nth, spec) in wishes.specs.iter().enumerate() {
+            let anywhere = spec.file.is_none();
+            let mut missed: (Vec<String>, Vec<Miss>) = Default::default();
+            for (index, one) in fresh.iter().enumerate() {
+                if anywhere && self.matched.contains(&nth) {
+                    break;
+                }
+                if spec.file.as_deref().is_some_and(|name| !one.is_named(&self.process, name)) {
+                    continue;
+                }
+                let module = match opened[index] {
+                    Some(module) => module,
+                    None => match one.open(&self.process, files) {
+                        Ok(module) => {
+                            self.note_replaced(&module);
+                            modules.push(module);
+                            opened[index] = Some(modules.len() - 1);
+                            modules.len() - 1
+                        }
+                        Err(why) => {
+                            if !anywhere {
+                                self.notices.push(why);
+                            }
+                            continue;
+                        }
+                    },
+                };
+                match places.select(Some(&self.process), &modules, module, spec, wishes.timed) {
+                    Ok(()) => drop(self.matched.insert(nth)),
+                    Err(miss) => {
+                        missed.0.push(modules[module].file.path.clone());
+                        missed.1.push(miss);
+                    }
+                }
+            }
+            if !self.matched.contains(&nth) {
+                self.misses.push(match (&spec.file, missed.0.is_empty()) {
+                    (Some(file), true) => {
+                        format!("no file {file} is mapped by {} ({})", self.name, self.process.pid())
+                    }
+                    _ => miss_text(spec, &missed.0, &missed.1),
+                });
+            }
+        }
+        (modules, places)
+    }
+    fn note_replaced(&mut self, module: &Module) {
+        if module.file.replaced {
+            self.notices.push(format!(
+                "{} was replaced on disk since process {} mapped it; the mapped file is probed",
+                module.file.path,
+                self.process.pid()
+            ));
+        }
+    }
+    fn attach(
+        &mut self,
+        wishes: &Wishes,
+        modules: &[Module],
+        places: &[Place],
+        refused: &mut Vec<Refused>,
+    ) -> Result<(), Error> {
+        let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
+        let mut semaphores: Vec<Vec<Svma>> = vec![Vec::new(); modules.len()];
+        for (probe, place) in (0u32..).zip(places) {
+            let latency = (place.role == Role::Latency).then_some(probe);
+            wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
+            semaphores[place.module].extend(place.semaphore);
+        }
+        semaphores.iter_mut().for_each(|some| {
+            some.sort_unstable();
+            some.dedup();
+        });
+        let used: Vec<usize> = (0..modules.len()).filter(|&module| !wants[module].is_empty()).collect();
+        let maps: Vec<_> = used.iter().map(|&module| modules[module].file.code_map(&wants[module])).collect();
+        let asked: Vec<trapline_patch::Module<'_>> = used
+            .iter()
+            .zip(&maps)
+            .map(|(&index, map)| trapline_patch::Module {
+                name: &modules[index].file.path,
+                file: modules[index].file.id,
+                image: &modules[index].file.image,
+                bias: modules[index].bias,
+                map,
+                wants: &wants[index],
+                semaphores: &semaphores[index],
+            })
+            .collect();
+        let program = modules.iter().find(|module| module.is_program && module.file.image.is_go());
+        let go_g =
+            program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
+        let durations = Durations { go_g, ..wishes.durations };
+        let request = Request { modules: &asked, go: program.is_some(), durations, options: wishes.options };
+        let report = self.attached.add(&self.process, &request)?;
+
+        let mut tactics: HashMap<u32, Tactic> = HashMap::new();
+        for placed in &report.placed {
+            let worst = tactics.entry(placed.probe).or_insert(placed.tactic);
+            *worst = (*worst).max(placed.tactic);
+        }
+        let segment = self.attached.segments().len().saturating_sub(1);
+        for (probe, place) in (0u32..).zip(places) {
+            if let Some(&tactic) = tactics.get(&probe) {
+                let latency = (place.role == Role::Latency).then_some(probe);
+                self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
+            }
+        }
+        let why = |r: &trapline_patch::Refused| Refused {
+            probe: places[r.probe as usize].probe.clone(),
+            kind: kind_of(&r.why),
+            reason: r.why.to_string(),
+        };
+        refused.extend(report.refused.iter().filter(|r| (r.probe as usize) < places.len()).map(why));
+        self.attach_kernel(modules, places, &report.kernel, refused);
+        self.costs.add(&report.batch);
+        Ok(())
+    }
+    /// Places that no jump reaches: one link for each file and kind.
+    fn attach_kernel(
+        &mut self,
+        modules: &[Module],
+        places: &[Place],
+        sites: &[(u32, KernelSite)],
+        refused: &mut Vec<Refused>,
+    ) {
+        let mut groups: HashMap<(usize, bool), Vec<&Place>> = HashMap::new();
+        for place in sites.iter().filter_map(|(_, site)| places.get(site.probe as usize)) {
+            match place.role {
+                Role::Latency => refused.push(Refused {
+                    probe: place.probe.clone(),
+                    kind: "kernel-cannot-time",
+                    reason:
+                        "only a kernel uprobe would reach it, and that would cost more than most calls take"
+                            .into(),
+                }),
+                role => groups.entry((place.module, role == Role::CountExits)).or_default().push(place),
+            }
+        }
+        for ((module, returns), places) in groups {
+            let path = format!("/proc/{}/root{}", self.process.pid(), modules[module].file.path);
+            let offsets: Vec<u64> = places.iter().map(|place| place.offset.0).collect();
+            match UprobeMulti::attach(Path::new(&path), &offsets, Some(self.process.pid()), returns) {
+                Ok(link) => {
+                    self.links.push(link);
+                    let link = self.links.len() - 1;
+                    for (nth, place) in places.into_iter().enumerate() {
+                        self.track(modules, place, Tactic::Kernel, Source::Kernel { link, nth });
+                    }
+                }
+                Err(error) => refused.extend(places.into_iter().map(|place| Refused {
+                    probe: place.probe.clone(),
+                    kind: "kernel-uprobe",
+                    reason: format!("no jump fits, and {error}"),
+                })),
+            }
+        }
+    }
+    fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
+        let file = &modules[place.module].file;
+        let key = (file.id, place.offset, place.role == Role::CountExits);
+        if let Some(&known) = self.keys.get(&key) {
+            self.sites[known].sources.push(source);
+            return;
+        }
+        let site = Site {
+            probe: place.probe.clone(),
+            aliases: place.aliases.clone(),
+            file: file.path.clone(),
+            offset: place.offset.0,
+            label: place.label.clone(),
+            tactic,
+        };
+        self.keys.insert(key, self.sites.len());
+        self.sites.push(Tracked { site: Arc::new(site), sources: vec![source], last: 0 });
+    }
+    /// Notes what became of the process since the last call; false when it is over.
+    pub(crate) fn alive(&mut self) -> bool {
+        if self.ended.is_none() {
+            match cpu_time(self.process.pid()) {
+                Some(cpu) if self.process.alive() => {
+                    self.cpu_last = cpu;
+                    self.children.extend(children(self.process.pid()));
+                }
+                _ => self.end(Ended::Exited),
+            }
+        }
+        self.ended.is_none()
+    }
+    pub(crate) fn end(&mut self, how: Ended) {
+        self.ended.get_or_insert(how);
+    }
+    fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
+        let one = |source: &Source| match *source {
+            Source::Counter { segment, index, .. } => {
+                let segment = &self.attached.segments()[segment];
+                segment.counters().read(segment.view(), index)
+            }
+            Source::Kernel { link, nth } => {
+                kernel.get(link).and_then(|counts| counts.get(nth)).copied().unwrap_or(0)
+            }
+        };
+        tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
+    }
+    fn by_cpu(&self, tracked: &Tracked) -> Vec<u64> {
+        let mut cpus = Vec::new();
+        for source in &tracked.sources {
+            let Source::Counter { segment, index, .. } = *source else { continue };
+            let segment = &self.attached.segments()[segment];
+            let area = segment.counters();
+            cpus.resize(cpus.len().max(area.lines as usize), 0);
+            for line in 0..area.lines {
+                cpus[line as usize] += area.read_line(segment.view(), index, line);
+            }
+        }
+        cpus
+    }
+    /// All counts now.
+    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by_cpu: bool) -> ProcessReport {
+        let now = Instant::now();
+        let kernel: Vec<Vec<u64>> = self.links.iter().map(|link| link.counts().unwrap_or_default()).collect();
+        let hits: Vec<u64> = self.sites.iter().map(|tracked| self.hits(tracked, &kernel)).collect();
+        let times = if timed { self.times(&hits, scale) } else { Vec::new() };
+        let counts = self.sites.iter().zip(&hits).map(|(tracked, &hits)| Count {
+            site: tracked.site.clone(),
+            hits,
+            delta: hits.wrapping_sub(tracked.last),
+            cpus: if by_cpu { self.by_cpu(tracked) } else { Vec::new() },
+        });
+        let counts: Vec<Count> = if timed { Vec::new() } else { counts.collect() };
+        self.sites.iter_mut().zip(&hits).for_each(|(tracked, &hits)| tracked.last = hits);
+        let report = ProcessReport {
+            pid: self.process.pid(),
+            name: self.name.clone(),
+            seconds: now.duration_since(self.began).as_secs_f64(),
+            delta_seconds: now.duration_since(self.reported).as_secs_f64(),
+            counts,
+            times,
+            refused: self.refused.clone(),
+            missed: self.missed(),
+            interrupted_syscalls: self.costs.interrupted,
+            restarted_timeouts: self.costs.restarted,
+            ended: self.ended.clone(),
+        };
+        self.reported = now;
+        report
+    }
+    fn times(&self, hits: &[u64], scale: Scale) -> Vec<Times> {
+        let one = |(tracked, &entries): (&Tracked, &u64)| {
+            let areas = tracked.sources.iter().filter_map(|source| match *source {
+                Source::Counter { segment, latency: Some(index), .. } => {
+                    Some((&self.attached.segments()[segment], index))
+                }
+                _ => None,
+            });
+            read_times(areas, tracked.site.clone(), entries, scale)
+        };
+        self.sites.iter().zip(hits).map(one).collect()
+    }
+    pub(crate) fn missed(&self) -> u64 {
+        self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()
+    }
+    pub(crate) fn guard_hits(&self) -> u64 {
+        self.costs.guards
+            + self.attached.segments().iter().map(trapline_patch::Segment::guard_hits).sum::<u64>()
+    }
+    /// Hits recorded by our stubs, and by the kernel's probes.
+    pub(crate) fn total_hits(&self) -> (u64, u64) {
+        let split = |kernel: bool| {
+            let some =
+                self.sites.iter().filter(move |tracked| (tracked.site.tactic == Tactic::Kernel) == kernel);
+            some.map(|tracked| tracked.last).fold(0, u64::wrapping_add)
+        };
+        (split(false), split(true))
+    }
+    /// Takes all patches out. Counts can still be read.
+    pub(crate) fn detach(&mut self, options: &Options) {
+        if std::mem::replace(&mut self.detached, true) || self.attached.segments().is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        if self.ended == Some(Ended::Exec) {
+            return;
+        }
+        let report = self.attached.detach(&self.process, options);
+        if report.gone {
+            self.end(Ended::Exited);
+        }
+        for restored in &report.restored {
+            if restored.pid != self.process.pid() {
+                self.children.insert(restored.pid);
+            }
+            self.costs.add(&restored.batch);
+            self.costs.left_mapped += restored.stays_mapped;
+            let foreign = restored.left.iter().filter(|left| left.found.is_some());
+            self.costs.foreign_sites += foreign.count() as u64;
+        }
+        for untouched in &report.untouched {
+            let (pid, why) = (untouched.pid, &untouched.why);
+            self.notices
+                .push(format!("could not detach from process {pid}: {why}; try: trapline detach -p {pid}"));
+        }
+        self.costs.detach = start.elapsed();
+    }
+}
+
+fn kind_of(why: &trapline_patch::Why) -> &'static str {
+    use trapline_patch::Why;
+    match why {
+        Why::Plan(refusal) => refusal.kind(),
+        Why::Differs { .. } => "bytes-differ",
+        Why::NotMapped { .. } => "not-mapped",
+        Why::SavedContext { .. } => "saved-context",
+        Why::CrossesLine { .. } => "crosses-line",
+        Why::TooManyRegions { .. } => "too-many-regions",
+        #[allow(unreachable_patterns, reason = "reasons may be added")]
+        _ => "other",
+    }
+}
+
+/// User and system time of a process, from /proc/PID/stat.
+fn cpu_time(pid: u32) -> Option<Duration> {
+    // Linux reports it in units of USER_HZ, which is 100 on every architecture that we run on.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let ticks = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+    Some(TICK * ticks)
+}
+
+/// Processes that the threads of a process have forked.
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .collect()
+}
