@@ -113,11 +113,13 @@ fn indirect_tail_calls_are_told_from_jump_tables() {
 }
 
 #[test]
-fn bytes_that_are_no_code_make_exits_unknown() {
+fn malformed_functions_are_survived_and_their_exits_unknown() {
     let found = body(&[(AT, &[0xC3, 0x06, 0xC3])], &[]);
     assert_eq!(found.invalid, Some(AT + 1));
     assert!(!found.exits_known());
     assert_eq!(body(&[], &[]).exits, []);
+    let twice = body(&[(AT, &[0x55]), (AT, &[0x55])], &[]);
+    assert_eq!((twice.insns.len(), twice.exits.len()), (2, 2), "parts that overlap");
     assert_eq!(body(&[(u64::MAX, &[0xC3, 0xC3])], &[]).exits.len(), 2);
 }
 

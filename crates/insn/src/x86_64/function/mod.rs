@@ -77,18 +77,18 @@ impl Body {
 #[must_use]
 pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
     let mut shape = Shape { parts, starts: Vec::new(), body: Body::default() };
+    let mut ends = Vec::with_capacity(parts.len());
     for part in parts {
         shape.body.insns.extend(sweep(part.bytes, part.addr));
+        ends.push(shape.body.insns.len());
     }
     shape.starts = shape.body.insns.iter().map(|insn| insn.addr).collect();
     shape.starts.sort_unstable();
     let insns = std::mem::take(&mut shape.body.insns);
     let mut begin = 0;
-    for part in parts {
-        let end = part.addr.wrapping_add(part.bytes.len() as u64);
-        let count = insns[begin..].iter().take_while(|insn| part.holds(insn.addr)).count();
-        shape.part(&insns[begin..begin + count], part, end, read);
-        begin += count;
+    for (part, end) in parts.iter().zip(ends) {
+        shape.part(&insns[begin..end], part, read);
+        begin = end;
     }
     let mut body = Body { insns, ..shape.body };
     for list in [&mut body.targets, &mut body.outside] {
@@ -122,7 +122,8 @@ impl Shape<'_> {
         self.starts.binary_search(&addr).is_ok()
     }
 
-    fn part(&mut self, insns: &[Insn], part: &Part<'_>, end: u64, read: Read<'_>) {
+    fn part(&mut self, insns: &[Insn], part: &Part<'_>, read: Read<'_>) {
+        let end = part.addr.wrapping_add(part.bytes.len() as u64);
         for (index, &insn) in insns.iter().enumerate() {
             match insn.flow {
                 Flow::Ret => self.exit(insn, ExitKind::Ret),
