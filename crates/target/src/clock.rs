@@ -48,6 +48,13 @@ impl TickClock {
     }
 }
 
+/// The time of day here, as `12:34:56`.
+#[must_use]
+pub fn time_of_day() -> String {
+    let (hour, minute, second) = clock::local_time();
+    format!("{hour:02}:{minute:02}:{second:02}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::TickClock;

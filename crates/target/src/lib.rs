@@ -33,7 +33,7 @@ mod sys;
 mod watch;
 
 pub use batch::{Batch, BatchOptions, BatchReport, Event, Handler, Served};
-pub use clock::TickClock;
+pub use clock::{TickClock, time_of_day};
 pub use error::TargetError;
 pub use find::{by_mapped_file, by_name, users_of};
 pub use interrupt::{Interrupt, Interrupts};

@@ -5,3 +5,14 @@ pub(crate) fn ticks() -> u64 {
     // SAFETY: rdtsc has no precondition on x86-64; a process that may not read it gets SIGSEGV, and ours may.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
+
+/// Hour, minute and second of the day here.
+pub(crate) fn local_time() -> (i32, i32, i32) {
+    // SAFETY: `tm` is plain integers and a pointer that is never followed; all-zero is a value of it.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: a null pointer is allowed: the time is only returned.
+    let now = unsafe { libc::time(std::ptr::null_mut()) };
+    // SAFETY: both are live; on failure `tm` keeps its zeros.
+    unsafe { libc::localtime_r(&raw const now, &raw mut tm) };
+    (tm.tm_hour, tm.tm_min, tm.tm_sec)
+}
