@@ -4,7 +4,7 @@
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, DataLayout};
-use crate::plan::{ModulePlan, Refused, Region, Tactic};
+use crate::plan::{KernelSite, ModulePlan, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
 use crate::space::{AddressSpace, Need, PAGE, Place, choose};
@@ -21,6 +21,8 @@ use trapline_record::{RemoteAddr, Svma, control};
 
 /// Bytes of arena that a deed takes at most, with the displaced instructions around it.
 const ARENA_PER_SITE: u64 = 1024;
+/// From this many wants on, two threads plan.
+const PARALLEL: usize = 1000;
 /// Bytes left for the batch's own code.
 const SPARE: u64 = PAGE;
 /// Instruction boundaries inside a window, at most, and its head.
@@ -63,19 +65,74 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let env = Env { image: input.image, map: input.map, traits: input.traits };
     let place = choose(input.space, &need(input)?)?;
     let own = (place.data.addr, place.code.end());
-    let mut planner = Planner::new(env, input.bias, Puns::new(input.space, own));
     let order = by_function(input.wants);
-    for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
-        planner.function(group[0].1.function, group);
-    }
-    let Planner { mut sites, mut refused, kernel, puns, .. } = planner;
+    let planned = plan_sites(env, input, own, &order);
+    let Planned { mut sites, mut refused, kernel, pun_regions } = planned;
     sites.sort_by_key(|s| s.start);
-    drop_overlapping(env, &mut sites, &mut refused);
+    drop_overlapping(env, input.wants, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
-    plan.pun_regions = puns.regions();
+    plan.pun_regions = pun_regions;
     emit(input, env, place, &sites, &mut plan);
     finish(&mut plan);
     Ok(plan)
+}
+
+/// What planning functions adds up to.
+struct Planned {
+    sites: Vec<Site>,
+    refused: Vec<Refused>,
+    kernel: Vec<KernelSite>,
+    pun_regions: Vec<Region>,
+}
+
+type Span = (RemoteAddr, RemoteAddr);
+
+fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, Want)]) -> Planned {
+    let new = || Planner::new(env, input.bias, Puns::new(input.space, own));
+    if let Some((first, second)) = halves(order) {
+        let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
+        let run = |part, low, high| {
+            let mut planner = new();
+            planner.claims.keep_within(low, high);
+            planner.functions(part);
+            planner
+        };
+        let (mut a, b) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| run(second, at, Svma(u64::MAX)));
+            (run(first, Svma(0), at), other.join())
+        });
+        if let Ok(b) = b
+            && a.puns.merge(&b.puns)
+        {
+            a.sites.extend(b.sites);
+            a.refused.extend(b.refused);
+            a.kernel.extend(b.kernel);
+            return a.into();
+        }
+    }
+    let mut planner = new();
+    planner.functions(order);
+    planner.into()
+}
+
+impl From<Planner<'_>> for Planned {
+    fn from(planner: Planner<'_>) -> Self {
+        let pun_regions = planner.puns.regions();
+        Self { sites: planner.sites, refused: planner.refused, kernel: planner.kernel, pun_regions }
+    }
+}
+
+type Half<'a> = &'a [(u32, Want)];
+
+/// Two halves that cannot be in each other's way: entries only, so that no window leaves its function.
+fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
+    let entry = |w: &Want| w.role == Role::CountEntry && w.function.is_some();
+    if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
+        return None;
+    }
+    let middle = order[order.len() / 2].1.function;
+    let cut = order.partition_point(|(_, w)| w.function < middle);
+    (cut != 0).then(|| order.split_at(cut))
 }
 
 fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
@@ -129,19 +186,17 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     })
 }
 
-/// Two functions may share code (cold parts, fragments). The later window gives way.
-fn drop_overlapping(env: Env<'_>, sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
-    let mut bad: Vec<(u32, u32, Svma, Svma)> = Vec::new();
-    for pair in sites.windows(2) {
-        if pair[0].end() > pair[1].start {
-            bad.push((pair[1].owner.want, pair[1].owner.probe, pair[1].start, pair[0].start));
-        }
-    }
-    for (want, probe, at, other) in bad {
-        sites.retain(|s| s.owner.want != want);
-        let why = Refusal::Overlap { site: env.place(at, JUMP), other };
-        if !refused.iter().any(|r| r.want == want) {
-            refused.push(Refused { probe, want, why });
+/// Two functions may share code (cold parts, fragments). The later window gives way, and its want is refused whole.
+fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused: &mut Vec<Refused>) {
+    let probe = |want: u32| wants.get(want as usize).map_or(0, |w| w.probe);
+    while let Some(pair) = sites.windows(2).find(|pair| pair[0].end() > pair[1].start) {
+        let why = Refusal::Overlap { site: env.place(pair[1].start, JUMP), other: pair[0].start };
+        let asked: Vec<u32> = pair[1].acts.iter().map(|a| a.want).collect();
+        for want in asked {
+            sites.retain_mut(|s| s.forget(want, probe));
+            if !refused.iter().any(|r| r.want == want) {
+                refused.push(Refused { probe: probe(want), want, why: why.clone() });
+            }
         }
     }
 }
@@ -154,25 +209,57 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
     let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency };
-    let limit = RemoteAddr(place.code.end().0 - SPARE);
     let landings = landings(sites, input.bias, place.k);
-    plan.bytes.reserve(sites.len() * 160);
-    plan.chunks.reserve(sites.len() * 2);
-    plan.patches.reserve(sites.len());
-    plan.guards.reserve(sites.len() * 2);
-    let mut emitter = Emitter::new(set, plan, (place.arena, limit));
+    let limit = RemoteAddr(place.code.end().0 - SPARE);
+    let middle = if landings.len() < PARALLEL { landings.len() } else { landings.len() / 2 };
+    let (first, second) = landings.split_at(middle);
+    let between = place.arena + first.len() as u64 * ARENA_PER_SITE;
+    let end = second.first().map_or(place.arena, |l| l.0);
+    let (a, b) = std::thread::scope(|scope| {
+        let other = (!second.is_empty())
+            .then(|| scope.spawn(|| lay(set, sites, second, place.arena, (between, limit))));
+        let own = lay(set, sites, first, end, (place.arena, between.min(limit)));
+        (own, other.and_then(|t| t.join().ok()))
+    });
+    let used = b.as_ref().map_or(a.arena, |b| b.arena);
+    let mut lost = a.lost;
+    plan.join(a.part);
+    if let Some(b) = b {
+        plan.join(b.part);
+        lost.extend(b.lost);
+    }
+    let used = RemoteAddr(used.0.next_multiple_of(PAGE));
+    plan.spare = Region { addr: used, len: SPARE };
+    plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
+    withdraw(plan, lost);
+}
+
+/// Code for some of the sites.
+struct Laid {
+    part: ModulePlan,
+    lost: Vec<Refused>,
+    /// First free byte of its arena.
+    arena: RemoteAddr,
+}
+
+/// Lays the sites whose ways in are `landings`; the next one after them is at `end`.
+fn lay(set: Setting<'_>, sites: &[Site], landings: &[(RemoteAddr, u32)], end: RemoteAddr, arena: Span) -> Laid {
+    let mut part = ModulePlan::default();
+    part.bytes.reserve(landings.len() * 160);
+    part.chunks.reserve(landings.len() * 2);
+    part.patches.reserve(landings.len());
+    part.guards.reserve(landings.len() * 2);
+    let mut emitter = Emitter::new(set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
-        let next = landings.get(n + 1).map_or(place.arena, |l| l.0).min(place.arena);
+        let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.place.arena);
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, landing, next.0.saturating_sub(landing.0)) {
             lost.push(Refused { probe: site.owner.probe, want: site.owner.want, why });
         }
     }
-    let used = RemoteAddr(emitter.finish().0.next_multiple_of(PAGE));
-    plan.spare = Region { addr: used, len: SPARE };
-    plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
-    withdraw(plan, lost);
+    let arena = emitter.finish();
+    Laid { part, lost, arena }
 }
 
 /// Takes out all patches of wants of which a part could not be laid.

@@ -51,7 +51,7 @@ fn speed_is_printed() {
     let (bias, traits) = (common::bias_of(&image), traits_of(&image));
     let space = common::space_of(&image, bias);
     let layout = trapline_plan::DataLayout::new(&trapline_plan::bounds(&image, &map, &traits, &wants));
-    for _ in 0..10 {
+    for _ in 0..100 {
         let input = trapline_plan::ModuleInput {
             image: &image, bias, map: &map, traits: &traits, space: &space, layout: &layout, latency: None, wants: &wants,
         };

@@ -72,8 +72,15 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Plans all wants, which are sorted by function.
+    pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
+        for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
+            self.function(group[0].1.function, group);
+        }
+    }
+
     /// Plans all wants of one function (or, without one, single instructions).
-    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+    fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
         self.first = self.sites.len();
         let entry_only = wants.iter().all(|(_, w)| w.role == Role::CountEntry);
         let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
@@ -169,7 +176,7 @@ impl<'a> Planner<'a> {
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
         let dead = dead_at(&self.env, &insns[i..], false);
-        let act = Act { at: Svma(insns[i].addr), when: When::Before, deed, dead };
+        let act = Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want };
         let done = self.place(stretch, i, act, owner, false);
         self.scratch = insns;
         done
@@ -190,7 +197,7 @@ impl<'a> Planner<'a> {
         }
         if let Some((stretch, i)) = code.and_then(|c| c.stretch_of(at.0)) {
             let dead = dead_at(&self.env, &stretch.insns[i..stretch.insns.len().min(i + LOOK)], true);
-            return self.place(stretch, i, Act { at, when: When::Before, deed, dead }, owner, true);
+            return self.place(stretch, i, Act { at, when: When::Before, deed, dead, want: owner.want }, owner, true);
         }
         if let Some(insn) = code.and_then(|c| c.body.insns.iter().find(|i| i.addr < at.0 && at.0 < i.end())) {
             return Err(Refusal::InsideInstruction { site: self.env.place(at, 5), starts: Svma(insn.addr) });
@@ -203,7 +210,7 @@ impl<'a> Planner<'a> {
         let bytes = (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead };
+        let act = Act { at, when: When::Before, deed, dead, want: owner.want };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
     }
 
@@ -288,7 +295,7 @@ impl<'a> Planner<'a> {
             _ => When::Before,
         };
         let dead = stub::Site { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Site::default() };
-        self.place(stretch, i, Act { at, when, deed: deed(kind), dead }, owner(role), true)
+        self.place(stretch, i, Act { at, when, deed: deed(kind), dead, want: owner(role).want }, owner(role), true)
     }
 
     /// The condition of a jump that the stub has to repeat.

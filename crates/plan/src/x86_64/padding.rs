@@ -16,6 +16,8 @@ pub(crate) const SHORT: u64 = 2;
 pub(crate) struct Claims {
     taken: BTreeMap<Svma, Svma>,
     order: Vec<Svma>,
+    /// Where islands may lie; everywhere if `None`.
+    within: Option<(Svma, Svma)>,
 }
 
 impl Claims {
@@ -27,6 +29,13 @@ impl Claims {
             self.taken.insert(start, end);
             self.order.push(start);
         }
+    }
+    /// Keeps islands to a range, because somebody else plans what is outside.
+    pub(crate) fn keep_within(&mut self, low: Svma, high: Svma) {
+        self.within = Some((low, high));
+    }
+    fn may_host(&self, start: Svma, end: Svma) -> bool {
+        self.within.is_none_or(|(low, high)| low <= start && end <= high) && self.is_free(start, end)
     }
     /// A point to return to.
     pub(crate) fn mark(&self) -> usize {
@@ -49,7 +58,7 @@ pub(crate) fn island(env: &Env<'_>, claims: &mut Claims, site: Svma, traps: bool
     };
     let found = env.map.holes(env.image, site, 160).find_map(|(start, len)| {
         let last = (start.0 + len).checked_sub(JUMP)?;
-        (start.0..=last).filter_map(fits).find(|&at| claims.is_free(at, at + JUMP))
+        (start.0..=last).filter_map(fits).find(|&at| claims.may_host(at, at + JUMP))
     })?;
     claims.claim(found, found + JUMP);
     Some(found)

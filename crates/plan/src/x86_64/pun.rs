@@ -99,6 +99,15 @@ impl<'a> Puns<'a> {
         regions
     }
 
+    /// Takes over what another planned; false when both want the same bytes.
+    pub(crate) fn merge(&mut self, other: &Self) -> bool {
+        let apart = |a: &RemoteAddr, b: &RemoteAddr| a.0.abs_diff(b.0) >= JUMP;
+        let clear = other.landings.iter().all(|b| self.landings.iter().all(|a| apart(a, b)));
+        self.landings.extend(&other.landings);
+        self.landings.sort_unstable();
+        clear
+    }
+
     pub(crate) fn mark(&self) -> Vec<RemoteAddr> {
         self.landings.clone()
     }

@@ -42,6 +42,8 @@ pub(crate) struct Act {
     pub(crate) deed: Deed,
     /// What is dead there.
     pub(crate) dead: stub::Site,
+    /// Index of the want that asked for it.
+    pub(crate) want: u32,
 }
 
 /// Whom a site serves.
@@ -97,6 +99,16 @@ impl Site {
             Reach::Island(_) => Tactic::Short,
             Reach::Pun(..) => Tactic::Pun,
         }
+    }
+    /// Forgets what one want asked for. Returns whether anything is left to do here.
+    pub(crate) fn forget(&mut self, want: u32, probe_of: impl Fn(u32) -> u32) -> bool {
+        self.acts.retain(|a| a.want != want);
+        let Some(first) = self.acts.first() else { return false };
+        if self.owner.want == want {
+            self.owner.want = first.want;
+            self.owner.probe = probe_of(first.want);
+        }
+        true
     }
     /// Adds a deed behind those of the same moment.
     pub(crate) fn add(&mut self, act: Act) {
