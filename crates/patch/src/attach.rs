@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use trapline_plan::{RseqTraits, Role};
 use trapline_record::control::{State, at};
-use trapline_target::{Batch, BatchOptions, Process, RemoteOptions};
+use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
@@ -30,23 +30,39 @@ pub fn attach(process: &Process, request: &Request<'_>) -> Result<(Attached, Att
 }
 
 impl Attached {
-    /// Puts more patches into the same process, as a further segment.
+    /// Puts more patches into the same process, as a further segment. The process is not seized while its plan is made.
     ///
     /// # Errors
     /// As [`attach`]; what was there before stays.
     pub fn add(&mut self, process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
-        let options = BatchOptions { hold_children: true };
-        let mut report = Batch::run(process, options, |batch| {
-            let seize = start.elapsed();
-            self.add_in(batch, request).map(|report| (report, seize))
-        })?
-        .map(|(mut report, seize)| {
-            report.timings.seize = seize;
-            report
-        })?;
-        report.timings.total = start.elapsed();
-        Ok(report)
+        let idle = &mut || {
+            std::thread::yield_now();
+            Ok(())
+        };
+        let mut work = self.look(process, request, idle)?;
+        if self.must_ask(request) {
+            let clock = Instant::now();
+            Batch::run(process, OPTIONS, |batch| {
+                let result = self.ask(batch, request, &work.remote);
+                work.report.batch = batch.report();
+                result
+            })??;
+            work.report.timings.first_stop = clock.elapsed();
+        }
+        work.survey.traits.rseq = self.rseq.flatten();
+        let prepared = prepare(process, request, &mut work.survey, &mut work.report)?;
+        if !prepared.sites.is_empty() {
+            let clock = Instant::now();
+            Batch::run(process, OPTIONS, |batch| {
+                work.report.timings.seize = clock.elapsed();
+                let result = self.install(batch, prepared, &mut work);
+                work.report.batch = sum(&work.report.batch, &batch.report());
+                result
+            })??;
+        }
+        work.report.timings.total = start.elapsed();
+        Ok(work.report)
     }
     /// The same inside a seizure that exists already, and that holds forked children.
     ///
@@ -55,22 +71,41 @@ impl Attached {
     pub fn add_in(&mut self, batch: &mut Batch<'_>, request: &Request<'_>) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
         let process = batch.process();
+        let mut work = self.look(process, request, &mut || {
+            batch.serve(&|addr| self.resume(addr))?;
+            Ok(())
+        })?;
+        if self.must_ask(request) {
+            self.ask(batch, request, &work.remote)?;
+            work.report.timings.first_stop = start.elapsed();
+        }
+        work.survey.traits.rseq = self.rseq.flatten();
+        let prepared = prepare(process, request, &mut work.survey, &mut work.report)?;
+        if !prepared.sites.is_empty() {
+            self.install(batch, prepared, &mut work)?;
+        }
+        work.report.batch = batch.report();
+        work.report.timings.total = start.elapsed();
+        Ok(work.report)
+    }
+    /// I1, and what /proc tells.
+    fn look(
+        &self,
+        process: &Process,
+        request: &Request<'_>,
+        idle: &mut dyn FnMut() -> Result<(), PatchError>,
+    ) -> Result<Work, PatchError> {
+        let start = Instant::now();
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
-        let mut survey = Survey::new(process, request.go, &request.options)?;
+        let survey = Survey::new(process, request.go, &request.options, idle)?;
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
         let mut report =
             AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
         report.timings.look = start.elapsed();
-        let clock = Instant::now();
-        survey.traits.rseq = self.ask(batch, request, &remote)?;
-        report.timings.first_stop = clock.elapsed();
-        let prepared = prepare(process, request, &mut survey, &mut report)?;
-        if !prepared.sites.is_empty() {
-            self.install(batch, prepared, &survey, &remote, &mut report)?;
-        }
-        report.batch = batch.report();
-        report.timings.total = start.elapsed();
-        Ok(report)
+        Ok(Work { survey, remote, report })
+    }
+    fn must_ask(&self, request: &Request<'_>) -> bool {
+        self.rseq.is_none() || (is_timed(request) && !self.clock_allowed)
     }
     /// I3: what only a stopped thread tells, once in a session.
     fn ask(
@@ -78,32 +113,23 @@ impl Attached {
         batch: &mut Batch<'_>,
         request: &Request<'_>,
         remote: &RemoteOptions,
-    ) -> Result<Option<RseqTraits>, PatchError> {
-        let timed = request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency);
-        let clock = timed && !self.clock_allowed;
-        if self.rseq.is_none() || clock {
-            let pid = batch.process().pid();
-            let mut caller = batch.remote(remote)?;
-            let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
-            let allowed = !clock || caller.tsc_allowed()?;
-            caller.finish()?;
-            if !allowed {
-                return Err(PatchError::NoClock { pid });
-            }
-            self.rseq = Some(rseq);
-            self.clock_allowed |= clock;
+    ) -> Result<(), PatchError> {
+        let pid = batch.process().pid();
+        let timed = is_timed(request);
+        let mut caller = batch.remote(remote)?;
+        let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
+        let allowed = !timed || caller.tsc_allowed()?;
+        caller.finish()?;
+        if !allowed {
+            return Err(PatchError::NoClock { pid });
         }
-        Ok(self.rseq.flatten())
+        self.rseq = Some(rseq);
+        self.clock_allowed |= timed;
+        Ok(())
     }
     /// I5 to I10.
-    fn install(
-        &mut self,
-        batch: &mut Batch<'_>,
-        prepared: Prepared,
-        survey: &Survey,
-        remote: &RemoteOptions,
-        report: &mut AttachReport,
-    ) -> Result<(), PatchError> {
+    fn install(&mut self, batch: &mut Batch<'_>, prepared: Prepared, work: &mut Work) -> Result<(), PatchError> {
+        let Work { survey, remote, report } = work;
         let clock = Instant::now();
         let segment = map(self, batch, &prepared, survey, remote)?;
         report.timings.second_stop = clock.elapsed();
@@ -127,5 +153,32 @@ impl Attached {
         publish(self, batch, prepared, survey, remote, report)?;
         report.timings.publish = clock.elapsed();
         Ok(())
+    }
+}
+
+/// A batch under way.
+struct Work {
+    survey: Survey,
+    remote: RemoteOptions,
+    report: AttachReport,
+}
+
+const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
+
+fn is_timed(request: &Request<'_>) -> bool {
+    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency)
+}
+
+/// Two seizures as one.
+fn sum(a: &BatchReport, b: &BatchReport) -> BatchReport {
+    BatchReport {
+        guards: a.guards + b.guards,
+        dispositions_restored: a.dispositions_restored + b.dispositions_restored,
+        signals: a.signals + b.signals,
+        threads: a.threads.max(b.threads),
+        interrupted_syscalls: a.interrupted_syscalls + b.interrupted_syscalls,
+        restarted_timeouts: a.restarted_timeouts + b.restarted_timeouts,
+        longest_stop: a.longest_stop.max(b.longest_stop),
+        remote_stop: a.remote_stop + b.remote_stop,
     }
 }

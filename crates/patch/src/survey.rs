@@ -23,9 +23,13 @@ pub(crate) const SIGTRAP: i32 = 5;
 const SIGBUS: u32 = 7;
 const SIGSEGV: u32 = 11;
 
-/// How long a thread may have SIGTRAP blocked before it counts as blocked for good: libc blocks all signals for
-/// microseconds when it makes threads.
-const TRANSIENT: Duration = Duration::from_millis(5);
+/// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
+/// that for so long, or has run for `TRANSIENT_RUN` without unblocking them; one that waits for a CPU proves nothing.
+const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
+/// Nanoseconds.
+const TRANSIENT_RUN: u64 = 500_000;
+/// Nobody is waited for longer.
+const TRANSIENT_MOST: Duration = Duration::from_millis(300);
 
 /// What was seen.
 #[derive(Debug)]
@@ -40,11 +44,17 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    pub(crate) fn new(process: &Process, go: bool, options: &Options) -> Result<Self, PatchError> {
+    /// `idle` is called while threads are waited for; it must serve them if they are seized.
+    pub(crate) fn new(
+        process: &Process,
+        go: bool,
+        options: &Options,
+        idle: &mut dyn FnMut() -> Result<(), PatchError>,
+    ) -> Result<Self, PatchError> {
         let status = process.status()?;
         let features = process.features()?;
         let maps = process.maps()?;
-        let no_traps = no_traps(process, go)?;
+        let no_traps = no_traps(process, go, idle)?;
         let traits = ProcessTraits {
             rseq: None,
             cpus: features.cpus,
@@ -67,21 +77,36 @@ impl Survey {
 }
 
 /// Why guard traps cannot be served, if they cannot.
-fn no_traps(process: &Process, go: bool) -> Result<Option<NoTraps>, PatchError> {
+fn no_traps(
+    process: &Process,
+    go: bool,
+    idle: &mut dyn FnMut() -> Result<(), PatchError>,
+) -> Result<Option<NoTraps>, PatchError> {
     if go {
         return Ok(Some(NoTraps::Owned));
     }
-    let mut blocked = process.threads()?;
-    let deadline = Instant::now() + TRANSIENT;
+    let start = Instant::now();
+    let mut blocked: Vec<(u32, Option<u64>)> = process.threads()?.into_iter().map(|tid| (tid, None)).collect();
     loop {
-        // A thread that is gone blocks nothing.
-        let set = bit(SIGTRAP as u32) | bit(SIGILL as u32);
-        blocked.retain(|&tid| process.thread_status(tid).is_ok_and(|s| s.blocked & set != 0));
-        match blocked.first() {
-            None => return Ok(None),
-            Some(&tid) if Instant::now() >= deadline => return Ok(Some(NoTraps::Blocked { tid })),
-            Some(_) => std::thread::yield_now(),
+        let mut for_good = None;
+        blocked.retain_mut(|(tid, since)| {
+            // A thread that is gone blocks nothing.
+            let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else { return false };
+            let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
+            let first = *since.get_or_insert(ran);
+            let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
+            if blocks && (asleep || ran > first + TRANSIENT_RUN || start.elapsed() > TRANSIENT_MOST) {
+                for_good = Some(*tid);
+            }
+            blocks
+        });
+        if let Some(tid) = for_good {
+            return Ok(Some(NoTraps::Blocked { tid }));
         }
+        if blocked.is_empty() {
+            return Ok(None);
+        }
+        idle()?;
     }
 }
 

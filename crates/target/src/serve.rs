@@ -31,14 +31,15 @@ fn unless_killed(result: io::Result<()>) -> io::Result<()> {
 }
 
 impl Batch<'_> {
-    /// Serves all stops that wait, without blocking. `guard` maps the address of a trapping byte to where its thread
-    /// goes on.
+    /// Serves stops that wait, without blocking, and no more than a few for each thread: who stops faster than we serve
+    /// must not keep us from going on. `guard` maps the address of a trapping byte to where its thread goes on.
     ///
     /// # Errors
     /// [`TargetError::Gone`] when the process has ended or executed another program.
     pub fn serve(&mut self, guard: Guard<'_>) -> Result<Served, TargetError> {
         let mut served = Served::default();
-        while let Some(stop) = self.next_stop()? {
+        for _ in 0..2 * self.tracees.len() + 16 {
+            let Some(stop) = self.next_stop()? else { break };
             self.answer(stop, guard, &mut served)
                 .map_err(|e| TargetError::system(stop.tid(), "answer a stopped thread", e))?;
         }

@@ -24,13 +24,11 @@ F(0) F(1) F(2) F(3) F(4) F(5) F(6)
 __attribute__((naked, noinline, aligned(64))) long f7(long a) {
     __asm__("push %rbp; mov %rsp,%rbp; sub $16,%rsp; lea 14(%rdi),%rax; leave; ret");
 }
-// A window that crosses a cache line.
-__attribute__((naked, noinline, aligned(64))) long pad(void) {
-    __asm__(".skip 61, 0x90; ret");
-}
-__attribute__((naked, noinline)) long crossing(long a) {
-    __asm__("push %rbp; mov %rsp,%rbp; sub $16,%rsp; lea 3(%rdi),%rax; leave; ret");
-}
+// A window that crosses a cache line: it begins two bytes before one.
+__asm__(".text\n.p2align 6\n.skip 62, 0xcc\n.globl crossing\n.type crossing, @function\ncrossing:\n"
+        "push %rbp; mov %rsp,%rbp; sub $16,%rsp; lea 3(%rdi),%rax; leave; ret\n"
+        ".size crossing, .-crossing\n");
+long crossing(long a);
 static long (*const table[])(long) = {f0, f1, f2, f3, f4, f5, f6, f7, crossing};
 enum { COUNT = sizeof table / sizeof *table };
 
