@@ -119,17 +119,19 @@ fn unregistered_threads_count_too() {
     let mut arena = Arena::new();
     for (n, flags_dead) in [(0, true), (1, false)] {
         let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
+        let together = &std::sync::Barrier::new(3);
         std::thread::scope(|scope| {
             for registered in [true, false, false] {
                 scope.spawn(move || {
                     if !registered {
                         unregister();
                     }
+                    together.wait();
                     (0..CALLS).for_each(|n| assert_eq!(call(code, n), n));
                 });
             }
         });
-        assert_eq!(arena.counted(n), 3 * CALLS);
+        assert_eq!(arena.counted(n), 3 * CALLS, "flags dead: {flags_dead}");
     }
 }
 

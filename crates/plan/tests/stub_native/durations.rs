@@ -8,7 +8,7 @@ use trapline_plan::x86_64::stub::{
 use trapline_record::hist;
 use trapline_record::latency::{STAMP_TAGS_LEN, at};
 
-use crate::arena::{Arena, FUNCTIONS, LINES, call, get, machines, set};
+use crate::arena::{Arena, FUNCTIONS, call, get, machines, set};
 use crate::counts::{everywhere, storm};
 
 /// A function timed from entry to `ret`, with `body` in between.
@@ -57,20 +57,27 @@ fn durations_lie_within_those_measured_around() {
         let mut arena = Arena::new();
         let latency = arena.latency();
         let code = timed(&mut arena, &machine, &latency, 3, &SPIN);
-        let (mut sum, mut longest, mut shortest) = (0, 0, u64::MAX);
+        let mut around = Vec::with_capacity(20_000);
         for n in 0..20_000_u64 {
             let start = now();
             call(code, 1 + n % 997);
-            let took = now() - start;
-            sum += took;
-            longest = longest.max(took);
-            shortest = shortest.min(took);
+            around.push(now() - start);
         }
+        around.sort_unstable();
+        let (sum, shortest, longest): (u64, _, _) = (around.iter().sum(), around[0], around[19_999]);
         assert_eq!(arena.timed(3, at::RETURNS), 20_000, "{machine:?}");
         assert_eq!(buckets(&arena, 3), 20_000);
         assert_eq!(arena.timed(3, at::UNPAIRED) + arena.timed(3, at::UNRETURNED), 0);
         let total = arena.timed(3, at::TOTAL);
-        assert!(total < sum && total > sum / 3, "{total} of {sum}");
+        // A preempted thread may spend long outside of the function, so only the middle can be held close.
+        let mut below = 0;
+        let middle = (0..hist::BUCKETS).find(|&bucket| {
+            below += arena.bucket(3, bucket);
+            below >= 10_000
+        });
+        let (low, high) = hist::bounds(middle.expect("half of all calls"));
+        assert!(low <= around[10_000] && high > around[10_000] / 2, "{low} to {high}, {}", around[10_000]);
+        assert!(total < sum, "{total} of {sum}");
         let (max, min) = (arena.max(3, at::MAX), !arena.max(3, at::MIN_NOT));
         assert!(
             max <= longest && max >= min && min <= shortest && min > 0,
@@ -115,7 +122,7 @@ fn every_octave_has_its_buckets() {
                 call(code, 0);
             };
             // Durations up to the machine's uptime: a stamp cannot lie before tick 0.
-            let octaves = (0..52).map(|shift| 1_u64 << shift | (1 << shift) / 3);
+            let octaves = (0..52).map(|shift| (1_u64 << shift) * 4 / 3);
             for ago in octaves.take_while(|ago| *ago < now()) {
                 let counts = |arena: &Arena| -> Vec<u64> {
                     (0..hist::BUCKETS).map(|bucket| arena.bucket(5, bucket)).collect()
@@ -264,6 +271,5 @@ fn nothing_is_lost_between_threads() {
         assert_eq!(arena.timed(4, at::RETURNS), 8 * CALLS + handled, "{machine:?}");
         assert_eq!(buckets(&arena, 4), 8 * CALLS + handled);
         assert_eq!(arena.timed(4, at::UNPAIRED) + arena.timed(4, at::UNRETURNED), 0);
-        assert!(LINES > 1);
     }
 }

@@ -102,6 +102,10 @@ pub struct Timed<'a> {
 
 /// What is left to append behind the displaced code.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack: a box would cost more than the copy"
+)]
 pub(super) enum Tail {
     Enter {
         loop_entry: bool,
@@ -205,8 +209,8 @@ impl Timed<'_> {
     const fn special(&self) -> bool {
         self.latency.outermost || self.latency.go.is_some()
     }
-    /// From the stub's stack pointer to S.
-    const fn to_entry(&self) -> i32 {
+    /// Bytes from the stub's stack pointer to S.
+    const fn skipped(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
 
@@ -266,7 +270,7 @@ impl Timed<'_> {
     /// Out: rdx = tag, rax = where to look first; r8 = S if `special`.
     /// Jumps to the returned place if there is no goroutine.
     fn key(&self, asm: &mut Asm<'_>) -> Option<Fix> {
-        asm.lea(RDX, Mem::At(RSP, self.to_entry()));
+        asm.lea(RDX, Mem::At(RSP, self.skipped()));
         if !self.special() {
             asm.shift(Shift::Right, RDX, 12, true);
             asm.imul_imm(RAX, RDX, PHI, false);
@@ -313,7 +317,7 @@ impl Timed<'_> {
         if self.special() {
             asm.mov32(RDX, R8);
         } else {
-            asm.lea(RDX, Mem::At(RSP, self.to_entry()));
+            asm.lea(RDX, Mem::At(RSP, self.skipped()));
         }
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
         asm.alu(Alu::Add, RSI, RAX);

@@ -63,6 +63,10 @@ pub struct Pending {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack: a box would cost more than the copy"
+)]
 enum Kind {
     Count(count::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),

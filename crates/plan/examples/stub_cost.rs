@@ -1,0 +1,182 @@
+//! What generated code costs: a function called in a loop, bare and with each stub, in interleaved rounds.
+//!
+//! `cargo run --release -p trapline-plan --example stub_cost [ROUNDS]`. Every row is the median over eight placements
+//! of the same code (branch predictors and decoded caches make one placement a lottery of ±1 ns), each the median of
+//! its rounds; then the lowest and highest placement. `private` is the control: one plain increment of a word that
+//! nobody else uses, reached by the same jump.
+
+use std::arch::asm;
+use std::time::Instant;
+
+use trapline_plan::x86_64::stub::{
+    ExitKind, Latency, Machine, Pending, Rseq, Site, Timed, count, latency_enter, latency_exit,
+};
+use trapline_record::latency::STAMPS_LEN;
+
+unsafe extern "C" {
+    safe static __rseq_offset: isize;
+}
+
+const LINES: u32 = 65;
+const PLACES: u64 = 8;
+const CALLS: u64 = 200_000;
+/// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`, and how much of it a jump displaces.
+const BODY: [u8; 8] = [0x55, 0x48, 0x89, 0xE5, 0x90, 0x90, 0x5D, 0xC3];
+const WINDOW: usize = 5;
+const SPACE: u64 = 64 << 20;
+
+struct Row {
+    name: &'static str,
+    places: Vec<(u64, Vec<f64>)>,
+}
+
+struct Memory {
+    base: u64,
+    used: u64,
+    rows: Vec<Row>,
+}
+
+impl Memory {
+    fn next(&self) -> u64 {
+        self.base + self.used
+    }
+    fn data(&self) -> u64 {
+        self.base + SPACE / 2
+    }
+    fn put(&mut self, code: &[u8]) -> u64 {
+        let at = self.next();
+        self.write(at, code);
+        self.used += code.len() as u64 + 16;
+        at
+    }
+    fn write(&self, at: u64, code: &[u8]) {
+        // SAFETY: `at` was handed out by `put`, inside the mapping, and nothing runs there now.
+        unsafe { core::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
+    }
+    fn jump(&self, from: u64, to: u64) {
+        let rel = to.wrapping_sub(from + 5) as i32;
+        self.write(from, &[&[0xE9][..], &rel.to_le_bytes()].concat());
+    }
+    /// Adds a row: `entry` and `exit` append what comes before the displaced code and before the `ret`.
+    fn row(&mut self, name: &'static str, entry: Stub<'_>, exit: Stub<'_>) {
+        let places = (0..PLACES).map(|n| (self.place(n, entry, exit), Vec::new())).collect();
+        self.rows.push(Row { name, places });
+    }
+    fn place(&mut self, n: u64, entry: Stub<'_>, exit: Stub<'_>) -> u64 {
+        self.used = self.used.next_multiple_of(64) + n * 21 % 64;
+        let function = self.put(&BODY);
+        for (offset, displaced, resume, stub) in [
+            (0, &BODY[..WINDOW], Some(function + WINDOW as u64), entry),
+            (BODY.len() as u64 - 1, &BODY[BODY.len() - 1..], None, exit),
+        ] {
+            let Some(stub) = stub else { continue };
+            let (at, mut out) = (self.next(), Vec::new());
+            let pending = stub(&mut out, at, self.data() + n * 64 * u64::from(LINES));
+            out.extend(displaced);
+            match (pending, resume) {
+                (Some(pending), _) => pending.finish(&mut out, resume),
+                (None, Some(resume)) => {
+                    let rel = resume.wrapping_sub(at + out.len() as u64 + 5) as i32;
+                    out.push(0xE9);
+                    out.extend(rel.to_le_bytes());
+                }
+                (None, None) => {}
+            }
+            self.put(&out);
+            self.jump(function + offset, at);
+        }
+        function
+    }
+}
+
+type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<Pending>>;
+
+fn time(function: u64) -> f64 {
+    let start = Instant::now();
+    // SAFETY: `function` keeps the C convention, as do the stubs in front of it.
+    unsafe {
+        asm!("2: call r13", "sub r12, 1", "jnz 2b", in("r13") function, inout("r12") CALLS => _, clobber_abi("C"));
+    }
+    start.elapsed().as_nanos() as f64 / CALLS as f64
+}
+
+fn map(len: u64, protection: i32) -> u64 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), len as usize, protection, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    at as u64
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let rounds: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(25);
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    let mut memory = Memory { base: map(SPACE, rw | libc::PROT_EXEC), used: 0, rows: Vec::new() };
+    let stamps = map(STAMPS_LEN, rw);
+    let rseq = Rseq { offset: __rseq_offset as i32, signature: 0x5305_3053 };
+    let with = Machine { rseq: Some(rseq), rdpid: false, lines: LINES };
+    let without = Machine { rseq: None, ..with };
+    let area = memory.data() + (1 << 20);
+
+    memory.row("none", None, None);
+    memory.row("jump alone", Some(&|_, _, _| None), None);
+    let private = |out: &mut Vec<u8>, at: u64, word: u64| {
+        out.extend([0x48, 0x83, 0x05]);
+        out.extend((word.wrapping_sub(at + 8) as i32).to_le_bytes());
+        out.push(1);
+        None
+    };
+    memory.row("jump, private counter", Some(&private), None);
+    let dead = Site { flags_dead: true, ..Site::default() };
+    let spare = Site { dead: 1 << 11, ..dead };
+    for (name, machine, site) in [
+        ("count, flags dead, r11 dead", with, spare),
+        ("count, flags dead", with, dead),
+        ("count, flags live", with, Site::default()),
+        ("count without rseq, flags dead", without, dead),
+        ("count without rseq, flags live", without, Site::default()),
+    ] {
+        let stub = move |out: &mut Vec<u8>, at, word| Some(count(out, at, &machine, word, &site));
+        memory.row(name, Some(&stub), None);
+    }
+    for (name, machine, site) in [
+        ("latency, flags dead", with, dead),
+        ("latency, flags live", with, Site::default()),
+        ("latency without rseq", without, Site::default()),
+    ] {
+        let latency = Latency {
+            area,
+            functions: 1,
+            stamps,
+            missed: area - 8,
+            min_ticks: 0,
+            buckets: Default::default(),
+            outermost: false,
+            go: None,
+        };
+        let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
+        let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
+        let exit = move |out: &mut Vec<u8>, at, _| Some(latency_exit(out, at, &timed, ExitKind::Return));
+        memory.row(name, Some(&enter), Some(&exit));
+    }
+
+    for _ in 0..rounds {
+        for place in memory.rows.iter_mut().flat_map(|row| &mut row.places) {
+            place.1.push(time(place.0));
+        }
+    }
+    let mut bare = None;
+    println!("{:32} {:>7} {:>7} {:>7} {:>7}", "", "ns", "added", "low", "high");
+    for row in &mut memory.rows {
+        let mut medians: Vec<f64> = row.places.iter_mut().map(|place| median(&mut place.1)).collect();
+        let ns = median(&mut medians);
+        let added = ns - *bare.get_or_insert(ns);
+        let (low, high) = (medians[0], medians[medians.len() - 1]);
+        println!("{:32} {ns:7.2} {added:+7.2} {low:7.2} {high:7.2}", row.name);
+    }
+}
