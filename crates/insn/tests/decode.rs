@@ -54,6 +54,24 @@ fn flows() {
 }
 
 #[test]
+fn a_direct_branch_knows_the_size_of_its_displacement() {
+    let cases: &[(&[u8], u8)] = &[
+        (&[0xEB, 0], 1),
+        (&[0x74, 0], 1),
+        (&[0xE3, 0], 1),
+        (&[0xE2, 0], 1),
+        (&[0xE9, 0, 0, 0, 0], 4),
+        (&[0xE8, 0, 0, 0, 0], 4),
+        (&[0x0F, 0x84, 0, 0, 0, 0], 4),
+        (&[0xFF, 0xE0], 0),
+        (&[0xC3], 0),
+    ];
+    for (bytes, size) in cases {
+        assert_eq!(one(bytes).rel_size, *size, "{bytes:02x?}");
+    }
+}
+
+#[test]
 fn rex2_is_invalid_and_skips_one_byte() {
     let insns: Vec<Insn> = sweep(&[0xD5, 0x10, 0x90, 0xC3], AT).collect();
     assert_eq!(insns[0].flow, Flow::Invalid);
