@@ -88,8 +88,8 @@ fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
         let ids = theirs.gids;
         return (format!("it runs as gid {} (effective {}, saved {}), we are gid {gid}", ids[0], ids[1], ids[2]), AS_USER);
     }
-    // The kernel gives /proc/PID to root when the process is not dumpable.
-    if uid != 0 && fs::metadata(format!("/proc/{pid}")).is_ok_and(|m| m.uid() == 0) {
+    // The kernel gives the files in /proc/PID (not the directory) to root when the process is not dumpable.
+    if uid != 0 && fs::metadata(format!("/proc/{pid}/stat")).is_ok_and(|m| m.uid() == 0) {
         return (
             "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)".into(),
             AS_ROOT,

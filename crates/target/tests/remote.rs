@@ -62,21 +62,28 @@ int main() {{ puts("ready"); fflush(stdout); struct timespec a, b; long r; char 
     ))
 }
 
-/// Runs a session half-way through a call; gives the report, and what the call gave.
+/// Runs a session half-way through a call; gives the report, and what the call gave. On a machine that is too busy to
+/// be half-way in time it is done again.
 fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i64, i64, i64) {
+    (0..10).find_map(|_| try_interrupted(setup, call, nr, wake)).expect("the machine is too busy for this test")
+}
+
+fn try_interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> Option<(RemoteReport, i64, i64, i64)> {
     let mut victim = sleeper(setup, call);
     victim.until_in_call(victim.pid(), nr);
     let start = Instant::now();
     std::thread::sleep(Duration::from_millis(300));
     let report = session(victim.pid());
-    assert!(start.elapsed() < Duration::from_millis(650), "{call}: the machine is too slow for this test");
+    if start.elapsed() > Duration::from_millis(500) {
+        return None;
+    }
     if wake {
         use std::io::Write;
         victim.stdin.as_mut().unwrap().write_all(b"x").unwrap();
     }
     let line = victim.line();
     let mut numbers = line.split(' ').map(|n| n.parse::<i64>().unwrap());
-    (report, numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap())
+    Some((report, numbers.next()?, numbers.next()?, numbers.next()?))
 }
 
 const TIMED: [(&str, &str, &str, i64, i64, i64); 6] = [
@@ -101,7 +108,7 @@ fn timeouts_neither_end_early_nor_late() {
     for (name, setup, call, nr, result, errno) in TIMED {
         let (report, r, e, ms) = interrupted(setup, call, nr, false);
         assert_eq!((r, e), (result, errno), "{name}");
-        assert!((699..850).contains(&ms), "{name} took {ms} ms");
+        assert!((699..990).contains(&ms), "{name} took {ms} ms");
         assert!(!report.interrupted && !report.restarted_timeout, "{name}: {report:?}");
     }
 }
@@ -134,7 +141,7 @@ fn a_finite_epoll_wait_is_left_alone_when_another_thread_is_fit() {
         false,
     );
     assert_eq!((r, e), (0, 0));
-    assert!((699..850).contains(&ms), "{ms} ms");
+    assert!((699..990).contains(&ms), "{ms} ms");
     assert!(!report.restarted_timeout);
 }
 
@@ -144,7 +151,7 @@ fn when_all_wait_with_timeouts_one_is_restarted_and_reported() {
     let (report, r, e, ms) = interrupted("", epoll, libc::SYS_epoll_wait, false);
     assert_eq!((r, e), (0, 0), "no EINTR");
     assert!(report.restarted_timeout && !report.interrupted);
-    assert!((900..1250).contains(&ms), "{ms} ms: 300 and then 700");
+    assert!((990..1700).contains(&ms), "{ms} ms: 300 and then 700");
 }
 
 #[test]
