@@ -19,7 +19,7 @@ unsafe extern "C" {
 
 const LINES: u32 = 65;
 const PLACES: u64 = 8;
-const CALLS: u64 = 200_000;
+const CALLS: u64 = 50_000;
 /// `push rbp; mov rbp, rsp; nop; nop; pop rbp; ret`, and how much of it a jump displaces.
 const BODY: [u8; 8] = [0x55, 0x48, 0x89, 0xE5, 0x90, 0x90, 0x5D, 0xC3];
 const WINDOW: usize = 5;
@@ -95,7 +95,7 @@ fn time(function: u64) -> f64 {
     let start = Instant::now();
     // SAFETY: `function` keeps the C convention, as do the stubs in front of it.
     unsafe {
-        asm!("2: call r13", "sub r12, 1", "jnz 2b", in("r13") function, inout("r12") CALLS => _, clobber_abi("C"));
+        asm!(".p2align 6", "2: call r13", "sub r12, 1", "jnz 2b", in("r13") function, inout("r12") CALLS => _, clobber_abi("C"));
     }
     start.elapsed().as_nanos() as f64 / CALLS as f64
 }
