@@ -56,6 +56,9 @@ fn cpp(raw: &str, options: &DemangleOptions) -> Option<String> {
     let (symbol, tail) = BorrowedSymbol::with_tail(raw.as_bytes()).ok()?;
     let mut text = Bounded::default();
     symbol.structured_demangle(&mut text, options).ok()?;
+    if let Some(thunk) = thunk(&text.0) {
+        text.0 = thunk;
+    }
     if tail.is_empty() {
         return Some(text.0);
     }
@@ -63,4 +66,11 @@ fn cpp(raw: &str, options: &DemangleOptions) -> Option<String> {
     let tail = std::str::from_utf8(tail).ok().filter(|tail| tail.starts_with('.'))?;
     write!(text, " [clone {tail}]").ok()?;
     Some(text.0)
+}
+
+/// `virtual thunk to X`, as people know it, for `{virtual override thunk({virtual offset(0, -24)}, X)}`.
+fn thunk(text: &str) -> Option<String> {
+    let (offset, target) = text.strip_prefix("{virtual override thunk({")?.split_once("}, ")?;
+    let kind = if offset.starts_with("virtual") { "virtual" } else { "non-virtual" };
+    Some(format!("{kind} thunk to {}", target.strip_suffix(")}")?))
 }
