@@ -4,15 +4,16 @@
 //! written leaves nothing mapped and no action changed.
 //! Does not: choose tactics, read counters.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use trapline_plan::{RseqTraits, Role};
+use trapline_plan::{PlanError, Role, RseqTraits};
 use trapline_record::control::{State, at};
 use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
+use crate::free::free;
 use crate::map::{map, unmap};
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
@@ -37,7 +38,8 @@ impl Attached {
     pub fn add(&mut self, process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
         let idle = &mut || {
-            std::thread::yield_now();
+            // Between two looks at who blocks signals.
+            std::thread::sleep(Duration::from_micros(200));
             Ok(())
         };
         let mut work = self.look(process, request, idle)?;
@@ -51,7 +53,13 @@ impl Attached {
             work.report.timings.first_stop = clock.elapsed();
         }
         work.survey.traits.rseq = self.rseq.flatten();
-        let prepared = prepare(process, request, &mut work.survey, &mut work.report)?;
+        let mut first = prepare(process, request, &mut work.survey, &mut work.report);
+        if is_full(&first) && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))?? {
+            work = self.look(process, request, idle)?;
+            work.survey.traits.rseq = self.rseq.flatten();
+            first = prepare(process, request, &mut work.survey, &mut work.report);
+        }
+        let prepared = first?;
         if !prepared.sites.is_empty() {
             let clock = Instant::now();
             Batch::run(process, OPTIONS, |batch| {
@@ -127,6 +135,12 @@ impl Attached {
         self.clock_allowed |= timed;
         Ok(())
     }
+    /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
+    fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
+        let mut found = find_segments(batch.process())?;
+        found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !self.memfds().contains(&f.memfd));
+        Ok(!found.is_empty() && free(batch, &found, &|addr| self.resume(addr), remote)?.unmapped > 0)
+    }
     /// I5 to I10.
     fn install(&mut self, batch: &mut Batch<'_>, prepared: Prepared, work: &mut Work) -> Result<(), PatchError> {
         let Work { survey, remote, report } = work;
@@ -164,6 +178,10 @@ struct Work {
 }
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
+
+fn is_full(prepared: &Result<Prepared, PatchError>) -> bool {
+    matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
+}
 
 fn is_timed(request: &Request<'_>) -> bool {
     request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency)

@@ -12,7 +12,8 @@ use trapline_target::{Batch, BatchOptions, FileId, Process, RemoteCaller, Remote
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
-use crate::find::{Found, check_free, find_segments};
+use crate::find::{Found, check_free, find_segments, segment_status, start_time};
+use crate::free::free;
 use crate::map::SERVED;
 use crate::quiesce::quiesce;
 use crate::request::{DetachReport, Left, Options, Restored, Untouched};
@@ -28,6 +29,14 @@ struct Removal<'a> {
     words: Words<'a>,
     found: Found,
     entries: Vec<Entry>,
+}
+
+impl Removal<'_> {
+    /// A child shares the words with its parent, whose state they tell, until the parent is gone.
+    fn is_owned_by(&self, process: &Process) -> bool {
+        let owner = self.found.owner();
+        owner == process.pid() || start_time(owner).is_none()
+    }
 }
 
 impl Attached {
@@ -60,7 +69,13 @@ impl Attached {
 pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, PatchError> {
     let found = find_segments(process)?;
     check_free(process.pid(), &found, &[], true)?;
-    let files: Vec<FileId> = found.iter().filter(|f| f.state() != Some(State::Removed)).map(|f| f.memfd).collect();
+    // A child's text may hold patches that its parent is rid of: the words are shared, the text is not.
+    let mut files = Vec::new();
+    for segment in &found {
+        if segment.state() != Some(State::Removed) || segment_status(process, segment)?.in_place > 0 {
+            files.push(segment.memfd);
+        }
+    }
     let mut report = DetachReport::default();
     if files.is_empty() {
         return Ok(report);
@@ -111,8 +126,7 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     let mut guards = Vec::new();
     for removal in &removals {
         guards.extend(removal.found.block.guards(process, removal.found.control)?);
-        // A child shares the words with its parent, which may still be Armed: each process' own text tells the truth.
-        if removal.found.owner() == process.pid() {
+        if removal.is_owned_by(process) {
             removal.words.set(at::STATE, State::Removing as u64)?;
         }
     }
@@ -141,10 +155,16 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
     actions(batch, &removals, &remote, &mut restored)?;
-    for removal in removals.iter().filter(|r| r.found.owner() == process.pid()) {
+    for removal in removals.iter().filter(|r| r.is_owned_by(process)) {
         removal.words.set(at::STATE, State::Removed as u64)?;
     }
-    restored.stays_mapped += removals.iter().map(|r| r.found.mapped()).sum::<u64>();
+    if options.free || options.strict {
+        let found: Vec<Found> = removals.into_iter().map(|r| r.found).collect();
+        let freed = free(batch, &found, &guard, &remote)?;
+        (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
+    } else {
+        restored.stays_mapped = removals.iter().map(|r| r.found.mapped()).sum();
+    }
     restored.batch = batch.report();
     Ok(restored)
 }
@@ -169,7 +189,7 @@ fn lower(process: &Process, removals: &[Removal<'_>]) -> u32 {
         for (index, entry) in removal.entries.iter().enumerate().filter(|(_, e)| e.kind == Kind::Semaphore) {
             if semaphore::lower(process, entry).unwrap_or(false) {
                 lowered += 1;
-                if removal.found.owner() == process.pid() {
+                if removal.is_owned_by(process) {
                     // So that a second try does not lower it again; a failure means that the process is gone.
                     drop(semaphore::unmark(&removal.words, journal, index, entry));
                 }

@@ -153,7 +153,7 @@ pub fn status(process: &Process) -> Result<Vec<SegmentStatus>, PatchError> {
     find_segments(process)?.iter().map(|found| segment_status(process, found)).collect()
 }
 
-fn segment_status(process: &Process, found: &Found) -> Result<SegmentStatus, PatchError> {
+pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<SegmentStatus, PatchError> {
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;

@@ -16,6 +16,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod find;
+mod free;
 mod map;
 mod prepare;
 pub mod protocol;

@@ -19,18 +19,21 @@ const PATIENCE: Duration = Duration::from_millis(12);
 /// Returns when no thread can take a guard's trap any more.
 pub(crate) fn quiesce(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {
     let process = batch.process();
-    // (thread, run time when the last site was restored); who blocks now has proven it, who is gone too.
-    let blocked = |tid| !matches!(process.in_call(tid), Ok(InCall::Running));
+    // Who lies in a stop has not been answered yet, and its trap may be the very one that we wait for.
+    let unanswered = |tid| process.thread_status(tid).is_ok_and(|status| status.state == 't');
+    // Who blocks has proven it, who is gone too.
+    let proven = |tid| !matches!(process.in_call(tid), Ok(InCall::Running)) && !unanswered(tid);
+    // (thread, run time when the last site was restored)
     let mut open: Vec<(u32, u64)> = process
         .threads()?
         .into_iter()
-        .filter(|&tid| !blocked(tid))
+        .filter(|&tid| !proven(tid))
         .filter_map(|tid| Some((tid, process.run_time(tid).ok()?)))
         .collect();
     let done = batch.serve_until(guard, PATIENCE, &mut |_| {
         open.retain(|&(tid, since)| {
-            let ran = process.run_time(tid).is_ok_and(|now| now < since + ENOUGH_NS);
-            ran && !blocked(tid)
+            let short = process.run_time(tid).is_ok_and(|now| now < since + ENOUGH_NS);
+            !proven(tid) && (short || unanswered(tid))
         });
         open.is_empty()
     })?;

@@ -33,6 +33,8 @@ pub struct Module<'a> {
 pub struct Options {
     /// Stop all threads while code changes.
     pub strict: bool,
+    /// At detach, stop all threads once more to prove that nobody is in our code, and unmap it.
+    pub free: bool,
     /// Sites that no jump reaches may become kernel uprobes.
     pub kernel_allowed: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
@@ -41,7 +43,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { strict: false, kernel_allowed: false, patience: Duration::from_millis(20) }
+        Self { strict: false, free: false, kernel_allowed: false, patience: Duration::from_millis(20) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Process, StoppedAll, TargetError};
+use trapline_target::{Mapping, Process, StoppedAll, TargetError};
 
 use crate::error::PatchError;
 
@@ -49,7 +49,7 @@ pub(crate) fn saved_contexts(process: &Process, guards: &[(u64, u64)]) -> Result
     let (Some(first), Some(last)) = (guards.first(), guards.last()) else { return Ok(Vec::new()) };
     let bounds = first.0..=last.0;
     let mut caught = Vec::new();
-    let all = words_in(process, &mut |word| {
+    let all = words_in(process, &mut |_, _, word| {
         if bounds.contains(&word) && guards.binary_search_by_key(&word, |g| g.0).is_ok() {
             caught.push(word);
         }
@@ -62,8 +62,12 @@ pub(crate) fn saved_contexts(process: &Process, guards: &[(u64, u64)]) -> Result
     Ok(caught)
 }
 
-/// Calls `see` with every aligned word of private writable memory; false if there is too much of it.
-pub(crate) fn words_in(process: &Process, see: &mut dyn FnMut(u64)) -> Result<bool, TargetError> {
+/// Calls `see` with every aligned word of private writable memory: its mapping, its address, itself. False if there is
+/// too much of it.
+pub(crate) fn words_in(
+    process: &Process,
+    see: &mut dyn FnMut(&Mapping, u64, u64),
+) -> Result<bool, TargetError> {
     let pagemap = File::open(format!("/proc/{}/pagemap", process.pid())).ok();
     let mut read = 0;
     let mut bytes = Vec::new();
@@ -79,8 +83,8 @@ pub(crate) fn words_in(process: &Process, see: &mut dyn FnMut(u64)) -> Result<bo
                 bytes.resize((to - from) as usize, 0);
                 // A page that went away meanwhile (its mapping cannot: everybody is stopped) holds nothing.
                 if process.read(RemoteAddr(from), &mut bytes).is_ok() {
-                    for word in bytes.chunks_exact(8) {
-                        see(word.try_into().map_or(0, u64::from_le_bytes));
+                    for (word, at) in bytes.chunks_exact(8).zip((from..).step_by(8)) {
+                        see(map, at, word.try_into().map_or(0, u64::from_le_bytes));
                     }
                 }
             }

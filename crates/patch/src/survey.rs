@@ -24,12 +24,12 @@ const SIGBUS: u32 = 7;
 const SIGSEGV: u32 = 11;
 
 /// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
-/// that for so long, or has run for `TRANSIENT_RUN` without unblocking them; one that waits for a CPU proves nothing.
+/// that for so long, or if it ran between so many looks and had them blocked at each; one that waits for a CPU proves
+/// nothing.
 const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
-/// Nanoseconds.
-const TRANSIENT_RUN: u64 = 500_000;
+const TRANSIENT_LOOKS: u32 = 24;
 /// Nobody is waited for longer.
-const TRANSIENT_MOST: Duration = Duration::from_millis(300);
+const TRANSIENT_MOST: Duration = Duration::from_millis(500);
 
 /// What was seen.
 #[derive(Debug)]
@@ -86,16 +86,17 @@ fn no_traps(
         return Ok(Some(NoTraps::Owned));
     }
     let start = Instant::now();
-    let mut blocked: Vec<(u32, Option<u64>)> = process.threads()?.into_iter().map(|tid| (tid, None)).collect();
+    // (thread, run time at the last look, looks at which it had run and blocked the signal)
+    let mut blocked: Vec<(u32, u64, u32)> = process.threads()?.into_iter().map(|tid| (tid, 0, 0)).collect();
     loop {
         let mut for_good = None;
-        blocked.retain_mut(|(tid, since)| {
+        blocked.retain_mut(|(tid, last, looks)| {
             // A thread that is gone blocks nothing.
             let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else { return false };
             let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
-            let first = *since.get_or_insert(ran);
+            *looks += u32::from(std::mem::replace(last, ran) != ran);
             let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
-            if blocks && (asleep || ran > first + TRANSIENT_RUN || start.elapsed() > TRANSIENT_MOST) {
+            if blocks && (asleep || *looks > TRANSIENT_LOOKS || start.elapsed() > TRANSIENT_MOST) {
                 for_good = Some(*tid);
             }
             blocks

@@ -101,6 +101,11 @@ impl Victim {
         let wrong = rest.split(' ').next().and_then(|w| w.parse().ok()).expect("a number");
         (counts.split_whitespace().map(|n| n.parse().expect("a number")).collect(), wrong)
     }
+    /// How it ended, from /proc; waiting would need it mutable.
+    pub fn fate(&self) -> String {
+        std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid()))
+            .map_or_else(|_| "; no such process".into(), |stat| format!("; wait status {:?}", stat.split(' ').nth(51)))
+    }
     /// Tells it to end; it must do so in good health.
     pub fn quit(mut self) {
         self.tell("quit");
