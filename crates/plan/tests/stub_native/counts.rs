@@ -57,6 +57,16 @@ pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
     HANDLED.load(Ordering::SeqCst)
 }
 
+/// Runs a thread (0: the calling one) on one CPU from now on, if there is such a CPU.
+fn pin(thread: i32, cpu: usize) {
+    // SAFETY: a zeroed set is a valid empty one; the call changes where a thread of ours runs.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
+    }
+}
+
 /// Moves threads from CPU to CPU until told to stop.
 pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -64,12 +74,7 @@ pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for &thread in threads {
             next += 1;
-            // SAFETY: a zeroed set is a valid empty one; the call changes where a thread of ours runs.
-            unsafe {
-                let mut set: libc::cpu_set_t = core::mem::zeroed();
-                libc::CPU_SET(next % cpus, &mut set);
-                libc::sched_setaffinity(thread, size_of_val(&set), &raw const set);
-            }
+            pin(thread, next % cpus);
         }
         next += 1;
     }
@@ -121,8 +126,9 @@ fn unregistered_threads_count_too() {
         let code = counted(&mut arena, &machine, n, &Site { flags_dead, ..Site::default() });
         let together = &std::sync::Barrier::new(3);
         std::thread::scope(|scope| {
-            for registered in [true, false, false] {
+            for (cpu, registered) in [(0, true), (0, false), (1, false)] {
                 scope.spawn(move || {
+                    pin(0, cpu);
                     if !registered {
                         unregister();
                     }

@@ -23,8 +23,11 @@ fn timed(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
 }
 /// An exit stub and its `ret`.
 fn exit(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32) -> u64 {
+    exit_at(arena, machine, latency, function, Site::default())
+}
+fn exit_at(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, site: Site) -> u64 {
     let mut out = Vec::new();
-    let timed = Timed { machine, latency, function, site: Site::default() };
+    let timed = Timed { machine, latency, function, site };
     let pending = latency_exit(&mut out, arena.next(), &timed, ExitKind::Return);
     out.push(0xC3);
     pending.finish(&mut out, None);
@@ -197,6 +200,11 @@ fn abandoned_calls_are_counted() {
         assert_eq!(seen(&arena), [2, 1, 1]);
         run(&[enter, other, leave]); // another function's stamp is nobody's end
         assert_eq!(seen(&arena), [2, 2, 2]);
+        // Stubs that step over a red zone and stubs that do not name the same place.
+        let red = Site { red_zone_live: true, ..Site::default() };
+        let over = exit_at(&mut arena, &machine, &latency, 1, red);
+        run(&[enter, over]);
+        assert_eq!(seen(&arena), [3, 2, 2]);
         assert_eq!(FUNCTIONS, latency.functions);
     }
 }
