@@ -128,6 +128,7 @@ pub struct Batch<'p> {
     pub(crate) events: Vec<Event>,
     pub(crate) report: BatchReport,
     pub(crate) trap_handler: Option<Handler>,
+    pub(crate) illegal_handler: Option<Handler>,
     pub(crate) gadgets: Option<Gadgets>,
     /// Everybody is to be stopped, also who is born now.
     pub(crate) stopping: bool,
@@ -175,6 +176,7 @@ impl<'p> Batch<'p> {
             events: Vec::new(),
             report: BatchReport::default(),
             trap_handler: None,
+            illegal_handler: None,
             gadgets: None,
             stopping: false,
             gone: None,
@@ -235,7 +237,8 @@ impl<'p> Batch<'p> {
     #[must_use]
     pub fn threads(&self) -> Vec<u32> {
         let pid = self.process.pid();
-        let mut tids: Vec<u32> = self.tracees.iter().filter(|(_, t)| t.tgid == pid).map(|(&tid, _)| tid).collect();
+        let mut tids: Vec<u32> =
+            self.tracees.iter().filter(|(_, t)| t.tgid == pid).map(|(&tid, _)| tid).collect();
         tids.sort_unstable();
         tids
     }
@@ -254,6 +257,10 @@ impl<'p> Batch<'p> {
     /// The SIGTRAP action to put back, should the kernel reset it because a guard was hit with SIGTRAP blocked.
     pub const fn set_trap_handler(&mut self, handler: Option<Handler>) {
         self.trap_handler = handler;
+    }
+    /// The same for SIGILL.
+    pub const fn set_illegal_handler(&mut self, handler: Option<Handler>) {
+        self.illegal_handler = handler;
     }
     /// Sums so far.
     #[must_use]

@@ -19,7 +19,11 @@ const SYS_IO_PGETEVENTS: i64 = 333;
 use Interruption::{EintrEndless, EintrTimeout, Restarts};
 
 /// Classifies a call. `has_timeout(fd, sending)` tells whether a socket has one, `None` when that cannot be known.
-pub(crate) fn classify(nr: i64, args: &[u64; 6], has_timeout: &dyn Fn(i32, bool) -> Option<bool>) -> Interruption {
+pub(crate) fn classify(
+    nr: i64,
+    args: &[u64; 6],
+    has_timeout: &dyn Fn(i32, bool) -> Option<bool>,
+) -> Interruption {
     let endless_if = |endless: bool| if endless { EintrEndless } else { EintrTimeout };
     let socket = |sending: bool| match has_timeout(args[0] as i32, sending) {
         Some(false) => Restarts,

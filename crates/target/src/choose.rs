@@ -44,7 +44,12 @@ impl<'p> Batch<'p> {
             for tid in candidates {
                 match self.try_thread(tid, &maps, options) {
                     Ok((session, report)) => {
-                        return Ok(RemoteCaller { batch: self, session: Some(session), release: true, report });
+                        return Ok(RemoteCaller {
+                            batch: self,
+                            session: Some(session),
+                            release: true,
+                            report,
+                        });
                     }
                     Err(error) if self.gone.is_some() => return Err(error),
                     Err(error) => why = Some(error),

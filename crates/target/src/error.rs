@@ -58,7 +58,9 @@ pub enum TargetError {
         remedy: String,
     },
     /// Another tracer has it.
-    #[error("cannot trace process {pid}: it is already traced by process {tracer} ({comm}); stop that tracer first")]
+    #[error(
+        "cannot trace process {pid}: it is already traced by process {tracer} ({comm}); stop that tracer first"
+    )]
     AlreadyTraced {
         /// The pid.
         pid: u32,
@@ -128,7 +130,9 @@ pub enum TargetError {
         hint: String,
     },
     /// A thread did not stop in time.
-    #[error("thread {tid} of process {pid} did not stop within {waited_ms} ms (state {state}, uninterruptible)")]
+    #[error(
+        "thread {tid} of process {pid} did not stop within {waited_ms} ms (state {state}, uninterruptible)"
+    )]
     NoStop {
         /// The pid.
         pid: u32,

@@ -93,8 +93,8 @@ impl Frame {
         self.put(at(UC + 24), SS_UNCHANGED);
         let segments = r.cs & 0xffff | (r.gs & 0xffff) << 16 | (r.fs & 0xffff) << 32 | (r.ss & 0xffff) << 48;
         let general = [
-            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax, r.rcx,
-            r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, fp_at,
+            r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rdi, r.rsi, r.rbp, r.rbx, r.rdx, r.rax,
+            r.rcx, r.rsp, r.rip, r.eflags, segments, 0, 0, 0, 0, fp_at,
         ];
         for (index, word) in general.into_iter().enumerate() {
             self.put(at(MCONTEXT + index * 8), word);

@@ -45,7 +45,8 @@ impl Gadgets {
     /// Searches the process's executable mappings, libc first.
     pub(crate) fn find(process: &Process, maps: &[Mapping]) -> Result<Self, TargetError> {
         let mut found = Search::default();
-        let mut order: Vec<&Mapping> = maps.iter().filter(|m| m.perms.exec && m.path != "[vsyscall]").collect();
+        let mut order: Vec<&Mapping> =
+            maps.iter().filter(|m| m.perms.exec && m.path != "[vsyscall]").collect();
         order.sort_by_key(|m| rank(m));
         for map in order {
             found.scan(process, map);
@@ -68,7 +69,8 @@ impl Gadgets {
             Restore::Restorer(addr) => (addr, &RESTORER),
             Restore::PopRax(addr) => (addr, &POP_RAX_RET),
         };
-        call && process.read(RemoteAddr(addr), &mut bytes[..expected.len()]).is_ok() && bytes.starts_with(expected)
+        call && process.read(RemoteAddr(addr), &mut bytes[..expected.len()]).is_ok()
+            && bytes.starts_with(expected)
     }
 }
 
@@ -121,7 +123,8 @@ impl Search {
                 }
             } else if pair == POP_RAX_RET && self.pop_rax.is_none() {
                 self.pop_rax = Some(addr);
-            } else if *pair == RESTORER[..2] && self.restorer.is_none() && bytes[at..].starts_with(&RESTORER) {
+            } else if *pair == RESTORER[..2] && self.restorer.is_none() && bytes[at..].starts_with(&RESTORER)
+            {
                 self.restorer = Some(addr);
             }
         }

@@ -69,7 +69,9 @@ impl Parked {
 }
 
 /// Runs what must be done by one thread, such as all ptrace requests to a tracee.
-pub(crate) fn in_own_thread<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(crate) fn in_own_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let thread = std::thread::Builder::new().name("trapline-launch".into()).spawn(work)?;
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
 }

@@ -35,7 +35,8 @@ pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
 pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
     use std::io::Read;
     let mut head = [0u8; 20];
-    let mut file = fs::File::open(format!("/proc/{pid}/exe")).map_err(|e| gone_or(pid, "open its program", e))?;
+    let mut file =
+        fs::File::open(format!("/proc/{pid}/exe")).map_err(|e| gone_or(pid, "open its program", e))?;
     file.read_exact(&mut head).map_err(|e| gone_or(pid, "read its program", e))?;
     let machine = u16::from_le_bytes([head[18], head[19]]);
     let what = match (head[4], machine) {
@@ -68,7 +69,8 @@ pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> Targ
 fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     const AS_ROOT: &str = "run trapline as root (it needs CAP_SYS_PTRACE)";
     const AS_USER: &str = "run trapline as that user or as root (CAP_SYS_PTRACE)";
-    let own = fs::read_to_string("/proc/self/status").map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
+    let own = fs::read_to_string("/proc/self/status")
+        .map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
     let capable = own.cap_eff & CAP_SYS_PTRACE != 0;
     let (uid, gid) = fd::whoami();
     if capable {
@@ -82,16 +84,23 @@ fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     }
     if theirs.uids[..3].iter().any(|&id| id != uid) {
         let ids = theirs.uids;
-        return (format!("it runs as uid {} (effective {}, saved {}), we are uid {uid}", ids[0], ids[1], ids[2]), AS_USER);
+        return (
+            format!("it runs as uid {} (effective {}, saved {}), we are uid {uid}", ids[0], ids[1], ids[2]),
+            AS_USER,
+        );
     }
     if theirs.gids[..3].iter().any(|&id| id != gid) {
         let ids = theirs.gids;
-        return (format!("it runs as gid {} (effective {}, saved {}), we are gid {gid}", ids[0], ids[1], ids[2]), AS_USER);
+        return (
+            format!("it runs as gid {} (effective {}, saved {}), we are gid {gid}", ids[0], ids[1], ids[2]),
+            AS_USER,
+        );
     }
     // The kernel gives the files in /proc/PID (not the directory) to root when the process is not dumpable.
     if uid != 0 && fs::metadata(format!("/proc/{pid}/stat")).is_ok_and(|m| m.uid() == 0) {
         return (
-            "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)".into(),
+            "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)"
+                .into(),
             AS_ROOT,
         );
     }
@@ -106,7 +115,9 @@ fn yama() -> Option<(String, &'static str)> {
     let scope: u32 = scope.trim().parse().ok()?;
     let remedy = match scope {
         0 => return None,
-        1 => "start the program with `trapline … -- CMD`, run as root, or `sysctl kernel.yama.ptrace_scope=0`",
+        1 => {
+            "start the program with `trapline … -- CMD`, run as root, or `sysctl kernel.yama.ptrace_scope=0`"
+        }
         2 => "run trapline as root (CAP_SYS_PTRACE), or `sysctl kernel.yama.ptrace_scope=0`",
         _ => "tracing is off until the next boot with another kernel.yama.ptrace_scope",
     };
@@ -120,7 +131,11 @@ fn yama() -> Option<(String, &'static str)> {
 
 fn lsm() -> (String, &'static str) {
     let modules = fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();
-    let named = if modules.is_empty() { "a security module".to_owned() } else { format!("a security module ({modules})") };
+    let named = if modules.is_empty() {
+        "a security module".to_owned()
+    } else {
+        format!("a security module ({modules})")
+    };
     (format!("{named} forbids it"), "look for its denial in the kernel log or audit log")
 }
 

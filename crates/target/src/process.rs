@@ -71,7 +71,8 @@ impl Process {
     #[must_use]
     pub fn alive(&self) -> bool {
         stat_fields(self.pid).is_ok_and(|stat| {
-            !matches!(stat.first().map(String::as_str), Some("Z" | "X")) && field(&stat, 22) == Some(self.start_time)
+            !matches!(stat.first().map(String::as_str), Some("Z" | "X"))
+                && field(&stat, 22) == Some(self.start_time)
         })
     }
     /// The error for a process that went away.
@@ -88,7 +89,8 @@ impl Process {
     /// # Errors
     /// When the process is gone.
     pub fn exe_path(&self) -> Result<PathBuf, TargetError> {
-        fs::read_link(format!("/proc/{}/exe", self.pid)).map_err(|e| gone_or(self.pid, "read its program's path", e))
+        fs::read_link(format!("/proc/{}/exe", self.pid))
+            .map_err(|e| gone_or(self.pid, "read its program's path", e))
     }
     /// File name of the program, without directories.
     ///
@@ -143,7 +145,10 @@ impl Process {
     /// When the thread is gone.
     pub fn run_time(&self, tid: u32) -> Result<u64, TargetError> {
         let text = self.text(&format!("task/{tid}/schedstat"))?;
-        text.split(' ').next().and_then(|ns| ns.parse().ok()).ok_or_else(|| self.gone("its run time cannot be read"))
+        text.split(' ')
+            .next()
+            .and_then(|ns| ns.parse().ok())
+            .ok_or_else(|| self.gone("its run time cannot be read"))
     }
     /// Reads memory.
     ///
@@ -172,7 +177,13 @@ impl Process {
             Err(error) => Err(self.memory_error("write", addr, bytes.len(), error)),
         }
     }
-    fn memory_error(&self, what: &'static str, addr: RemoteAddr, len: usize, source: io::Error) -> TargetError {
+    fn memory_error(
+        &self,
+        what: &'static str,
+        addr: RemoteAddr,
+        len: usize,
+        source: io::Error,
+    ) -> TargetError {
         if self.alive() {
             TargetError::Memory { pid: self.pid, what, addr, len, source }
         } else {
@@ -188,14 +199,18 @@ impl Process {
         let id = mapping.file.ok_or_else(|| fail("it is not a file".into()))?;
         let rooted = self.rooted(&mapping.path);
         let on_disk = fs::metadata(&rooted).ok();
-        let same = on_disk.as_ref().is_some_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid));
+        let same = on_disk
+            .as_ref()
+            .is_some_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid));
         let replaced = mapping.deleted || !same;
         let link = mapping.map_files_path(self.pid);
         if let Ok(file) = File::open(&link) {
             return Ok(FileOf { file, path: if replaced { link } else { rooted }, replaced });
         }
         if replaced {
-            return Err(fail("it was replaced on disk since the process mapped it; restart the program".into()));
+            return Err(fail(
+                "it was replaced on disk since the process mapped it; restart the program".into(),
+            ));
         }
         let file = File::open(&rooted).map_err(|e| fail(e.to_string()))?;
         Ok(FileOf { file, path: rooted, replaced })
@@ -211,7 +226,8 @@ impl Process {
     /// When the process is gone.
     pub fn features(&self) -> Result<CpuFeatures, TargetError> {
         const AT_HWCAP2: u64 = 26;
-        let auxv = fs::read(format!("/proc/{}/auxv", self.pid)).map_err(|e| gone_or(self.pid, "read auxv", e))?;
+        let auxv =
+            fs::read(format!("/proc/{}/auxv", self.pid)).map_err(|e| gone_or(self.pid, "read auxv", e))?;
         let hwcap2 = auxv
             .chunks_exact(16)
             .map(|pair| (word(&pair[..8]), word(&pair[8..])))
@@ -243,7 +259,8 @@ fn word(bytes: &[u8]) -> u64 {
 
 /// Some file systems show one device in maps and another in stat: ask the mapping itself when we may.
 fn same_device(dev: u64, id: FileId, mapping: &Mapping, pid: u32) -> bool {
-    dev == id.dev || fs::metadata(mapping.map_files_path(pid)).is_ok_and(|m| m.dev() == dev && m.ino() == id.inode)
+    dev == id.dev
+        || fs::metadata(mapping.map_files_path(pid)).is_ok_and(|m| m.dev() == dev && m.ino() == id.inode)
 }
 
 /// ESRCH and ENOENT mean that the process is gone.

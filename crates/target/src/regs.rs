@@ -71,7 +71,9 @@ impl Regs {
         let (next, repair) = match self.0.rax.cast_signed() {
             RESTARTSYS | RESTARTNOINTR | RESTARTNOHAND => (self.0.orig_rax, Repair::Restarted),
             RESTART_RESTARTBLOCK => (libc::SYS_restart_syscall as u64, Repair::Restarted),
-            EINTR if may_redo_eintr && self.0.orig_rax != libc::SYS_close as u64 => (self.0.orig_rax, Repair::Again),
+            EINTR if may_redo_eintr && self.0.orig_rax != libc::SYS_close as u64 => {
+                (self.0.orig_rax, Repair::Again)
+            }
             EINTR => return (self, Repair::Eintr),
             _ => return (self, Repair::None),
         };
@@ -85,7 +87,8 @@ impl Regs {
     pub(crate) const fn repaired_for_sigreturn(self, may_redo_eintr: bool) -> Self {
         let number = self.0.orig_rax;
         let (mut regs, _) = self.repaired(may_redo_eintr);
-        if regs.0.rax == libc::SYS_restart_syscall as u64 && regs.0.orig_rax == u64::MAX && number != u64::MAX {
+        if regs.0.rax == libc::SYS_restart_syscall as u64 && regs.0.orig_rax == u64::MAX && number != u64::MAX
+        {
             regs.0.rax = number;
         }
         regs

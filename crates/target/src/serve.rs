@@ -7,11 +7,13 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::batch::{Batch, Event, Served};
+use crate::batch::{Batch, Event, Handler, Served};
+use crate::calls::Interruption;
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
+use crate::regs::{Regs, Repair};
 use crate::remote::RemoteOptions;
-use crate::session::Session;
+use crate::session::{Session, may_redo_eintr};
 use crate::status::ThreadStatus;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{fd, ptrace};
@@ -91,6 +93,7 @@ impl Batch<'_> {
                     served.guards += 1;
                 } else {
                     served.signals += 1;
+                    self.undo_idle_interruption(tid, signal);
                     unless_killed(ptrace::cont(tid, signal))?;
                 }
             }
@@ -103,6 +106,25 @@ impl Batch<'_> {
             Stop::Exit { status, .. } => self.answer_exit(tid, status)?,
         }
         Ok(())
+    }
+    /// A signal that the program ignores would never have reached it, had nobody traced it: the call that it broke off
+    /// with EINTR is made again (TGT-3). Other calls the kernel restarts by itself.
+    fn undo_idle_interruption(&mut self, tid: u32, signal: i32) {
+        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return };
+        let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
+        let Ok(status) = self.process.thread_status(tid) else { return };
+        let by_default = matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT);
+        let caught = ThreadStatus::has(status.caught, signal);
+        if caught || !(by_default || ThreadStatus::has(status.ignored, signal)) {
+            return;
+        }
+        if let (again, Repair::Again) =
+            regs.repaired(may_redo_eintr(self.process, tid, &regs, status.blocked))
+            && ptrace::set_regs(tid, &again.0).is_ok()
+        {
+            let timeout = self.interruption(nr, &args) == Interruption::EintrTimeout;
+            self.report.restarted_timeouts += u64::from(timeout);
+        }
     }
     /// An interrupt of ours, a first stop, or a group-stop.
     fn answer_stop(&mut self, tid: u32, signal: i32) -> io::Result<()> {
@@ -189,7 +211,9 @@ impl Batch<'_> {
             libc::SIGILL => 0,
             _ => return Ok(false),
         };
-        let (Ok((_, code)), Ok(mut regs)) = (ptrace::signal_info(tid), ptrace::regs(tid)) else { return Ok(false) };
+        let (Ok((_, code)), Ok(mut regs)) = (ptrace::signal_info(tid), ptrace::regs(tid)) else {
+            return Ok(false);
+        };
         if !matches!((signal, code), (libc::SIGTRAP, SI_KERNEL) | (libc::SIGILL, ILL_ILLOPN)) {
             return Ok(false);
         }
@@ -197,29 +221,34 @@ impl Batch<'_> {
         regs.rip = resume;
         // First the pc: should we die now, the signal's handler finds a pc that needs no help.
         unless_killed(ptrace::set_regs(tid, &regs))?;
-        if signal == libc::SIGTRAP && self.trap_was_reset() {
-            self.put_trap_back(tid);
+        if self.was_reset(signal) {
+            self.put_back(tid, signal);
         }
         unless_killed(ptrace::cont(tid, 0))?;
         Ok(true)
     }
-    fn trap_was_reset(&self) -> bool {
-        self.trap_handler.is_some_and(|h| h.handler > 1)
-            && self.process.status().is_ok_and(|status| !ThreadStatus::has(status.caught, libc::SIGTRAP))
+    fn handler_of(&self, signal: i32) -> Option<Handler> {
+        if signal == libc::SIGTRAP { self.trap_handler } else { self.illegal_handler }
+    }
+    fn was_reset(&self, signal: i32) -> bool {
+        self.handler_of(signal).is_some_and(|h| h.handler > 1)
+            && self.process.status().is_ok_and(|status| !ThreadStatus::has(status.caught, signal))
     }
     /// The kernel forces a trap through where it is blocked: action reset, signal unblocked. Undo both, by a call of the
     /// thread itself. When that cannot be done the thread still goes on rightly, only the action stays reset.
-    fn put_trap_back(&mut self, tid: u32) {
-        let Some(handler) = self.trap_handler else { return };
+    fn put_back(&mut self, tid: u32, signal: i32) {
+        let Some(handler) = self.handler_of(signal) else { return };
         let Ok(maps) = self.process.maps() else { return };
         let Ok(gadgets) = self.gadgets(&maps) else { return };
         let begin = Instant::now();
         let options = RemoteOptions::default();
-        let Ok(mut session) = Session::begin(self.process, tid, gadgets, &maps, &options, begin) else { return };
-        *session.restored_mut().1 |= 1 << (libc::SIGTRAP - 1);
+        let Ok(mut session) = Session::begin(self.process, tid, gadgets, &maps, &options, begin) else {
+            return;
+        };
+        *session.restored_mut().1 |= 1 << (signal - 1);
         let set = |session: &mut Session| -> Result<bool, TargetError> {
             let at = session.argument(self.process, &handler.to_bytes())?;
-            let args = [libc::SIGTRAP as u64, at.0, 0, 8, 0, 0];
+            let args = [signal as u64, at.0, 0, 8, 0, 0];
             Ok(session.call(self.process, libc::SYS_rt_sigaction, args)?.is_ok())
         };
         let done = set(&mut session).unwrap_or(false);
@@ -265,7 +294,8 @@ impl Batch<'_> {
     }
     /// Answers all that waits but traps, for a caller who does not know the guards.
     pub(crate) fn serve_untrapped(&mut self) -> Result<(), TargetError> {
-        let tids: Vec<u32> = self.tracees.iter().filter(|(_, t)| t.held.is_none()).map(|(&tid, _)| tid).collect();
+        let tids: Vec<u32> =
+            self.tracees.iter().filter(|(_, t)| t.held.is_none()).map(|(&tid, _)| tid).collect();
         for tid in tids {
             if let Ok(Some(stop)) = wait::peek(tid)
                 && !is_trap(stop)

@@ -54,7 +54,9 @@ pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64
     let mut before = [0u8; 2];
     let at_syscall = process.read(RemoteAddr(regs.pc() - 2), &mut before).is_ok() && before == SYSCALL;
     at_syscall
-        && process.thread_status(tid).is_ok_and(|status| (status.pending | status.shared_pending) & !mask == 0)
+        && process
+            .thread_status(tid)
+            .is_ok_and(|status| (status.pending | status.shared_pending) & !mask == 0)
 }
 
 /// A thread's rseq area.
@@ -101,13 +103,24 @@ impl Session {
         check_thread(process, &status)?;
         let top = options.scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
         let back = original.repaired_for_sigreturn(redo);
-        let no_frame = || TargetError::NoCaller { pid: process.pid(), why: "its vector state is not understood".into() };
+        let no_frame =
+            || TargetError::NoCaller { pid: process.pid(), why: "its vector state is not understood".into() };
         let frame = Frame::new(top, &gadgets, &back.0, mask, &xstate).ok_or_else(no_frame)?;
         check_room(process, maps, &frame, options)?;
         let seccomp_suspended = suspend_seccomp(process, &status, options)?;
         let mut session = Self {
-            tid, original, restored, repair, mask, frame, gadgets, scratch: None, seccomp_suspended,
-            calls: 0, since, synced: false,
+            tid,
+            original,
+            restored,
+            repair,
+            mask,
+            frame,
+            gadgets,
+            scratch: None,
+            seccomp_suspended,
+            calls: 0,
+            since,
+            synced: false,
         };
         if options.scratch.is_some() {
             let mut old = vec![0; session.frame.bytes.len()];
@@ -121,7 +134,8 @@ impl Session {
         process.write_text(RemoteAddr(self.frame.base), &self.frame.bytes)?;
         self.set_call(self.frame.return_sp, libc::SYS_rt_sigreturn, [0; 6])
             .map_err(|e| failed(process, "set a thread's registers", e))?;
-        ptrace::set_signal_mask(self.tid, u64::MAX).map_err(|e| failed(process, "block a thread's signals", e))
+        ptrace::set_signal_mask(self.tid, u64::MAX)
+            .map_err(|e| failed(process, "block a thread's signals", e))
     }
     fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
         let mut regs = self.original.0;
@@ -175,14 +189,24 @@ impl Session {
         let value = run().map_err(|e| failed(process, "run a call in it", e))?;
         self.calls += 1;
         let is_error = (-4095..0).contains(&value.cast_signed());
-        Ok(if is_error { Err(io::Error::from_raw_os_error(-(value.cast_signed() as i32))) } else { Ok(value) })
+        Ok(if is_error {
+            Err(io::Error::from_raw_os_error(-(value.cast_signed() as i32)))
+        } else {
+            Ok(value)
+        })
     }
     /// Puts bytes where a call finds them.
     pub(crate) fn argument(&self, process: &Process, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
         let at = RemoteAddr(self.frame.base);
         if bytes.len() as u64 > ARGUMENT_LEN {
             let source = io::Error::from_raw_os_error(libc::E2BIG);
-            return Err(TargetError::Memory { pid: process.pid(), what: "write", addr: at, len: bytes.len(), source });
+            return Err(TargetError::Memory {
+                pid: process.pid(),
+                what: "write",
+                addr: at,
+                len: bytes.len(),
+                source,
+            });
         }
         process.write_text(at, bytes)?;
         Ok(at)
@@ -214,7 +238,9 @@ fn check_thread(process: &Process, status: &ThreadStatus) -> Result<(), TargetEr
     let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
     match status {
         s if s.shadow_stack => refuse("it runs under a shadow stack, which forbids the way our calls return"),
-        s if s.seccomp == Seccomp::Strict => refuse("it is in seccomp strict mode, which kills it for any call of ours"),
+        s if s.seccomp == Seccomp::Strict => {
+            refuse("it is in seccomp strict mode, which kills it for any call of ours")
+        }
         _ => Ok(()),
     }
 }
@@ -227,7 +253,10 @@ fn check_room(
 ) -> Result<(), TargetError> {
     let (base, end) = (RemoteAddr(frame.base), RemoteAddr(frame.base + frame.bytes.len() as u64));
     let fits = |m: &&Mapping| {
-        m.perms.read && m.end >= end && (m.start <= base || m.path == "[stack]") && m.contains(RemoteAddr(end.0 - 1))
+        m.perms.read
+            && m.end >= end
+            && (m.start <= base || m.path == "[stack]")
+            && m.contains(RemoteAddr(end.0 - 1))
     };
     let found = maps.iter().find(fits).is_some_and(|m| options.scratch.is_some() || m.perms.write);
     let in_scratch = options.scratch.is_none_or(|at| at <= base);

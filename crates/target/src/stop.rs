@@ -58,7 +58,8 @@ impl<'p> Batch<'p> {
         let all_held = |batch: &Batch<'_>| batch.tracees.values().all(|t| t.tgid != pid || t.held.is_some());
         let outcome = self.serve_until(guard, STOP_TIME, &mut { all_held });
         self.stopping = false;
-        let laggard = self.tracees.iter().find(|(_, t)| t.tgid == pid && t.held.is_none()).map(|(&tid, _)| tid);
+        let laggard =
+            self.tracees.iter().find(|(_, t)| t.tgid == pid && t.held.is_none()).map(|(&tid, _)| tid);
         let threads = self.threads().len() as u32;
         let report = StopReport { threads, ..StopReport::default() };
         let stopped = StoppedAll { batch: self, since, report, resumed: false };

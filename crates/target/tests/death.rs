@@ -76,7 +76,8 @@ fn tracer() {
 fn survives(victim: &Victim, fault: &str) -> bool {
     let mut tracer = Command::new(std::env::current_exe().unwrap());
     tracer.args(["--exact", "tracer", "--ignored"]).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = tracer.env("VICTIM", victim.pid().to_string()).env("TRAPLINE_FAULT", fault).status().unwrap();
+    let status =
+        tracer.env("VICTIM", victim.pid().to_string()).env("TRAPLINE_FAULT", fault).status().unwrap();
     assert!(status.success() || status.signal() == Some(libc::SIGKILL), "{fault}: {status}");
     status.success()
 }

@@ -33,7 +33,8 @@ fn case() -> Case {
     let process = Process::open(victim.pid()).unwrap();
     let maps = process.maps().unwrap();
     let offset = |text: &str| {
-        let addr = trapline_record::RemoteAddr(u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap());
+        let addr =
+            trapline_record::RemoteAddr(u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap());
         let map = maps.iter().find(|m| m.contains(addr)).unwrap();
         map.offset.0 + (addr - map.start)
     };
@@ -110,6 +111,9 @@ fn a_library_that_is_opened_is_seen() {
     let maps = Process::open(case.victim.pid()).unwrap().maps().unwrap();
     let new = seen.iter().find(|m| m.path.contains("libm")).unwrap_or_else(|| panic!("{seen:?}"));
     let map = maps.iter().find(|m| m.perms.exec && m.path.contains("libm")).unwrap();
-    assert_eq!((new.start, new.len, new.offset, Some(new.file)), (map.start, map.len(), map.offset, map.file));
+    assert_eq!(
+        (new.start, new.len, new.offset, Some(new.file)),
+        (map.start, map.len(), map.offset, map.file)
+    );
     assert_eq!((new.pid, watcher.lost()), (case.victim.pid(), 0));
 }

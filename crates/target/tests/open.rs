@@ -91,7 +91,10 @@ fn another_user_is_told_so() {
     }
     let victim = Victim::start(IDLE);
     let text = told_as(65534, victim.pid());
-    assert!(text.contains("it runs as uid 0 (effective 0, saved 0), we are uid 65534; run trapline as"), "{text}");
+    assert!(
+        text.contains("it runs as uid 0 (effective 0, saved 0), we are uid 65534; run trapline as"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -104,7 +107,8 @@ fn an_undumpable_process_is_told_so() {
         let mut command = Command::new(&program);
         let mut child = command.arg(arg).uid(65534).gid(65534).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+            .unwrap();
         child
     };
     for (arg, expected) in [("nodump", "it is not dumpable"), ("plain", "opened")] {
@@ -122,9 +126,15 @@ fn an_undumpable_process_is_told_so() {
 fn a_32_bit_program_is_refused() {
     let dir = std::env::temp_dir().join(format!("trapline-32-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    std::fs::write(dir.join("a.c"), "void _start(void) { for (;;) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"0\"(29)); } }").unwrap();
+    std::fs::write(
+        dir.join("a.c"),
+        "void _start(void) { for (;;) { int r; __asm__ volatile(\"int $0x80\" : \"=a\"(r) : \"0\"(29)); } }",
+    )
+    .unwrap();
     let mut cc = Command::new("cc");
-    cc.args(["-m32", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-o"]).arg(dir.join("a")).arg(dir.join("a.c"));
+    cc.args(["-m32", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-o"])
+        .arg(dir.join("a"))
+        .arg(dir.join("a.c"));
     let built = cc.stderr(Stdio::null()).status().is_ok_and(|s| s.success());
     match built.then(|| Command::new(dir.join("a")).spawn()) {
         Some(Ok(mut child)) => {

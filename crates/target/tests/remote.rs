@@ -65,7 +65,9 @@ int main() {{ puts("ready"); fflush(stdout); struct timespec a, b; long r; char 
 /// Runs a session half-way through a call; gives the report, and what the call gave. On a machine that is too busy to
 /// be half-way in time it is done again.
 fn interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> (RemoteReport, i64, i64, i64) {
-    (0..10).find_map(|_| try_interrupted(setup, call, nr, wake)).expect("the machine is too busy for this test")
+    (0..10)
+        .find_map(|_| try_interrupted(setup, call, nr, wake))
+        .expect("the machine is too busy for this test")
 }
 
 fn try_interrupted(setup: &str, call: &str, nr: i64, wake: bool) -> Option<(RemoteReport, i64, i64, i64)> {
@@ -91,7 +93,14 @@ const TIMED: [(&str, &str, &str, i64, i64, i64); 6] = [
     ("poll", "", "poll(0, 0, 700)", libc::SYS_poll, 0, 0),
     ("ppoll", "", "ppoll(0, 0, &ts, 0)", libc::SYS_ppoll, 0, 0),
     ("select", "struct timeval tv = {0, 700000};", "select(0, 0, 0, 0, &tv)", 270, 0, 0),
-    ("futex", "int f = 0;", "syscall(SYS_futex, &f, FUTEX_WAIT_PRIVATE, 0, &ts, 0, 0)", libc::SYS_futex, -1, 110),
+    (
+        "futex",
+        "int f = 0;",
+        "syscall(SYS_futex, &f, FUTEX_WAIT_PRIVATE, 0, &ts, 0, 0)",
+        libc::SYS_futex,
+        -1,
+        110,
+    ),
     (
         "clock_nanosleep absolute",
         "struct timespec until; clock_gettime(CLOCK_MONOTONIC, &until); until.tv_nsec += 700000000; \

@@ -21,7 +21,9 @@ const DISABLED_HINT: &str = "root (CAP_BPF and CAP_PERFMON, CAP_SYS_ADMIN for BP
 fn refused(what: &str, error: &io::Error) -> TargetError {
     let why = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!("{what}: {error}; {DISABLED_HINT}"),
-        Some(libc::EINVAL) => format!("{what}: {error}; it needs Linux 6.6 or later, and sites at instruction starts"),
+        Some(libc::EINVAL) => {
+            format!("{what}: {error}; it needs Linux 6.6 or later, and sites at instruction starts")
+        }
         _ => format!("{what}: {error}"),
     };
     TargetError::Kernel { why }
@@ -54,7 +56,12 @@ impl UprobeMulti {
     ///
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
-    pub fn attach(path: &Path, offsets: &[u64], pid: Option<u32>, returns: bool) -> Result<Self, TargetError> {
+    pub fn attach(
+        path: &Path,
+        offsets: &[u64],
+        pid: Option<u32>,
+        returns: bool,
+    ) -> Result<Self, TargetError> {
         let sites = offsets.len() as u32;
         let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, sites).map_err(|e| refused("making a BPF map", &e))?;
         let code = program::count(counts.as_fd());

@@ -86,7 +86,13 @@ pub(super) fn leave(starts: BorrowedFd<'_>, counts: BorrowedFd<'_>) -> Vec<Insn>
     code.extend([call(DELETE), mov_imm(8, 0)]);
     for shift in [32, 16, 8, 4, 2, 1] {
         // r1 = r7 >> shift; if r1 != 0 { r8 += shift; r7 = r1 }
-        code.extend([mov(1, 7), insn(0x77, 1, 0, 0, shift), insn(0x15, 1, 0, 2, 0), add_imm(8, shift), mov(7, 1)]);
+        code.extend([
+            mov(1, 7),
+            insn(0x77, 1, 0, 0, shift),
+            insn(0x15, 1, 0, 2, 0),
+            add_imm(8, shift),
+            mov(7, 1),
+        ]);
     }
     code.push(spill32(-4, 8));
     count_and_exit(&mut code, counts);

@@ -21,7 +21,11 @@ pub(crate) type Insn = u64;
 
 /// Encodes an instruction.
 pub(crate) const fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn {
-    code as u64 | (dst as u64) << 8 | (src as u64) << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
+    code as u64
+        | (dst as u64) << 8
+        | (src as u64) << 12
+        | (off as u16 as u64) << 16
+        | (imm as u32 as u64) << 32
 }
 
 fn bpf<T>(command: i32, attr: &T) -> io::Result<i64> {

@@ -26,7 +26,9 @@ impl Map {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(base.cast()).map(|base| Self { base, len }).ok_or_else(|| io::Error::other("mapped at 0"))
+        NonNull::new(base.cast())
+            .map(|base| Self { base, len })
+            .ok_or_else(|| io::Error::other("mapped at 0"))
     }
     /// Its words.
     pub(crate) fn words(&self) -> &[AtomicU64] {

@@ -38,7 +38,9 @@ pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     attr.size = size_of::<Attr>() as u32;
     // SAFETY: `attr` is live and as long as it says; its config1 may hold the address of a string, which the caller of
     // this function keeps alive.
-    let fd = check(unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC) })?;
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC)
+    })?;
     // SAFETY: the call succeeded and returned a descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

@@ -9,11 +9,11 @@ pub(crate) const EVENT_STOP: i32 = 128;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const NT_X86_XSTATE: usize = 0x202;
 
-/// Options of every seized thread.
+/// Options of every seized thread. No stop at the end of a vfork: while a thread is stopped, an ignored SIGCHLD that was
+/// meant for it wakes another thread out of a call that cannot be restarted, and leaves no stop to repair it at.
 pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
-    | libc::PTRACE_O_TRACEVFORKDONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACESYSGOOD;
 
@@ -96,11 +96,6 @@ pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
     let mut words = [0u32; 6];
     raw(GET_RSEQ_CONFIGURATION, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed())?;
     Ok((u64::from(words[0]) | u64::from(words[1]) << 32, words[2], words[3]))
-}
-
-/// Writes one word of a stopped thread's memory, whatever its protection.
-pub(crate) fn poke(tid: u32, addr: u64, word: u64) -> io::Result<()> {
-    raw(libc::PTRACE_POKETEXT, tid, addr as usize, word as usize).map(drop)
 }
 
 /// A pointer's address, for requests that take it as a number.

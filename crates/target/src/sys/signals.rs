@@ -20,7 +20,9 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
         return Err(io::Error::from_raw_os_error(blocked));
     }
     // SAFETY: `set` is live.
-    let fd = check(i64::from(unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) }))?;
+    let fd = check(i64::from(unsafe {
+        libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    }))?;
     // SAFETY: the call succeeded and returned a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

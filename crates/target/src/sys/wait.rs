@@ -18,7 +18,10 @@ pub(crate) enum Stop {
 impl Stop {
     pub(crate) const fn tid(self) -> u32 {
         match self {
-            Self::Signal { tid, .. } | Self::Call { tid } | Self::Event { tid, .. } | Self::Exit { tid, .. } => tid,
+            Self::Signal { tid, .. }
+            | Self::Call { tid }
+            | Self::Event { tid, .. }
+            | Self::Exit { tid, .. } => tid,
         }
     }
 }

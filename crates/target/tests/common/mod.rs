@@ -36,12 +36,8 @@ impl Victim {
     }
     pub fn start_with(source: &str, args: &[&str]) -> Self {
         let program = compile(source, &[]);
-        let mut child = Command::new(&program)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new(&program).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut victim = Self { child, lines, stdin, dir: program.parent().unwrap().to_owned() };
