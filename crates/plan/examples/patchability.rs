@@ -43,13 +43,7 @@ fn shares(answers: &[Result<Tactic, Refusal>]) -> String {
     let of = |tactic| answers.iter().filter(|a| **a == Ok(tactic)).count();
     let percent = |n: usize| 100.0 * n as f64 / answers.len().max(1) as f64;
     let counts = [Tactic::Jump, Tactic::Short, Tactic::Pun].map(of);
-    format!(
-        "{:>8} {:>7} {:>7} {:>8.2}",
-        counts[0],
-        counts[1],
-        counts[2],
-        percent(counts.iter().sum())
-    )
+    format!("{:>8} {:>7} {:>7} {:>8.2}", counts[0], counts[1], counts[2], percent(counts.iter().sum()))
 }
 
 fn reasons(answers: &[Result<Tactic, Refusal>]) -> String {

@@ -158,8 +158,14 @@ impl CodeMap {
     }
 
     /// Padding that nothing runs into, near `at`: (start, bytes) of each hole that overlaps `at ± reach`.
-    pub fn holes<'a>(&'a self, image: &'a Image, at: Svma, reach: u64) -> impl Iterator<Item = (Svma, u64)> + 'a {
-        let first = self.pieces.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
+    pub fn holes<'a>(
+        &'a self,
+        image: &'a Image,
+        at: Svma,
+        reach: u64,
+    ) -> impl Iterator<Item = (Svma, u64)> + 'a {
+        let first =
+            self.pieces.partition_point(|p| p.end.0 + MAX_PADDING.min(reach) < at.0.saturating_sub(reach));
         self.pieces[first..]
             .iter()
             .take_while(move |p| p.end.0 <= at.0 + reach)

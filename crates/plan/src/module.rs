@@ -4,7 +4,7 @@
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, DataLayout};
-use crate::plan::{KernelSite, ModulePlan, Refused, Region, Tactic};
+use crate::plan::{KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
 use crate::space::{AddressSpace, Need, PAGE, Place, choose};
@@ -136,7 +136,9 @@ fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
 }
 
 fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
-    let outside = |what, index, have| if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) };
+    let outside = |what, index, have| {
+        if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) }
+    };
     for want in input.wants {
         outside("counter", want.probe, input.layout.counters.count)?;
         if let Some(latency) = want.latency {
@@ -202,11 +204,7 @@ fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused
 }
 
 fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
-    let machine = Machine {
-        rseq: input.traits.rseq,
-        rdpid: input.traits.rdpid,
-        lines: input.traits.lines,
-    };
+    let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
     let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency };
     let landings = landings(sites, input.bias, place.k);
@@ -243,7 +241,13 @@ struct Laid {
 }
 
 /// Lays the sites whose ways in are `landings`; the next one after them is at `end`.
-fn lay(set: Setting<'_>, sites: &[Site], landings: &[(RemoteAddr, u32)], end: RemoteAddr, arena: Span) -> Laid {
+fn lay(
+    set: Setting<'_>,
+    sites: &[Site],
+    landings: &[(RemoteAddr, u32)],
+    end: RemoteAddr,
+    arena: Span,
+) -> Laid {
     let mut part = ModulePlan::default();
     part.bytes.reserve(landings.len() * 160);
     part.chunks.reserve(landings.len() * 2);
@@ -264,12 +268,18 @@ fn lay(set: Setting<'_>, sites: &[Site], landings: &[(RemoteAddr, u32)], end: Re
 
 /// Takes out all patches of wants of which a part could not be laid.
 fn withdraw(plan: &mut ModulePlan, lost: Vec<Refused>) {
+    if lost.is_empty() {
+        return;
+    }
     for refused in lost {
         plan.patches.retain(|p| p.want != refused.want);
         if !plan.refused.iter().any(|r| r.want == refused.want) {
             plan.refused.push(refused);
         }
     }
+    let patches = &plan.patches;
+    let inside = |p: &Patch, at: RemoteAddr| p.addr < at && at < p.addr + u64::from(p.len);
+    plan.guards.retain(|g| patches.iter().any(|p| inside(p, g.at)));
 }
 
 fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
@@ -307,8 +317,14 @@ fn finish(plan: &mut ModulePlan) {
     plan.patches.sort_by_key(|p| p.addr);
     plan.guards.sort_by_key(|g| g.at);
     plan.refused.sort_by_key(|r| r.want);
-    plan.stats.refused = plan.refused.len() as u32;
-    plan.stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
+    let stats = &mut plan.stats;
+    stats.refused = plan.refused.len() as u32;
+    stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
+    for patch in &plan.patches {
+        stats.crossing += u32::from(patch.crosses_line);
+        stats.guarded += u32::from(patch.needs_guard);
+        stats.sites[patch.tactic as usize] += u32::from(patch.role != PatchRole::Island);
+    }
 }
 
 /// The tactic that each of `functions` would get in a process with these traits and an empty address space, without any
@@ -332,14 +348,28 @@ pub fn preview(
     let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
     let mut space = AddressSpace::default();
     ends.for_each(|(start, end)| space.occupy(start, end));
-    let stamps = LatencyInput { stamps: RemoteAddr(0x1000_0000_0000), min_ticks: 0, buckets: Buckets::Log, outermost: false, go_g: None };
-    let input = ModuleInput { image, bias, map, traits, space: &space, layout: &layout, latency: Some(stamps), wants: &wants };
+    let stamps = LatencyInput {
+        stamps: RemoteAddr(0x1000_0000_0000),
+        min_ticks: 0,
+        buckets: Buckets::Log,
+        outermost: false,
+        go_g: None,
+    };
+    let input = ModuleInput {
+        image,
+        bias,
+        map,
+        traits,
+        space: &space,
+        layout: &layout,
+        latency: Some(stamps),
+        wants: &wants,
+    };
     match plan_module(&input) {
         Ok(plan) => tactics(&plan, wants.len()),
-        Err(_) => functions
-            .iter()
-            .map(|&f| Err(Refusal::Incomplete { at: image.function(f).start }))
-            .collect(),
+        Err(_) => {
+            functions.iter().map(|&f| Err(Refusal::Incomplete { at: image.function(f).start })).collect()
+        }
     }
 }
 

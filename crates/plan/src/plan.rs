@@ -190,18 +190,13 @@ pub struct ModulePlan {
 }
 
 impl ModulePlan {
-    /// Adds what was laid apart: code, patches, guards and their statistics.
+    /// Adds what was laid apart: code, patches, guards.
     pub(crate) fn join(&mut self, other: Self) {
         let shift = self.bytes.len() as u32;
         self.bytes.extend(other.bytes);
         self.chunks.extend(other.chunks.into_iter().map(|c| Chunk { off: c.off + shift, ..c }));
         self.patches.extend(other.patches);
         self.guards.extend(other.guards);
-        self.stats.crossing += other.stats.crossing;
-        self.stats.guarded += other.stats.guarded;
-        for (sum, n) in self.stats.sites.iter_mut().zip(other.stats.sites) {
-            *sum += n;
-        }
     }
     /// A chunk's bytes.
     #[must_use]

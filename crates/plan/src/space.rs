@@ -20,8 +20,8 @@ pub(crate) const REACH: u64 = (1 << 31) - (64 << 10);
 
 /// One-byte opcodes that trap in 64-bit mode: `int3`, then those that no processor runs.
 pub(crate) const TRAPPING: [u8; 20] = [
-    0xCC, 0x60, 0x61, 0x3F, 0x37, 0x2F, 0x27, 0x1F, 0x1E, 0x17, 0x16, 0x0E, 0x07, 0x06, 0xCE, 0xD4, 0xD6, 0xEA,
-    0x9A, 0x82,
+    0xCC, 0x60, 0x61, 0x3F, 0x37, 0x2F, 0x27, 0x1F, 0x1E, 0x17, 0x16, 0x0E, 0x07, 0x06, 0xCE, 0xD4, 0xD6,
+    0xEA, 0x9A, 0x82,
 ];
 
 /// A picture of a process' address space.
@@ -171,8 +171,10 @@ mod tests {
 
     #[test]
     fn a_program_at_4_mib_goes_above_its_heap_or_nowhere() {
-        let space =
-            AddressSpace { occupied: vec![(RemoteAddr(0x40_0000), RemoteAddr(0x80_0000))], heap_end: Some(RemoteAddr(0x6666_6666)) };
+        let space = AddressSpace {
+            occupied: vec![(RemoteAddr(0x40_0000), RemoteAddr(0x80_0000))],
+            heap_end: Some(RemoteAddr(0x6666_6666)),
+        };
         let place = choose(&space, &need(0x40_0000)).unwrap();
         assert!(place.k > 0);
         assert!(!(place.data.addr.0 < 0x6666_6666 + HEAP_GROWTH && place.code.end().0 > 0x6666_6666));
@@ -183,7 +185,10 @@ mod tests {
     #[test]
     fn find_leaves_gaps() {
         let space = AddressSpace {
-            occupied: vec![(RemoteAddr(0x40_0000), RemoteAddr(0x80_0000)), (RemoteAddr(0x7fff_0000_0000), RemoteAddr(0x7fff_1000_0000))],
+            occupied: vec![
+                (RemoteAddr(0x40_0000), RemoteAddr(0x80_0000)),
+                (RemoteAddr(0x7fff_0000_0000), RemoteAddr(0x7fff_1000_0000)),
+            ],
             heap_end: Some(RemoteAddr(0x80_0000)),
         };
         let at = space.find(64 << 20).unwrap();

@@ -53,7 +53,14 @@ fn speed_is_printed() {
     let layout = trapline_plan::DataLayout::new(&trapline_plan::bounds(&image, &map, &traits, &wants));
     for _ in 0..100 {
         let input = trapline_plan::ModuleInput {
-            image: &image, bias, map: &map, traits: &traits, space: &space, layout: &layout, latency: None, wants: &wants,
+            image: &image,
+            bias,
+            map: &map,
+            traits: &traits,
+            space: &space,
+            layout: &layout,
+            latency: None,
+            wants: &wants,
         };
         let start = Instant::now();
         let plan = trapline_plan::plan_module(&input).unwrap();

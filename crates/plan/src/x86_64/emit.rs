@@ -174,7 +174,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
 
     /// Emits a conditional jump whose being taken is a deed.
     fn acts_taken<'s>(&mut self, acts: &'s [Act], insn: Svma, at: RemoteAddr) -> Option<&'s [Act]> {
-        let When::Taken { condition, target } = acts.first().filter(|a| a.at == insn)?.when else { return None };
+        let When::Taken { condition, target } = acts.first().filter(|a| a.at == insn)?.when else {
+            return None;
+        };
         self.guard(insn, at);
         self.stub.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
         let hole = self.stub.len();
@@ -194,9 +196,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         let here = at.0 + self.stub.len() as u64;
         let Setting { machine, latency, layout, place, .. } = &self.set;
         let out = &mut self.stub;
-        let timed = |function| {
-            latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead })
-        };
+        let timed =
+            |function| latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead });
         self.pending.extend(match act.deed {
             Deed::Count { probe } => {
                 let word = place.data.addr.0 + layout.counters.word(probe);
@@ -205,7 +206,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
             Deed::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
-            Deed::Exit { latency, kind } => timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind)),
+            Deed::Exit { latency, kind } => {
+                timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
+            }
         });
     }
 
@@ -230,7 +233,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.insns.clear();
         self.insns.extend(sweep(bytes, live.0));
         let options = Options { shadow_stack: self.set.env.traits.shadow_stack };
-        let moved = relocate_with(&self.insns, bytes, here.0, options).map_err(|why| self.refused(site, why))?;
+        let moved =
+            relocate_with(&self.insns, bytes, here.0, options).map_err(|why| self.refused(site, why))?;
         self.copy_guards(&moved, live, here);
         self.stub.extend_from_slice(&moved.bytes);
         Ok(moved.falls_through)
@@ -323,12 +327,6 @@ impl<'a, 'p> Emitter<'a, 'p> {
             crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
             needs_guard: role != PatchRole::Island && site.has_boundary(),
         };
-        let stats = &mut self.plan.stats;
-        stats.crossing += u32::from(patch.crosses_line);
-        stats.guarded += u32::from(patch.needs_guard);
-        if role != PatchRole::Island {
-            stats.sites[patch.tactic as usize] += 1;
-        }
         self.plan.patches.push(patch);
     }
 }

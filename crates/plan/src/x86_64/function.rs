@@ -3,12 +3,12 @@
 //! In: a function and what is wanted there. Out: sites whose windows are disjoint; where two wants need the same window,
 //! one site that does both. A want is met whole or refused whole.
 
+use super::Env;
 use super::padding::{Claims, SHORT, island};
 use super::pun::Puns;
 use super::site::{Act, Deed, Owner, Reach, Site, When};
 use super::stub;
 use super::window::{JUMP, Stretch, Window, in_rseq, refusal, walk};
-use super::Env;
 use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
@@ -21,7 +21,7 @@ use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
-const LOOK: usize = 8;
+const LOOK: usize = 6;
 /// How far back an exit's window may begin.
 const BACK: usize = 16;
 
@@ -113,7 +113,8 @@ impl<'a> Planner<'a> {
             }
             (Role::CountExits, Some(f)) => self.whole(|p| p.count_exits(f, code, owner, count)),
             (Role::Latency, Some(f)) => {
-                let latency = want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+                let latency =
+                    want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.whole(|p| p.latency(f, code, owner, latency))
             }
             (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
@@ -197,7 +198,13 @@ impl<'a> Planner<'a> {
         }
         if let Some((stretch, i)) = code.and_then(|c| c.stretch_of(at.0)) {
             let dead = dead_at(&self.env, &stretch.insns[i..stretch.insns.len().min(i + LOOK)], true);
-            return self.place(stretch, i, Act { at, when: When::Before, deed, dead, want: owner.want }, owner, true);
+            return self.place(
+                stretch,
+                i,
+                Act { at, when: When::Before, deed, dead, want: owner.want },
+                owner,
+                true,
+            );
         }
         if let Some(insn) = code.and_then(|c| c.body.insns.iter().find(|i| i.addr < at.0 && at.0 < i.end())) {
             return Err(Refusal::InsideInstruction { site: self.env.place(at, 5), starts: Svma(insn.addr) });
@@ -207,7 +214,8 @@ impl<'a> Planner<'a> {
 
     /// An instruction outside all known functions.
     fn loose(&mut self, at: Svma, deed: Deed, owner: Owner) -> Result<(), Refusal> {
-        let bytes = (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
+        let bytes =
+            (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
         let act = Act { at, when: When::Before, deed, dead, want: owner.want };
@@ -224,7 +232,8 @@ impl<'a> Planner<'a> {
         let f = self.env.image.function(function);
         let code = code.ok_or(Refusal::NotInFile { at: f.start })?;
         self.exits_known(code)?;
-        let first = entry_index(&self.env, code.body.insns.get(..2.min(code.body.insns.len())).unwrap_or(&[]));
+        let first =
+            entry_index(&self.env, code.body.insns.get(..2.min(code.body.insns.len())).unwrap_or(&[]));
         let site = code.body.insns.get(first).map_or(f.start, |i| Svma(i.addr));
         let looped = code.body.insns.iter().any(|i| match i.flow {
             Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
@@ -295,7 +304,13 @@ impl<'a> Planner<'a> {
             _ => When::Before,
         };
         let dead = stub::Site { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Site::default() };
-        self.place(stretch, i, Act { at, when, deed: deed(kind), dead, want: owner(role).want }, owner(role), true)
+        self.place(
+            stretch,
+            i,
+            Act { at, when, deed: deed(kind), dead, want: owner(role).want },
+            owner(role),
+            true,
+        )
     }
 
     /// The condition of a jump that the stub has to repeat.
@@ -311,7 +326,14 @@ impl<'a> Planner<'a> {
 
     /// Puts a deed at instruction `i`: into a window that is there, into one of its own (beginning earlier where `back`
     /// allows), or into one that is there and made longer; by jump, short jump or pun.
-    fn place(&mut self, stretch: Stretch<'_>, i: usize, act: Act, owner: Owner, back: bool) -> Result<(), Refusal> {
+    fn place(
+        &mut self,
+        stretch: Stretch<'_>,
+        i: usize,
+        act: Act,
+        owner: Owner,
+        back: bool,
+    ) -> Result<(), Refusal> {
         if let Some(site) =
             self.sites[self.first..].iter_mut().find(|s| s.insns.iter().any(|known| known.addr == act.at.0))
         {
@@ -403,9 +425,9 @@ impl<'a> Planner<'a> {
 
     /// Makes the window right before instruction `i` longer, so that it holds it. Its jump stays as it is.
     fn extend(&mut self, stretch: Stretch<'_>, i: usize, act: Act) -> bool {
-        let before = self.sites[self.first..].iter().rposition(|s| {
-            s.start.0 <= act.at.0 && act.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror
-        });
+        let before = self.sites[self.first..]
+            .iter()
+            .rposition(|s| s.start.0 <= act.at.0 && act.at.0 - s.start.0 < 64 && s.reach == Reach::Mirror);
         let Some(site) = before.map(|n| self.first + n) else { return false };
         let start = self.sites[site].start;
         let Ok(from) = stretch.insns.binary_search_by_key(&start.0, |i| i.addr) else { return false };

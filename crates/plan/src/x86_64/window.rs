@@ -114,7 +114,8 @@ fn forbids(env: &Env<'_>, window: &Window, j: usize, insn: &Insn, must: usize) -
     if env.traits.shadow_stack && matches!(insn.flow, Flow::Call(_)) {
         return Some(Stop::Immovable(j, Immovable::ShadowStack));
     }
-    (env.traits.has_fault_handler && faults_on_register(insn) && !is_go_g(env, insn)).then_some(Stop::Faults(j))
+    (env.traits.has_fault_handler && faults_on_register(insn) && !is_go_g(env, insn))
+        .then_some(Stop::Faults(j))
 }
 
 /// Go keeps g in r14, which always points to something.

@@ -1,0 +1,191 @@
+//! Plans over functions made for the purpose: each rule of a window, and random functions.
+
+mod common;
+
+use common::elf::{TEXT, library};
+use common::{every, map, plan};
+use proptest::prelude::*;
+use trapline_image::{FunctionIndex, Image};
+use trapline_plan::{ModulePlan, PatchRole, ProcessTraits, Refusal, Role, Tactic, Want};
+use trapline_record::Svma;
+
+const RET: u8 = 0xC3;
+
+fn traits() -> ProcessTraits {
+    ProcessTraits::usual(2)
+}
+
+/// Functions one after another, each followed by `pad` bytes of int3.
+fn pack(bodies: &[&[u8]], pad: usize) -> Image {
+    let (mut text, mut functions) = (Vec::new(), Vec::new());
+    for body in bodies {
+        functions.push((text.len() as u64, body.len() as u64));
+        text.extend_from_slice(body);
+        text.extend(vec![0xCC; pad]);
+    }
+    library(&text, &functions)
+}
+
+fn planned(image: &Image, traits: &ProcessTraits, role: Role) -> ModulePlan {
+    plan(image, &map(image), traits, &every(image, role))
+}
+
+fn at(plan: &ModulePlan, offset: u64) -> Option<&trapline_plan::Patch> {
+    plan.patches.iter().find(|p| p.addr.0 & 0xfff == offset)
+}
+
+fn kind(plan: &ModulePlan) -> &'static str {
+    plan.refused.first().map_or("none", |r| r.why.kind())
+}
+
+#[test]
+fn entry_and_exit_share_a_window() {
+    let image = pack(&[&[0x31, 0xC0, RET]], 13);
+    let plan = planned(&image, &traits(), Role::Latency);
+    assert_eq!(plan.patches.len(), 1, "{:?}", plan.refused);
+    assert_eq!(plan.patches[0].role, PatchRole::Entry);
+    assert_eq!(plan.guards.len(), 1);
+    assert_eq!(plan.guards[0].at, plan.patches[0].addr + 2);
+}
+
+#[test]
+fn endbr64_stays_unless_branched_behind() {
+    let plain = [0xF3, 0x0F, 0x1E, 0xFA, 0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, RET];
+    let plan = planned(&pack(&[&plain], 16), &traits(), Role::CountEntry);
+    assert!(at(&plan, 4).is_some());
+    // dec edi; jne +4
+    let looped = [0xF3, 0x0F, 0x1E, 0xFA, 0xFF, 0xCF, 0x75, 0xFC, 0x90, 0x90, 0x90, RET];
+    let plan = planned(&pack(&[&looped], 16), &traits(), Role::CountEntry);
+    let patch = at(&plan, 0).expect("endbr64 itself is displaced");
+    assert_eq!((patch.tactic, patch.len), (Tactic::Short, 2));
+    assert!(at(&plan, 4).is_none());
+}
+
+#[test]
+fn a_branch_into_the_window_takes_a_short_jump() {
+    // push rbx; again: dec edi; jne again; pop rbx; ret
+    let body = [0x53, 0xFF, 0xCF, 0x75, 0xFC, 0x5B, RET];
+    let alone = planned(&pack(&[&body], 0), &traits(), Role::CountEntry);
+    assert!(alone.refused.is_empty() || kind(&alone) == "branch-in");
+    // mov eax, edi; again: dec eax; jne again; ret
+    let body = [0x89, 0xF8, 0xFF, 0xC8, 0x75, 0xFC, RET];
+    let plan = planned(&pack(&[&body], 16), &traits(), Role::CountEntry);
+    assert_eq!(at(&plan, 0).unwrap().tactic, Tactic::Short);
+    assert_eq!(plan.patches.iter().filter(|p| p.role == PatchRole::Island).count(), 1);
+}
+
+#[test]
+fn nothing_is_written_where_nothing_fits() {
+    let plan = planned(&pack(&[&[RET], &[RET], &[0x31, 0xC0, RET]], 0), &traits(), Role::CountEntry);
+    assert!(plan.refused.iter().all(|r| matches!(r.why, Refusal::TooShort { .. })), "{:?}", plan.refused);
+    assert_eq!(plan.refused.len() + plan.patches.len(), 3);
+    assert!(plan.refused[0].why.to_string().contains("0x1000 [c3"), "{}", plan.refused[0].why);
+}
+
+#[test]
+fn kernel_where_allowed() {
+    let traits = ProcessTraits { kernel_allowed: true, ..traits() };
+    let plan = planned(&pack(&[&[RET], &[RET]], 0), &traits, Role::CountEntry);
+    assert_eq!(plan.kernel.len(), 2);
+    assert_eq!(plan.kernel[1].offset.0, TEXT + 1);
+}
+
+#[test]
+fn faults_stay_where_they_are_looked_up() {
+    // mov rax, [rdi]; mov eax, [rax]; ret
+    let image = pack(&[&[0x48, 0x8B, 0x07, 0x8B, 0x00, RET]], 10);
+    assert!(planned(&image, &traits(), Role::CountEntry).refused.is_empty());
+    let caught = ProcessTraits { has_fault_handler: true, ..traits() };
+    assert_eq!(kind(&planned(&image, &caught, Role::CountEntry)), "may-fault");
+    // cmp rsp, [r14+16]; jbe +1; nop; ret: Go's prologue
+    let go = pack(&[&[0x49, 0x3B, 0x66, 0x10, 0x76, 0x01, 0x90, RET]], 8);
+    let traits = ProcessTraits { go: true, ..caught };
+    assert!(planned(&go, &traits, Role::CountEntry).refused.is_empty());
+    assert_eq!(kind(&planned(&go, &caught, Role::CountEntry)), "may-fault");
+}
+
+#[test]
+fn calls_only_last_and_never_with_a_shadow_stack() {
+    // push rbx; call f0; pop rbx; ret
+    let image = pack(&[&[0x53, 0xE8, 0xFA, 0xFF, 0xFF, 0xFF, 0x5B, RET]], 8);
+    assert_eq!(at(&planned(&image, &traits(), Role::CountEntry), 0).unwrap().tactic, Tactic::Jump);
+    let shadow = ProcessTraits { shadow_stack: true, ..traits() };
+    assert_eq!(kind(&planned(&image, &shadow, Role::CountEntry)), "immovable");
+    // call rax; pop rbx; ret
+    let image = pack(&[&[0xFF, 0xD0, 0x5B, 0x5B, 0x5B, RET]], 0);
+    let plan = planned(&image, &traits(), Role::CountEntry);
+    assert!(kind(&plan) == "returns-in" || plan.patches[0].tactic == Tactic::Pun);
+}
+
+#[test]
+fn single_instructions() {
+    let image = pack(&[&[0x48, 0x83, 0xEC, 0x08, 0x90, 0x48, 0x31, 0xC0, 0x48, 0x83, 0xC4, 0x08, RET]], 8);
+    let want = |off, probe| Want {
+        probe,
+        latency: None,
+        function: Some(FunctionIndex(0)),
+        role: Role::CountAt(Svma(TEXT + off)),
+    };
+    let map = map(&image);
+    let both = plan(&image, &map, &traits(), &[want(0, 0), want(4, 1), want(12, 2)]);
+    assert!(both.refused.is_empty(), "{:?}", both.refused);
+    assert_eq!(both.patches.len(), 2, "the nop is in the entry's window");
+    let inside = plan(&image, &map, &traits(), &[want(2, 0)]);
+    assert_eq!(kind(&inside), "inside-instruction");
+    let outside = plan(&image, &map, &traits(), &[want(0x4000, 0)]);
+    assert_eq!(kind(&outside), "not-in-file");
+}
+
+#[test]
+fn a_want_is_met_whole_or_not_at_all() {
+    // test edi, edi; je out; 5-byte mov; ret   out: ret (alone, jumped to, with another function behind)
+    let timed = [0x85, 0xFF, 0x74, 0x06, 0xB8, 1, 0, 0, 0, RET, RET];
+    let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
+    let plan = planned(&image, &traits(), Role::Latency);
+    assert_eq!(kind(&plan), "exit-unpatchable");
+    assert!(plan.patches.iter().all(|p| p.want == 1), "{:?}", plan.patches);
+}
+
+/// Instructions of 1 to 7 bytes, calls, branches, returns.
+fn insn() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => Just(vec![0x53]),
+        4 => Just(vec![0x89, 0xF8]),
+        4 => Just(vec![0x48, 0x01, 0xD8]),
+        3 => Just(vec![0x48, 0x83, 0xEC, 0x08]),
+        2 => Just(vec![0xB8, 1, 2, 3, 4]),
+        2 => Just(vec![0x48, 0x8B, 0x05, 0, 1, 0, 0]),
+        1 => Just(vec![0xE8, 0, 0, 0, 0]),
+        1 => Just(vec![RET]),
+        3 => (-12i8..12).prop_map(|rel| vec![0x74, rel.cast_unsigned()]),
+        1 => (-12i8..12).prop_map(|rel| vec![0xEB, rel.cast_unsigned()]),
+        1 => Just(vec![0x0F, 0x05]),
+        1 => Just(vec![0x66, 0x90]),
+    ]
+}
+
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(insn(), 1..12).prop_map(|insns| insns.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn random_functions_keep_the_promises(bodies in proptest::collection::vec(body(), 1..20), pad in 0usize..12) {
+        let bodies: Vec<&[u8]> = bodies.iter().map(Vec::as_slice).collect();
+        let image = pack(&bodies, pad);
+        let map = map(&image);
+        for role in [Role::CountEntry, Role::CountExits, Role::Latency] {
+            let wants = every(&image, role);
+            // `plan` checks boundaries, traps, ways and places.
+            let plan = plan(&image, &map, &traits(), &wants);
+            for patch in plan.patches.iter().filter(|p| p.role != PatchRole::Island) {
+                let start = Svma(TEXT + (patch.addr.0 & 0xfff));
+                let target = map.target_in(start + 1, start + u64::from(patch.len));
+                prop_assert!(target.is_none(), "{target:?} inside {start}");
+            }
+            let refused: Vec<u32> = plan.refused.iter().map(|r| r.want).collect();
+            prop_assert!(plan.patches.iter().all(|p| !refused.contains(&p.want)));
+        }
+    }
+}
