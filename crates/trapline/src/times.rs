@@ -1,19 +1,46 @@
 //! Latency areas to durations: sums over lines and batches, ticks to nanoseconds.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use trapline_patch::Segment;
 use trapline_record::hist::BUCKETS;
-use trapline_record::latency::{STRIDE, at};
+use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, at};
+use trapline_record::{RemoteAddr, control};
+use trapline_target::Process;
 
 use crate::report::{Site, Times};
 use crate::spread::{Scale, Spread};
 
-/// Reads one function's areas. `entries` is how often it was entered.
+/// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` when its memory is
+/// gone. Forked children have stamps of their own, which are not looked at.
+pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<u32, u64>> {
+    let view = segment.view();
+    let (stamps, len) = (RemoteAddr(view.get(control::at::STAMPS_ADDR)), view.get(control::at::STAMPS_LEN));
+    let mut found = HashMap::new();
+    if len < STAMPS_LEN {
+        return Some(found);
+    }
+    let mut tags = vec![0u8; STAMP_TAGS_LEN as usize];
+    process.read(stamps, &mut tags).ok()?;
+    let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+    let mut block = vec![0u8; STAMP_BLOCK as usize];
+    for (nth, _) in (0u64..).zip(tags.chunks_exact(8)).filter(|(_, tag)| word(tag) != 0) {
+        process.read(stamps + (STAMP_TAGS_LEN + nth * STAMP_BLOCK), &mut block).ok()?;
+        for slot in block.chunks_exact(16) {
+            if let Some(function) = (word(&slot[8..]) as u32).checked_sub(1) {
+                *found.entry(function).or_default() += 1;
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Reads one function's areas.
 pub(crate) fn read_times<'a>(
     areas: impl Iterator<Item = (&'a Segment, u32)>,
     site: Arc<Site>,
-    entries: u64,
+    in_flight: u64,
     scale: Scale,
 ) -> Times {
     let mut sums = [0u64; 6];
@@ -39,13 +66,12 @@ pub(crate) fn read_times<'a>(
             }
         }
     }
-    let [returns, tail_exits, unpaired, unreturned, clamped, total] = sums;
-    let ended = returns + tail_exits;
+    let [_, tail_exits, unpaired, unreturned, clamped, total] = sums;
     Times {
         site: Some(site),
         calls: buckets.iter().sum(),
         tail_exits,
-        in_flight: entries.saturating_sub(ended).saturating_sub(unreturned),
+        in_flight,
         unpaired,
         unreturned,
         clamped,

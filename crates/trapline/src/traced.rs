@@ -14,7 +14,7 @@ use trapline_patch::{Attached, Durations, Options, Request};
 use trapline_plan::{KernelSite, Role, Want};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
-use trapline_target::{BatchReport, FileId, Process};
+use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process};
 
 use crate::error::Error;
 use crate::files::Files;
@@ -22,7 +22,7 @@ use crate::modules::{Mapped, Module, mapped};
 use crate::report::{Count, Ended, ProcessReport, Refused, Site, Tactic, Times};
 use crate::sites::{Miss, Place, Places, miss_text};
 use crate::spread::Scale;
-use crate::times::read_times;
+use crate::times::{in_flight, read_times};
 
 /// What a session wants everywhere.
 #[derive(Clone, Debug)]
@@ -84,6 +84,9 @@ pub(crate) struct Traced {
     cpu_last: Duration,
     attached: Attached,
     links: Vec<UprobeMulti>,
+    /// For each segment: calls that run, by latency area.
+    in_flight: Vec<HashMap<u32, u64>>,
+    watcher: Option<MapWatcher>,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
     /// Modules that were looked at, by file and place.
@@ -104,6 +107,8 @@ impl Traced {
     /// Nothing patched yet.
     pub(crate) fn new(process: Process) -> Result<Self, Error> {
         let name = process.exe_name()?;
+        // Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
+        let watcher = MapWatcher::new(process.pid()).ok();
         let now = Instant::now();
         let cpu = cpu_time(process.pid()).unwrap_or_default();
         Ok(Self {
@@ -115,6 +120,8 @@ impl Traced {
             cpu_last: cpu,
             attached: Attached::default(),
             links: Vec::new(),
+            in_flight: Vec::new(),
+            watcher,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
@@ -148,6 +155,8 @@ impl Traced {
             self.end(Ended::Exec);
             return Ok(false);
         }
+        self.forget_unmapped(&maps);
+        let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
@@ -157,6 +166,9 @@ impl Traced {
         }
         self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         let (modules, places) = self.choose(files, wishes, &fresh);
+        if !first {
+            self.misses.clear();
+        }
         self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {
@@ -168,6 +180,18 @@ impl Traced {
             Arc::make_mut(&mut self.refused).extend(refused);
         }
         Ok(true)
+    }
+    /// What was unmapped, or mapped anew, is to be looked at again when it is there.
+    fn forget_unmapped(&mut self, maps: &[Mapping]) {
+        let there: HashSet<(FileId, u64)> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
+        let anew: HashSet<(FileId, u64)> = match &mut self.watcher {
+            Some(watcher) => {
+                let own = watcher.poll().into_iter().filter(|new| new.pid == self.process.pid());
+                own.map(|new| (new.file, new.start.0)).collect()
+            }
+            None => HashSet::new(),
+        };
+        self.seen.retain(|load| there.contains(load) && !anew.contains(load));
     }
     /// The places that the specifications mean in new modules.
     pub(crate) fn choose(
@@ -398,8 +422,11 @@ impl Traced {
     pub(crate) fn report(&mut self, scale: Scale, timed: bool, by_cpu: bool) -> ProcessReport {
         let now = Instant::now();
         let kernel: Vec<Vec<u64>> = self.links.iter().map(|link| link.counts().unwrap_or_default()).collect();
-        let hits: Vec<u64> = self.sites.iter().map(|tracked| self.hits(tracked, &kernel)).collect();
-        let times = if timed { self.times(&hits, scale) } else { Vec::new() };
+        let times = if timed { self.times(scale) } else { Vec::new() };
+        let hits: Vec<u64> = match timed {
+            true => times.iter().map(|times| times.spread.calls()).collect(),
+            false => self.sites.iter().map(|tracked| self.hits(tracked, &kernel)).collect(),
+        };
         let counts = self.sites.iter().zip(&hits).map(|(tracked, &hits)| Count {
             site: tracked.site.clone(),
             hits,
@@ -424,17 +451,29 @@ impl Traced {
         self.reported = now;
         report
     }
-    fn times(&self, hits: &[u64], scale: Scale) -> Vec<Times> {
-        let one = |(tracked, &entries): (&Tracked, &u64)| {
+    fn times(&mut self, scale: Scale) -> Vec<Times> {
+        if self.ended.is_none() {
+            let now = self.attached.segments().iter().map(|segment| in_flight(&self.process, segment));
+            // After a detach that freed the stamps, what was seen last stands.
+            if let Some(now) = now.collect::<Option<Vec<_>>>() {
+                self.in_flight = now;
+            }
+        } else {
+            self.in_flight.clear();
+        }
+        let one = |tracked: &Tracked| {
             let areas = tracked.sources.iter().filter_map(|source| match *source {
-                Source::Counter { segment, latency: Some(index), .. } => {
-                    Some((&self.attached.segments()[segment], index))
-                }
+                Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
                 _ => None,
             });
-            read_times(areas, tracked.site.clone(), entries, scale)
+            let running = |(segment, index): (usize, u32)| {
+                self.in_flight.get(segment).and_then(|calls| calls.get(&index)).copied().unwrap_or(0)
+            };
+            let in_flight = areas.clone().map(running).sum();
+            let segments = self.attached.segments();
+            read_times(areas.map(|(at, index)| (&segments[at], index)), tracked.site.clone(), in_flight, scale)
         };
-        self.sites.iter().zip(hits).map(one).collect()
+        self.sites.iter().map(one).collect()
     }
     pub(crate) fn missed(&self) -> u64 {
         self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()

@@ -215,7 +215,7 @@ fn place(site: &trapline::Site) -> Place<'_> {
 
 fn times_row(times: &Times) -> Option<TimesRow<'_>> {
     let spread = &times.spread;
-    let percentile = |share| spread.percentile(share).min(times.max_ns);
+    let percentile = |share| spread.percentile(share).max(times.min_ns).min(times.max_ns);
     Some(TimesRow {
         place: place(times.site.as_deref()?),
         calls: times.calls,
