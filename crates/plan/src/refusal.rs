@@ -145,7 +145,7 @@ pub enum Refusal {
         /// The exit.
         at: Svma,
         /// Why.
-        why: Box<Refusal>,
+        why: Box<Self>,
     },
     /// The function never returns: there is no exit to count.
     #[error("{at:#x} has no exit to count: it never returns")]
