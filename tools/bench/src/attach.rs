@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::hits::Effort;
 use crate::kernel::Kernel;
@@ -49,7 +49,9 @@ fn push(samples: &mut Result<Vec<Sample>, String>, sample: Result<Sample>) {
 }
 
 fn ours_once(pid: u32, sites: usize) -> Result<Sample> {
-    let end = Ours::count(pid, "walk", sites)?.finish()?;
+    let ours = Ours::count(pid, "walk", sites)?;
+    ensure!(ours.sites() == sites as u64, "{} of {sites} sites were probed", ours.sites());
+    let end = ours.finish()?;
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     Ok(Sample { attach: ms(end.attach), detach: ms(end.detach), stopped: Some(ms(end.stopped)) })
 }

@@ -109,7 +109,6 @@ impl Work {
     }
 }
 
-
 /// Their addresses in this process; the victim is the same file.
 pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
     if case == "walk" {
