@@ -76,7 +76,11 @@ impl Attached {
     ///
     /// # Errors
     /// As [`attach`].
-    pub fn add_in(&mut self, batch: &mut Batch<'_>, request: &Request<'_>) -> Result<AttachReport, PatchError> {
+    pub fn add_in(
+        &mut self,
+        batch: &mut Batch<'_>,
+        request: &Request<'_>,
+    ) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
         let process = batch.process();
         let mut work = self.look(process, request, &mut || {
@@ -138,11 +142,18 @@ impl Attached {
     /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
     fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
         let mut found = find_segments(batch.process())?;
-        found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !self.memfds().contains(&f.memfd));
+        found.retain(|f| {
+            f.block.is_ours() && f.state() == Some(State::Removed) && !self.memfds().contains(&f.memfd)
+        });
         Ok(!found.is_empty() && free(batch, &found, &|addr| self.resume(addr), remote)?.unmapped > 0)
     }
     /// I5 to I10.
-    fn install(&mut self, batch: &mut Batch<'_>, prepared: Prepared, work: &mut Work) -> Result<(), PatchError> {
+    fn install(
+        &mut self,
+        batch: &mut Batch<'_>,
+        prepared: Prepared,
+        work: &mut Work,
+    ) -> Result<(), PatchError> {
         let Work { survey, remote, report } = work;
         let clock = Instant::now();
         let segment = map(self, batch, &prepared, survey, remote)?;

@@ -26,11 +26,14 @@ fn is_proven(cpuinfo: &str) -> bool {
         Some(line.split_once(':')?.1.trim())
     };
     let number = |name| field(name).and_then(|v| v.parse::<u32>().ok());
-    let (Some(vendor), Some(family), Some(model)) = (field("vendor_id"), number("cpu family"), number("model"))
+    let (Some(vendor), Some(family), Some(model)) =
+        (field("vendor_id"), number("cpu family"), number("model"))
     else {
         return false;
     };
-    PROVEN.iter().any(|&(v, f, m)| v == vendor && f == family && u32::try_from(m).is_ok_and(|m| m == model) | (m < 0))
+    PROVEN
+        .iter()
+        .any(|&(v, f, m)| v == vendor && f == family && u32::try_from(m).is_ok_and(|m| m == model) | (m < 0))
 }
 
 #[cfg(test)]
@@ -40,7 +43,9 @@ mod tests {
     #[test]
     fn models_are_told_apart() {
         let text = |vendor: &str, family: u32, model: u32| {
-            format!("processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n")
+            format!(
+                "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: x\n"
+            )
         };
         assert!(is_proven(&text("GenuineIntel", 6, 85)));
         assert!(!is_proven(&text("GenuineIntel", 6, 86)));

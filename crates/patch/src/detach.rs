@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
-use trapline_target::{Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of};
+use trapline_target::{
+    Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
+};
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
@@ -111,9 +113,8 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
 /// R1 to R6 for one process.
 fn clean(process: &Process, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
     let start = Instant::now();
-    let mut restored = Batch::run(process, BatchOptions { hold_children: false }, |batch| {
-        clean_in(batch, files, options)
-    })??;
+    let mut restored =
+        Batch::run(process, BatchOptions { hold_children: false }, |batch| clean_in(batch, files, options))??;
     restored.pid = process.pid();
     restored.total = start.elapsed();
     Ok(restored)
@@ -219,7 +220,8 @@ fn actions(
     remote: &RemoteOptions,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
-    let with_handler: Vec<&Removal<'_>> = removals.iter().filter(|r| r.found.block.get(at::HANDLES) != 0).collect();
+    let with_handler: Vec<&Removal<'_>> =
+        removals.iter().filter(|r| r.found.block.get(at::HANDLES) != 0).collect();
     if with_handler.is_empty() {
         return Ok(());
     }

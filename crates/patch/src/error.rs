@@ -29,7 +29,9 @@ pub enum PatchError {
         comm: String,
     },
     /// A tracer died there.
-    #[error("process {pid} still holds patches of a trapline that died (process {tracer}); clean up first: trapline detach -p {pid}")]
+    #[error(
+        "process {pid} still holds patches of a trapline that died (process {tracer}); clean up first: trapline detach -p {pid}"
+    )]
     LeftBehind {
         /// The process.
         pid: u32,
@@ -37,7 +39,9 @@ pub enum PatchError {
         tracer: u32,
     },
     /// Memory laid out by another version.
-    #[error("process {pid} holds patches of another version of trapline ({found}, this is {ours}); use that version")]
+    #[error(
+        "process {pid} holds patches of another version of trapline ({found}, this is {ours}); use that version"
+    )]
     OtherVersion {
         /// The process.
         pid: u32,

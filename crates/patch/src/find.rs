@@ -101,7 +101,12 @@ pub(crate) fn comm(pid: u32) -> String {
 }
 
 /// Refuses segments in use by somebody else, and other versions. `own` are segments of this very session.
-pub(crate) fn check_free(pid: u32, found: &[Found], own: &[FileId], dead_allowed: bool) -> Result<(), PatchError> {
+pub(crate) fn check_free(
+    pid: u32,
+    found: &[Found],
+    own: &[FileId],
+    dead_allowed: bool,
+) -> Result<(), PatchError> {
     for segment in found.iter().filter(|f| !own.contains(&f.memfd)) {
         if !segment.block.is_ours() {
             return Err(PatchError::OtherVersion { pid, found: segment.block.version(), ours: VERSION });

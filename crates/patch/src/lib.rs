@@ -37,7 +37,7 @@ pub use detach::recover;
 pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
 pub use request::{
-    AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request, Restored, Timings, Untouched,
-    Why,
+    AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request,
+    Restored, Timings, Untouched, Why,
 };
 pub use segment::Segment;

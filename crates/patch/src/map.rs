@@ -76,8 +76,7 @@ pub(crate) fn map(
     let (regions, len) = regions(&prepared.layout, &prepared.plans, prepared.stamps);
     let first = &prepared.plans[0];
     let control = first.data.addr;
-    let contents =
-        Contents { pid, control, regions, entries: prepared.entries(), guards: prepared.guards() };
+    let contents = Contents { pid, control, regions, entries: prepared.entries(), guards: prepared.guards() };
     let mut code = Vec::new();
     let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
     let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
@@ -209,7 +208,12 @@ fn put_back(attached: &mut Attached, caller: &mut RemoteCaller<'_, '_>, segment:
 
 /// Undoes [`map`] before any site was written: puts the actions back if this segment brought the handler, and unmaps all
 /// but the handler's code and data, which a thread may be in.
-pub(crate) fn unmap(attached: &mut Attached, batch: &mut Batch<'_>, remote: &RemoteOptions, segment: &Segment) {
+pub(crate) fn unmap(
+    attached: &mut Attached,
+    batch: &mut Batch<'_>,
+    remote: &RemoteOptions,
+    segment: &Segment,
+) {
     let Ok(mut caller) = batch.remote(remote) else { return };
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
     if handler.is_some() {

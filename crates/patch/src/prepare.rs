@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use trapline_plan::{
-    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, bounds, plan_module,
+    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, bounds,
+    plan_module,
 };
 use trapline_record::control::MAX_REGIONS;
 use trapline_record::journal::{Entry, Kind};
@@ -173,7 +174,12 @@ fn plan_one(
 
 fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) {
     let refused = plan.refused.drain(..);
-    report.refused.extend(refused.map(|r| Refused { module, probe: r.probe, want: r.want, why: Why::Plan(r.why) }));
+    report.refused.extend(refused.map(|r| Refused {
+        module,
+        probe: r.probe,
+        want: r.want,
+        why: Why::Plan(r.why),
+    }));
     report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
 }
 
@@ -200,7 +206,9 @@ fn unfit(
                 Why::NotMapped { addr }
             }
             Outcome::Differs { found } => Why::Differs { addr, file: bytes(old), found: bytes(found) },
-            _ if puns.len() > room && puns[room..].iter().any(|r| r.contains(head)) => Why::TooManyRegions { addr },
+            _ if puns.len() > room && puns[room..].iter().any(|r| r.contains(head)) => {
+                Why::TooManyRegions { addr }
+            }
             _ => match survey.no_traps {
                 Some(because) if crosses_line => Why::CrossesLine { addr, because },
                 _ => continue,

@@ -19,19 +19,19 @@
 //!
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
-//! | I1 | open the process; look for segments; refuse if their tracer lives | nothing was changed |
-//! | I2 | seize every thread (stops none); births and forks are reported from here on | the kernel lets go of all |
-//! | I3 | one thread stops: rseq area, memfd made and fetched | one memfd without a mapping: freed with its last fd |
-//! | I4 | plan; fill code, guard table and journal through the tracer's own mapping; state Building | as I3 |
-//! | I5 | the thread stops again: map data (RW) and code (R-X, never writable), stamps; close the fd | mapped and inert; state Building says so, `recover` unmaps it |
-//! | I6 | first segment: SIGTRAP and, if a displacement holds #UD bytes, SIGILL get the guard handler; else: link the new segment to the chain's end | handler without guards: passes every trap on to the old one; `recover` puts it back |
+//! | I1 | open the process; look for segments; refuse if their tracer lives; read maps and signal masks | nothing was changed |
+//! | I2 | once a session, a short seizure: one thread stops and tells where rseq areas lie, whether the clock may be read | the kernel lets go of all |
+//! | I3 | plan; compare every site with the file; nobody is seized meanwhile | nothing was changed |
+//! | I4 | seize every thread (stops none); births and forks are reported from here on | the kernel lets go of all |
+//! | I5 | one thread stops: memfd made, fetched and mapped: data RW, code R-X and never writable, stamps; control block, state Building; in the first segment SIGTRAP, and SIGILL if a displacement holds #UD bytes, get the guard handler, each old action journaled before it is replaced; the fd is closed | mapped and inert: `recover` puts actions back; a handler without guards passes every trap on |
+//! | I6 | fill code, guard table and journal through the tracer's own mapping; link the segment to the chain's end | as I5 |
 //! | I7 | state Armed | journal lists sites that still hold *old*: `recover` skips those |
 //! | I8 | publish islands, then exits, then entries (PATCH-3) | journal names every site, changed or not |
 //! | I9 | semaphores raised, each marked in the journal after it is | a raised one without its mark is told by its value |
-//! | I10 | children born since I2 get the same bytes and are let go | a child runs with some patches: all of them work alone |
+//! | I10 | children born since I4 get the same bytes and are let go | a child runs with some patches: all of them work alone |
 //! | I11 | the thread that traced ends, and with it the seizure; nobody is stopped by that | the batch is complete |
 //!
-//! I3 to I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub, copy,
+//! I5 and I6 precede I8 because of PATCH-4: *whatever a published byte can lead to exists before it*: stub, copy,
 //! counters, guard entry, handler, journal entry.
 //!
 //! ## I8 for a window inside one 64-byte line: one write (PATCH-5)
@@ -82,11 +82,10 @@
 //!
 //! If a thread blocks SIGTRAP for good, if the program owns the signal (Go), under `--strict`, and on CPUs whose eight-byte
 //! writes were not proven: I8 runs with all threads stopped. A window with an interior boundary is published only if no
-//! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of any stack or, where
-//! contexts live on the heap, of any private writable memory. Others are refused. Dying there leaves nobody stopped and each
-//! site whole: with nobody running, a window that crosses a line is written in two writes, tail before head, and a tracer
-//! that dies between the two leaves *old* at the head and *new* behind: PATCH-9 covers it for all but the straddling
-//! instruction, so such windows go through C1 to C5 here too, without the syncs.
+//! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of private writable memory,
+//! where stacks, signal frames and preempted goroutines are. Others are refused. Dying there leaves nobody stopped and each
+//! site whole. A window that crosses a line goes through C1 to C5 here too, without the syncs; where traps cannot be had at
+//! all it is refused, because a tracer that died between two writes would leave an int3 that nobody serves.
 //!
 //! # Remove
 //!
@@ -108,12 +107,13 @@
 //!
 //! For a window that crosses a line: head = int3 · sync · high part = *old* · sync · low part = *old* in one write · sync.
 //!
-//! R4 for each thread: it is blocked in a call (then it is not in a trap), or the tracer saw it stop, or it has run on a
-//! CPU for long enough that a trap taken before R4 must have become a stop; a thread that does neither in time is
-//! interrupted, and its call repaired. Threads born after R3 cannot have trapped.
+//! R4 for each thread: it is blocked (then it is not in a trap), or it has run on a CPU for long enough that a trap taken
+//! before R4 must have become a stop; one that lies in a stop is answered first. If some thread does neither in time, all
+//! are stopped once, and interrupted calls repaired. Threads born after R3 cannot have trapped.
 //!
-//! Code may be unmapped only when every thread was seen, stopped, with its pc, its rseq descriptor and its signal frames
-//! outside of it, after R5 (nobody can enter any more). Otherwise it stays; the report says how much.
+//! Code is unmapped only on request, or when there is no other room left: after R5 (nobody can enter any more), with all
+//! threads stopped, no pc in it and no word of private writable memory that points into it: signal frames, rseq descriptors
+//! and remembered actions are such words. Otherwise it stays; the report says how much.
 //!
 //! # Recover
 //!

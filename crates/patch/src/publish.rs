@@ -36,7 +36,8 @@ pub(crate) fn publish(
         if let Some(because) = survey.no_traps {
             let own = attached.segments.last().map_or(&[][..], |s| &s.guards);
             let caught = saved_contexts(process, own)?;
-            let bad = within(&sites, &caught).map(|(index, addr)| (index, Why::SavedContext { addr, because }));
+            let bad =
+                within(&sites, &caught).map(|(index, addr)| (index, Why::SavedContext { addr, because }));
             let bad = bad.collect();
             refuse(&mut sites, bad, report);
         }
@@ -57,7 +58,10 @@ pub(crate) fn publish(
 }
 
 /// Sites in whose window an address of `caught` lies.
-fn within<'a>(sites: &'a [Site], caught: &'a [u64]) -> impl Iterator<Item = (usize, trapline_record::RemoteAddr)> + 'a {
+fn within<'a>(
+    sites: &'a [Site],
+    caught: &'a [u64],
+) -> impl Iterator<Item = (usize, trapline_record::RemoteAddr)> + 'a {
     caught.iter().filter_map(|&at| {
         let after = sites.partition_point(|s| s.patch.addr.0 <= at);
         let index = after.checked_sub(1)?;
@@ -101,7 +105,11 @@ fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: us
 }
 
 /// I10: children born since the seizure have a copy of the text as it was then. They are held; they get what is missing.
-pub(crate) fn children(attached: &Attached, batch: &mut Batch<'_>, entries: &[Entry]) -> Result<u32, PatchError> {
+pub(crate) fn children(
+    attached: &Attached,
+    batch: &mut Batch<'_>,
+    entries: &[Entry],
+) -> Result<u32, PatchError> {
     let guard = |addr| attached.resume(addr);
     batch.serve(&guard)?;
     let mut patched = 0;

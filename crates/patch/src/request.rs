@@ -139,7 +139,9 @@ impl fmt::Display for Why {
                 write!(f, "{addr}: bytes differ from the file: ")?;
                 write!(f, "{found:02x?} in memory, {file:02x?} in the file; ")?;
                 match found.first() {
-                    Some(0xe9 | 0xe8 | 0xeb | 0xff) => write!(f, "already patched with a jump by another tool?"),
+                    Some(0xe9 | 0xe8 | 0xeb | 0xff) => {
+                        write!(f, "already patched with a jump by another tool?")
+                    }
                     Some(0xcc) => write!(f, "a breakpoint or kernel uprobe of another tool?"),
                     _ => write!(f, "already patched by another tool?"),
                 }

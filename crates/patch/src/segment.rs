@@ -174,10 +174,18 @@ impl Segment {
         let (view, layout) = (self.view(), &self.layout);
         let (guards, entries) = (self.guards.len() as u64, self.entries.len() as u64);
         if guards > u64::from(layout.guard_cap) {
-            return Err(PatchError::Layout { what: "the guard table", at: guards, len: layout.guard_cap.into() });
+            return Err(PatchError::Layout {
+                what: "the guard table",
+                at: guards,
+                len: layout.guard_cap.into(),
+            });
         }
         if entries > u64::from(layout.journal_cap) {
-            return Err(PatchError::Layout { what: "the journal", at: entries, len: layout.journal_cap.into() });
+            return Err(PatchError::Layout {
+                what: "the journal",
+                at: entries,
+                len: layout.journal_cap.into(),
+            });
         }
         for (n, (addr, resume)) in self.guards.iter().enumerate() {
             let base = layout.guard_off + n as u64 * 16;

@@ -69,7 +69,12 @@ pub(crate) fn lower(process: &Process, entry: &Entry) -> Result<bool, TargetErro
 }
 
 /// Writes the entry back as if it had never been raised.
-pub(crate) fn unmark(words: &Words<'_>, journal_off: u64, index: usize, entry: &Entry) -> Result<(), TargetError> {
+pub(crate) fn unmark(
+    words: &Words<'_>,
+    journal_off: u64,
+    index: usize,
+    entry: &Entry,
+) -> Result<(), TargetError> {
     let at = journal_off + index as u64 * ENTRY_LEN;
     let mut old = entry.old;
     old[MARK] = 0;

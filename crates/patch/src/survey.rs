@@ -92,7 +92,9 @@ fn no_traps(
         let mut for_good = None;
         blocked.retain_mut(|(tid, last, looks)| {
             // A thread that is gone blocks nothing.
-            let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else { return false };
+            let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else {
+                return false;
+            };
             let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
             *looks += u32::from(std::mem::replace(last, ran) != ran);
             let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;

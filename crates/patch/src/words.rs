@@ -65,7 +65,11 @@ impl Block {
         Ok((0..count).filter_map(|n| journal.get(n)).collect())
     }
     /// The guard table: (address, where its thread goes on), sorted.
-    pub(crate) fn guards(&self, process: &Process, control: RemoteAddr) -> Result<Vec<(u64, u64)>, TargetError> {
+    pub(crate) fn guards(
+        &self,
+        process: &Process,
+        control: RemoteAddr,
+    ) -> Result<Vec<(u64, u64)>, TargetError> {
         let count = self.get(at::GUARD_COUNT).min(MAX_ENTRIES);
         let mut bytes = vec![0; (count * 16) as usize];
         process.read(control + self.get(at::GUARD_OFF), &mut bytes)?;

@@ -94,7 +94,11 @@ impl<'e> Change<'e> {
         let (old, new) = (&self.entry.old, &self.entry.new);
         let ours = |i: usize| present[i] == new[i] || (self.crosses() && present[i] == old[i]);
         let head = [old[0], new[0], INT3].contains(&present[0]);
-        if way == Way::Remove && head && (1..present.len()).all(ours) { Present::Between } else { Present::Foreign }
+        if way == Way::Remove && head && (1..present.len()).all(ours) {
+            Present::Between
+        } else {
+            Present::Foreign
+        }
     }
 }
 
@@ -168,7 +172,8 @@ fn change_phase(
             continue;
         }
         let ahead = group[nth..].iter().map(|&i| &entries[i]);
-        outcomes[index] = place(text.prepare(space, ahead).and_then(|()| one(space, &mut text, &change, way)))?;
+        outcomes[index] =
+            place(text.prepare(space, ahead).and_then(|()| one(space, &mut text, &change, way)))?;
         writes += 1;
         if writes.is_multiple_of(SERVE_EVERY) {
             space.serve()?;
@@ -296,9 +301,7 @@ impl Text {
         space: &mut impl CodeSpace,
         mut ahead: impl Iterator<Item = &'e Entry>,
     ) -> Result<(), SpaceError> {
-        let lines = |e: &Entry| {
-            (e.addr.0 / LINE * LINE, (e.addr.0 + u64::from(e.len)).div_ceil(LINE) * LINE)
-        };
+        let lines = |e: &Entry| (e.addr.0 / LINE * LINE, (e.addr.0 + u64::from(e.len)).div_ceil(LINE) * LINE);
         let Some((from, mut to)) = ahead.next().map(lines) else { return Ok(()) };
         if self.holds(from, to) {
             return Ok(());

@@ -117,7 +117,7 @@ fn death_anywhere_is_undone() {
     for dies_at in 0..=steps {
         let mut fake = Fake::new(BASE, text());
         fake.dies_at = Some(dies_at);
-        let _ = publish(&mut fake, &all);
+        drop(publish(&mut fake, &all));
         fake.dies_at = None;
         let left = remove(&mut fake, &all);
         assert!(!left.iter().any(|o| matches!(o, Outcome::Differs { .. })), "death {dies_at}: {left:?}");
@@ -126,7 +126,7 @@ fn death_anywhere_is_undone() {
         let mut fake = Fake::new(BASE, armed.clone());
         fake.dies_at = Some(dies_at);
         let mut outcomes = Vec::new();
-        let _ = change(&mut fake, &all, Way::Remove, &mut outcomes);
+        drop(change(&mut fake, &all, Way::Remove, &mut outcomes));
         fake.dies_at = None;
         remove(&mut fake, &all);
         assert_eq!(fake.bytes, text(), "death {dies_at} of a removal");

@@ -27,7 +27,8 @@ fn counts_are_the_victims_own() {
     victim.ask("run 1000");
     let (start, _) = victim.sums();
     let wants = victim.wants(&ALL, Role::CountEntry);
-    let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let (mut attached, report) =
+        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
     assert_eq!(report.refused, []);
     assert_eq!(report.placed.len(), ALL.len());
     assert!(!report.stopped_all);
@@ -52,20 +53,23 @@ fn counts_are_the_victims_own() {
 fn returns_and_durations() {
     let mut victim = Victim::start(&compile("basic", &[]), &[]);
     let exits = victim.wants(&ALL, Role::CountExits);
-    let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&exits)])).expect("attached");
+    let (mut attached, report) =
+        attach(&victim.process, &request(&[victim.module(&exits)])).expect("attached");
     assert_eq!(report.refused, []);
     victim.ask("run 10000");
     assert_eq!(counts(&attached, 0, 9), [80_000; 9]);
     detach(&victim, &mut attached);
 
     let timed = victim.wants(&ALL, Role::Latency);
-    let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&timed)])).expect("attached");
+    let (mut attached, report) =
+        attach(&victim.process, &request(&[victim.module(&timed)])).expect("attached");
     assert_eq!(report.refused, []);
     victim.ask("run 10000");
     let segment = &attached.segments()[0];
     for function in 0..9 {
-        let returns = (0..u64::from(segment.counters().lines))
-            .map(|line| segment.view().get(segment.layout().latency(function) + line * trapline_record::latency::STRIDE));
+        let returns = (0..u64::from(segment.counters().lines)).map(|line| {
+            segment.view().get(segment.layout().latency(function) + line * trapline_record::latency::STRIDE)
+        });
         assert_eq!(returns.sum::<u64>(), 80_000, "function {function}");
     }
     detach(&victim, &mut attached);
@@ -97,7 +101,8 @@ fn bytes_that_differ_from_the_file_are_refused() {
     let mut byte = [0];
     victim.process.read(at, &mut byte).expect("readable");
     victim.process.write_text(at, &[0xcc]).expect("writable");
-    let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let (mut attached, report) =
+        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
     assert_eq!(report.refused.len(), 1);
     let text = report.refused[0].why.to_string();
     assert!(text.contains("bytes differ from the file") && text.contains("breakpoint"), "{text}");
@@ -114,7 +119,8 @@ fn a_program_with_its_own_trap_handler_keeps_it() {
     let mut victim = Victim::start(&compile("basic", &[]), &["own-trap"]);
     let before = victim.caught();
     let wants = victim.wants(&ALL, Role::CountEntry);
-    let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+    let (mut attached, report) =
+        attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
     assert!(!report.stopped_all, "its traps are passed on");
     assert_eq!(victim.ask("trap"), "trapped");
     assert!(victim.ask("sums").contains("traps 2"));
@@ -133,7 +139,8 @@ fn where_a_thread_blocks_the_trap_all_are_stopped() {
     let before = victim.caught();
     let wants = victim.wants(&ALL, Role::CountEntry);
     for _ in 0..50 {
-        let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+        let (mut attached, report) =
+            attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
         assert!(report.stopped_all && report.no_traps.is_some());
         assert_eq!(victim.caught(), before, "no handler where it could not run");
         victim.ask("run 100");
@@ -173,10 +180,10 @@ fn children_count_into_the_same_table_and_are_cleaned_up_too() {
     let wants = victim.wants(&ALL, Role::CountEntry);
     let (mut attached, _) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
     assert_eq!(victim.ask("forks"), "forked");
-    assert_eq!(counts(&attached, 0, 9), [50_000; 9]);
+    assert_eq!(counts(&attached, 0, 9), [400_000; 9]);
     let child: u32 = victim.ask("fork").parse().expect("a pid");
     let process = trapline_target::Process::open(child).expect("alive");
-    while counts(&attached, 0, 9)[8] < 51_000 {
+    while counts(&attached, 0, 9)[8] < 401_000 {
         std::thread::yield_now();
     }
     let report = attached.detach(&victim.process, &Options::default());

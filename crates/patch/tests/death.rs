@@ -20,7 +20,8 @@ fn doomed_tracer() {
     let process = Process::open(pid.parse().expect("a pid")).expect("traceable");
     let file = FileOnDisk::new(&compile("basic", &[]));
     let (bias, id) = place(&process, &file);
-    let wants: Vec<_> = ALL.iter().enumerate().map(|(n, name)| want(&file, n as u32, name, Role::CountEntry)).collect();
+    let wants: Vec<_> =
+        ALL.iter().enumerate().map(|(n, name)| want(&file, n as u32, name, Role::CountEntry)).collect();
     println!("doomed");
     loop {
         let (mut attached, _) =
@@ -50,14 +51,19 @@ fn tracer_killed_anywhere() {
         let mut line = String::new();
         while !line.contains("doomed\n") {
             line.clear();
-            assert_ne!(std::io::BufRead::read_line(&mut out, &mut line).expect("readable"), 0, "round {round}");
+            assert_ne!(
+                std::io::BufRead::read_line(&mut out, &mut line).expect("readable"),
+                0,
+                "round {round}"
+            );
         }
         // A moment without a pattern: multiples of the golden ratio.
         std::thread::sleep(Duration::from_micros(round * 61_803 % 200_000));
         tracer.kill().expect("ours");
         tracer.wait().expect("ours");
         let free = Options { free: true, ..Options::default() };
-        let report = recover(&victim.process, &free).unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
+        let report =
+            recover(&victim.process, &free).unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
         left += report.restored.len();
         assert!(report.restored.iter().all(|r| r.left.is_empty()), "round {round}: {report:#?}");
         assert_eq!(victim.differences(), Vec::<String>::new(), "round {round}");

@@ -14,9 +14,14 @@ use trapline_plan::{Role, Want};
 const FUNCTIONS: usize = 10_000;
 
 fn source() -> std::path::PathBuf {
-    let mut text = String::from("#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\nvolatile long x;\n");
+    let mut text =
+        String::from("#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\nvolatile long x;\n");
     for n in 0..FUNCTIONS {
-        let _ = writeln!(text, "__attribute__((noinline,noipa)) void w{n}(long a) {{ x += a * {n} + (a >> {}); }}", n % 60);
+        let _ = writeln!(
+            text,
+            "__attribute__((noinline,noipa)) void w{n}(long a) {{ x += a * {n} + (a >> {}); }}",
+            n % 60
+        );
     }
     text.push_str("static void (*const all[])(long) = {");
     for n in 0..FUNCTIONS {
@@ -58,7 +63,8 @@ fn ten_thousand_functions() {
         .collect();
     let mut best = [Duration::MAX; 2];
     for round in 0..5 {
-        let (mut attached, report) = attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+        let (mut attached, report) =
+            attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
         assert_eq!(report.refused.len() + report.placed.len(), FUNCTIONS);
         assert!(report.placed.len() * 1000 >= FUNCTIONS * 995, "{:?}", &report.refused[..3]);
         let attach = report.timings;
@@ -71,7 +77,10 @@ fn ten_thousand_functions() {
         let restored = &gone.restored[0];
         assert_eq!(restored.sites as usize, report.placed.len());
         eprintln!("round {round}: {attach:?}\n  stopped {:?}", report.batch.remote_stop);
-        eprintln!("  detach {:?}: restore {:?} quiesce {:?}", restored.total, restored.restore, restored.quiesce);
+        eprintln!(
+            "  detach {:?}: restore {:?} quiesce {:?}",
+            restored.total, restored.restore, restored.quiesce
+        );
         best = [best[0].min(attach.total), best[1].min(restored.total)];
     }
     assert_eq!(victim.differences(), Vec::<String>::new());

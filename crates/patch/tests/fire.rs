@@ -24,8 +24,8 @@ fn attached_and_detached_under_fire() {
         let names: Vec<&str> = ALL.iter().copied().skip(round as usize % 3).collect();
         let wants = victim.wants(&names, Role::CountEntry);
         let modules = [victim.module(&wants)];
-        let (mut attached, report) =
-            attach(&victim.process, &request(&modules)).unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
+        let (mut attached, report) = attach(&victim.process, &request(&modules))
+            .unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
         assert_eq!(report.refused, [], "round {round}");
         guards += report.batch.guards;
         let report = attached.detach(&victim.process, &Options::default());

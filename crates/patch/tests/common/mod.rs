@@ -103,8 +103,10 @@ impl Victim {
     }
     /// How it ended, from /proc; waiting would need it mutable.
     pub fn fate(&self) -> String {
-        std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid()))
-            .map_or_else(|_| "; no such process".into(), |stat| format!("; wait status {:?}", stat.split(' ').nth(51)))
+        std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid())).map_or_else(
+            |_| "; no such process".into(),
+            |stat| format!("; wait status {:?}", stat.split(' ').nth(51)),
+        )
     }
     /// Tells it to end; it must do so in good health.
     pub fn quit(mut self) {

@@ -3,6 +3,7 @@
 //   hot     threads call without end until "cool"
 //   sums    prints the calls of each function so far
 //   fork    forks a child that serves commands of its own on the same input until "quit"
+//   exec    runs itself anew
 //   quit
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -32,6 +33,8 @@ long crossing(long a);
 static long (*const table[])(long) = {f0, f1, f2, f3, f4, f5, f6, f7, crossing};
 enum { COUNT = sizeof table / sizeof *table };
 
+// As a USDT semaphore is.
+volatile unsigned short semaphore = 3;
 static volatile long sums[THREADS][COUNT];
 static volatile int hot, births, wrong;
 static volatile long traps;
@@ -148,7 +151,7 @@ int main(int argc, char **argv) {
                 for (int t = 0; t < THREADS; t++) sum += sums[t][i];
                 printf("%ld ", sum);
             }
-            printf("wrong %d traps %ld\n", wrong, traps);
+            printf("wrong %d traps %ld semaphore %d\n", wrong, traps, semaphore);
         } else if (!strcmp(line, "trap\n")) {
             raise(SIGTRAP);
             __asm__ volatile("int3");
@@ -161,8 +164,10 @@ int main(int argc, char **argv) {
                 pause();
             }
             printf("%d\n", child);
+        } else if (!strcmp(line, "exec\n")) {
+            execl("/proc/self/exe", "basic", NULL);
         } else if (!strcmp(line, "forks\n")) {
-            for (int i = 0; i < 50; i++) {
+            for (int i = 0; i < 400; i++) {
                 pid_t child = fork();
                 if (!child) {
                     int bad = wrong;

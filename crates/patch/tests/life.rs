@@ -1,0 +1,78 @@
+//! Births, program changes and semaphores while patches come and go.
+
+mod common;
+
+use common::{Victim, compile, request};
+use trapline_patch::{Options, attach, status};
+use trapline_plan::Role;
+use trapline_record::Svma;
+use trapline_target::Process;
+
+const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
+
+#[test]
+fn children_born_during_batches_are_whole() {
+    let mut victim = Victim::start(&compile("basic", &[]), &[]);
+    let wants = victim.wants(&ALL, Role::CountEntry);
+    let mut children = 0;
+    for _ in 0..4 {
+        victim.tell("forks");
+        for _ in 0..10 {
+            let (mut attached, report) =
+                attach(&victim.process, &request(&[victim.module(&wants)])).expect("attached");
+            children += report.children;
+            assert_eq!(report.refused, []);
+            attached.detach(&victim.process, &Options::default());
+        }
+        assert_eq!(victim.answer(), "forked");
+    }
+    assert!(children > 0, "no child was born during a batch");
+    assert_eq!(victim.differences(), Vec::<String>::new());
+    assert_eq!(victim.sums().1, 0, "every child ran right");
+    victim.quit();
+}
+
+#[test]
+fn another_program_ends_a_batch_cleanly() {
+    let mut victim = Victim::start(&compile("basic", &[]), &[]);
+    for round in 0..20 {
+        let wants = victim.wants(&ALL, Role::CountEntry);
+        victim.tell("exec");
+        match attach(&victim.process, &request(&[victim.module(&wants)])) {
+            Ok((mut attached, _)) => {
+                attached.detach(&victim.process, &Options::default());
+            }
+            // Gone, or between two programs: neither mapped as before nor with its threads.
+            Err(error) => eprintln!("round {round}: {error}"),
+        }
+        assert_eq!(victim.answer(), "ready");
+        victim.process = Process::open(victim.child.id()).expect("traceable");
+        (victim.bias, victim.id) = common::place(&victim.process, &victim.file);
+        assert_eq!(victim.differences(), Vec::<String>::new());
+        assert!(status(&victim.process).expect("readable").iter().all(|s| s.in_place == 0));
+    }
+    victim.ask("run 1000");
+    assert_eq!(victim.sums().1, 0);
+    victim.quit();
+}
+
+#[test]
+fn semaphores_are_raised_and_lowered() {
+    let program = compile("basic", &[]);
+    let out = std::process::Command::new("nm").arg(&program).output().expect("nm").stdout;
+    let text = String::from_utf8_lossy(&out).into_owned();
+    let line = text.lines().find(|l| l.ends_with(" semaphore")).expect("a symbol");
+    let at = Svma(u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("hex"));
+    let mut victim = Victim::start(&program, &[]);
+    let wants = victim.wants(&ALL, Role::CountEntry);
+    let semaphores = [at, at];
+    let mut module = victim.module(&wants);
+    module.semaphores = &semaphores;
+    let (mut attached, report) = attach(&victim.process, &request(&[module])).expect("attached");
+    assert_eq!(report.semaphores, 1);
+    assert!(victim.ask("sums").ends_with("semaphore 4"));
+    let report = attached.detach(&victim.process, &Options::default());
+    assert_eq!(report.restored[0].semaphores, 1);
+    assert!(victim.ask("sums").ends_with("semaphore 3"));
+    victim.quit();
+}
