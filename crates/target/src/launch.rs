@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus};
 
 use crate::park::{EntryTrap, Parked, in_own_thread, wait_stop};
 use crate::sys::wait::Stop;
-use crate::sys::{ptrace, spawn};
+use crate::sys::{ptrace, spawn, wait};
 
 /// A command that we started.
 #[derive(Debug)]
@@ -50,14 +50,8 @@ impl Launched {
     /// # Errors
     /// When it cannot be waited for.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
-    }
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// When it cannot be waited for.
-    pub fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait()
+        // waitpid would take ptrace stops from a thread of ours that follows it, so it is asked only for the end.
+        if wait::ended(self.pid())? { self.child.try_wait() } else { Ok(None) }
     }
 }
 
@@ -100,7 +94,7 @@ mod tests {
         let mut out = launched.child.stdout.take().expect("it is piped");
         std::io::Read::read_to_string(&mut out, &mut said).expect("it is text");
         assert_eq!(said, "hello\n");
-        assert!(launched.wait().expect("it is ours").success());
+        assert!(launched.child.wait().expect("it is ours").success());
     }
 
     #[test]

@@ -118,6 +118,13 @@ impl EntryTrap {
         ptrace::detach(pid)?;
         Ok(Parked { pid, entry: self.entry, at, saved })
     }
+    /// Removes the breakpoint from a process that has not reached it.
+    pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
+        match self.under {
+            Some(under) => write(&memory(pid)?, self.entry, &[under]),
+            None => Ok(()),
+        }
+    }
     /// Whether a signal stop is this trap.
     pub(crate) fn is_hit(self, pid: u32, signal: i32) -> bool {
         signal == libc::SIGTRAP && ptrace::regs(pid).is_ok_and(|regs| regs.rip == self.entry + 1)

@@ -26,7 +26,7 @@ impl Stop {
     }
 }
 
-const WHAT: i32 = libc::WEXITED | libc::WSTOPPED | libc::__WALL | libc::__WNOTHREAD;
+const WHAT: i32 = libc::WEXITED | libc::WSTOPPED | libc::__WALL;
 
 fn wait(kind: libc::idtype_t, id: u32, flags: i32) -> io::Result<Option<Stop>> {
     loop {
@@ -58,17 +58,22 @@ const fn decode(tid: u32, code: i32, status: i32) -> Stop {
 
 /// Any stop that waits; it stays waiting.
 pub(crate) fn peek_any() -> io::Result<Option<Stop>> {
-    wait(libc::P_ALL, 0, libc::WNOHANG | libc::WNOWAIT)
+    wait(libc::P_ALL, 0, libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD)
 }
 /// A thread's stop, if it waits; it stays waiting.
 pub(crate) fn peek(tid: u32) -> io::Result<Option<Stop>> {
-    wait(libc::P_PID, tid, libc::WNOHANG | libc::WNOWAIT)
+    wait(libc::P_PID, tid, libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD)
 }
 /// Waits for a thread's next stop; it stays waiting.
 pub(crate) fn peek_blocking(tid: u32) -> io::Result<Option<Stop>> {
-    wait(libc::P_PID, tid, libc::WNOWAIT)
+    wait(libc::P_PID, tid, libc::WNOWAIT | libc::__WNOTHREAD)
 }
 /// Takes a thread's stop, so that it is not seen again while the thread is held.
 pub(crate) fn take(tid: u32) -> io::Result<Option<Stop>> {
-    wait(libc::P_PID, tid, libc::WNOHANG)
+    wait(libc::P_PID, tid, libc::WNOHANG | libc::__WNOTHREAD)
+}
+/// Whether a child of ours has ended, whichever of our threads started or traces it; no stop is taken from the tracer.
+pub(crate) fn ended(pid: u32) -> io::Result<bool> {
+    let stop = wait(libc::P_PID, pid, libc::WNOHANG | libc::WNOWAIT)?;
+    Ok(matches!(stop, Some(Stop::Exit { .. })))
 }

@@ -1,0 +1,320 @@
+//! Staying with processes through fork and exec.
+//!
+//! Input: processes to follow. Output: a [`Followed`] for each birth, exec and end. Invariants: TGT-10 a process that
+//! executes a program is handed over parked at that program's entry point, where nobody traces it, and comes back by
+//! [`Follower::resume`]; TGT-11 when following ends no process is left with a breakpoint of ours. One thread does all the
+//! tracing; it takes each stop and lets the tracee go on at once, signals included. Does not: stop anybody by itself.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::park::{EntryTrap, Parked};
+use crate::sys::ptrace::{self, EVENT_STOP};
+use crate::sys::wait::{self, Stop};
+
+/// How long the tracer rests when nobody is stopped.
+const REST: Duration = Duration::from_micros(300);
+/// How long a program may take from its exec to its entry point before following is ended without it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What happened to a followed process.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Followed {
+    /// A process was born.
+    Born {
+        /// Who forked.
+        parent: u32,
+        /// The child's pid.
+        child: u32,
+    },
+    /// It executed another program and is parked at its entry point.
+    AtEntry(Parked),
+    /// It ended.
+    Exited {
+        /// Its pid.
+        pid: u32,
+    },
+}
+
+enum Order {
+    Follow(u32),
+    Resume(Parked),
+    Stop,
+}
+
+/// A thread that follows processes.
+#[derive(Debug)]
+pub struct Follower {
+    orders: Sender<Order>,
+    events: Receiver<Followed>,
+    answers: Receiver<io::Result<()>>,
+    thread: Option<JoinHandle<Vec<u32>>>,
+}
+
+impl Follower {
+    /// Starts the thread. `child` is a process of our own, whose end is left for its parent to learn.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(child: Option<u32>) -> io::Result<Self> {
+        let (orders, inbox) = channel();
+        let (outbox, events) = channel();
+        let (answer, answers) = channel();
+        let work = move || Tracer { inbox, outbox, answer, child, tracees: HashMap::new() }.run();
+        let thread = std::thread::Builder::new().name("trapline-follow".into()).spawn(work)?;
+        Ok(Self { orders, events, answers, thread: Some(thread) })
+    }
+    fn order(&self, order: Order) -> io::Result<()> {
+        let dead = || io::Error::other("the following thread has ended");
+        self.orders.send(order).map_err(|_| dead())?;
+        self.answers.recv().map_err(|_| dead())?
+    }
+    /// Follows a running process.
+    ///
+    /// # Errors
+    /// When it cannot be seized.
+    pub fn follow(&self, pid: u32) -> io::Result<()> {
+        self.order(Order::Follow(pid))
+    }
+    /// Lets a parked process run its program, followed.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn resume(&self, parked: Parked) -> io::Result<()> {
+        self.order(Order::Resume(parked))
+    }
+    /// What happened since the last call.
+    #[must_use]
+    pub fn events(&self) -> Vec<Followed> {
+        self.events.try_iter().collect()
+    }
+    /// Ends following and tells which processes were followed. What is parked stays parked: see [`Self::events`].
+    #[must_use]
+    pub fn stop(mut self) -> (Vec<u32>, Vec<Followed>) {
+        let pids = self.end();
+        (pids, self.events())
+    }
+    fn end(&mut self) -> Vec<u32> {
+        // If the thread has ended already, the order goes nowhere.
+        drop(self.orders.send(Order::Stop));
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.end();
+        for event in self.events.try_iter() {
+            if let Followed::AtEntry(parked) = event {
+                // It is gone if it cannot be released.
+                drop(parked.release());
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Tracee {
+    tgid: u32,
+    trap: Option<EntryTrap>,
+}
+
+struct Tracer {
+    inbox: Receiver<Order>,
+    outbox: Sender<Followed>,
+    answer: Sender<io::Result<()>>,
+    child: Option<u32>,
+    tracees: HashMap<u32, Tracee>,
+}
+
+impl Tracer {
+    fn run(mut self) -> Vec<u32> {
+        loop {
+            let rest = if self.serve() { Duration::ZERO } else { REST };
+            match self.inbox.recv_timeout(rest) {
+                Ok(Order::Follow(pid)) => {
+                    let done = self.seize(pid);
+                    drop(self.answer.send(done));
+                }
+                Ok(Order::Resume(parked)) => {
+                    let done = self.adopt(&parked);
+                    drop(self.answer.send(done));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.finish(),
+            }
+        }
+    }
+    /// Waits for programs on the way to their entry points, and removes the breakpoints of those that do not get there.
+    fn finish(mut self) -> Vec<u32> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.tracees.values().any(|tracee| tracee.trap.is_some()) && Instant::now() < deadline {
+            if !self.serve() {
+                std::thread::sleep(REST);
+            }
+        }
+        for (&tid, tracee) in &self.tracees {
+            if let Some(trap) = tracee.trap {
+                // If it is gone, so is the breakpoint.
+                drop(trap.clear(tid));
+            }
+        }
+        let pids: BTreeSet<u32> = self.tracees.values().map(|tracee| tracee.tgid).collect();
+        pids.into_iter().collect()
+    }
+    fn seize(&mut self, pid: u32) -> io::Result<()> {
+        let mut first = None;
+        loop {
+            let mut any = false;
+            for tid in threads(pid)? {
+                if self.tracees.contains_key(&tid) {
+                    continue;
+                }
+                match ptrace::seize(tid) {
+                    Ok(()) => {
+                        any = true;
+                        self.tracees.insert(tid, Tracee { tgid: pid, trap: None });
+                    }
+                    Err(error) => first = first.or(Some(error)),
+                }
+            }
+            if !any {
+                break;
+            }
+        }
+        let ours = self.tracees.values().any(|tracee| tracee.tgid == pid);
+        if ours { Ok(()) } else { Err(first.unwrap_or_else(|| io::Error::other("it has no threads"))) }
+    }
+    fn adopt(&mut self, parked: &Parked) -> io::Result<()> {
+        let pid = parked.pid();
+        parked.seize()?;
+        self.tracees.insert(pid, Tracee { tgid: pid, trap: None });
+        ptrace::cont(pid, 0)
+    }
+    /// Serves all stops that wait; says whether there were any.
+    fn serve(&mut self) -> bool {
+        let tids: Vec<u32> = self.tracees.keys().copied().collect();
+        let mut any = false;
+        for tid in tids {
+            match wait::peek(tid) {
+                Ok(None) => {}
+                Ok(Some(stop)) => {
+                    any = true;
+                    // A tracee that vanishes between its stop and our answer is seen as gone in the next round.
+                    drop(self.answer_stop(stop));
+                }
+                // Not ours any more: it was killed, or another thread's exec took its place.
+                Err(_) => drop(self.tracees.remove(&tid)),
+            }
+        }
+        any
+    }
+    fn answer_stop(&mut self, stop: Stop) -> io::Result<()> {
+        let tid = stop.tid();
+        if let Stop::Exit { .. } = stop {
+            let tracee = self.tracees.remove(&tid);
+            if tracee.is_some_and(|tracee| tracee.tgid == tid) {
+                self.tell(Followed::Exited { pid: tid });
+            }
+            return if self.child == Some(tid) { Ok(()) } else { wait::take(tid).map(drop) };
+        }
+        wait::take(tid)?;
+        match stop {
+            Stop::Event { event: EVENT_STOP, signal, .. } if signal != libc::SIGTRAP => ptrace::listen(tid),
+            Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => self.at_exec(tid),
+            Stop::Event {
+                event: libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, ..
+            } => self.at_birth(tid),
+            Stop::Signal { signal, .. } => match self.tracees.get(&tid).and_then(|tracee| tracee.trap) {
+                Some(trap) if trap.is_hit(tid, signal) => self.at_entry(tid, trap),
+                _ => ptrace::cont(tid, signal),
+            },
+            _ => ptrace::cont(tid, 0),
+        }
+    }
+    fn at_exec(&mut self, tid: u32) -> io::Result<()> {
+        // Threads other than the one that executed are gone; it has the leader's id now.
+        self.tracees.retain(|_, tracee| tracee.tgid != tid);
+        match EntryTrap::set(tid) {
+            Ok(trap) if trap.is_there() => self.at_entry(tid, trap),
+            Ok(trap) => {
+                self.tracees.insert(tid, Tracee { tgid: tid, trap: Some(trap) });
+                ptrace::cont(tid, 0)
+            }
+            Err(_) => {
+                // A program that cannot be read (another class, another user) runs on, followed and not probed.
+                self.tracees.insert(tid, Tracee { tgid: tid, trap: None });
+                ptrace::cont(tid, 0)
+            }
+        }
+    }
+    fn at_entry(&mut self, tid: u32, trap: EntryTrap) -> io::Result<()> {
+        self.tracees.remove(&tid);
+        let parked = trap.park(tid)?;
+        self.tell(Followed::AtEntry(parked));
+        Ok(())
+    }
+    fn at_birth(&mut self, tid: u32) -> io::Result<()> {
+        let child = ptrace::event_message(tid)? as u32;
+        let tgid = tgid(child).unwrap_or(child);
+        self.tracees.entry(child).or_insert(Tracee { tgid, trap: None });
+        if tgid == child {
+            let parent = self.tracees.get(&tid).map_or(tid, |tracee| tracee.tgid);
+            self.tell(Followed::Born { parent, child });
+        }
+        ptrace::cont(tid, 0)
+    }
+    fn tell(&self, event: Followed) {
+        // Nobody listens any more only when the follower is being dropped.
+        drop(self.outbox.send(event));
+    }
+}
+
+fn threads(pid: u32) -> io::Result<Vec<u32>> {
+    let dir = std::fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn tgid(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Followed, Follower};
+    use crate::launch::Launched;
+    use std::collections::HashMap;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_chain_of_programs_is_followed_and_ends_as_it_would() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "/bin/true; /bin/false; (exec /bin/sleep 0.01); exit 5"]);
+        let (mut launched, parked) = Launched::start(command).expect("sh starts");
+        let follower = Follower::start(Some(launched.pid())).expect("a thread");
+        follower.resume(parked).expect("it can be let go");
+        let mut names = HashMap::new();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            for event in follower.events() {
+                if let Followed::AtEntry(parked) = event {
+                    let exe = std::fs::read_link(format!("/proc/{}/exe", parked.pid())).expect("it is parked");
+                    *names.entry(exe.file_name().expect("a name").to_string_lossy().into_owned()).or_insert(0) += 1;
+                    follower.resume(parked).expect("it can be let go");
+                }
+            }
+            if let Some(status) = launched.try_wait().expect("ours") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it hangs; seen {names:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(status.code(), Some(5), "{status}; seen {names:?}");
+        assert_eq!((names["true"], names["false"], names["sleep"]), (1, 1, 1));
+    }
+}
