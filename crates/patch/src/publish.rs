@@ -14,7 +14,7 @@ use crate::request::{AttachReport, Why};
 use crate::semaphore;
 use crate::space::{Running, SpaceError, Still};
 use crate::still::{move_out, saved_contexts};
-use crate::survey::Survey;
+use crate::survey::{SIGTRAP, Survey};
 use crate::write::{Outcome, Way, change};
 
 /// Writes all sites of the segment made last, raises its semaphores, and brings held children up to date.
@@ -104,7 +104,8 @@ fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: us
     raised
 }
 
-/// I10: children born since the seizure have a copy of the text as it was then. They are held; they get what is missing.
+/// I10: children born since the seizure have a copy of the text as it was then. They are held; they get what is missing,
+/// unless they were born before the memory that it leads to was mapped (PATCH-4).
 pub(crate) fn children(
     attached: &Attached,
     batch: &mut Batch<'_>,
@@ -115,7 +116,7 @@ pub(crate) fn children(
     let mut patched = 0;
     for event in batch.events() {
         let Event::Forked { child, shares_memory: false, .. } = event else { continue };
-        if let Ok(process) = Process::open(child) {
+        if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(attached, p)) {
             let mut outcomes = Vec::new();
             // A child that died is no failure of the batch.
             if change(&mut Still { process: &process }, entries, Way::Publish, &mut outcomes).is_ok() {
@@ -126,4 +127,15 @@ pub(crate) fn children(
         drop(batch.release(child, false));
     }
     Ok(patched)
+}
+
+/// Whether a child has all that the newest segment's patches lead to: its last mapping, and the handler.
+fn is_furnished(attached: &Attached, child: &Process) -> bool {
+    let Some(segment) = attached.segments.last() else { return false };
+    let last = segment.regions.last().map(|r| r.region.addr);
+    let mapped = child
+        .maps()
+        .is_ok_and(|maps| maps.iter().any(|m| m.file == Some(segment.memfd()) && Some(m.start) == last));
+    let trap = 1 << (SIGTRAP - 1);
+    mapped && (attached.installed.is_none() || child.status().is_ok_and(|status| status.caught & trap != 0))
 }
