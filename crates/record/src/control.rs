@@ -1,4 +1,4 @@
-//! The control block: the first page of a segment's shared memory.
+//! The control block: the first pages of a segment's shared memory.
 //!
 //! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control block,
 //! journal, guard table, counters, latency areas; then, page-aligned, the code regions. Forked children inherit it.
@@ -12,7 +12,7 @@ pub const VERSION: u64 = 1;
 /// Name of the memfd, as it shows in /proc/PID/maps: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Bytes of the control block.
-pub const CONTROL_LEN: u64 = 4096;
+pub const CONTROL_LEN: u64 = 16384;
 
 /// Byte offsets of the control block's words.
 pub mod at {
@@ -60,7 +60,7 @@ pub mod at {
 }
 
 /// At most this many region records.
-pub const MAX_REGIONS: u64 = 100;
+pub const MAX_REGIONS: u64 = 500;
 
 /// What a segment's tracer was doing. Written before the step it names begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
