@@ -60,6 +60,9 @@ pub fn assert_hits(report: &Report, told: &Told) {
             println!("refused: {name}: {why}");
             continue;
         }
+        if calls == 0 && report.probe(name).is_none() {
+            continue;
+        }
         assert_eq!(report.hits(name), calls, "hits of {name}; {}", report.errors);
     }
     assert_eq!(report.number("missed"), 0, "missed hits; {}", report.errors);

@@ -236,9 +236,9 @@ fn names(probe: &Value) -> impl Iterator<Item = &str> {
     std::iter::once(&probe["probe"]).chain(aliases).filter_map(Value::as_str)
 }
 
-/// Whether a probe's text, such as `uprobe:/bin/x:func` or a bare alias, names the function. Demangled names keep
-/// their path and arguments: `deep::catcher(unsigned long)` is `catcher` too, `Box<u64>::twice() const` is `twice`.
+/// Whether a probe's text, such as `uprobe:/bin/x:func` or a bare alias, names the function. C++ and Rust names are
+/// mangled there: `_ZN4deep7catcherEm` holds `7catcher`.
 fn is_named(text: &str, func: &str) -> bool {
-    let name = text.split('(').next().unwrap_or(text);
-    name == func || name.ends_with(&format!(":{func}"))
+    let symbol = text.rsplit_once(':').map_or(text, |(_, symbol)| symbol);
+    symbol == func || (symbol.starts_with("_") && symbol.contains(&format!("{}{func}", func.len())))
 }

@@ -68,7 +68,7 @@ fn no_permission_says_what_is_in_the_way() {
     if said(&output).contains("setpriv: ") {
         trapline_tests::skip!("cannot become another user: {}", said(&output));
     }
-    refused(&output, 1, &[&["permi", "may not"], &["uid", "user", "yama", "capab", "dumpable"]]);
+    refused(&output, 1, &[&["cannot trace"], &["uid", "user", "yama", "capab", "dumpable"]]);
 }
 
 #[test]

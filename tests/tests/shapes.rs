@@ -36,7 +36,7 @@ fn machine_state_is_bit_identical_inside() {
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
     let tracing =
-        Tracing::start("count", &["-p", &pid, "state_redzone+5", "state_flags+3"]).expect("attaches");
+        Tracing::start("count", &["-p", &pid, "state_redzone+10", "state_flags+3"]).expect("attaches");
     let told = victim.run(20_000);
     let report = tracing.stop();
     assert_eq!(told["wrong"], 0, "{}", report.errors);

@@ -12,7 +12,10 @@ use trapline_tests::{or_skip, setting, text, victims};
 const MOST: u64 = 2000;
 
 fn target() -> Result<Running, String> {
-    Ok(Running::start(&victims::plain("threads")?, &["4", "endless", "signals"]))
+    let mut victim = Running::start(&victims::plain("threads")?, &["4", "endless", "signals"]);
+    // A thread that is being born has all signals blocked for a moment; masks are compared later.
+    victim.run(200_000);
+    Ok(victim)
 }
 
 /// The target works, and `detach` brings the text back.

@@ -24,7 +24,7 @@ static double now(void) {
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 static void *other(void *arg) {
-    u64 sum = 0;
+    volatile u64 sum = 0;
     while (!over) sum += busy(sum);
     return arg;
 }

@@ -38,9 +38,20 @@ class Recorder(unittest.TestResult):
             self.note(test, "failed in a subtest")
 
 
-suite = unittest.TestSuite()
+def without_vsock(tests):
+    """Sockets between machines: inside a virtual machine that has the device their set-up waits for ever."""
+    for test in tests:
+        if isinstance(test, unittest.TestSuite):
+            yield from without_vsock(test)
+        elif "VSOCK" not in test.id():
+            yield test
+
+
+loaded = unittest.TestSuite()
 for name in sys.argv[2:]:
-    suite.addTests(unittest.defaultTestLoader.loadTestsFromName("test." + name))
+    loaded.addTests(unittest.defaultTestLoader.loadTestsFromName("test." + name))
+# One suite per class again, so that class and module fixtures run.
+suite = unittest.TestSuite(without_vsock(loaded))
 recorder = Recorder()
 suite.run(recorder)
 with open(sys.argv[1], "w") as out:
