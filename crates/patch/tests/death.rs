@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::{FileOnDisk, Victim, compile, place, request, want};
@@ -30,6 +31,38 @@ fn doomed_tracer() {
     }
 }
 
+/// Starts the doomed tracer on a victim and waits until it is at work.
+fn start_tracer(victim: &Victim, fault: Option<&str>) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("our own path"));
+    command.args(["--exact", "doomed_tracer", "--nocapture"]);
+    command
+        .env("TRAPLINE_DOOMED", victim.process.pid().to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    if let Some(fault) = fault {
+        command.env("TRAPLINE_FAULT", fault);
+    }
+    let mut tracer = command.spawn().expect("started");
+    let mut out = BufReader::new(tracer.stdout.take().expect("piped"));
+    let mut line = String::new();
+    while !line.contains("doomed\n") {
+        line.clear();
+        assert_ne!(out.read_line(&mut line).expect("readable"), 0, "no tracer");
+    }
+    tracer
+}
+
+/// After a tracer's death: the target lives, and a later tracer makes it what it was. Returns how many processes had
+/// something to be undone.
+fn undone(victim: &Victim, before: (u64, u64), what: &str) -> usize {
+    let free = Options { free: true, ..Options::default() };
+    let report = recover(&victim.process, &free).unwrap_or_else(|e| panic!("{what}: {e}{}", victim.fate()));
+    assert!(report.restored.iter().all(|r| r.left.is_empty()), "{what}: {report:#?}");
+    assert_eq!(victim.differences(), Vec::<String>::new(), "{what}");
+    assert_eq!(victim.caught(), before, "{what}");
+    report.restored.len()
+}
+
 fn rounds(few: u64) -> u64 {
     std::env::var("TRAPLINE_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(few)
 }
@@ -41,35 +74,37 @@ fn tracer_killed_anywhere() {
     victim.ask("hot");
     let mut left = 0;
     for round in 0..rounds(15) {
-        let mut tracer = Command::new(std::env::current_exe().expect("our own path"))
-            .args(["--exact", "doomed_tracer", "--nocapture"])
-            .env("TRAPLINE_DOOMED", victim.process.pid().to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let mut out = std::io::BufReader::new(tracer.stdout.take().expect("piped"));
-        let mut line = String::new();
-        while !line.contains("doomed\n") {
-            line.clear();
-            assert_ne!(
-                std::io::BufRead::read_line(&mut out, &mut line).expect("readable"),
-                0,
-                "round {round}"
-            );
-        }
+        let mut tracer = start_tracer(&victim, None);
         // A moment without a pattern: multiples of the golden ratio.
-        std::thread::sleep(Duration::from_micros(round * 61_803 % 200_000));
+        std::thread::sleep(Duration::from_micros(round * 61_803 % 600_000));
         tracer.kill().expect("ours");
         tracer.wait().expect("ours");
-        let free = Options { free: true, ..Options::default() };
-        let report =
-            recover(&victim.process, &free).unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
-        left += report.restored.len();
-        assert!(report.restored.iter().all(|r| r.left.is_empty()), "round {round}: {report:#?}");
-        assert_eq!(victim.differences(), Vec::<String>::new(), "round {round}");
-        assert_eq!(victim.caught(), before, "round {round}");
+        left += undone(&victim, before, &format!("round {round}"));
     }
     assert!(left > 0, "no tracer died with patches in place");
+    victim.ask("cool");
+    assert_eq!(victim.sums().1, 0);
+    victim.quit();
+}
+
+/// Fault points by number: once before and once after each of the first requests that reach the target. All of an
+/// attach and a detach with TRAPLINE_FAULTS=300.
+#[test]
+fn tracer_killed_at_each_request() {
+    let most = std::env::var("TRAPLINE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    let mut victim = Victim::start(&compile("basic", &[]), &[]);
+    let before = victim.caught();
+    victim.ask("hot");
+    for number in 1..=most {
+        // By default the points are spread over a whole attach and detach.
+        let point = if most < 100 { number * 17 } else { number };
+        for side in ["before", "after"] {
+            let fault = format!("{side}:{point}");
+            let mut tracer = start_tracer(&victim, Some(&fault));
+            tracer.wait().expect("ours");
+            undone(&victim, before, &fault);
+        }
+    }
     victim.ask("cool");
     assert_eq!(victim.sums().1, 0);
     victim.quit();
