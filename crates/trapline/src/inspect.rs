@@ -173,8 +173,15 @@ fn find_file(name: &str) -> Option<PathBuf> {
             .filter(|path| is_short_name(&path.to_string_lossy(), name))
             .collect();
         found.sort_by_key(|path| path.as_os_str().len());
-        found.into_iter().find(|path| path.is_file())
+        found.into_iter().find(|path| is_elf(path))
     })
+}
+
+/// Whether a file is a program or library, and not a linker's script of the same name.
+fn is_elf(path: &Path) -> bool {
+    use std::io::Read;
+    let mut head = [0u8; 4];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
 }
 
 /// What is patched in a process, and by whom.

@@ -27,6 +27,7 @@
 mod cost;
 mod error;
 mod files;
+mod follow;
 mod inspect;
 mod modules;
 mod report;

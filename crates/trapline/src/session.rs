@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Durations, Options};
@@ -16,11 +16,15 @@ use trapline_target::{Launched, Process, TickClock, by_name};
 use crate::cost;
 use crate::error::Error;
 use crate::files::Files;
+use crate::follow::Following;
 use crate::modules::mapped;
 use crate::report::{Ended, ProcessReport, Refused, Summary};
 use crate::spread::Scale;
 use crate::target::Target;
 use crate::traced::{Traced, Wishes};
+
+/// How often maps are read.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// What to trace, and how.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +129,8 @@ pub struct Session {
     traced: Vec<Traced>,
     launched: Option<Launched>,
     status: Option<ExitStatus>,
+    following: Following,
+    looked: Instant,
     clock: TickClock,
     ns_per_hit: f64,
     notices: Vec<String>,
@@ -170,6 +176,8 @@ impl Session {
             traced: Vec::new(),
             launched: None,
             status: None,
+            following: Following::new(builder.follow),
+            looked: Instant::now(),
             clock: TickClock::start(),
             ns_per_hit: cost::per_hit(timed),
             notices: Vec::new(),
@@ -186,7 +194,15 @@ impl Session {
                 session.add(process, named)?;
             }
         }
-        session.check()?;
+        let launched = matches!(builder.target, Target::Launch(_));
+        if !(launched && builder.follow) {
+            session.check()?;
+        }
+        if builder.follow && !launched {
+            session.traced.iter().for_each(|traced| session.following.add(traced.process.pid()));
+            let troubles = session.following.resume();
+            session.notices.extend(troubles);
+        }
         Ok(session)
     }
     /// Starts a command, probes it at its entry point, and lets it run.
@@ -199,14 +215,19 @@ impl Session {
         let pid = launched.pid();
         let mut launched = KillOnDrop(Some(launched));
         self.add(Process::open(pid)?, true)?;
-        self.check()?;
-        parked.release().map_err(failed)?;
+        if !self.following.wanted {
+            self.check()?;
+        }
+        self.following.child = Some(pid);
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
+        self.following.let_go(parked).map_err(failed)?;
         self.launched = launched.0.take();
         Ok(())
     }
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
         let mut traced = Traced::new(process)?;
-        let looked = traced.look(&mut self.files, &self.wishes);
+        let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
         match looked {
             Ok(_) => self.traced.push(traced),
             Err(error) if must => return Err(error),
@@ -241,29 +262,67 @@ impl Session {
         notices.retain(|notice| said.insert(notice.clone()));
         notices
     }
-    /// Looks for new modules and for processes that ended; false when nothing is left to trace. To be called a few times
-    /// a second.
+    /// Looks for new modules, executed programs and processes that ended; false when nothing is left to trace. To be
+    /// called a few times a second, and every few milliseconds when programs are followed: each waits for it.
     pub fn poll(&mut self) -> bool {
-        let mut any = false;
-        for traced in &mut self.traced {
-            if !traced.alive() {
-                continue;
+        self.probe_executed();
+        let mut any = self.following.wanted && self.following.is_busy();
+        let look = self.looked.elapsed() >= LOOK_EVERY;
+        for index in 0..self.traced.len() {
+            if look && self.traced[index].alive() {
+                self.look(index);
             }
-            match traced.look(&mut self.files, &self.wishes) {
-                Ok(_) => {}
-                Err(Error::Target(error)) if error.is_gone() => traced.end(Ended::Exited),
-                Err(Error::Patch(error)) if error.is_gone() => traced.end(Ended::Exited),
-                Err(error) => traced.notices.push(error.to_string()),
-            }
-            any |= traced.ended.is_none();
+            any |= self.traced[index].ended.is_none();
+        }
+        if look {
+            self.looked = Instant::now();
+            let troubles = self.following.resume();
+            self.notices.extend(troubles);
         }
         if let Some(launched) = &mut self.launched
             && self.status.is_none()
         {
             self.status = launched.try_wait().ok().flatten();
-            any &= self.status.is_none();
         }
-        any
+        // Children that outlive a launched command are of interest only when they are followed.
+        any && (self.status.is_none() || self.following.wanted)
+    }
+    fn look(&mut self, index: usize) {
+        let traced = &mut self.traced[index];
+        let following = &mut self.following;
+        match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
+            Ok(_) => {}
+            Err(Error::Target(error)) if error.is_gone() => traced.end(Ended::Exited),
+            Err(Error::Patch(error)) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) => traced.notices.push(error.to_string()),
+        }
+    }
+    /// Programs that followed processes have executed: probes what is wanted there, and lets them run.
+    fn probe_executed(&mut self) {
+        for parked in self.following.executed() {
+            let pid = parked.pid();
+            let before = self.traced.iter_mut().filter(|traced| traced.process.pid() == pid);
+            before.for_each(|traced| traced.end(Ended::Exec));
+            match Process::open(pid) {
+                Ok(process) => {
+                    // What does not concern the new program is no trouble: it is one of many.
+                    let notices = self.notices.len();
+                    drop(self.add(process, false));
+                    self.notices.truncate(notices);
+                    if let Some(traced) = self.traced.last_mut().filter(|traced| traced.process.pid() == pid) {
+                        traced.misses.clear();
+                    }
+                    self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
+                }
+                Err(error) if error.is_gone() => continue,
+                Err(error) => self.notices.push(error.to_string()),
+            }
+            if let Err(error) = self.following.let_go(parked)
+                && Process::open(pid).is_ok()
+            {
+                self.notices.push(format!("process {pid} could not be let go: {error}"));
+            }
+        }
     }
     /// Counts or durations since attach, process by process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
@@ -274,6 +333,8 @@ impl Session {
     /// Takes all patches out and tells what was counted and what is left.
     #[must_use]
     pub fn detach(mut self) -> Finished {
+        self.probe_executed();
+        self.following.stop();
         for traced in &mut self.traced {
             traced.alive();
             traced.detach(&self.wishes.options);
@@ -292,7 +353,7 @@ impl Session {
         for traced in &self.traced {
             summary.processes += 1;
             summary.ended += u64::from(traced.ended.is_some());
-            summary.children += traced.children.len() as u64;
+            summary.children += if self.following.born > 0 { 0 } else { traced.children.len() as u64 };
             summary.matched += traced.places;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));
             summary.refused.extend_from_slice(traced.refused());
@@ -311,6 +372,7 @@ impl Session {
             summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
             summary.foreign_sites += costs.foreign_sites;
         }
+        summary.children += self.following.born;
         summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
         summary
     }
@@ -318,6 +380,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.following.stop();
         self.traced.iter_mut().for_each(|traced| traced.detach(&self.wishes.options));
     }
 }

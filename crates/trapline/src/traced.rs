@@ -140,6 +140,10 @@ impl Traced {
     pub(crate) fn probed(&self) -> impl Iterator<Item = &Site> {
         self.sites.iter().map(|tracked| &*tracked.site)
     }
+    /// Whether it has anything to report, or to say.
+    pub(crate) fn concerns_us(&self) -> bool {
+        !self.sites.is_empty() || !self.refused.is_empty()
+    }
     pub(crate) fn refused(&self) -> &[Refused] {
         &self.refused
     }
@@ -148,7 +152,13 @@ impl Traced {
         self.cpu_last.saturating_sub(self.cpu_began)
     }
     /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
-    pub(crate) fn look(&mut self, files: &mut Files, wishes: &Wishes) -> Result<bool, Error> {
+    /// `before` is called before the process is seized.
+    pub(crate) fn look(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        before: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
         let maps = self.process.maps()?;
         if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
         {
@@ -172,6 +182,7 @@ impl Traced {
         self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {
+            before();
             let start = Instant::now();
             self.attach(wishes, &modules, &places.found, &mut refused)?;
             self.costs.attach += start.elapsed();

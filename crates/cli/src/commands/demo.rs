@@ -1,6 +1,97 @@
-//! `demo`.
+//! `demo`: a workload of our own, counted, timed, and the cost of a hit beside the kernel's uprobe on the same function.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use trapline::kernel::UprobeMulti;
+use trapline::{Builder, Interrupts, Session};
+
 use super::{Failure, Outcome};
-use crate::args::ready::Demo;
-pub(crate) fn run(_: &Demo) -> Result<Outcome, Failure> {
-    Err(Failure::Other("not yet".into()))
+use crate::args::ready::{Demo, Shape};
+use crate::demo::{Sample, SampleRun};
+use crate::output::{Output, say};
+use crate::report::{count, lat, summary};
+
+/// Shown before each part.
+fn title(output: &mut Output, text: &str) -> Result<(), Failure> {
+    Ok(output.print(&format!("\n$ {text}\n"))?)
+}
+
+/// Runs it.
+pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
+    let interrupts = Interrupts::new().map_err(|error| Failure::Other(format!("cannot wait for signals: {error}")))?;
+    let sample = Sample::build(args.keep).map_err(Failure::Other)?;
+    let mut output = Output::Stdout;
+    let serving = sample.run(false).map_err(Failure::Other)?;
+    let pid = serving.pid();
+    let probe = |function: &str| format!("{}:{function}", sample.program().display());
+
+    title(&mut output, &format!("trapline count -p {pid} 'sample:*'"))?;
+    let builder = Session::builder().pid(pid).probe(&probe("*"))?;
+    let finished = during(builder.count()?, args.duration, &interrupts);
+    for report in &finished.reports {
+        output.print(&count::text(report, None, false))?;
+    }
+    output.print(&summary::text(&finished.summary))?;
+
+    title(&mut output, &format!("trapline lat -F -p {pid} lookup commit"))?;
+    let builder = Session::builder().pid(pid).probe(&probe("lookup"))?.probe(&probe("commit"))?;
+    let finished = during(builder.latency()?, args.duration, &interrupts);
+    for report in &finished.reports {
+        output.print(&lat::text(report, true, &Shape::default()))?;
+    }
+    drop(serving);
+
+    let mut measuring = sample.run(true).map_err(Failure::Other)?;
+    let builder = Session::builder().pid(measuring.pid()).probe(&probe("hot"))?;
+    let text = costs(&mut measuring, builder, &sample.program())?;
+    output.print(&text)?;
+    if args.keep {
+        say(&format!("the sample program is {}", sample.program().display()));
+    }
+    Ok(Outcome::Done)
+}
+
+/// Lets a session run for a while, or until Ctrl-C.
+fn during(mut session: Session, duration: Duration, interrupts: &Interrupts) -> trapline::Finished {
+    let end = Instant::now() + duration;
+    while Instant::now() < end && interrupts.wait(Duration::from_millis(50)).is_none() {
+        if !session.poll() {
+            break;
+        }
+    }
+    session.detach()
+}
+
+/// What a hit adds to a call of `hot`, ours and the kernel's, in one run of one process.
+fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String, Failure> {
+    let ended = || Failure::Other("the sample program ended".to_owned());
+    let bare = run.measured().ok_or_else(ended)?;
+    let session = builder.clone().count()?;
+    let ours = run.measured().ok_or_else(ended)? - bare;
+    let finished = session.detach();
+    let timed = builder.latency()?;
+    let timing = run.measured().ok_or_else(ended)? - bare;
+    drop(timed);
+    let offset = finished.reports.iter().flat_map(|report| &report.counts).map(|count| count.site.offset).next();
+    let kernel = offset.map(|offset| kernel_cost(run, program, offset, bare));
+
+    let mut text = format!("\ncost of a hit, hot (a bare call of the function takes {bare:.1} ns)\n");
+    text.push_str(&format!("  trapline count   {ours:>8.1} ns\n  trapline lat     {timing:>8.1} ns\n"));
+    text.push_str(&match kernel {
+        Some(Ok(cost)) => format!(
+            "  kernel uprobe    {cost:>8.1} ns, counting in BPF: {:.0} times trapline count\n",
+            cost / ours.max(0.1)
+        ),
+        Some(Err(why)) => format!("  kernel uprobe    not measured: {why}\n"),
+        None => String::new(),
+    });
+    Ok(text)
+}
+
+fn kernel_cost(run: &mut SampleRun, program: &Path, offset: u64, bare: f64) -> Result<f64, String> {
+    let link = UprobeMulti::attach(program, &[offset], Some(run.pid()), false).map_err(|error| error.to_string())?;
+    let with = run.measured().ok_or("the sample program ended")?;
+    drop(link);
+    Ok(with - bare)
 }

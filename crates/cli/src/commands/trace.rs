@@ -14,6 +14,8 @@ use crate::report::summary;
 
 /// How often new mappings and ended processes are looked for.
 const TICK: Duration = Duration::from_millis(50);
+/// The same when programs are followed: each executed one waits for it at its entry point.
+const FOLLOW_TICK: Duration = Duration::from_millis(2);
 
 /// Renders one process; the second argument says whether it is live, the third is the time of day, if asked for.
 pub(crate) type Render<'a> = &'a dyn Fn(&ProcessReport, bool, Option<&str>) -> String;

@@ -1,0 +1,103 @@
+//! A program of our own to show things on: built with the system's C compiler, run, and cleaned up.
+//!
+//! Invariants: DEMO-1 program and directory are gone when a [`Sample`] is dropped, unless it was told to keep them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+const SOURCE: &str = include_str!("sample.c");
+const COMPILERS: [&str; 3] = ["cc", "gcc", "clang"];
+
+/// The built program.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    dir: PathBuf,
+    keep: bool,
+}
+
+impl Sample {
+    /// Compiles it in a directory of its own.
+    pub(crate) fn build(keep: bool) -> Result<Self, String> {
+        let dir = std::env::temp_dir().join(format!("trapline-demo-{}", std::process::id()));
+        fs::create_dir_all(&dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
+        let sample = Self { dir, keep };
+        let source = sample.dir.join("sample.c");
+        fs::write(&source, SOURCE).map_err(|error| format!("cannot write {}: {error}", source.display()))?;
+        for compiler in COMPILERS {
+            let mut command = Command::new(compiler);
+            command.args(["-O2", "-g", "-pthread", "-o"]).arg(sample.program()).arg(&source);
+            match command.stdin(Stdio::null()).output() {
+                Ok(output) if output.status.success() => return Ok(sample),
+                Ok(output) => {
+                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                    return Err(format!("{compiler} cannot build the sample program: {said}"));
+                }
+                Err(_) => {}
+            }
+        }
+        Err("the demo needs a C compiler: none of cc, gcc, clang was found; install one (package gcc)".to_owned())
+    }
+    /// The program's path.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.dir.join("sample")
+    }
+    /// Starts it: serving, or timing calls of `hot`.
+    pub(crate) fn run(&self, measuring: bool) -> Result<SampleRun, String> {
+        let mut command = Command::new(self.program());
+        if measuring {
+            command.arg("measure");
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| format!("cannot start {}: {error}", self.program().display()))?;
+        let lines = child.stdout.take().map(BufReader::new);
+        Ok(SampleRun { child, lines })
+    }
+}
+
+impl Drop for Sample {
+    fn drop(&mut self) {
+        if !self.keep {
+            // What cannot be removed stays in the temporary directory, which is the system's to clean.
+            drop(fs::remove_dir_all(&self.dir));
+        }
+    }
+}
+
+/// The program, running.
+#[derive(Debug)]
+pub(crate) struct SampleRun {
+    child: Child,
+    lines: Option<BufReader<std::process::ChildStdout>>,
+}
+
+impl SampleRun {
+    /// Its pid.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    /// Nanoseconds per call of `hot`: the median of a few rounds, the first of which are left out.
+    pub(crate) fn measured(&mut self) -> Option<f64> {
+        const WARM: usize = 3;
+        const ROUNDS: usize = 15;
+        let lines = self.lines.as_mut()?;
+        let mut round = || {
+            let mut line = String::new();
+            lines.read_line(&mut line).ok()?;
+            line.trim().parse::<f64>().ok()
+        };
+        let mut all: Vec<f64> = (0..WARM + ROUNDS).map(|_| round()).collect::<Option<_>>()?;
+        let rounds = &mut all[WARM..];
+        rounds.sort_by(f64::total_cmp);
+        Some(rounds[rounds.len() / 2])
+    }
+}
+
+impl Drop for SampleRun {
+    fn drop(&mut self) {
+        // It may have ended; both are then without effect.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

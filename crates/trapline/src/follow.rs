@@ -1,0 +1,114 @@
+//! `-f`: staying with processes through fork and exec.
+//!
+//! In: processes under trace. Out: programs that they and their children execute, parked, to be probed and let go.
+//! Invariants: FOL-1 only one tracer holds a process: following pauses while a batch is at work. Does not: patch.
+
+use std::collections::BTreeSet;
+
+use trapline_target::{Followed, Follower, Parked};
+
+/// Following, when asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Following {
+    /// Whether to follow at all.
+    pub(crate) wanted: bool,
+    /// Our own child, if a command was launched.
+    pub(crate) child: Option<u32>,
+    follower: Option<Follower>,
+    /// Everybody who is followed, also processes in which nothing is probed.
+    pids: BTreeSet<u32>,
+    /// Births seen so far.
+    pub(crate) born: u64,
+    waiting: Vec<Followed>,
+}
+
+impl Following {
+    /// Follows nobody yet.
+    pub(crate) fn new(wanted: bool) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+    /// Follows one more process from now on, when following is wanted.
+    pub(crate) fn add(&mut self, pid: u32) {
+        self.pids.insert(pid);
+    }
+    /// Lets go of everybody, so that a batch can be made.
+    pub(crate) fn pause(&mut self) {
+        if let Some(follower) = self.follower.take() {
+            let (pids, events) = follower.stop();
+            self.pids.extend(pids);
+            self.waiting.extend(events);
+        }
+    }
+    /// Takes everybody up again who still lives; says whom it could not, and why.
+    pub(crate) fn resume(&mut self) -> Vec<String> {
+        if !self.wanted || self.follower.is_some() {
+            return Vec::new();
+        }
+        let follower = match Follower::start(self.child) {
+            Ok(follower) => follower,
+            Err(error) => return vec![format!("cannot follow: {error}")],
+        };
+        let parked: BTreeSet<u32> = self.waiting.iter().filter_map(at_entry).collect();
+        let lives = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        self.pids.retain(lives);
+        let mut troubles = Vec::new();
+        for &pid in self.pids.difference(&parked) {
+            if let Err(error) = follower.follow(pid)
+                && lives(&pid)
+            {
+                troubles.push(format!("cannot follow process {pid}: {error}"));
+            }
+        }
+        self.follower = Some(follower);
+        troubles
+    }
+    /// Programs that were executed since the last call, each parked.
+    pub(crate) fn executed(&mut self) -> Vec<Parked> {
+        if let Some(follower) = &self.follower {
+            self.waiting.extend(follower.events());
+        }
+        let mut executed = Vec::new();
+        for event in self.waiting.drain(..) {
+            match event {
+                Followed::Born { child, .. } => {
+                    self.born += 1;
+                    self.pids.insert(child);
+                }
+                Followed::Exited { pid } => drop(self.pids.remove(&pid)),
+                Followed::AtEntry(parked) => executed.push(parked),
+            }
+        }
+        executed
+    }
+    /// Whether somebody is left to follow.
+    pub(crate) fn is_busy(&self) -> bool {
+        let lives = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        !self.waiting.is_empty() || self.pids.iter().any(lives)
+    }
+    /// Ends following; what is parked runs on.
+    pub(crate) fn stop(&mut self) {
+        self.wanted = false;
+        self.pause();
+        for event in self.waiting.drain(..) {
+            if let Followed::AtEntry(parked) = event {
+                // It is gone if it cannot be released.
+                drop(parked.release());
+            }
+        }
+    }
+    /// Lets a parked program run, followed if following is wanted.
+    pub(crate) fn let_go(&mut self, parked: Parked) -> std::io::Result<()> {
+        self.pids.insert(parked.pid());
+        match &self.follower {
+            Some(follower) => follower.resume(parked),
+            None => parked.release(),
+        }
+    }
+}
+
+fn at_entry(event: &Followed) -> Option<u32> {
+    match event {
+        Followed::AtEntry(parked) => Some(parked.pid()),
+        _ => None,
+    }
+}
