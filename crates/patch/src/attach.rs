@@ -128,7 +128,7 @@ impl Attached {
     ) -> Result<(), PatchError> {
         let pid = batch.process().pid();
         let timed = is_timed(request);
-        let mut caller = batch.remote(remote)?;
+        let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
         let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
         let allowed = !timed || caller.tsc_allowed()?;
         caller.finish()?;

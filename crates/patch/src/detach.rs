@@ -155,7 +155,7 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     let clock = Instant::now();
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
-    actions(batch, &removals, &remote, &mut restored)?;
+    actions(batch, &removals, &remote, &guard, &mut restored)?;
     for removal in removals.iter().filter(|r| r.is_owned_by(process)) {
         removal.words.set(at::STATE, State::Removed as u64)?;
     }
@@ -218,6 +218,7 @@ fn actions(
     batch: &mut Batch<'_>,
     removals: &[Removal<'_>],
     remote: &RemoteOptions,
+    guard: &dyn Fn(u64) -> Option<u64>,
     restored: &mut Restored,
 ) -> Result<(), PatchError> {
     let with_handler: Vec<&Removal<'_>> =
@@ -226,7 +227,7 @@ fn actions(
         return Ok(());
     }
     batch.set_trap_handler(None);
-    let mut caller = batch.remote(remote)?;
+    let mut caller = batch.remote(remote, guard)?;
     let mut result = Ok(());
     for removal in with_handler {
         result = result.and_then(|()| put_back(&mut caller, removal, restored));

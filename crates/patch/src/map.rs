@@ -81,7 +81,7 @@ pub(crate) fn map(
     let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
     let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
 
-    let mut caller = batch.remote(remote)?;
+    let mut caller = batch.remote(remote, &|addr| attached.resume(addr))?;
     let mut made = Vec::new();
     let result = map_regions(&mut caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
         if survey.no_traps.is_some() {
@@ -214,7 +214,7 @@ pub(crate) fn unmap(
     remote: &RemoteOptions,
     segment: &Segment,
 ) {
-    let Ok(mut caller) = batch.remote(remote) else { return };
+    let Ok(mut caller) = batch.remote(remote, &|addr| attached.resume(addr)) else { return };
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
     if handler.is_some() {
         put_back(attached, &mut caller, segment);

@@ -66,7 +66,7 @@ impl CodeSpace for Running<'_, '_, '_> {
         Ok(self.batch.process().write_text(at, bytes)?)
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
-        let mut caller = self.batch.remote(self.remote)?;
+        let mut caller = self.batch.remote(self.remote, self.guard)?;
         caller.sync_cores()?;
         caller.finish()?;
         Ok(())

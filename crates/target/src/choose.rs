@@ -13,6 +13,7 @@ use crate::error::TargetError;
 use crate::maps::Mapping;
 use crate::regs::Repair;
 use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
+use crate::serve::Guard;
 use crate::session::Session;
 use crate::status::InCall;
 use crate::sys::fd;
@@ -29,11 +30,16 @@ enum Fitness {
 }
 
 impl<'p> Batch<'p> {
-    /// Stops one fit thread for remote calls.
+    /// Stops one fit thread for remote calls. `guard` is asked as in [`Self::serve`]: the thread may stand at a guard
+    /// trap when its turn comes, and in a program of one thread nobody else can make the calls.
     ///
     /// # Errors
     /// When no thread is fit, with the reason.
-    pub fn remote(&mut self, options: &RemoteOptions) -> Result<RemoteCaller<'_, 'p>, TargetError> {
+    pub fn remote(
+        &mut self,
+        options: &RemoteOptions,
+        guard: Guard<'_>,
+    ) -> Result<RemoteCaller<'_, 'p>, TargetError> {
         let maps = self.process.maps()?;
         let start = Instant::now();
         let mut why = None;
@@ -42,7 +48,7 @@ impl<'p> Batch<'p> {
             let worst = if late { Fitness::Timeout } else { Fitness::Running };
             let candidates = self.candidates(worst);
             for tid in candidates {
-                match self.try_thread(tid, &maps, options) {
+                match self.try_thread(tid, &maps, options, guard) {
                     Ok((session, report)) => {
                         return Ok(RemoteCaller {
                             batch: self,
@@ -58,7 +64,7 @@ impl<'p> Batch<'p> {
             if late {
                 return Err(why.unwrap_or_else(|| self.nobody()));
             }
-            self.serve_untrapped()?;
+            self.serve(guard)?;
             crate::serve::pause(start.elapsed());
         }
     }
@@ -105,10 +111,11 @@ impl<'p> Batch<'p> {
         tid: u32,
         maps: &[Mapping],
         options: &RemoteOptions,
+        guard: Guard<'_>,
     ) -> Result<(Session, RemoteReport), TargetError> {
         let gadgets = self.gadgets(maps)?;
         let since = Instant::now();
-        self.hold(tid, STOP_TIME)?;
+        self.hold(tid, STOP_TIME, guard)?;
         match Session::begin(self.process, tid, gadgets, maps, options, since) {
             Ok(session) => {
                 let report = self.report_of(&session);

@@ -266,9 +266,8 @@ impl Batch<'_> {
         self.gadgets = Some(found);
         Ok(found)
     }
-    /// Orders one thread to stop and answers what it stops for until it has. A trap of its own is left waiting for
-    /// [`Self::serve`], who knows the guards; such a thread does not stop now.
-    pub(crate) fn hold(&mut self, tid: u32, at_most: Duration) -> Result<(), TargetError> {
+    /// Orders one thread to stop and answers what it stops for, guard traps included, until it has.
+    pub(crate) fn hold(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
         let fail = |e| TargetError::system(tid, "stop a thread", e);
         if self.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
             return Ok(());
@@ -282,8 +281,7 @@ impl Batch<'_> {
                     self.adopt(tid, self.process.pid()).held = Some(signal != libc::SIGTRAP);
                     return Ok(());
                 }
-                Some(stop) if is_trap(stop) => break,
-                Some(stop) => self.answer(stop, &|_| None, &mut Served::default()).map_err(fail)?,
+                Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
                 None => pause(start.elapsed()),
             }
             self.check_gone()?;
@@ -291,20 +289,6 @@ impl Batch<'_> {
         let state = self.process.thread_status(tid)?.state;
         let waited_ms = start.elapsed().as_millis() as u64;
         Err(TargetError::NoStop { pid: self.process.pid(), tid, waited_ms, state })
-    }
-    /// Answers all that waits but traps, for a caller who does not know the guards.
-    pub(crate) fn serve_untrapped(&mut self) -> Result<(), TargetError> {
-        let tids: Vec<u32> =
-            self.tracees.iter().filter(|(_, t)| t.held.is_none()).map(|(&tid, _)| tid).collect();
-        for tid in tids {
-            if let Ok(Some(stop)) = wait::peek(tid)
-                && !is_trap(stop)
-            {
-                self.answer(stop, &|_| None, &mut Served::default())
-                    .map_err(|e| TargetError::system(tid, "answer a stopped thread", e))?;
-            }
-        }
-        self.check_gone()
     }
     /// Lets a held thread run on, or lie on in its group-stop.
     pub(crate) fn let_run(&mut self, tid: u32) -> Result<(), TargetError> {
@@ -320,10 +304,6 @@ impl Batch<'_> {
         };
         unless_killed(run()).map_err(|e| TargetError::system(tid, "let a thread run", e))
     }
-}
-
-const fn is_trap(stop: Stop) -> bool {
-    matches!(stop, Stop::Signal { signal: libc::SIGTRAP | libc::SIGILL, .. })
 }
 
 /// Waits for others a little: at first only by giving way, later by naps.

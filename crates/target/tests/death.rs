@@ -63,7 +63,7 @@ fn tracer() {
     let pid = std::env::var("VICTIM").unwrap().parse().unwrap();
     let process = Process::open(pid).unwrap();
     Batch::run(&process, BatchOptions::default(), |batch| {
-        let mut caller = batch.remote(&RemoteOptions::default()).unwrap();
+        let mut caller = batch.remote(&RemoteOptions::default(), &|_| None).unwrap();
         caller.call("getpid", libc::SYS_getpid, [0; 6]).unwrap();
         caller.tsc_allowed().unwrap();
         caller.sync_cores().unwrap();

@@ -10,7 +10,7 @@ use trapline_target::{Batch, BatchOptions, Process, RemoteOptions, RemoteReport,
 fn session(pid: u32) -> RemoteReport {
     let process = Process::open(pid).unwrap();
     Batch::run(&process, BatchOptions::default(), |batch| {
-        let mut caller = batch.remote(&RemoteOptions::default()).unwrap();
+        let mut caller = batch.remote(&RemoteOptions::default(), &|_| None).unwrap();
         assert_eq!(caller.call("getpid", libc::SYS_getpid, [0; 6]).unwrap(), u64::from(pid));
         let (remote, local) = caller.memfd("trapline", true).unwrap();
         let map = SharedMap::new(local, 8192).unwrap();
@@ -185,7 +185,7 @@ fn a_running_thread_is_stopped_for_less_than_a_millisecond_or_so() {
     let process = Process::open(victim.pid()).unwrap();
     let lean = |_| {
         Batch::run(&process, BatchOptions::default(), |batch| {
-            let mut caller = batch.remote(&RemoteOptions::default()).unwrap();
+            let mut caller = batch.remote(&RemoteOptions::default(), &|_| None).unwrap();
             for _ in 0..8 {
                 caller.call("getpid", libc::SYS_getpid, [0; 6]).unwrap();
             }

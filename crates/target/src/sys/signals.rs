@@ -1,10 +1,14 @@
 //! Signals as something to wait for: blocked, and read from a signalfd.
 
 use std::io;
+use std::sync::OnceLock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use super::check;
+
+/// The mask before we blocked anything.
+static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
 
 /// Blocks these signals in the calling thread and those it starts later, and opens a descriptor that tells of them.
 pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
@@ -14,17 +18,28 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
         // SAFETY: `set` is live.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
-    // SAFETY: `set` is live; no old mask is asked for.
-    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+    let mut old = set;
+    // SAFETY: both sets are live.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old) };
     if blocked != 0 {
         return Err(io::Error::from_raw_os_error(blocked));
     }
+    ORIGINAL.get_or_init(|| old);
     // SAFETY: `set` is live.
     let fd = check(i64::from(unsafe {
         libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
     }))?;
     // SAFETY: the call succeeded and returned a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Gives the calling thread the mask from before [`open`]. For a child between fork and exec: allocates nothing, takes no
+/// lock.
+pub(crate) fn unblock() {
+    if let Some(mask) = ORIGINAL.get() {
+        // SAFETY: `mask` is live; no old mask is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut()) };
+    }
 }
 
 /// The next signal, waiting at most so long; 0 when none came.
