@@ -1,0 +1,147 @@
+//! What is fed: each target is a corpus and a function over bytes.
+
+use std::sync::atomic::AtomicU64;
+
+use trapline_image::{Image, NoDebugFiles, ProbeSpec};
+use trapline_insn::x86_64::{Options, relocate_bytes, sweep};
+use trapline_record::control::at;
+use trapline_record::journal::Journal;
+use trapline_record::view::View;
+
+/// A name, a corpus to start from, and what is done with each input.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) corpus: fn() -> Vec<Vec<u8>>,
+    pub(crate) run: fn(&[u8]),
+}
+
+/// All of them.
+pub(crate) const TARGETS: [Target; 5] = [
+    Target { name: "image", corpus: programs, run: image },
+    Target { name: "decode", corpus: code, run: decode },
+    Target { name: "relocate", corpus: code, run: relocate },
+    Target { name: "probe-spec", corpus: specs, run: spec },
+    Target { name: "segment", corpus: segments, run: segment },
+];
+
+/// Files of at most this size go into the corpus: mutation wants many small inputs.
+const LARGEST: u64 = 300_000;
+
+/// Small ELF files of this machine, and this program's own head.
+fn programs() -> Vec<Vec<u8>> {
+    let candidates = [
+        "/bin/true",
+        "/usr/bin/env",
+        "/usr/bin/sleep",
+        "/lib64/ld-linux-x86-64.so.2",
+        "/usr/lib/x86_64-linux-gnu/libdl.so.2",
+    ];
+    let small = |path: &&str| std::fs::metadata(path).is_ok_and(|meta| meta.len() <= LARGEST);
+    let mut all: Vec<Vec<u8>> =
+        candidates.into_iter().filter(small).filter_map(|path| std::fs::read(path).ok()).collect();
+    all.push(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0".to_vec());
+    all
+}
+
+fn image(bytes: &[u8]) {
+    let Ok(image) = Image::parse(bytes.to_vec(), &mut NoDebugFiles) else { return };
+    for function in image.functions() {
+        let text = image.text(function.start, function.len);
+        assert!(text.is_none_or(|text| text.len() as u64 == function.len), "text of the length asked for");
+        assert!(!image.display_name(function, "fuzz").is_empty(), "every function has a name to show");
+    }
+    for usdt in image.usdt() {
+        let _place = image.offset_of(usdt.location);
+    }
+    assert!(image.functions().is_sorted_by_key(|function| function.start), "functions are sorted");
+}
+
+/// Code of this machine in windows, and opcodes that decoders get wrong.
+fn code() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> =
+        programs().iter().flat_map(|file| file.chunks(64).map(<[u8]>::to_vec)).take(4000).collect();
+    all.push(vec![0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5, 0xe8, 0, 0, 0, 0]);
+    all.push(vec![0x62, 0xf1, 0x7c, 0x48, 0x10, 0x05, 1, 2, 3, 4, 0x67, 0x8d, 0x05, 0, 0, 0, 0]);
+    all.push(vec![0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x66, 0x90]);
+    all
+}
+
+fn decode(bytes: &[u8]) {
+    let mut at = 0x40_0000;
+    for insn in sweep(bytes, at) {
+        assert_eq!(insn.addr, at, "instructions follow each other");
+        assert!((1..=15).contains(&insn.len), "1 to 15 bytes");
+        at += u64::from(insn.len);
+    }
+    assert!(at <= 0x40_0000 + bytes.len() as u64, "nothing is read behind the end");
+}
+
+fn relocate(bytes: &[u8]) {
+    for to in [0x40_0000_u64, 0x4000_0000, 0x7fff_ffff_0000, u64::MAX - 32] {
+        let window = &bytes[..bytes.len().min(32)];
+        if let Ok(moved) = relocate_bytes(window, 0x40_0000, to, Options::default()) {
+            assert!(
+                moved.offsets.iter().all(|(_, offset)| *offset as usize <= moved.bytes.len()),
+                "offsets lie inside"
+            );
+        }
+    }
+}
+
+fn specs() -> Vec<Vec<u8>> {
+    let texts = [
+        "uprobe:/usr/lib/libssl.so.3:SSL_*",
+        "ur:libc:malloc@GLIBC_2.2.5+0x10",
+        "usdt:/bin/x:provider:name",
+        "libc:/^mem(cpy|set)$/",
+        "foo::bar<u8>::baz",
+        "p:/bin/bash:readline+4",
+        "U:node:*",
+        "uprobe:a:b:c:d",
+        "/x/",
+        "0x1234",
+        "std::vector<int, std::allocator<int> >::push_back",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn spec(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _parsed: Result<ProbeSpec, _> = text.parse();
+}
+
+/// A control block that points everywhere, and a journal.
+fn segments() -> Vec<Vec<u8>> {
+    let mut words = vec![0_u64; 1024];
+    let mut set = |at: u64, value: u64| words[(at / 8) as usize] = value;
+    set(at::MAGIC, trapline_record::control::MAGIC);
+    set(at::VERSION, trapline_record::control::VERSION);
+    set(at::STATE, 2);
+    set(at::JOURNAL_OFF, 4096);
+    set(at::JOURNAL_COUNT, 8);
+    for entry in 0..8 {
+        let base = 4096 + entry * 32;
+        set(base, 0x5555_0000 + entry * 16);
+        set(base + 8, 5 | (1 << 8));
+    }
+    vec![words.iter().flat_map(|word| word.to_le_bytes()).collect()]
+}
+
+fn segment(bytes: &[u8]) {
+    let words: Vec<AtomicU64> = bytes
+        .chunks(8)
+        .map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            AtomicU64::new(u64::from_le_bytes(word))
+        })
+        .collect();
+    let view = View::new(&words);
+    let journal = Journal::new(view, view.get(at::JOURNAL_OFF));
+    for index in 0..view.get(at::JOURNAL_COUNT).min(10_000) {
+        if let Some(entry) = journal.get(index) {
+            assert!((1..=8).contains(&entry.len), "a patch of 1 to 8 bytes");
+        }
+    }
+}
