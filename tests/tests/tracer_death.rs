@@ -32,7 +32,7 @@ fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
         [""; 0],
         "{when}: text differs from disk after detach; {said}"
     );
-    assert_eq!(text::signals(victim.pid()), signals, "{when}: signals; {said}");
+    text::assert_signals(victim.pid(), signals);
     assert_eq!(victim.run(1000)["wrong"], 0, "{when}: after detach");
 }
 
