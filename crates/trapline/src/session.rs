@@ -309,7 +309,8 @@ impl Session {
                     let notices = self.notices.len();
                     drop(self.add(process, false));
                     self.notices.truncate(notices);
-                    if let Some(traced) = self.traced.last_mut().filter(|traced| traced.process.pid() == pid) {
+                    if let Some(traced) = self.traced.last_mut().filter(|traced| traced.process.pid() == pid)
+                    {
                         traced.misses.clear();
                     }
                     self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());

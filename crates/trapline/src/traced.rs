@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options, Request};
 use trapline_plan::{KernelSite, Role, Want};
-use trapline_record::{FileOffset, Svma};
+use trapline_record::{FileOffset, RemoteAddr, Svma};
 use trapline_target::kernel::UprobeMulti;
-use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process};
+use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process, TargetError};
 
 use crate::error::Error;
 use crate::files::Files;
@@ -84,6 +84,8 @@ pub(crate) struct Traced {
     cpu_last: Duration,
     attached: Attached,
     links: Vec<UprobeMulti>,
+    /// Semaphores that we raised for markers which only the kernel's probes reach; others are in the journal.
+    raised: Vec<RemoteAddr>,
     /// For each segment: calls that run, by latency area.
     in_flight: Vec<HashMap<u32, u64>>,
     watcher: Option<MapWatcher>,
@@ -120,6 +122,7 @@ impl Traced {
             cpu_last: cpu,
             attached: Attached::default(),
             links: Vec::new(),
+            raised: Vec::new(),
             in_flight: Vec::new(),
             watcher,
             sites: Vec::new(),
@@ -172,6 +175,10 @@ impl Traced {
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
         if fresh.is_empty() {
+            if first {
+                self.misses
+                    .push(format!("process {} has mapped no program yet; try again", self.process.pid()));
+            }
             return Ok(false);
         }
         self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
@@ -327,6 +334,11 @@ impl Traced {
         };
         refused.extend(report.refused.iter().filter(|r| (r.probe as usize) < places.len()).map(why));
         self.attach_kernel(modules, places, &report.kernel, refused);
+        if report.placed.is_empty() && !report.kernel.is_empty() {
+            for (module, some) in modules.iter().zip(&semaphores) {
+                some.iter().for_each(|&semaphore| self.raise(module.bias.live(semaphore)));
+            }
+        }
         self.costs.add(&report.batch);
         Ok(())
     }
@@ -368,6 +380,12 @@ impl Traced {
                     reason: format!("no jump fits, and {error}"),
                 })),
             }
+        }
+    }
+    fn raise(&mut self, at: RemoteAddr) {
+        match add_to_word(&self.process, at, 1) {
+            Ok(()) => self.raised.push(at),
+            Err(error) => self.notices.push(format!("a marker's semaphore was not raised: {error}")),
         }
     }
     fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
@@ -482,7 +500,12 @@ impl Traced {
             };
             let in_flight = areas.clone().map(running).sum();
             let segments = self.attached.segments();
-            read_times(areas.map(|(at, index)| (&segments[at], index)), tracked.site.clone(), in_flight, scale)
+            read_times(
+                areas.map(|(at, index)| (&segments[at], index)),
+                tracked.site.clone(),
+                in_flight,
+                scale,
+            )
         };
         self.sites.iter().map(one).collect()
     }
@@ -504,6 +527,10 @@ impl Traced {
     }
     /// Takes all patches out. Counts can still be read.
     pub(crate) fn detach(&mut self, options: &Options) {
+        for at in self.raised.drain(..) {
+            // If the process is gone, so is the semaphore.
+            drop(add_to_word(&self.process, at, u16::MAX));
+        }
         if std::mem::replace(&mut self.detached, true) || self.attached.segments().is_empty() {
             return;
         }
@@ -545,6 +572,13 @@ fn kind_of(why: &trapline_patch::Why) -> &'static str {
         #[allow(unreachable_patterns, reason = "reasons may be added")]
         _ => "other",
     }
+}
+
+/// Adds to a `u16` of a process, wrapping.
+fn add_to_word(process: &Process, at: RemoteAddr, by: u16) -> Result<(), TargetError> {
+    let mut bytes = [0; 2];
+    process.read(at, &mut bytes)?;
+    process.write_text(at, &u16::from_le_bytes(bytes).wrapping_add(by).to_le_bytes())
 }
 
 /// User and system time of a process, from /proc/PID/stat.

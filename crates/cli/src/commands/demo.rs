@@ -19,7 +19,8 @@ fn title(output: &mut Output, text: &str) -> Result<(), Failure> {
 
 /// Runs it.
 pub(crate) fn run(args: &Demo) -> Result<Outcome, Failure> {
-    let interrupts = Interrupts::new().map_err(|error| Failure::Other(format!("cannot wait for signals: {error}")))?;
+    let interrupts =
+        Interrupts::new().map_err(|error| Failure::Other(format!("cannot wait for signals: {error}")))?;
     let sample = Sample::build(args.keep).map_err(Failure::Other)?;
     let mut output = Output::Stdout;
     let serving = sample.run(false).map_err(Failure::Other)?;
@@ -73,7 +74,8 @@ fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String
     let timed = builder.latency()?;
     let timing = run.measured().ok_or_else(ended)? - bare;
     drop(timed);
-    let offset = finished.reports.iter().flat_map(|report| &report.counts).map(|count| count.site.offset).next();
+    let offset =
+        finished.reports.iter().flat_map(|report| &report.counts).map(|count| count.site.offset).next();
     let kernel = offset.map(|offset| kernel_cost(run, program, offset, bare));
 
     let mut text = format!("\ncost of a hit, hot (a bare call of the function takes {bare:.1} ns)\n");
@@ -90,7 +92,8 @@ fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String
 }
 
 fn kernel_cost(run: &mut SampleRun, program: &Path, offset: u64, bare: f64) -> Result<f64, String> {
-    let link = UprobeMulti::attach(program, &[offset], Some(run.pid()), false).map_err(|error| error.to_string())?;
+    let link =
+        UprobeMulti::attach(program, &[offset], Some(run.pid()), false).map_err(|error| error.to_string())?;
     let with = run.measured().ok_or("the sample program ended")?;
     drop(link);
     Ok(with - bare)

@@ -37,7 +37,8 @@ impl Sample {
                 Err(_) => {}
             }
         }
-        Err("the demo needs a C compiler: none of cc, gcc, clang was found; install one (package gcc)".to_owned())
+        Err("the demo needs a C compiler: none of cc, gcc, clang was found; install one (package gcc)"
+            .to_owned())
     }
     /// The program's path.
     pub(crate) fn program(&self) -> PathBuf {
@@ -50,9 +51,14 @@ impl Sample {
             command.arg("measure");
         }
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|error| format!("cannot start {}: {error}", self.program().display()))?;
+        let mut child =
+            child.map_err(|error| format!("cannot start {}: {error}", self.program().display()))?;
         let lines = child.stdout.take().map(BufReader::new);
-        Ok(SampleRun { child, lines })
+        let mut run = SampleRun { child, lines };
+        match run.line().as_deref() {
+            Some("ready") => Ok(run),
+            _ => Err("the sample program ended at once".to_owned()),
+        }
     }
 }
 
@@ -77,17 +83,17 @@ impl SampleRun {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        self.lines.as_mut()?.read_line(&mut line).ok()?;
+        Some(line.trim().to_owned())
+    }
     /// Nanoseconds per call of `hot`: the median of a few rounds, the first of which are left out.
     pub(crate) fn measured(&mut self) -> Option<f64> {
         const WARM: usize = 3;
         const ROUNDS: usize = 15;
-        let lines = self.lines.as_mut()?;
-        let mut round = || {
-            let mut line = String::new();
-            lines.read_line(&mut line).ok()?;
-            line.trim().parse::<f64>().ok()
-        };
-        let mut all: Vec<f64> = (0..WARM + ROUNDS).map(|_| round()).collect::<Option<_>>()?;
+        let mut all: Vec<f64> =
+            (0..WARM + ROUNDS).map(|_| self.line()?.parse().ok()).collect::<Option<_>>()?;
         let rounds = &mut all[WARM..];
         rounds.sort_by(f64::total_cmp);
         Some(rounds[rounds.len() / 2])

@@ -60,6 +60,8 @@ static void *measure(void *unused) {
 }
 int main(int argc, char **argv) {
     pthread_t thread;
+    printf("ready\n");
+    fflush(stdout);
     if (argc > 1) {
         pthread_create(&thread, NULL, measure, NULL);
     } else {

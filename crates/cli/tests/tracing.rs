@@ -1,0 +1,160 @@
+//! LOSS-1, SAFE-4 from the command line: counts to the hit, durations, markers, and a target as it was.
+
+mod common;
+
+use common::{Tracer, Victim, field, program, run, text};
+
+const ROUNDS: u64 = 30_000;
+
+#[test]
+fn counts_agree_with_the_victims_own() {
+    let mut victim = Victim::start();
+    let before = victim.text();
+    let tracer =
+        Tracer::start(&["count", "-p", &victim.pid(), "plain", "nested", "uretprobe:plain", "recursive"]);
+    assert_ne!(victim.text(), before, "nothing was patched");
+    let [plain, nested, _] = victim.rounds(ROUNDS);
+    assert_eq!((plain, nested), (2 * ROUNDS, ROUNDS));
+    let (status, last, said) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{said}");
+    let hits: Vec<u64> =
+        last["probes"].as_array().unwrap().iter().map(|p| p["hits"].as_u64().unwrap()).collect();
+    assert_eq!(hits, [plain, nested, plain, ROUNDS / 10 * 5], "{last}");
+    assert!(last["refused"].as_array().unwrap().is_empty(), "{last}");
+    assert_eq!(victim.text(), before, "text was not restored");
+    assert!(said.contains("4 matched, 4 probed"), "{said}");
+    assert_eq!(victim.rounds(10)[0], 20);
+}
+
+#[test]
+fn durations_pair_up() {
+    let mut victim = Victim::start();
+    let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "nested", "main"]);
+    let [plain, nested, _] = victim.rounds(ROUNDS);
+    let (status, last, said) = tracer.end("-TERM");
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(
+        (field(&last, ":plain", "calls"), field(&last, ":nested", "calls")),
+        (plain, nested),
+        "{last}"
+    );
+    for probe in last["probes"].as_array().unwrap() {
+        let rows = probe["log2_ns"].as_array().unwrap();
+        let sum: u64 = rows.iter().map(|row| row[2].as_u64().unwrap()).sum();
+        assert_eq!(sum, probe["calls"].as_u64().unwrap());
+        assert_eq!((probe["in_flight"].as_u64(), probe["unpaired"].as_u64()), (Some(0), Some(0)));
+    }
+    assert!(field(&last, ":nested", "total_ns") > field(&last, ":plain", "total_ns") / 2);
+}
+
+#[test]
+fn recursion_can_be_timed_by_its_outermost_call() {
+    let mut victim = Victim::start();
+    let tracer = Tracer::start(&["lat", "--outermost", "-p", &victim.pid(), "recursive"]);
+    victim.rounds(1000);
+    let (_, last, said) = tracer.end("-INT");
+    assert_eq!(field(&last, ":recursive", "calls"), 100, "{said}");
+}
+
+#[test]
+fn a_marker_is_counted_and_its_semaphore_raised_and_lowered() {
+    let mut victim = Victim::start();
+    assert_eq!(victim.rounds(50)[2], 0);
+    let probe = format!("usdt:{}:sample:tick", program().display());
+    let tracer = Tracer::start(&["count", "-p", &victim.pid(), &probe]);
+    assert_eq!(victim.rounds(50)[2], 50, "the semaphore is not raised");
+    let (status, last, said) = tracer.end("-HUP");
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(field(&last, ":sample:tick", "hits"), 50, "{last}");
+    assert_eq!(victim.rounds(50)[2], 0, "the semaphore was not lowered");
+}
+
+#[test]
+fn hits_split_by_cpu_add_up() {
+    let mut victim = Victim::start();
+    let tracer = Tracer::start(&["count", "--by", "cpu", "-p", &victim.pid(), "plain"]);
+    let [plain, ..] = victim.rounds(ROUNDS);
+    let (_, last, _) = tracer.end("-INT");
+    let cpus = last["probes"][0]["cpus"].as_array().unwrap();
+    assert_eq!(cpus.iter().map(|n| n.as_u64().unwrap()).sum::<u64>(), plain);
+}
+
+#[test]
+fn a_launched_command_is_probed_from_its_start_and_its_status_is_ours() {
+    let program = program().display().to_string();
+    for (how, status) in [("0", 0), ("7", 7), ("kill", 128 + 15)] {
+        let output = run(&["count", "--json", "plain", "_start", "--", &program, "5000", how]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(output.stdout.is_empty(), "standard output is the command's own");
+        let last = said.lines().last().expect("an object");
+        let last: serde_json::Value = serde_json::from_str(last).expect("only JSON on a shared stream");
+        assert_eq!((field(&last, ":plain", "hits"), field(&last, ":_start", "hits")), (5000, 1));
+    }
+}
+
+#[test]
+fn programs_that_a_command_executes_are_followed() {
+    let program = program().display().to_string();
+    let script = format!("{program} 100; {program} 200; exec {program} 300 4");
+    let probe = format!("{program}:plain");
+    let output = run(&["count", "-f", "--json", "-i", "10s", &probe, "--", "sh", "-c", &script]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    let objects = said.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let mut hits: Vec<u64> = objects.map(|object| field(&object, ":plain", "hits")).collect();
+    hits.sort_unstable();
+    assert_eq!(hits, [100, 200, 300], "{said}");
+}
+
+#[test]
+fn what_was_counted_is_printed_when_the_target_ends() {
+    let mut victim = Victim::start();
+    let tracer = Tracer::start(&["count", "-p", &victim.pid(), "plain"]);
+    let [plain, ..] = victim.rounds(777);
+    victim.finish();
+    let (status, last, said) = tracer.wait();
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(field(&last, ":plain", "hits"), plain);
+}
+
+#[test]
+fn listing_and_dry_runs_change_nothing() {
+    let victim = Victim::start();
+    let (before, pid) = (victim.text(), victim.pid());
+    let file = format!("{}:*", program().display());
+    for args in [&["list", &file][..], &["list", "-p", &pid, "*"], &["count", "--dry-run", "-p", &pid, "*"]] {
+        let output = run(args);
+        let table = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        let row = table.lines().find(|line| line.contains(" nested ")).expect("a row for nested");
+        assert!(row.contains("jump") && row.contains("0x"), "{row}");
+    }
+    assert_eq!(victim.text(), before);
+    let status = run(&["status", "-p", &pid]);
+    assert!(text(&status.stdout).contains("no probes of ours"));
+    assert_eq!(run(&["detach", "-p", &pid]).status.code(), Some(0));
+}
+
+#[test]
+fn a_second_tracer_is_told_of_the_first() {
+    let victim = Victim::start();
+    let tracer = Tracer::start(&["count", "-p", &victim.pid(), "plain"]);
+    let second = run(&["count", "-p", &victim.pid(), "nested"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("another trapline"), "{}", text(&second.stderr));
+    let status = text(&run(&["status", "-p", &victim.pid()]).stdout);
+    assert!(status.contains("armed by trapline") && status.contains("1 of 1 site in place"), "{status}");
+    assert_eq!(run(&["detach", "-p", &victim.pid()]).status.code(), Some(1), "its tracer lives");
+    tracer.end("-INT");
+}
+
+#[test]
+fn the_demo_runs_and_cleans_up() {
+    let output = run(&["demo", "-d", "200ms"]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for part in ["hits in", "Function = lookup", "avg = ", "cost of a hit", "trapline lat", "kernel uprobe"] {
+        assert!(shown.contains(part), "no `{part}` in {shown}");
+    }
+}
