@@ -6,14 +6,18 @@
 //! guarded because of that.
 //! Does not: decide about windows.
 
-use crate::request::Want;
+use crate::request::{Role, Want};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use trapline_image::{Image, ImageKind};
-use trapline_insn::x86_64::{Body, Flow, Part, analyse, padding_len, sweep};
+use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
 /// Text beyond this many bytes is swept for the wanted functions only.
 const WHOLE_TEXT: u64 = 64 << 20;
+/// So is any text when fewer functions than this are wanted.
+const FEW: usize = 1000;
+/// Bytes around a wanted function in which padding may serve it.
+const AROUND: u64 = 256;
 /// Functions that a thread takes at a time.
 const BATCH: usize = 64;
 /// Padding is looked at no further than this.
@@ -24,7 +28,9 @@ const MAX_PADDING: u64 = 4096;
 pub enum Scope<'a> {
     /// All of the module's text.
     All,
-    /// All if the text is at most 64 MiB, else what these wants need.
+    /// What these wants need: the functions wanted and their neighbours, or all if they are many and the text is at most
+    /// 64 MiB. A branch from elsewhere into a window is not seen then; its guards serve whoever takes it. Not for a
+    /// process in which no trap can be served.
     For(&'a [Want]),
 }
 
@@ -99,17 +105,19 @@ impl CodeMap {
         }
         let text: u64 = map.bits.iter().map(|b| b.len).sum();
         match scope {
-            Scope::For(wants) if text > WHOLE_TEXT => {
-                let mut chosen: Vec<u32> = wants.iter().filter_map(|w| w.function).map(|f| f.0).collect();
-                chosen.sort_unstable();
-                chosen.dedup();
-                map.sweep_all(image, &chosen, threads);
+            Scope::For(wants) => {
+                let chosen = map.neighbourhood(image, wants);
+                if wants.len() < FEW || text > WHOLE_TEXT {
+                    map.sweep_all(image, &chosen, threads);
+                    map.sweep_fragments(image);
+                    return map;
+                }
             }
-            _ => {
-                map.sweep_all(image, &(0..functions as u32).collect::<Vec<_>>(), threads);
-                map.sweep_rest(image);
-            }
+            Scope::All => {}
         }
+        map.sweep_all(image, &(0..functions as u32).collect::<Vec<_>>(), threads);
+        map.sweep_fragments(image);
+        map.sweep_gaps(image);
         map
     }
 
@@ -183,6 +191,31 @@ impl CodeMap {
         self.bits.iter().for_each(|b| b.mark(at));
     }
 
+    /// The functions wanted, and those that have code close to theirs.
+    fn neighbourhood(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
+        let functions = image.functions();
+        let mut chosen: Vec<u32> = Vec::new();
+        for want in wants {
+            let mut near = |start: Svma, end: Svma| {
+                let first = functions.partition_point(|f| f.end().0.saturating_add(AROUND) < start.0);
+                let near = functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
+                chosen.extend((first as u32..).zip(near).map(|(n, _)| n));
+            };
+            match (want.function, want.role) {
+                (Some(function), _) => {
+                    let f = image.function(function);
+                    near(f.start, f.end());
+                    f.cold.iter().for_each(|&(start, len)| near(start, start + len));
+                }
+                (None, Role::CountAt(at)) => near(at, at + 16),
+                (None, _) => {}
+            }
+        }
+        chosen.sort_unstable();
+        chosen.dedup();
+        chosen
+    }
+
     fn sweep_all(&mut self, image: &Image, chosen: &[u32], threads: usize) {
         let next = AtomicUsize::new(0);
         let map = &*self;
@@ -217,29 +250,58 @@ impl CodeMap {
         }
     }
 
+    /// Marks what a function's code names. Only one with an indirect jump, which may be a jump table, is analysed.
     fn sweep_function(&self, image: &Image, index: u32) -> Swept {
         let function = &image.functions()[index as usize];
-        let body = body_of(image, function.start, function.len, &function.cold);
-        self.mark_body(&body);
-        let closed = [
-            closed_end(&body, function.end()),
-            function.cold.first().and_then(|&(start, len)| closed_end(&body, start + len)),
-        ];
-        let exits = body.exits.len() + body.unresolved.len();
-        Swept { function: index, exits: exits as u32, closed }
-    }
-
-    fn mark_body(&self, body: &Body) {
-        body.targets.iter().chain(&body.outside).for_each(|&at| self.mark(at));
-        body.insns.iter().filter_map(|i| i.ip_rel()).for_each(|at| self.mark(at));
-    }
-
-    /// Fragments, and code that no function covers (PLT stubs, assembly without symbols). Where the latter does not
-    /// decode as a whole it is data, and names nothing.
-    fn sweep_rest(&self, image: &Image) {
-        for &(start, len) in image.fragments() {
-            self.mark_body(&body_of(image, start, len, &[]));
+        let mut swept = Swept { function: index, exits: 1, closed: [None; 2] };
+        let mut indirect = false;
+        let parts = [(function.start, function.len)];
+        for (n, &(start, len)) in parts.iter().chain(&function.cold).enumerate() {
+            let Some(bytes) = image.text(start, len) else { continue };
+            let scanned = scan(bytes, start.0, |found| match found {
+                Found::Jump(to) => {
+                    self.mark(to);
+                    swept.exits += u32::from(to.wrapping_sub(start.0) >= len);
+                }
+                Found::Call(at) | Found::Name(at) => self.mark(at),
+                Found::Return | Found::ThroughSlot => swept.exits += 1,
+                Found::Indirect => {
+                    indirect = true;
+                    swept.exits += 1;
+                }
+            });
+            if let Some(closed) = swept.closed.get_mut(n).filter(|_| scanned.leaves) {
+                *closed = Some(start + len);
+            }
+            swept.exits += u32::from(n != 0);
         }
+        if indirect {
+            let body = body_of(image, function.start, function.len, &function.cold);
+            body.targets.iter().for_each(|&at| self.mark(at));
+        }
+        swept
+    }
+
+    /// Parts of functions that have unwind entries of their own, and no names.
+    fn sweep_fragments(&self, image: &Image) {
+        for &(start, len) in image.fragments() {
+            let Some(bytes) = image.text(start, len) else { continue };
+            let mut indirect = false;
+            scan(bytes, start.0, |found| match found {
+                Found::Jump(at) | Found::Call(at) | Found::Name(at) => self.mark(at),
+                Found::Indirect => indirect = true,
+                Found::Return | Found::ThroughSlot => {}
+            });
+            if indirect {
+                let body = body_of(image, start, len, &[]);
+                body.targets.iter().chain(&body.outside).for_each(|&at| self.mark(at));
+            }
+        }
+    }
+
+    /// Code that no function covers (PLT stubs, assembly without symbols). Where it does not decode as a whole it is
+    /// data, and names nothing.
+    fn sweep_gaps(&self, image: &Image) {
         for &(start, len) in image.text_ranges() {
             let mut at = start;
             while at < start + len {
@@ -286,12 +348,6 @@ struct Swept {
     function: u32,
     exits: u32,
     closed: [Option<Svma>; 2],
-}
-
-/// `end`, if the piece that ends there leaves for good with its last instruction.
-fn closed_end(body: &Body, end: Svma) -> Option<Svma> {
-    let last = body.insns.iter().rev().find(|i| i.end() == end.0)?;
-    (!last.flow.falls_through() && last.flow != Flow::Invalid).then_some(end)
 }
 
 /// Analyses a function and its cold parts.

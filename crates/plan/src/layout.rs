@@ -4,6 +4,7 @@
 
 use trapline_record::control::CONTROL_LEN;
 use trapline_record::counters::{CounterArea, LINE};
+use trapline_record::threads::ThreadArea;
 use trapline_record::{journal, latency};
 
 const PAGE: u64 = 4096;
@@ -21,10 +22,12 @@ pub struct DataCounts {
     pub latency: u32,
     /// Lines per counter group and per latency area.
     pub lines: u32,
+    /// Count by thread.
+    pub by_thread: bool,
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines` is kept.
+    /// Adds what another module needs; `lines` and `by_thread` are kept.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -33,6 +36,7 @@ impl DataCounts {
             counters: self.counters + other.counters,
             latency: self.latency + other.latency,
             lines: self.lines,
+            by_thread: self.by_thread,
         }
     }
 }
@@ -56,6 +60,8 @@ pub struct DataLayout {
     pub latency_off: u64,
     /// How many.
     pub latency_count: u32,
+    /// Counters by thread; stubs count there, and not by CPU, if there are rows.
+    pub threads: ThreadArea,
 }
 
 impl DataLayout {
@@ -70,7 +76,12 @@ impl DataLayout {
             lines: counts.lines,
         };
         let latency_off = counters.off + counters.len();
-        let end = latency_off + counts.latency as u64 * counts.lines as u64 * latency::STRIDE;
+        let threads = ThreadArea {
+            off: latency_off + counts.latency as u64 * counts.lines as u64 * latency::STRIDE,
+            rows: if counts.by_thread { ThreadArea::rows_for(counts.counters) } else { 0 },
+            counters: counts.counters,
+        };
+        let end = threads.off + threads.len();
         Self {
             len: end.next_multiple_of(PAGE),
             journal_off,
@@ -80,6 +91,7 @@ impl DataLayout {
             counters,
             latency_off,
             latency_count: counts.latency,
+            threads,
         }
     }
     /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.

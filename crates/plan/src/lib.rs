@@ -27,7 +27,9 @@ pub use layout::{DataCounts, DataLayout};
 pub use module::{bounds, plan_module, preview};
 pub use plan::{Chunk, Guard, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Stats, Tactic};
 pub use refusal::{PlanError, Refusal};
-pub use request::{Buckets, LatencyInput, ModuleInput, ProcessTraits, Role, RseqTraits, TrapsPolicy, Want};
+pub use request::{
+    Buckets, LatencyInput, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, TrapsPolicy, Want,
+};
 pub use space::AddressSpace;
 /// The file that a plan is about.
 pub use trapline_image::Image;

@@ -13,7 +13,7 @@ use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
-use crate::x86_64::stub::{Buckets, Latency, Machine};
+use crate::x86_64::stub::{Buckets, Latency, Machine, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{FunctionIndex, Image, ImageKind};
 use trapline_record::addr::Bias;
@@ -48,6 +48,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         counters: above(wants.iter().map(|w| w.probe).max()),
         latency: above(wants.iter().filter_map(|w| w.latency).max()),
         lines: traits.lines,
+        by_thread: false,
     }
 }
 
@@ -206,7 +207,8 @@ fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused
 fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
-    let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency };
+    let threads = by_thread(input.traits.thread_id, input.layout, place);
+    let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency, threads };
     let landings = landings(sites, input.bias, place.k);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
     let middle = if landings.len() < PARALLEL { landings.len() } else { landings.len() / 2 };
@@ -293,6 +295,11 @@ fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
         outermost: input.outermost,
         go: input.go_g,
     }
+}
+
+fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads> {
+    let area = layout.threads;
+    (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
 }
 
 /// Where each site's way in begins, in address order.

@@ -3,7 +3,7 @@
 use crate::codemap::CodeMap;
 use crate::layout::DataLayout;
 use crate::space::AddressSpace;
-pub use crate::x86_64::stub::{Buckets, Rseq as RseqTraits};
+pub use crate::x86_64::stub::{Buckets, Rseq as RseqTraits, ThreadId};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -42,6 +42,8 @@ pub struct ProcessTraits {
     pub kernel_allowed: bool,
     /// Counter lines; see `record::counters`.
     pub lines: u32,
+    /// How a thread's number is learnt where hits are counted by thread.
+    pub thread_id: ThreadId,
 }
 
 impl ProcessTraits {
@@ -59,6 +61,7 @@ impl ProcessTraits {
             traps: TrapsPolicy::Guarded,
             kernel_allowed: false,
             lines: cpus + 1,
+            thread_id: ThreadId::Call,
         }
     }
 }

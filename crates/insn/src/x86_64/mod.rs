@@ -6,6 +6,7 @@ pub mod function;
 pub mod gpr;
 pub mod padding;
 pub mod relocate;
+pub mod scan;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
 pub use flags::{flags_dead_after, overwritten_gprs};
@@ -15,3 +16,4 @@ pub use padding::padding_len;
 pub use relocate::{
     Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_with,
 };
+pub use scan::{Found, Scanned, scan};

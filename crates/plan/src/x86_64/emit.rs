@@ -5,7 +5,7 @@
 
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
-use super::stub::{self, Latency, Machine, Pending, Timed};
+use super::stub::{self, Latency, Machine, Pending, Threads, Timed};
 use super::window::JUMP;
 use crate::layout::DataLayout;
 use crate::plan::{Chunk, Guard, ModulePlan, Patch, PatchRole};
@@ -35,6 +35,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) machine: Machine,
     /// Present when something is timed.
     pub(crate) latency: Option<Latency>,
+    /// Present when hits are counted by thread.
+    pub(crate) threads: Option<Threads>,
 }
 
 /// Lays out code.
@@ -194,15 +196,18 @@ impl<'a, 'p> Emitter<'a, 'p> {
 
     fn act(&mut self, act: &Act, at: RemoteAddr) {
         let here = at.0 + self.stub.len() as u64;
-        let Setting { machine, latency, layout, place, .. } = &self.set;
+        let Setting { machine, latency, threads, layout, place, .. } = &self.set;
         let out = &mut self.stub;
         let timed =
             |function| latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead });
         self.pending.extend(match act.deed {
-            Deed::Count { probe } => {
-                let word = place.data.addr.0 + layout.counters.word(probe);
-                Some(stub::count(out, here, machine, word, &act.dead))
-            }
+            Deed::Count { probe } => Some(match threads {
+                Some(threads) => stub::count_by_thread(out, here, threads, probe, &act.dead),
+                None => {
+                    let word = place.data.addr.0 + layout.counters.word(probe);
+                    stub::count(out, here, machine, word, &act.dead)
+                }
+            }),
             Deed::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }

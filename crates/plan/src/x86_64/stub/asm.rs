@@ -339,6 +339,9 @@ impl<'a> Asm<'a> {
     pub(super) fn flags_from_rax(&mut self) {
         self.raw(&[0x04, 0x7F, 0x9E]);
     }
+    pub(super) fn syscall(&mut self) {
+        self.raw(&[0x0F, 0x05]);
+    }
     pub(super) fn ret(&mut self) {
         self.raw(&[0xC3]);
     }

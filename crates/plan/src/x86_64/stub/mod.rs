@@ -13,12 +13,14 @@ pub mod count;
 pub mod latency;
 pub mod remote;
 mod rseq;
+pub mod threads;
 pub mod trap;
 
 use asm::Asm;
 pub use count::count;
 pub use latency::{Buckets, ExitKind, Latency, Timed, latency_enter, latency_exit, latency_exit_branch};
 pub use remote::remote_sequence;
+pub use threads::{ThreadId, Threads, count_by_thread};
 pub use trap::{TrapHandler, trap_handler};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.
@@ -69,6 +71,7 @@ pub struct Pending {
 )]
 enum Kind {
     Count(count::Tail),
+    Threads(threads::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
 
@@ -90,6 +93,7 @@ impl Pending {
         }
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
+            Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }
