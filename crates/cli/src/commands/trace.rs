@@ -36,7 +36,7 @@ pub(crate) fn trace(
     let interrupts = Interrupts::new().map_err(failed)?;
     let mut output = Output::open(&run.sink, matches!(run.target, Target::Launch(_)))?;
     let mut session = start(builder(run))?;
-    let talkative = !run.sink.quiet && !(run.sink.json && output.is_stderr());
+    let talkative = !(run.sink.quiet || run.sink.json && output.is_stderr());
     if talkative {
         session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
     }
@@ -87,9 +87,10 @@ fn watch(
             let missed = now.duration_since(due).as_nanos() / interval.as_nanos().max(1);
             next = Some(due + interval * (u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)));
         }
+        let tick = if run.follow { FOLLOW_TICK } else { TICK };
         let until =
-            [end, next].into_iter().flatten().min().map_or(TICK, |at| at.saturating_duration_since(now));
-        if interrupts.wait(until.clamp(Duration::from_millis(1), TICK)).is_some() || !session.poll() {
+            [end, next].into_iter().flatten().min().map_or(tick, |at| at.saturating_duration_since(now));
+        if interrupts.wait(until.clamp(Duration::from_millis(1), tick)).is_some() || !session.poll() {
             return Ok(());
         }
     }

@@ -3,7 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{Count, Listed, ProcessReport, Row, Summary, Times};
+use trapline::{Count, Listed, ProcessReport, Row, Times};
 
 use crate::args::ready::By;
 
@@ -86,31 +86,6 @@ struct ListRow<'a> {
     reason: Option<&'a str>,
 }
 
-#[derive(Serialize)]
-struct SummaryRow<'a> {
-    r#type: &'static str,
-    schema: u32,
-    processes: u64,
-    ended: u64,
-    children: u64,
-    matched: u64,
-    patched: std::collections::BTreeMap<&'static str, u64>,
-    refused: usize,
-    hits: u64,
-    missed: u64,
-    interrupted_syscalls: u64,
-    restarted_timeouts: u64,
-    guard_traps: u64,
-    longest_stop_ns: u128,
-    attach_ns: u128,
-    detach_ns: u128,
-    left_mapped_bytes: u64,
-    foreign_sites: u64,
-    ns_per_hit: f64,
-    overhead: Option<f64>,
-    notices: &'a [String],
-}
-
 /// One `count` object.
 pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) -> String {
     let probes = report.counts.iter().map(|count: &Count| CountRow {
@@ -146,33 +121,6 @@ pub(crate) fn list(listed: &[Listed]) -> String {
             })
         })
         .collect()
-}
-
-/// The closing summary as an object, for the library's users and `status`-like tools.
-pub(crate) fn summary(summary: &Summary) -> String {
-    line(&SummaryRow {
-        r#type: "summary",
-        schema: SCHEMA,
-        processes: summary.processes,
-        ended: summary.ended,
-        children: summary.children,
-        matched: summary.matched,
-        patched: summary.patched.iter().map(|(tactic, n)| (tactic.name(), n)).collect(),
-        refused: summary.refused.len(),
-        hits: summary.hits,
-        missed: summary.missed,
-        interrupted_syscalls: summary.interrupted_syscalls,
-        restarted_timeouts: summary.restarted_timeouts,
-        guard_traps: summary.guard_traps,
-        longest_stop_ns: summary.longest_stop.as_nanos(),
-        attach_ns: summary.attach_time.as_nanos(),
-        detach_ns: summary.detach_time.as_nanos(),
-        left_mapped_bytes: summary.left_mapped,
-        foreign_sites: summary.foreign_sites,
-        ns_per_hit: summary.ns_per_hit,
-        overhead: summary.overhead,
-        notices: &summary.notices,
-    })
 }
 
 /// Any value as one line.
