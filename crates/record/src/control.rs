@@ -1,7 +1,7 @@
 //! The control block: the first pages of a segment's shared memory.
 //!
 //! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control block,
-//! journal, guard table, counters, latency areas; then, page-aligned, the code regions. Forked children inherit it.
+//! journal, guard table, counters, latency areas, counters by thread; then, page-aligned, the code regions. Forked children inherit it.
 //! The generated code knows only absolute or rip-relative addresses; the offsets below are for the tracer, and for a
 //! later tracer that cleans up.
 
@@ -57,6 +57,10 @@ pub mod at {
     pub const REGION_COUNT: u64 = 256;
     /// `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see [`super::RegionKind`]).
     pub const REGIONS: u64 = 264;
+    /// Counters by thread (see [`crate::threads`]): byte offset, rows, counters; rows are 0 when there are none.
+    pub const THREADS_OFF: u64 = REGIONS + super::MAX_REGIONS * 32;
+    pub const THREADS_ROWS: u64 = THREADS_OFF + 8;
+    pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
 }
 
 /// At most this many region records.

@@ -13,6 +13,7 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod threads;
 pub mod view;
 
 pub use addr::{FileOffset, RemoteAddr, Svma};

@@ -13,6 +13,8 @@ const CODE_LEN: u64 = 4 << 20;
 const DATA_LEN: u64 = 64 << 20;
 /// Offset of the latency area in the data; counters and a control block come before.
 const LATENCY: u64 = 1 << 20;
+/// Offset of the rows for counting by thread, behind all that.
+const ROWS: u64 = 48 << 20;
 /// Functions that fit.
 pub(crate) const FUNCTIONS: u32 = 64;
 
@@ -59,6 +61,9 @@ impl Arena {
     }
     pub(crate) fn counted(&self, n: u64) -> u64 {
         (0..u64::from(LINES)).map(|line| get(self.word(n) + line * 64)).sum()
+    }
+    pub(crate) const fn rows(&self) -> u64 {
+        self.data() + ROWS
     }
     pub(crate) const fn missed(&self) -> u64 {
         self.data() + 0x1000

@@ -7,4 +7,5 @@ mod arena;
 mod counts;
 mod durations;
 mod state;
+mod threads;
 mod traps;

@@ -3,10 +3,12 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Site, Timed, count, latency_enter, latency_exit, latency_exit_branch,
+    ExitKind, Latency, Machine, Pending, Site, ThreadId, Timed, count, count_by_thread, latency_enter,
+    latency_exit, latency_exit_branch,
 };
 
-use crate::arena::{Arena, machines, thread_pointer, unregister};
+use crate::arena::{Arena, machines, set, thread_pointer, unregister};
+use crate::threads::{threads, total};
 
 const FLAGS: u64 = 0x8D5; // CF PF AF ZF SF OF
 const RSP: usize = 4;
@@ -123,6 +125,24 @@ fn counts(machine: &Machine, random: &mut Random) {
     }
 }
 
+fn counts_by_thread(random: &mut Random) {
+    let mut arena = Arena::new();
+    // One row: the thread finds it free first, then its own; with another's tag there it goes to the row of all others.
+    for (rows, taken) in [(4, false), (1, true)] {
+        let threads = threads(&arena, ThreadId::Call, rows);
+        if taken {
+            set(threads.tags, u64::MAX);
+        }
+        for site in sites() {
+            let before = total(&threads, 3);
+            let code = build(&mut arena, |out, at| Some(count_by_thread(out, at, &threads, 3, &site)));
+            assert_kept(&format!("by thread {site:?}"), code, &site, random);
+            assert_eq!(total(&threads, 3) - before, 50);
+        }
+        arena = Arena::new();
+    }
+}
+
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
     let home = arena.put(&back());
     for site in sites() {
@@ -156,6 +176,7 @@ thread_local! {
 #[test]
 fn state_is_kept() {
     let mut random = Random(0x1234_5678_9ABC_DEF1);
+    counts_by_thread(&mut random);
     for machine in machines() {
         counts(&machine, &mut random);
         let offset = G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64);

@@ -1,0 +1,146 @@
+//! One hit, one increment in the row of the thread that made it.
+//!
+//! Input: where the rows lie, which counter, how a thread's number is learnt, what is dead. Output: code that adds 1 and
+//! runs into the displaced code; behind it the search for a row, which a thread does at its first hit only, unless
+//! another thread's row is in its way. See `record::threads`. A row is one thread's, so its lines stay in that CPU's
+//! cache; `lock add` makes it exact for the numbers that two threads share.
+//! Registers are saved below the stack pointer, as in [`super::count`].
+
+use trapline_record::threads::{PROBES, ThreadArea};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use super::{Kind, Pending, Site};
+
+/// How generated code learns the number of the thread that runs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ThreadId {
+    /// The C library keeps it, 32 bits at this offset from the thread pointer.
+    At(i32),
+    /// By asking the system.
+    #[default]
+    Call,
+}
+
+/// Where hits are counted by thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threads {
+    /// Its shape; its offset is not used.
+    pub area: ThreadArea,
+    /// Address of its tags, within ±2 GiB of the code.
+    pub tags: u64,
+    /// How a thread's number is learnt.
+    pub id: ThreadId,
+}
+
+/// What is left to append behind the displaced code.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    rows: u32,
+    /// Where the usual path is left when the first row is not the thread's, and where it is met again.
+    elsewhere: Fix,
+    found: u64,
+}
+
+const SYS_GETTID: u32 = 186;
+const RED_ZONE: i32 = 128;
+const FLAGS: i32 = -16;
+const SCRATCH: i32 = -56;
+
+/// Registers that are used, and where they are saved. rax comes first, and last; it also takes the flags.
+fn saved(id: ThreadId, site: &Site) -> impl Iterator<Item = (Reg, i32)> {
+    let call = id == ThreadId::Call;
+    [(true, RCX, -24), (true, RDX, -32), (true, RSI, -40), (call, R11, -48)]
+        .into_iter()
+        .filter(move |(used, reg, _)| *used && site.dead >> reg.0 & 1 == 0)
+        .map(|(_, reg, at)| (reg, at))
+}
+
+/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`.
+pub fn count_by_thread(out: &mut Vec<u8>, at: u64, threads: &Threads, counter: u32, site: &Site) -> Pending {
+    let mut asm = Asm::new(out, at);
+    enter(&mut asm, threads.id, site);
+    let ThreadArea { rows, .. } = threads.area;
+    thread(&mut asm, threads.id);
+    asm.mov32(RCX, RDX);
+    asm.alu_imm(Alu::And, RCX, rows as i32 - 1, false);
+    asm.lea(RDX, Mem::At(RDX, 1));
+    asm.lea(RSI, Mem::Rip(threads.tags));
+    let elsewhere = asm.unbroken(|asm| {
+        asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RCX, 3, 0), RDX, false);
+        asm.jcc_later(Cond::NotEqual)
+    });
+    let found = asm.here();
+    asm.imul_imm(RCX, RCX, threads.area.stride() as i32, true);
+    let word = threads.area.first() + u64::from(counter) * 8;
+    asm.alu_mem_imm(Alu::Add, Mem::Sum(RSI, RCX, 0, word as i32), 1, true);
+    leave(&mut asm, threads.id, site);
+    Pending::new(&asm, Kind::Threads(Tail { rows, elsewhere, found }))
+}
+
+fn enter(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
+    if site.red_zone_live {
+        asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+    }
+    asm.store(Mem::At(RSP, -8), RAX);
+    if !site.flags_dead {
+        asm.flags_to_rax();
+        asm.store32(Mem::At(RSP, FLAGS), RAX);
+    }
+    saved(id, site).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+}
+
+fn leave(asm: &mut Asm<'_>, id: ThreadId, site: &Site) {
+    if !site.flags_dead {
+        asm.load32(RAX, Mem::At(RSP, FLAGS));
+        asm.flags_from_rax();
+    }
+    saved(id, site).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    asm.load(RAX, Mem::At(RSP, -8));
+    if site.red_zone_live {
+        asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+    }
+}
+
+/// Out: rdx = the thread's number. A call spoils rax, rcx, r11.
+fn thread(asm: &mut Asm<'_>, id: ThreadId) {
+    match id {
+        ThreadId::At(offset) => asm.load32(RDX, Mem::Fs(offset)),
+        ThreadId::Call => {
+            asm.mov_imm32(RAX, SYS_GETTID);
+            asm.syscall();
+            asm.mov32(RDX, RAX);
+        }
+    }
+}
+
+impl Tail {
+    /// Appends the search from the first row on: rsi = tags, rcx = row, rdx = tag. It ends with the thread's row, or the
+    /// row of all others, in rcx.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        asm.bind(self.elsewhere);
+        asm.store(Mem::At(RSP, SCRATCH), RDI);
+        asm.mov_imm32(RDI, PROBES.min(self.rows));
+        let again = asm.here();
+        asm.load(RAX, Mem::Sum(RSI, RCX, 3, 0));
+        asm.alu(Alu::Cmp, RAX, RDX);
+        let same = asm.jcc_later(Cond::Equal);
+        asm.test(RAX, RAX, true);
+        let taken = asm.jcc_later(Cond::NotEqual);
+        asm.cmpxchg(Mem::Sum(RSI, RCX, 3, 0), RDX);
+        let mine = asm.jcc_later(Cond::Equal);
+        // A signal handler of this thread may have claimed the row since it was looked at.
+        asm.alu(Alu::Cmp, RAX, RDX);
+        let handler = asm.jcc_later(Cond::Equal);
+        asm.bind(taken);
+        asm.alu_imm(Alu::Add, RCX, 1, false);
+        asm.alu_imm(Alu::And, RCX, self.rows as i32 - 1, false);
+        asm.alu_imm(Alu::Sub, RDI, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        asm.mov_imm32(RCX, self.rows);
+        for fix in [same, mine, handler] {
+            asm.bind(fix);
+        }
+        asm.load(RDI, Mem::At(RSP, SCRATCH));
+        asm.jmp(self.found);
+    }
+}
