@@ -18,6 +18,8 @@ const WHOLE_TEXT: u64 = 64 << 20;
 const FEW: usize = 1000;
 /// Bytes around a wanted function in which padding may serve it.
 const AROUND: u64 = 256;
+/// Jumps to its returns that a function may have patched, besides two for each return.
+const WAYS: u32 = 8;
 /// Functions that a thread takes at a time.
 const BATCH: usize = 64;
 /// Padding is looked at no further than this.
@@ -87,7 +89,7 @@ pub struct CodeMap {
     bits: Vec<Bits>,
     /// Sorted, not overlapping.
     pieces: Vec<Piece>,
-    /// For each function, how many exits it has at most; 0 where it was not swept.
+    /// For each function, how many places its exits take at most; 0 where it was not swept.
     exits: Vec<u32>,
 }
 
@@ -181,7 +183,7 @@ impl CodeMap {
             .map(|p| (p.end, self.padding_after(image, p.end)))
     }
 
-    /// How many exits a function has at most.
+    /// How many places are patched at most for a function's exits.
     #[must_use]
     pub fn exit_bound(&self, function: trapline_image::FunctionIndex) -> u32 {
         self.exits.get(function.0 as usize).copied().unwrap_or(0)
@@ -198,7 +200,8 @@ impl CodeMap {
         for want in wants {
             let mut near = |start: Svma, end: Svma| {
                 let first = functions.partition_point(|f| f.end().0.saturating_add(AROUND) < start.0);
-                let near = functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
+                let near =
+                    functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
                 chosen.extend((first as u32..).zip(near).map(|(n, _)| n));
             };
             match (want.function, want.role) {
@@ -254,17 +257,20 @@ impl CodeMap {
     fn sweep_function(&self, image: &Image, index: u32) -> Swept {
         let function = &image.functions()[index as usize];
         let mut swept = Swept { function: index, exits: 1, closed: [None; 2] };
-        let mut indirect = false;
+        let (mut indirect, mut inner, mut returns) = (false, 0, 0);
         let parts = [(function.start, function.len)];
         for (n, &(start, len)) in parts.iter().chain(&function.cold).enumerate() {
             let Some(bytes) = image.text(start, len) else { continue };
             let scanned = scan(bytes, start.0, |found| match found {
                 Found::Jump(to) => {
                     self.mark(to);
-                    swept.exits += u32::from(to.wrapping_sub(start.0) >= len);
+                    let leaves = u32::from(to.wrapping_sub(start.0) >= len);
+                    swept.exits += leaves;
+                    inner += 1 - leaves;
                 }
                 Found::Call(at) | Found::Name(at) => self.mark(at),
-                Found::Return | Found::ThroughSlot => swept.exits += 1,
+                Found::Return => returns += 1,
+                Found::ThroughSlot => swept.exits += 1,
                 Found::Indirect => {
                     indirect = true;
                     swept.exits += 1;
@@ -275,6 +281,8 @@ impl CodeMap {
             }
             swept.exits += u32::from(n != 0);
         }
+        // A return that cannot be patched is patched at the jumps to it, within this bound.
+        swept.exits += returns + inner.min(WAYS + 2 * returns);
         if indirect {
             let body = body_of(image, function.start, function.len, &function.cold);
             body.targets.iter().for_each(|&at| self.mark(at));

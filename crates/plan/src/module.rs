@@ -231,7 +231,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let used = RemoteAddr(used.0.next_multiple_of(PAGE));
     plan.spare = Region { addr: used, len: SPARE };
     plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
-    withdraw(plan, lost);
+    withdraw(plan, sites, input.wants, lost);
 }
 
 /// Code for some of the sites.
@@ -261,20 +261,38 @@ fn lay(
         let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.place.arena);
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, landing, next.0.saturating_sub(landing.0)) {
-            lost.push(Refused { probe: site.owner.probe, want: site.owner.want, why });
+            // Each want that had a deed there is refused, not only the one that came first.
+            let mut asked: Vec<u32> = site.acts.iter().map(|a| a.want).collect();
+            asked.dedup();
+            let new = asked.into_iter().map(|want| Refused { probe: 0, want, why: why.clone() });
+            lost.extend(new);
         }
     }
     let arena = emitter.finish();
     Laid { part, lost, arena }
 }
 
-/// Takes out all patches of wants of which a part could not be laid.
-fn withdraw(plan: &mut ModulePlan, lost: Vec<Refused>) {
+/// Takes out all patches of wants of which a part could not be laid. Whoever shares a patch with one of them loses it
+/// too, and is refused for the same reason.
+fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec<Refused>) {
     if lost.is_empty() {
         return;
     }
-    for refused in lost {
-        plan.patches.retain(|p| p.want != refused.want);
+    let mut known = 0;
+    while known < lost.len() {
+        let Refused { want, why, .. } = lost[known].clone();
+        known += 1;
+        for site in sites.iter().filter(|s| s.acts.iter().any(|a| a.want == want)) {
+            for act in &site.acts {
+                if !lost.iter().any(|r| r.want == act.want) {
+                    lost.push(Refused { probe: 0, want: act.want, why: why.clone() });
+                }
+            }
+        }
+    }
+    plan.patches.retain(|p| !lost.iter().any(|r| r.want == p.want));
+    for mut refused in lost {
+        refused.probe = wants.get(refused.want as usize).map_or(0, |w| w.probe);
         if !plan.refused.iter().any(|r| r.want == refused.want) {
             plan.refused.push(refused);
         }
@@ -394,4 +412,56 @@ fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::x86_64::site::{Act, Deed, Owner, When};
+    use crate::x86_64::stub;
+
+    fn site(start: u64, asked: &[u32]) -> Site {
+        let act = |&want: &u32| Act {
+            at: Svma(start),
+            when: When::Before,
+            deed: Deed::Count { probe: 10 + want },
+            dead: stub::Site::default(),
+            want,
+            detour: None,
+        };
+        Site {
+            owner: Owner { want: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
+            start: Svma(start),
+            insns: Vec::new(),
+            acts: asked.iter().map(act).collect(),
+            changed: JUMP,
+            reach: Reach::Mirror,
+        }
+    }
+
+    #[test]
+    fn who_shares_a_patch_with_one_withdrawn_is_refused_too() {
+        let want = |probe| Want { probe, latency: None, function: None, role: Role::CountEntry };
+        let wants = [want(10), want(11), want(12)];
+        let sites = [site(0x10, &[0]), site(0x20, &[0, 1]), site(0x30, &[2])];
+        let patch = |n: usize| Patch {
+            probe: sites[n].owner.probe,
+            want: sites[n].owner.want,
+            role: PatchRole::Entry,
+            tactic: Tactic::Jump,
+            addr: RemoteAddr(sites[n].start.0),
+            len: 5,
+            relies: 5,
+            old: [0; 8],
+            new: [0; 8],
+            head: RemoteAddr(0),
+            crosses_line: false,
+            needs_guard: false,
+        };
+        let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
+        let lost = Refused { probe: 0, want: 0, why: Refusal::NotInFile { at: Svma(0x10) } };
+        withdraw(&mut plan, &sites, &wants, vec![lost]);
+        assert_eq!(plan.refused.iter().map(|r| (r.want, r.probe)).collect::<Vec<_>>(), [(0, 10), (1, 11)]);
+        assert_eq!(plan.patches.iter().map(|p| p.want).collect::<Vec<_>>(), [2]);
+    }
 }

@@ -85,6 +85,9 @@ pub struct Patch {
     pub addr: RemoteAddr,
     /// How many bytes change, 1 to 8, from `addr` on.
     pub len: u8,
+    /// How many bytes from `addr` on must stay as they are while the patch is in place: `len`, or 5 for a punned jump,
+    /// which ends in the following code's own bytes. Another patch that changes one of them must be refused.
+    pub relies: u8,
     /// The file's bytes there; the first `len` count, the others are 0.
     pub old: [u8; MAX_PATCH],
     /// The bytes to write.
@@ -95,6 +98,14 @@ pub struct Patch {
     pub crosses_line: bool,
     /// An instruction that may run starts strictly inside the changed bytes: whoever is there traps.
     pub needs_guard: bool,
+}
+
+impl Patch {
+    /// Whether changing `len` bytes at `addr` would break this patch, or this one those.
+    #[must_use]
+    pub fn conflicts(&self, addr: RemoteAddr, len: u64) -> bool {
+        self.addr < addr + len && addr < self.addr + u64::from(self.relies)
+    }
 }
 
 /// An instruction boundary inside a window, and where a thread that traps there continues.

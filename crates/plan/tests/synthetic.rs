@@ -6,7 +6,9 @@ use common::elf::{TEXT, library};
 use common::{every, map, plan};
 use proptest::prelude::*;
 use trapline_image::{FunctionIndex, Image};
-use trapline_plan::{ModulePlan, PatchRole, ProcessTraits, Refusal, Role, Tactic, Want};
+use trapline_plan::{
+    CodeMap, ModulePlan, PatchRole, ProcessTraits, Refusal, Role, Scope, Tactic, TrapsPolicy, Want,
+};
 use trapline_record::Svma;
 
 const RET: u8 = 0xC3;
@@ -138,12 +140,106 @@ fn single_instructions() {
 
 #[test]
 fn a_want_is_met_whole_or_not_at_all() {
-    // test edi, edi; je out; 5-byte mov; ret   out: ret (alone, jumped to, with another function behind)
-    let timed = [0x85, 0xFF, 0x74, 0x06, 0xB8, 1, 0, 0, 0, RET, RET];
+    // xor rax, rax; xor rcx, rcx; call rax; ret (alone behind a call, with another function behind)
+    let timed = [0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, 0xFF, 0xD0, RET];
     let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
     let plan = planned(&image, &traits(), Role::Latency);
     assert_eq!(kind(&plan), "exit-unpatchable");
     assert!(plan.patches.iter().all(|p| p.want == 1), "{:?}", plan.patches);
+}
+
+/// Targets of the jumps in a plan's code that lead to the module, as offsets in its text.
+fn returns_to(plan: &ModulePlan) -> Vec<u64> {
+    let code = |c| plan.chunk_bytes(c).windows(5).zip(0u64..).map(move |(b, n)| (b, c.addr.0 + n));
+    let jumps = plan.chunks.iter().flat_map(code).filter(|(b, _)| b[0] == 0xE9);
+    let target = |(b, at): (&[u8], u64)| {
+        (at + 5).wrapping_add_signed(i32::from_le_bytes([b[1], b[2], b[3], b[4]]).into())
+    };
+    jumps.map(target).filter(|to| to & !0xfff == 0x7f12_3456_8000).map(|to| to & 0xfff).collect()
+}
+
+#[test]
+fn a_return_that_is_jumped_to_is_taken_where_the_jumps_are() {
+    // test edi, edi; je out; two movs of 5 bytes; ret   out: ret (alone, with another function behind)
+    let timed = [0x85, 0xFF, 0x74, 0x0B, 0xB8, 1, 0, 0, 0, 0xB9, 1, 0, 0, 0, RET, RET];
+    let image = pack(&[&timed, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
+    let plan = planned(&image, &traits(), Role::CountExits);
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    assert!(at(&plan, 15).is_none(), "{:?}", plan.patches);
+    assert!(returns_to(&plan).contains(&15), "the return runs in its own place");
+}
+
+#[test]
+fn the_tail_before_a_return_is_copied_for_each_way_into_it() {
+    // push rbx; sub rsp, 8 (7 bytes); test edi, edi; je out; mov ebx, 1; out: pop rcx; pop rbx; ret
+    let body =
+        [0x53, 0x48, 0x81, 0xEC, 8, 0, 0, 0, 0x85, 0xFF, 0x74, 0x05, 0xBB, 1, 0, 0, 0, 0x59, 0x5B, RET];
+    let image = pack(&[&body, &[0x48, 0x31, 0xC0, 0x48, 0x31, 0xC0, RET]], 0);
+    let plan = planned(&image, &traits(), Role::Latency);
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    assert!((17..20).all(|n| at(&plan, n).is_none()), "{:?}", plan.patches);
+    let back = returns_to(&plan);
+    assert_eq!(back.iter().filter(|to| **to == 19).count(), 2, "jump and running on: {back:x?}");
+}
+
+#[test]
+fn a_pun_leans_on_what_nobody_else_changes() {
+    // ret, alone; the next function's bytes dictate where a pun leads: a displacement of 0x10c48348
+    let image = pack(&[&[RET], &[0x48, 0x83, 0xC4, 0x10, 0x31, 0xC0, RET]], 0);
+    let map = map(&image);
+    let wants = every(&image, Role::CountEntry);
+    let alone = plan(&image, &map, &traits(), &wants[..1]);
+    let pun = at(&alone, 0).expect("a pun");
+    assert_eq!((pun.tactic, pun.len, pun.relies), (Tactic::Pun, 1, 5));
+    assert!(pun.conflicts(pun.addr + 4, 5) && !pun.conflicts(pun.addr + 5, 5));
+    let both = plan(&image, &map, &traits(), &wants);
+    assert_eq!(both.refused.iter().map(|r| r.want).collect::<Vec<_>>(), [0]);
+    assert_eq!(at(&both, 1).map(|p| (p.tactic, p.relies)), Some((Tactic::Jump, 5)));
+}
+
+#[test]
+fn where_nobody_may_trap_no_window_has_a_seam() {
+    // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
+    let image = pack(&[&[0x31, 0xC0, 0x31, 0xC9, 0x31, 0xD2, RET]], 16);
+    let plan = planned(&image, &traits(), Role::CountEntry);
+    assert!(plan.patches.iter().any(|p| p.needs_guard));
+    let strict = ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits() };
+    let plan = planned(&image, &strict, Role::CountEntry);
+    assert_eq!(at(&plan, 0).map(|p| (p.tactic, p.needs_guard)), Some((Tactic::Short, false)));
+}
+
+#[test]
+fn instructions_outside_all_functions() {
+    // f0: ret; then nine bytes that belong to nobody: xor eax, eax (three times), int3 …
+    let text = [RET, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0xCC, 0x48, 0x31, 0xC0, 0x48, 0x31, 0xC9, RET, 0xCC];
+    let image = library(&text, &[(0, 1)]);
+    let want = |off| Want { probe: 0, latency: None, function: None, role: Role::CountAt(Svma(TEXT + off)) };
+    for scope in [Scope::All, Scope::For(&[want(8)])] {
+        let map = CodeMap::build(&image, scope, 1);
+        let plan = plan(&image, &map, &traits(), &[want(8)]);
+        assert_eq!(at(&plan, 8).map(|p| p.tactic), Some(Tactic::Jump), "{:?}", plan.refused);
+    }
+    let map = CodeMap::build(&image, Scope::All, 1);
+    assert_eq!(kind(&plan(&image, &map, &traits(), &[want(0x100)])), "not-in-file");
+}
+
+#[test]
+fn loops_to_the_entry_are_timed_as_such() {
+    // again: test edi, edi; je out; dec edi; jmp again (5 bytes); out: ret
+    let body = [0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0xE9, 0xF5, 0xFF, 0xFF, 0xFF, RET];
+    let image = pack(&[&body], 16);
+    let plan = planned(&image, &traits(), Role::Latency);
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    // The copy of the displaced code does not swallow the loop: each turn runs through the patch.
+    let patch = at(&plan, 0).expect("an entry");
+    let straight = planned(
+        &pack(&[&[0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0x0F, 0x1F, 0x44, 0, 0, RET]], 16),
+        &traits(),
+        Role::Latency,
+    );
+    let len = |p: &ModulePlan| p.chunks.iter().map(|c| c.len).sum::<u32>();
+    assert_eq!(patch.role, PatchRole::Entry);
+    assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
 }
 
 /// Instructions of 1 to 7 bytes, calls, branches, returns.

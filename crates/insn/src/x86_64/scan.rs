@@ -293,13 +293,7 @@ fn word(window: &[u8; 16], n: usize) -> i32 {
 
 /// One instruction by the decoder. Returns where it ends.
 #[cold]
-fn in_full(
-    bytes: &[u8],
-    at: usize,
-    addr: u64,
-    found: &mut impl FnMut(Found),
-    result: &mut Scanned,
-) -> usize {
+fn in_full(bytes: &[u8], at: usize, addr: u64, found: &mut impl FnMut(Found), result: &mut Scanned) -> usize {
     let rest = bytes.get(at..(at + 16).min(bytes.len())).unwrap_or_default();
     let Some(insn) = decode_one(rest, addr.wrapping_add(at as u64)) else { return bytes.len() };
     match insn.flow {

@@ -135,26 +135,24 @@ impl<'a, 'p> Emitter<'a, 'p> {
         let mut acts = site.acts.as_slice();
         while from < site.insns.len() {
             let first = Svma(site.insns[from].addr);
-            acts = self.acts_before(acts, first, at);
-            if let Some(rest) = self.acts_taken(acts, first, at) {
-                acts = rest;
+            acts = self.acts_before(site, acts, first, at)?;
+            if let Some(rest) = self.acts_taken(site, acts, first, at)? {
+                acts = self.acts_after(site, rest, first, at)?;
                 from += 1;
                 continue;
             }
-            let next = acts.iter().find(|a| a.at > first && a.when != When::After);
-            let until = next
-                .and_then(|a| site.insns.iter().position(|i| i.addr == a.at.0))
-                .unwrap_or(site.insns.len());
-            falls = self.displaced(site, from..until, at)?;
+            let place = |a: &Act| {
+                let found = site.insns.iter().position(|i| i.addr == a.at.0);
+                found.map(|n| n + usize::from(a.when == When::After))
+            };
+            let until = acts.first().and_then(place).unwrap_or(site.insns.len()).max(from + 1);
+            let last = site.insns[until - 1];
+            falls = self.displaced(site, first, last.end() - first.0, at)?;
+            acts = self.acts_after(site, acts, Svma(last.addr), at)?;
             from = until;
         }
-        for act in acts {
-            self.act(act, at);
-        }
-        let resume = self.set.bias.live(site.code_end());
         if falls {
-            let here = at + self.stub.len() as u64;
-            self.stub.extend_from_slice(&jump(here, resume));
+            self.leave(site.code_end(), at);
         }
         for pending in self.pending.drain(..) {
             pending.finish(&mut self.stub, None);
@@ -163,35 +161,84 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Emits what happens before instruction `insn`; a guard there leads to before it happens.
-    fn acts_before<'s>(&mut self, acts: &'s [Act], insn: Svma, at: RemoteAddr) -> &'s [Act] {
-        let count = acts.iter().take_while(|a| a.at == insn && a.when == When::Before).count();
-        if count != 0 {
+    fn acts_before<'s>(
+        &mut self,
+        site: &Site,
+        acts: &'s [Act],
+        insn: Svma,
+        at: RemoteAddr,
+    ) -> Result<&'s [Act], Refusal> {
+        if acts.first().is_some_and(|a| a.at == insn && a.when == When::Before) {
             self.guard(insn, at);
         }
-        for act in &acts[..count] {
-            self.act(act, at);
-        }
-        &acts[count..]
+        let rest = self.moment(site, acts, (insn, 0), at)?;
+        self.moment(site, rest, (insn, 1), at)
     }
 
     /// Emits a conditional jump whose being taken is a deed.
-    fn acts_taken<'s>(&mut self, acts: &'s [Act], insn: Svma, at: RemoteAddr) -> Option<&'s [Act]> {
-        let When::Taken { condition, target } = acts.first().filter(|a| a.at == insn)?.when else {
-            return None;
+    fn acts_taken<'s>(
+        &mut self,
+        site: &Site,
+        acts: &'s [Act],
+        insn: Svma,
+        at: RemoteAddr,
+    ) -> Result<Option<&'s [Act]>, Refusal> {
+        let Some(&Act { when: When::Taken { condition, target }, detour, .. }) =
+            acts.first().filter(|a| a.at == insn)
+        else {
+            return Ok(None);
         };
         self.guard(insn, at);
         self.stub.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
         let hole = self.stub.len();
-        let same = |a: &&Act| a.at == insn && matches!(a.when, When::Taken { .. });
-        let count = acts.iter().take_while(same).count();
-        for act in &acts[..count] {
-            self.act(act, at);
+        let rest = self.moment(site, acts, (insn, 2), at)?;
+        if detour.is_none() {
+            self.leave(target, at);
         }
-        let here = at + self.stub.len() as u64;
-        self.stub.extend_from_slice(&jump(here, self.set.bias.live(target)));
         let over = (self.stub.len() - hole) as i32;
         self.stub[hole - 4..hole].copy_from_slice(&over.to_le_bytes());
-        Some(&acts[count..])
+        Ok(Some(rest))
+    }
+
+    /// Emits what happens when instruction `insn` has run on to the next.
+    fn acts_after<'s>(
+        &mut self,
+        site: &Site,
+        acts: &'s [Act],
+        insn: Svma,
+        at: RemoteAddr,
+    ) -> Result<&'s [Act], Refusal> {
+        let rest = self.moment(site, acts, (insn, 3), at)?;
+        self.moment(site, rest, (insn, 4), at)
+    }
+
+    /// The deeds of one moment, and the detour that they share.
+    fn moment<'s>(
+        &mut self,
+        site: &Site,
+        acts: &'s [Act],
+        (insn, moment): (Svma, u8),
+        at: RemoteAddr,
+    ) -> Result<&'s [Act], Refusal> {
+        let count = acts.iter().take_while(|a| a.at == insn && a.moment() == moment).count();
+        let (now, rest) = acts.split_at(count);
+        let detour = now.first().and_then(|a| a.detour);
+        if let Some(detour) = detour.filter(|d| d.from < d.exit) {
+            self.displaced(site, detour.from, detour.exit - detour.from, at)?;
+        }
+        for act in now {
+            self.act(act, at);
+        }
+        if let Some(detour) = detour {
+            self.leave(detour.exit, at);
+        }
+        Ok(rest)
+    }
+
+    /// Emits a jump back to the module.
+    fn leave(&mut self, to: Svma, at: RemoteAddr) {
+        let here = at + self.stub.len() as u64;
+        self.stub.extend_from_slice(&jump(here, self.set.bias.live(to)));
     }
 
     fn act(&mut self, act: &Act, at: RemoteAddr) {
@@ -223,17 +270,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// Appends instructions in their new place. Returns whether control runs off their end.
-    fn displaced(
-        &mut self,
-        site: &Site,
-        range: core::ops::Range<usize>,
-        at: RemoteAddr,
-    ) -> Result<bool, Refusal> {
-        let (first, last) = (site.insns[range.start], site.insns[range.end - 1]);
-        let start = Svma(first.addr);
+    fn displaced(&mut self, site: &Site, start: Svma, len: u64, at: RemoteAddr) -> Result<bool, Refusal> {
         let live = self.set.bias.live(start);
         let here = at + self.stub.len() as u64;
-        let len = last.end() - first.addr;
         let bytes = self.set.env.image.text(start, len).ok_or(Refusal::NotInFile { at: start })?;
         self.insns.clear();
         self.insns.extend(sweep(bytes, live.0));
@@ -326,6 +365,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
             tactic: site.tactic(),
             addr,
             len: changed as u8,
+            relies: if role != PatchRole::Island && matches!(site.reach, Reach::Pun(..)) {
+                JUMP
+            } else {
+                changed
+            } as u8,
             old,
             new,
             head,

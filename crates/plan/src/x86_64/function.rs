@@ -6,16 +6,17 @@
 use super::Env;
 use super::padding::{Claims, SHORT, island};
 use super::pun::Puns;
-use super::site::{Act, Deed, Owner, Reach, Site, When};
+use super::site::{Act, Deed, Detour, Owner, Reach, Site, When};
 use super::stub;
 use super::window::{JUMP, Stretch, Window, in_rseq, refusal, walk};
 use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
-use crate::request::{Role, Want};
+use crate::request::{Role, TrapsPolicy, Want};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{
-    Body, Class, Exit, ExitKind, Flow, Insn, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
+    Body, Class, Exit, ExitKind, Flow, Insn, faults_on_register, flags_dead_after, may_displace,
+    overwritten_gprs, sweep,
 };
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
@@ -24,6 +25,9 @@ use trapline_record::addr::Bias;
 const LOOK: usize = 6;
 /// How far back an exit's window may begin.
 const BACK: usize = 16;
+
+/// Instructions before an exit that are copied, at most, where jumps lead to them.
+const MAX_TAIL: usize = 10;
 
 /// What planning a module's functions adds up to.
 #[derive(Debug)]
@@ -37,11 +41,14 @@ pub(crate) struct Planner<'a> {
     pub(crate) refused: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
     first: usize,
+    /// The functions wanted, sorted: no pun leans on their bytes.
+    wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
 }
 
 /// A function's code in full.
 struct Code {
+    function: FunctionIndex,
     body: Body,
     /// Ranges of `body.insns`, one for each part.
     parts: Vec<core::ops::Range<usize>>,
@@ -68,12 +75,15 @@ impl<'a> Planner<'a> {
             kernel: Vec::new(),
             refused: Vec::new(),
             first: 0,
+            wanted: Vec::new(),
             scratch: Vec::new(),
         }
     }
 
     /// Plans all wants, which are sorted by function.
     pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
+        self.wanted = order.iter().filter_map(|(_, w)| w.function).collect();
+        self.wanted.dedup();
         for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
             self.function(group[0].1.function, group);
         }
@@ -161,7 +171,7 @@ impl<'a> Planner<'a> {
                 None => {
                     let all = [(f.start, f.len)].into_iter().chain(cold);
                     let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
-                    return Code { body, parts };
+                    return Code { function, body, parts };
                 }
             }
         }
@@ -177,7 +187,8 @@ impl<'a> Planner<'a> {
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
         let dead = dead_at(&self.env, &insns[i..], false);
-        let act = Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want };
+        let act =
+            Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want, detour: None };
         let done = self.place(stretch, i, act, owner, false);
         self.scratch = insns;
         done
@@ -201,7 +212,7 @@ impl<'a> Planner<'a> {
             return self.place(
                 stretch,
                 i,
-                Act { at, when: When::Before, deed, dead, want: owner.want },
+                Act { at, when: When::Before, deed, dead, want: owner.want, detour: None },
                 owner,
                 true,
             );
@@ -218,7 +229,7 @@ impl<'a> Planner<'a> {
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead, want: owner.want };
+        let act = Act { at, when: When::Before, deed, dead, want: owner.want, detour: None };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
     }
 
@@ -275,9 +286,11 @@ impl<'a> Planner<'a> {
         owner: &impl Fn(PatchRole) -> Owner,
         deed: impl Fn(stub::ExitKind) -> Deed,
     ) -> Result<(), Refusal> {
+        let bound = 1 + self.env.map.exit_bound(code.function) as usize;
         for exit in &code.body.exits {
             let at = Svma(exit.insn.addr);
             self.exit(code, exit, owner, &deed)
+                .or_else(|why| self.ways_to(code, exit, owner, &deed, bound).map_err(|()| why))
                 .map_err(|why| Refusal::ExitUnpatchable { at, why: Box::new(why) })?;
         }
         Ok(())
@@ -307,10 +320,94 @@ impl<'a> Planner<'a> {
         self.place(
             stretch,
             i,
-            Act { at, when, deed: deed(kind), dead, want: owner(role).want },
+            Act { at, when, deed: deed(kind), dead, want: owner(role).want, detour: None },
             owner(role),
             true,
         )
+    }
+
+    /// An exit that leaves no room for a jump, because what leads to it, or to the last instructions before it, is a jump
+    /// as well: it is taken where it is decided. Each jump to that tail, and the instruction that runs into it, get a
+    /// copy of the tail. Only if nothing else leads there.
+    fn ways_to(
+        &mut self,
+        code: &Code,
+        exit: &Exit,
+        owner: &impl Fn(PatchRole) -> Owner,
+        deed: &impl Fn(stub::ExitKind) -> Deed,
+        bound: usize,
+    ) -> Result<(), ()> {
+        let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
+        if exit.kind != ExitKind::Ret {
+            return Err(());
+        }
+        for from in (i.saturating_sub(MAX_TAIL)..=i).rev() {
+            let plain = |insn: &Insn| insn.flow == Flow::Next && may_displace(insn).is_ok();
+            if from != i && !plain(&stretch.insns[from]) {
+                break;
+            }
+            let Some(ways) = self.ways_into(code, &stretch.insns[from..=i]) else { continue };
+            let done = self.whole(|p| {
+                ways.iter().try_for_each(|&(at, when, detour)| {
+                    let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
+                    let owner = owner(PatchRole::ExitRet);
+                    let dead = stub::Site::default();
+                    let deed = deed(stub::ExitKind::Return);
+                    let act = Act { at, when, deed, dead, want: owner.want, detour: Some(detour) };
+                    p.place(stretch, i, act, owner, true)
+                })?;
+                let many = p.sites.len() - p.first > bound;
+                if many {
+                    Err(Refusal::NoRoom { site: p.env.place(Svma(exit.insn.addr), 1) })
+                } else {
+                    Ok(())
+                }
+            });
+            if done.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
+    }
+
+    /// All that leads into the straight line `tail`, whose last instruction is an exit; `None` if that is not known.
+    fn ways_into(&self, code: &Code, tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
+        let (first, exit) = (tail.first()?.addr, Svma(tail.last()?.addr));
+        let inside = |at: u64| at >= first && at <= exit.0;
+        let detour = |from: u64| Detour { from: Svma(from), exit };
+        let mut ways = Vec::new();
+        let mut reached = Vec::new();
+        for insn in &code.body.insns {
+            if insn.ip_rel().is_some_and(inside) {
+                return None;
+            }
+            match insn.flow {
+                Flow::Branch(to) if inside(to) => {
+                    let when = When::Taken { condition: self.condition(insn).ok()?, target: exit };
+                    ways.push((Svma(insn.addr), when, detour(to)));
+                    reached.push(to);
+                }
+                Flow::Jump(Some(to)) if inside(to) => {
+                    ways.push((Svma(insn.addr), When::Before, detour(to)));
+                    reached.push(to);
+                }
+                Flow::Call(Some(to)) if inside(to) => return None,
+                _ => {}
+            }
+            match insn.flow {
+                Flow::Call(_) | Flow::Syscall if insn.end() == first => return None,
+                _ if insn.end() == first && insn.flow.falls_through() => {
+                    ways.push((Svma(insn.addr), When::After, detour(first)));
+                }
+                _ => {}
+            }
+        }
+        let named = |at: u64| {
+            let by_data = || self.env.image.code_targets().binary_search(&Svma(at)).is_ok();
+            let elsewhere = || self.env.map.is_target(Svma(at)) && !reached.contains(&at);
+            code.body.by_table.binary_search(&at).is_ok() || by_data() || elsewhere()
+        };
+        (!tail.iter().any(|i| named(i.addr))).then_some(ways)
     }
 
     /// The condition of a jump that the stub has to repeat.
@@ -341,6 +438,11 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         let windows = self.windows(stretch, i, back);
+        if self.env.traits.traps == TrapsPolicy::MustNotTrap
+            && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows)
+        {
+            return self.push(stretch, &window, changed, reach, act, owner);
+        }
         let full = windows.iter().find(|w| w.room() >= JUMP && self.is_clear(w, JUMP));
         if let Some(window) = full {
             return self.push(stretch, window, JUMP, Reach::Mirror, act, owner);
@@ -360,6 +462,28 @@ impl<'a> Planner<'a> {
         }
         let plain = walk(&self.env, stretch, i, i);
         Err(self.overlap(&plain).unwrap_or_else(|| refusal(&self.env, stretch, &plain)))
+    }
+
+    /// A window for `i` without an instruction boundary inside, for a process in which nobody may trap.
+    fn seamless(
+        &mut self,
+        stretch: Stretch<'_>,
+        i: usize,
+        windows: &[Window],
+    ) -> Option<(Window, u64, Reach)> {
+        let first = |w: &Window| u64::from(stretch.insns[w.from].len);
+        let whole = |w: &&Window| w.room() >= JUMP && first(w) >= w.len.min(JUMP) && self.is_clear(w, JUMP);
+        if let Some(window) = windows.iter().find(whole) {
+            return Some((*window, JUMP, Reach::Mirror));
+        }
+        let narrow = windows.iter().filter(|w| first(w) >= w.len.min(SHORT));
+        if let Some(found) = narrow.clone().find_map(|w| self.short(stretch, i, w)) {
+            return Some(found);
+        }
+        let alone = *windows.iter().find(|w| w.from == i)?;
+        let alone = Window { until: i + 1, len: first(&alone), pad: 0, ..alone };
+        let (changed, reach) = self.pun(stretch, &alone)?;
+        Some((alone, changed, reach))
     }
 
     /// The windows that hold instruction `i`, the latest beginning first.
@@ -387,9 +511,8 @@ impl<'a> Planner<'a> {
     /// Whether nothing else is where this window's change would be, padding included.
     fn is_clear(&self, window: &Window, changed: u64) -> bool {
         let end = window.end(changed);
-        let code_end = window.start + window.len;
         !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
-            && (end <= code_end || self.claims.is_free(code_end, end))
+            && self.claims.is_free(window.start, end)
             && in_rseq(&self.env, window.start, end).is_none()
     }
 
@@ -411,7 +534,8 @@ impl<'a> Planner<'a> {
         act: Act,
         owner: Owner,
     ) -> Result<(), Refusal> {
-        self.claims.claim(window.start + window.len, window.start + changed.max(window.len));
+        let taken = if matches!(reach, Reach::Pun(..)) { JUMP } else { changed };
+        self.claims.claim(window.start + window.len, window.start + taken.max(window.len));
         self.sites.push(Site {
             owner,
             start: window.start,
@@ -472,7 +596,7 @@ impl<'a> Planner<'a> {
 
     fn pun(&mut self, stretch: Stretch<'_>, window: &Window) -> Option<(u64, Reach)> {
         let changed = window.room().min(JUMP - 1);
-        if changed == 0 || !self.is_clear(window, JUMP) || !self.tail_is_ours(window) {
+        if changed == 0 || !self.is_clear(window, JUMP) || !self.tail_stays(window) {
             return None;
         }
         let bytes: [u8; 5] = self.env.image.text(window.start, JUMP)?.try_into().ok()?;
@@ -486,10 +610,17 @@ impl<'a> Planner<'a> {
         Some((changed, Reach::Pun(rel, target)))
     }
 
-    /// Whether the bytes that dictate a pun belong to the same piece of code, where no later window is refused for them.
-    fn tail_is_ours(&self, window: &Window) -> bool {
+    /// Whether nobody in this plan is going to change the bytes that dictate a pun. What a later plan changes is checked
+    /// against [`Patch::relies`](crate::Patch::relies).
+    fn tail_stays(&self, window: &Window) -> bool {
         let last = window.start + (JUMP - 1);
-        self.env.map.piece_at(window.start).is_ok_and(|p| last < p.end)
+        let mine = self.env.map.piece_at(window.start).is_ok_and(|p| last < p.end);
+        mine || {
+            let functions = self.env.image.functions();
+            let below = functions.partition_point(|f| f.start <= last) as u32;
+            let other = FunctionIndex(below.saturating_sub(1));
+            self.wanted.binary_search(&other).is_err() || functions[other.0 as usize].end() <= window.start
+        }
     }
 }
 

@@ -44,6 +44,27 @@ pub(crate) struct Act {
     pub(crate) dead: stub::Site,
     /// Index of the want that asked for it.
     pub(crate) want: u32,
+    /// Code that runs right before the deed, in place of what would follow.
+    pub(crate) detour: Option<Detour>,
+}
+
+/// The straight line from where a jump leads to an exit: copied up to the exit, which then runs in its own place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Detour {
+    pub(crate) from: Svma,
+    pub(crate) exit: Svma,
+}
+
+impl Act {
+    /// Orders the deeds at one instruction; those of one moment share what is around them.
+    pub(crate) fn moment(&self) -> u8 {
+        let detour = u8::from(self.detour.is_some());
+        match self.when {
+            When::Before => detour,
+            When::Taken { .. } => 2,
+            When::After => 3 + detour,
+        }
+    }
 }
 
 /// Whom a site serves.
@@ -112,7 +133,7 @@ impl Site {
     }
     /// Adds a deed behind those of the same moment.
     pub(crate) fn add(&mut self, act: Act) {
-        let key = |a: &Act| (a.at, a.when == When::After);
+        let key = |a: &Act| (a.at, a.moment());
         let place = self.acts.partition_point(|other| key(other) <= key(&act));
         self.acts.insert(place, act);
     }

@@ -54,6 +54,8 @@ pub struct Body {
     pub insns: Vec<Insn>,
     /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. Sorted.
     pub targets: Vec<u64>,
+    /// Those of them that a jump table leads to.
+    pub by_table: Vec<u64>,
     /// Direct targets outside the parts, calls included. Sorted.
     pub outside: Vec<u64>,
     /// Where the function is left. Empty for one that never returns.
@@ -91,7 +93,7 @@ pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> 
         begin = end;
     }
     let mut body = Body { insns, ..shape.body };
-    for list in [&mut body.targets, &mut body.outside] {
+    for list in [&mut body.targets, &mut body.by_table, &mut body.outside] {
         list.sort_unstable();
         list.dedup();
     }
@@ -165,7 +167,10 @@ impl Shape<'_> {
         let jump = insns[index];
         let is_body = self.parts.first().is_some_and(|body| body.addr == part.addr);
         match indirect::classify(insns, index, (part, is_body), &|addr| self.is_start(addr), read) {
-            Indirect::Table(targets) => self.body.targets.extend(targets),
+            Indirect::Table(targets) => {
+                self.body.targets.extend(&targets);
+                self.body.by_table.extend(targets);
+            }
             Indirect::Tail => self.exit(jump, ExitKind::TailIndirect),
             Indirect::To(target) => self.direct(jump, target, Some(ExitKind::TailJump(target))),
             Indirect::Unknown => self.body.unresolved.push(jump.addr),
