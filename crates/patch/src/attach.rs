@@ -6,9 +6,10 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::{PlanError, Role, RseqTraits};
+use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
+use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
-use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteOptions};
+use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
@@ -52,11 +53,11 @@ impl Attached {
             })??;
             work.report.timings.first_stop = clock.elapsed();
         }
-        work.survey.traits.rseq = self.rseq.flatten();
+        self.tell(&mut work);
         let mut first = prepare(process, request, &mut work.survey, &mut work.report);
         if is_full(&first) && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))?? {
             work = self.look(process, request, idle)?;
-            work.survey.traits.rseq = self.rseq.flatten();
+            self.tell(&mut work);
             first = prepare(process, request, &mut work.survey, &mut work.report);
         }
         let prepared = first?;
@@ -91,7 +92,7 @@ impl Attached {
             self.ask(batch, request, &work.remote)?;
             work.report.timings.first_stop = start.elapsed();
         }
-        work.survey.traits.rseq = self.rseq.flatten();
+        self.tell(&mut work);
         let prepared = prepare(process, request, &mut work.survey, &mut work.report)?;
         if !prepared.sites.is_empty() {
             self.install(batch, prepared, &mut work)?;
@@ -116,6 +117,10 @@ impl Attached {
         report.timings.look = start.elapsed();
         Ok(Work { survey, remote, report })
     }
+    fn tell(&self, work: &mut Work) {
+        work.survey.traits.rseq = self.rseq.flatten();
+        work.survey.traits.thread_id = self.thread_id;
+    }
     fn must_ask(&self, request: &Request<'_>) -> bool {
         self.rseq.is_none() || (is_timed(request) && !self.clock_allowed)
     }
@@ -126,16 +131,19 @@ impl Attached {
         request: &Request<'_>,
         remote: &RemoteOptions,
     ) -> Result<(), PatchError> {
-        let pid = batch.process().pid();
+        let process = batch.process();
+        let pid = process.pid();
         let timed = is_timed(request);
         let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
         let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
+        let thread_id = thread_id(&mut caller, process, request)?;
         let allowed = !timed || caller.tsc_allowed()?;
         caller.finish()?;
         if !allowed {
             return Err(PatchError::NoClock { pid });
         }
         self.rseq = Some(rseq);
+        self.thread_id = thread_id;
         self.clock_allowed |= timed;
         Ok(())
     }
@@ -192,6 +200,34 @@ const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
 
 fn is_full(prepared: &Result<Prepared, PatchError>) -> bool {
     matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
+}
+
+/// How generated code is to learn a thread's number: from glibc's control block, which is recognized by its two pointers
+/// to itself, and by the number of this very thread; else by a call, unless a seccomp filter might punish it.
+fn thread_id(
+    caller: &mut RemoteCaller<'_, '_>,
+    process: &Process,
+    request: &Request<'_>,
+) -> Result<ThreadId, PatchError> {
+    /// `tcbhead_t`'s tcb and self; what follows is no pointer to itself in glibc, but is in musl.
+    const POINTERS: [(u64, bool); 3] = [(0, true), (16, true), (24, false)];
+    /// `struct pthread`'s tid, in every glibc for x86-64.
+    const TID: i32 = 0x2d0;
+    if !request.options.by_thread {
+        return Ok(ThreadId::Call);
+    }
+    let thread = RemoteAddr(caller.regs()?.thread_pointer());
+    let status = process.thread_status(caller.tid())?;
+    let word = |at: u64| process.read_u64(thread + at).ok();
+    let own = POINTERS.iter().all(|&(at, is)| word(at).is_some_and(|word| (word == thread.0) == is));
+    let number = word(TID as u64).map(|word| word as u32);
+    if thread.0 != 0 && own && number == status.ns_pids.last().copied() {
+        return Ok(ThreadId::At(TID));
+    }
+    match status.seccomp {
+        Seccomp::Off => Ok(ThreadId::Call),
+        _ => Err(PatchError::NoThreadNumber { pid: process.pid() }),
+    }
 }
 
 fn is_timed(request: &Request<'_>) -> bool {

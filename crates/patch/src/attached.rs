@@ -4,7 +4,7 @@
 //! after the process ended.
 //! Does not: touch the process.
 
-use trapline_plan::RseqTraits;
+use trapline_plan::{RseqTraits, ThreadId};
 use trapline_target::{FileId, Handler};
 
 use crate::segment::Segment;
@@ -28,6 +28,8 @@ pub struct Attached {
     pub(crate) installed: Option<Installed>,
     /// Asked of a stopped thread once; then: whether threads have rseq areas, and where.
     pub(crate) rseq: Option<Option<RseqTraits>>,
+    /// How a thread's number is learnt; asked together with `rseq`.
+    pub(crate) thread_id: ThreadId,
     pub(crate) clock_allowed: bool,
 }
 

@@ -56,6 +56,15 @@ pub enum PatchError {
         /// The process.
         pid: u32,
     },
+    /// Counting by thread would take a call that a seccomp filter may punish.
+    #[error(
+        "process {pid} cannot be counted by thread: its C library is not known to keep thread numbers, and its seccomp \
+         filter may forbid gettid"
+    )]
+    NoThreadNumber {
+        /// The process.
+        pid: u32,
+    },
     /// The address space has no room for entry stamps.
     #[error("process {pid} has no free range of {len} bytes for entry stamps")]
     NoRoomForStamps {

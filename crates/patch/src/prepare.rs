@@ -95,7 +95,7 @@ pub(crate) fn prepare(
     let start = Instant::now();
     let modules = request.modules;
     let semaphores = semaphore::entries(process, modules)?;
-    let layout = layout(modules, survey, semaphores.len() as u32);
+    let layout = layout(request, survey, semaphores.len() as u32);
     let timed = modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency);
     let stamps = timed.then(|| find_stamps(process.pid(), survey)).transpose()?;
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
@@ -123,10 +123,11 @@ pub(crate) fn prepare(
     Ok(Prepared { plans, sites, layout, stamps, semaphores })
 }
 
-fn layout(modules: &[Module<'_>], survey: &Survey, semaphores: u32) -> DataLayout {
+fn layout(request: &Request<'_>, survey: &Survey, semaphores: u32) -> DataLayout {
     let lines = survey.traits.lines;
-    let mut counts = DataCounts { lines, ..DataCounts::default() };
-    for module in modules {
+    let by_thread = request.options.by_thread;
+    let mut counts = DataCounts { lines, by_thread, ..DataCounts::default() };
+    for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.wants);
         // Counter and latency indices are distinct over all modules: the highest counts, not the sum.
         let counters = counts.counters.max(more.counters);

@@ -37,13 +37,21 @@ pub struct Options {
     pub free: bool,
     /// Sites that no jump reaches may become kernel uprobes.
     pub kernel_allowed: bool,
+    /// Count hits by thread; see `record::threads`.
+    pub by_thread: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
     pub patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { strict: false, free: false, kernel_allowed: false, patience: Duration::from_millis(20) }
+        Self {
+            strict: false,
+            free: false,
+            kernel_allowed: false,
+            by_thread: false,
+            patience: Duration::from_millis(20),
+        }
     }
 }
 

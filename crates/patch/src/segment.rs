@@ -8,6 +8,7 @@ use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
+use trapline_record::threads::ThreadArea;
 use trapline_record::view::View;
 use trapline_record::{RemoteAddr, latency};
 use trapline_target::{FileId, SharedMap};
@@ -48,6 +49,11 @@ impl Segment {
     #[must_use]
     pub const fn counters(&self) -> CounterArea {
         self.layout.counters
+    }
+    /// Where its counters by thread lie; empty when it counts by CPU.
+    #[must_use]
+    pub const fn threads(&self) -> ThreadArea {
+        self.layout.threads
     }
     /// Where everything lies.
     #[must_use]
@@ -146,6 +152,9 @@ impl Segment {
             (at::LATENCY_OFF, layout.latency_off),
             (at::LATENCY_COUNT, u64::from(layout.latency_count)),
             (at::LATENCY_STRIDE, latency::STRIDE),
+            (at::THREADS_OFF, layout.threads.off),
+            (at::THREADS_ROWS, u64::from(layout.threads.rows)),
+            (at::THREADS_COUNTERS, u64::from(layout.threads.counters)),
         ] {
             view.set(at, word);
         }

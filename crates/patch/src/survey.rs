@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::{AddressSpace, ProcessTraits, TrapsPolicy};
+use trapline_plan::{AddressSpace, ProcessTraits, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
 use trapline_target::{Mapping, Process};
 
@@ -36,7 +36,7 @@ const TRANSIENT_MOST: Duration = Duration::from_millis(500);
 pub(crate) struct Survey {
     pub(crate) maps: Vec<Mapping>,
     pub(crate) space: AddressSpace,
-    /// Without rseq, which only a stopped thread tells.
+    /// Without rseq and thread numbers, which only a stopped thread tells.
     pub(crate) traits: ProcessTraits,
     pub(crate) no_traps: Option<NoTraps>,
     /// Stop all threads while code changes.
@@ -66,6 +66,7 @@ impl Survey {
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
             kernel_allowed: options.kernel_allowed,
             lines: features.cpus + 1,
+            thread_id: ThreadId::Call,
         };
         let space = AddressSpace {
             occupied: maps.iter().map(|m| (m.start, m.end)).collect(),

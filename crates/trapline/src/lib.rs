@@ -33,14 +33,18 @@ mod modules;
 mod report;
 mod session;
 mod sites;
+mod split;
 mod spread;
 mod target;
+mod threads;
 mod times;
 mod traced;
 
 pub use error::Error;
 pub use inspect::{Listing, clean_up, patched};
-pub use report::{ByTactic, Count, Ended, Listed, ProcessReport, Refused, Site, Summary, Tactic, Times};
+pub use report::{
+    By, ByTactic, Count, Ended, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic, Times, Whose,
+};
 pub use session::{Builder, Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};
 pub use target::Target;

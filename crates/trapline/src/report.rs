@@ -31,8 +31,53 @@ pub struct Count {
     pub hits: u64,
     /// Hits since the last report.
     pub delta: u64,
-    /// Hits by CPU; empty for sites that the kernel counts. The last entry is for threads that have no per-CPU area.
-    pub cpus: Vec<u64>,
+    /// Hits split as asked for; empty if not asked for, and for sites that the kernel counts. See [`By`].
+    pub shares: Vec<Share>,
+}
+
+/// How hits are split.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// By CPU: a share for each, in order, then one for threads that have no per-CPU area.
+    Cpu,
+    /// By thread: a share for each thread with hits, most hits first. Costs more per hit.
+    Thread,
+    /// By thread name: as by thread, threads of one name together.
+    ThreadName,
+}
+
+/// Whose hits a share counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// Those on a CPU.
+    Cpu(u32),
+    /// A thread's. Of two threads that had the same number one after the other, both.
+    Thread {
+        /// Its number, as we see it while it lives.
+        tid: u32,
+        /// Its name when it was last looked at; `None` if it had ended before.
+        comm: Option<String>,
+    },
+    /// Those of all threads of a name.
+    Name {
+        /// The name; `None` for threads that ended before they were looked at.
+        comm: Option<String>,
+        /// How many threads.
+        threads: u32,
+    },
+    /// All others: threads without a per-CPU area, threads for which the table had no row left.
+    Other,
+}
+
+/// A part of a site's hits.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Whose.
+    pub whose: Whose,
+    /// Hits since attach.
+    pub hits: u64,
+    /// Hits since the last report.
+    pub delta: u64,
 }
 
 /// A place that was asked for and is not probed.

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
 use crate::modules::mapped;
-use crate::report::{Ended, ProcessReport, Refused, Summary};
+use crate::report::{By, Ended, ProcessReport, Refused, Summary};
 use crate::spread::Scale;
 use crate::target::Target;
 use crate::traced::{Traced, Wishes};
@@ -33,7 +33,7 @@ pub struct Builder {
     pub(crate) specs: Vec<ProbeSpec>,
     pub(crate) strict: bool,
     pub(crate) follow: bool,
-    by_cpu: bool,
+    by: Option<By>,
     outermost: bool,
     min: Duration,
 }
@@ -80,10 +80,10 @@ impl Builder {
         self.follow = follow;
         self
     }
-    /// Reports hits by CPU too.
+    /// Splits hits.
     #[must_use]
-    pub const fn by_cpu(mut self, by_cpu: bool) -> Self {
-        self.by_cpu = by_cpu;
+    pub const fn by(mut self, by: Option<By>) -> Self {
+        self.by = by;
         self
     }
     /// Of recursive calls, times only the outermost.
@@ -114,7 +114,8 @@ impl Builder {
     }
     pub(crate) fn wishes(&self, timed: bool) -> Wishes {
         let kernel_allowed = UprobeMulti::available().is_ok();
-        let options = Options { strict: self.strict, kernel_allowed, ..Options::default() };
+        let by_thread = !timed && matches!(self.by, Some(By::Thread | By::ThreadName));
+        let options = Options { strict: self.strict, kernel_allowed, by_thread, ..Options::default() };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         Wishes { specs: self.specs.clone(), timed, options, durations }
     }
@@ -124,7 +125,7 @@ impl Builder {
 #[derive(Debug)]
 pub struct Session {
     wishes: Wishes,
-    by_cpu: bool,
+    by: Option<By>,
     files: Files,
     traced: Vec<Traced>,
     launched: Option<Launched>,
@@ -171,7 +172,7 @@ impl Session {
     fn start(builder: Builder, timed: bool) -> Result<Self, Error> {
         let mut session = Self {
             wishes: builder.wishes(timed),
-            by_cpu: builder.by_cpu,
+            by: builder.by,
             files: Files::default(),
             traced: Vec::new(),
             launched: None,
@@ -328,8 +329,8 @@ impl Session {
     /// Counts or durations since attach, process by process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
         let scale = Scale::new(self.clock.ns_per_tick());
-        let (timed, by_cpu) = (self.wishes.timed, self.by_cpu);
-        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by_cpu)).collect()
+        let (timed, by) = (self.wishes.timed, self.by);
+        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by)).collect()
     }
     /// Takes all patches out and tells what was counted and what is left.
     #[must_use]

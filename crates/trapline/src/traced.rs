@@ -19,9 +19,11 @@ use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process, TargetE
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Mapped, Module, mapped};
-use crate::report::{Count, Ended, ProcessReport, Refused, Site, Tactic, Times};
+use crate::report::{By, Count, Ended, ProcessReport, Refused, Share, Site, Tactic, Times};
 use crate::sites::{Miss, Place, Places, miss_text};
+use crate::split::{Owner, parts, shares};
 use crate::spread::Scale;
+use crate::threads::Names;
 use crate::times::{in_flight, read_times};
 
 /// What a session wants everywhere.
@@ -49,6 +51,8 @@ struct Tracked {
     site: Arc<Site>,
     sources: Vec<Source>,
     last: u64,
+    /// The same, split.
+    parts: HashMap<Owner, u64>,
 }
 
 /// What attaching and detaching cost, and left.
@@ -100,6 +104,7 @@ pub(crate) struct Traced {
     pub(crate) misses: Vec<String>,
     pub(crate) notices: Vec<String>,
     pub(crate) children: HashSet<u32>,
+    names: Names,
     pub(crate) costs: Costs,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
@@ -134,6 +139,7 @@ impl Traced {
             misses: Vec::new(),
             notices: Vec::new(),
             children: HashSet::new(),
+            names: Names::default(),
             costs: Costs::default(),
             ended: None,
             detached: false,
@@ -404,7 +410,12 @@ impl Traced {
             tactic,
         };
         self.keys.insert(key, self.sites.len());
-        self.sites.push(Tracked { site: Arc::new(site), sources: vec![source], last: 0 });
+        self.sites.push(Tracked {
+            site: Arc::new(site),
+            sources: vec![source],
+            last: 0,
+            parts: HashMap::new(),
+        });
     }
     /// Notes what became of the process since the last call; false when it is over.
     pub(crate) fn alive(&mut self) -> bool {
@@ -413,6 +424,7 @@ impl Traced {
                 Some(cpu) if self.process.alive() => {
                     self.cpu_last = cpu;
                     self.children.extend(children(self.process.pid()));
+                    self.name_threads(false);
                 }
                 _ => self.end(Ended::Exited),
             }
@@ -426,7 +438,11 @@ impl Traced {
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 let segment = &self.attached.segments()[segment];
-                segment.counters().read(segment.view(), index)
+                let (view, threads) = (segment.view(), segment.threads());
+                match threads.is_empty() {
+                    true => segment.counters().read(view, index),
+                    false => threads.rows(view).map(|(row, _)| threads.read(view, row, index)).sum(),
+                }
             }
             Source::Kernel { link, nth } => {
                 kernel.get(link).and_then(|counts| counts.get(nth)).copied().unwrap_or(0)
@@ -434,33 +450,57 @@ impl Traced {
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
     }
-    fn by_cpu(&self, tracked: &Tracked) -> Vec<u64> {
-        let mut cpus = Vec::new();
-        for source in &tracked.sources {
-            let Source::Counter { segment, index, .. } = *source else { continue };
-            let segment = &self.attached.segments()[segment];
-            let area = segment.counters();
-            cpus.resize(cpus.len().max(area.lines as usize), 0);
-            for line in 0..area.lines {
-                cpus[line as usize] += area.read_line(segment.view(), index, line);
+    /// Hits of each site, split. Sites that the kernel counts are not.
+    fn split(&mut self, by: By) -> Vec<Vec<Share>> {
+        self.name_threads(true);
+        let segments = self.attached.segments();
+        let one = |tracked: &mut Tracked| {
+            let mut now = HashMap::new();
+            for source in &tracked.sources {
+                if let Source::Counter { segment, index, .. } = *source {
+                    parts(by, &segments[segment], index, &mut now);
+                }
             }
+            shares(by, now, &mut tracked.parts, &self.names)
+        };
+        self.sites.iter_mut().map(one).collect()
+    }
+    /// Looks up the names of threads that hit something, before they end.
+    fn name_threads(&mut self, again: bool) {
+        let rows = self.attached.segments().iter().flat_map(|segment| segment.threads().rows(segment.view()));
+        let counted: HashSet<u32> = rows.filter_map(|(_, thread)| thread).collect();
+        if !counted.is_empty() {
+            self.names.look(self.process.pid(), &self.children, &counted, again);
         }
-        cpus
     }
     /// All counts now.
-    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by_cpu: bool) -> ProcessReport {
+    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by: Option<By>) -> ProcessReport {
         let now = Instant::now();
         let kernel: Vec<Vec<u64>> = self.links.iter().map(|link| link.counts().unwrap_or_default()).collect();
         let times = if timed { self.times(scale) } else { Vec::new() };
+        let split = match by {
+            Some(by) if !timed => self.split(by),
+            _ => vec![Vec::new(); self.sites.len()],
+        };
         let hits: Vec<u64> = match timed {
             true => times.iter().map(|times| times.spread.calls()).collect(),
-            false => self.sites.iter().map(|tracked| self.hits(tracked, &kernel)).collect(),
+            false => self
+                .sites
+                .iter()
+                .zip(&split)
+                .map(|(tracked, shares)| match shares[..] {
+                    [] => self.hits(tracked, &kernel),
+                    // What is shown adds up.
+                    _ => shares.iter().fold(0, |sum: u64, share| sum.wrapping_add(share.hits)),
+                })
+                .collect(),
         };
+        let mut split = split.into_iter();
         let counts = self.sites.iter().zip(&hits).map(|(tracked, &hits)| Count {
             site: tracked.site.clone(),
             hits,
             delta: hits.wrapping_sub(tracked.last),
-            cpus: if by_cpu { self.by_cpu(tracked) } else { Vec::new() },
+            shares: split.next().unwrap_or_default(),
         });
         let counts: Vec<Count> = if timed { Vec::new() } else { counts.collect() };
         self.sites.iter_mut().zip(&hits).for_each(|(tracked, &hits)| tracked.last = hits);

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use trapline::{Pattern, ProbeKind, ProbeSpec, SpecError, Target};
+use trapline::{By, Pattern, ProbeKind, ProbeSpec, SpecError, Target};
 
 use super::typed::{self, TypedBy, TypedTarget, Verb};
 use super::units::{self, Linear, UnitError};
@@ -91,17 +91,6 @@ pub(crate) struct Sink {
     pub(crate) output: Option<PathBuf>,
     /// No summary.
     pub(crate) quiet: bool,
-}
-
-/// How hits are split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
-    /// By thread.
-    Tid,
-    /// By thread name.
-    Comm,
-    /// By CPU.
-    Cpu,
 }
 
 /// `count`, ready.
@@ -217,8 +206,8 @@ pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
 
 fn count(typed: typed::Count) -> Result<Count, UsageError> {
     let by = typed.by.map(|by| match by {
-        TypedBy::Tid => By::Tid,
-        TypedBy::Comm => By::Comm,
+        TypedBy::Tid => By::Thread,
+        TypedBy::Comm => By::ThreadName,
         TypedBy::Cpu => By::Cpu,
     });
     Ok(Count { run: run(&typed.probes, typed.common)?, by })

@@ -4,7 +4,7 @@ use trapline::{Builder, ProcessReport};
 
 use super::trace::{builder, trace};
 use super::{Failure, Outcome};
-use crate::args::ready::{By, Count};
+use crate::args::ready::Count;
 use crate::report::{count, json};
 
 /// Runs it.
@@ -13,15 +13,8 @@ pub(crate) fn run(args: &Count) -> Result<Outcome, Failure> {
         return super::list::show(&builder(&args.run), false, &args.run.sink);
     }
     let by = args.by;
-    if let Some(By::Tid | By::Comm) = by {
-        return Err(trapline::Error::Missing {
-            what: "--by tid and --by comm",
-            why: "stubs count by CPU; use --by cpu, or one trapline for each process",
-        }
-        .into());
-    }
     let render = |report: &ProcessReport, live: bool, time: Option<&str>| {
         if args.run.sink.json { json::count(report, by, time) } else { count::text(report, by, live) }
     };
-    trace(&args.run, |builder: Builder| builder.by_cpu(by == Some(By::Cpu)).count(), &render)
+    trace(&args.run, |builder: Builder| builder.by(by).count(), &render)
 }

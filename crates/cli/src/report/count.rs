@@ -1,10 +1,9 @@
 //! The table of `count`: most hits last interval first, functions without a hit left out and counted.
 
-use trapline::{Count, ProcessReport};
+use trapline::{By, Count, ProcessReport, Share, Whose};
 
 use super::number::{grouped, plural, rate};
 use super::table::{Align, Table};
-use crate::args::ready::By;
 
 /// Most rows of the live table; the final one shows all.
 const LIVE_ROWS: usize = 40;
@@ -21,7 +20,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
 
     let mut table = Table::new(&columns(by));
     for count in &hit[..shown] {
-        for cells in rows(count, hits_of(count), seconds, by) {
+        for cells in rows(count, live, seconds, by) {
             table.row(cells);
         }
     }
@@ -40,34 +39,58 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
 }
 
 fn columns(by: Option<By>) -> Vec<(&'static str, Align)> {
+    let whose: &[(&str, Align)] = match by {
+        None => &[],
+        Some(By::Cpu) => &[("CPU", Align::Right)],
+        Some(By::Thread) => &[("TID", Align::Right), ("COMM", Align::Left)],
+        Some(By::ThreadName) => &[("THREADS", Align::Right), ("COMM", Align::Left)],
+    };
     let mut columns = vec![("HITS", Align::Right), ("HITS/S", Align::Right)];
-    if by == Some(By::Cpu) {
-        columns.push(("CPU", Align::Right));
-    }
+    columns.extend_from_slice(whose);
     columns.push(("FUNCTION", Align::Left));
     columns
 }
 
-fn rows(count: &Count, hits: u64, seconds: f64, by: Option<By>) -> Vec<Vec<String>> {
+/// One row for each share with hits; one for all where they are not split.
+fn rows(count: &Count, live: bool, seconds: f64, by: Option<By>) -> Vec<Vec<String>> {
     let per_second = |hits: u64| if seconds > 0.0 { rate(hits as f64 / seconds) } else { "-".to_owned() };
-    let label = count.site.label.clone();
-    if by != Some(By::Cpu) {
-        return vec![vec![grouped(hits), per_second(hits), label]];
-    }
-    let last = count.cpus.len().saturating_sub(1);
-    let name = |cpu: usize| if cpu == last { "other".to_owned() } else { cpu.to_string() };
-    let row = |(cpu, &hits): (usize, &u64)| {
-        (hits > 0).then(|| vec![grouped(hits), per_second(hits), name(cpu), label.clone()])
+    let row = |hits: u64, whose: Vec<String>| {
+        let mut cells = vec![grouped(hits), per_second(hits)];
+        cells.extend(whose);
+        cells.push(count.site.label.clone());
+        cells
     };
-    let split: Vec<Vec<String>> = count.cpus.iter().enumerate().filter_map(row).collect();
-    if split.is_empty() { vec![vec![grouped(hits), per_second(hits), "-".to_owned(), label]] } else { split }
+    let hits_of = |share: &Share| if live { share.delta } else { share.hits };
+    let split = count.shares.iter().filter(|share| hits_of(share) > 0);
+    let split: Vec<Vec<String>> = split.map(|share| row(hits_of(share), whose(&share.whose, by))).collect();
+    if by.is_some() && !split.is_empty() {
+        return split;
+    }
+    let nobody = match by {
+        None => 0,
+        Some(By::Cpu) => 1,
+        Some(By::Thread | By::ThreadName) => 2,
+    };
+    vec![row(if live { count.delta } else { count.hits }, vec!["-".to_owned(); nobody])]
+}
+
+/// The cells between rate and function.
+fn whose(whose: &Whose, by: Option<By>) -> Vec<String> {
+    let name = |comm: &Option<String>| comm.clone().unwrap_or_else(|| "?".to_owned());
+    match whose {
+        Whose::Cpu(cpu) => vec![cpu.to_string()],
+        Whose::Thread { tid, comm } => vec![tid.to_string(), name(comm)],
+        Whose::Name { comm, threads } => vec![threads.to_string(), name(comm)],
+        Whose::Other if by == Some(By::Cpu) => vec!["other".to_owned()],
+        Whose::Other => vec!["other".to_owned(), "-".to_owned()],
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::args::ready::By;
-    use crate::report::json::tests::sample;
+    use crate::report::json::tests::{sample, split};
+    use trapline::By;
 
     #[test]
     fn the_final_table_is_sorted_by_hits() {
@@ -89,7 +112,38 @@ mod tests {
    20      10      0  work
 1,520 hits in 2 functions, 1 without a hit
 ";
-        assert_eq!(text(&sample(), Some(By::Cpu), false), wanted);
+        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), false), wanted);
+    }
+
+    #[test]
+    fn hits_split_by_thread_and_by_name() {
+        let wanted = "victim (42), 2.00 s
+ HITS  HITS/S    TID  COMM    FUNCTION
+1,000     500     43  worker  libfoo:bar
+  400     200     44  worker  libfoo:bar
+  100      50  other  -       libfoo:bar
+   20      10     45  ?       work
+1,520 hits in 2 functions, 1 without a hit
+";
+        assert_eq!(text(&split(By::Thread), Some(By::Thread), false), wanted);
+        let wanted = "victim (42), 2.00 s
+ HITS  HITS/S  THREADS  COMM    FUNCTION
+1,400     700        2  worker  libfoo:bar
+  100      50    other  -       libfoo:bar
+   20      10        1  ?       work
+1,520 hits in 2 functions, 1 without a hit
+";
+        assert_eq!(text(&split(By::ThreadName), Some(By::ThreadName), false), wanted);
+    }
+
+    #[test]
+    fn a_live_table_of_shares_shows_what_is_new() {
+        let wanted = "victim (42), 1.00 s
+HITS  HITS/S  CPU  FUNCTION
+ 500     500    0  libfoo:bar
+500 hits in 1 function, 2 without a hit
+";
+        assert_eq!(text(&split(By::Cpu), Some(By::Cpu), true), wanted);
     }
 
     #[test]

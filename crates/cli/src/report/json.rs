@@ -3,9 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{Count, Listed, ProcessReport, Row, Times};
-
-use crate::args::ready::By;
+use trapline::{By, Count, Listed, ProcessReport, Row, Share, Times, Whose};
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -47,7 +45,20 @@ struct CountRow<'a> {
     hits: u64,
     delta: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cpus: Option<&'a [u64]>,
+    cpus: Option<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<Vec<ShareRow<'a>>>,
+}
+
+#[derive(Serialize)]
+struct ShareRow<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<Option<u32>>,
+    comm: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    threads: Option<Option<u32>>,
+    hits: u64,
+    delta: u64,
 }
 
 #[derive(Serialize)]
@@ -92,9 +103,22 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
         place: place(&count.site),
         hits: count.hits,
         delta: count.delta,
-        cpus: (by == Some(By::Cpu)).then_some(&count.cpus[..]),
+        cpus: (by == Some(By::Cpu)).then(|| count.shares.iter().map(|share| share.hits).collect()),
+        by: by.filter(|&by| by != By::Cpu).map(|by| count.shares.iter().map(|one| share(one, by)).collect()),
     });
     head("count", report, probes.collect(), time)
+}
+
+/// A thread's hits, or those of a name. All others have neither number nor name.
+fn share(share: &Share, by: By) -> ShareRow<'_> {
+    let (tid, threads, comm) = match &share.whose {
+        Whose::Thread { tid, comm } => (Some(*tid), None, comm.as_deref()),
+        Whose::Name { threads, comm } => (None, Some(*threads), comm.as_deref()),
+        Whose::Cpu(_) | Whose::Other => (None, None, None),
+    };
+    let Share { hits, delta, .. } = *share;
+    let (tid, threads) = ((by == By::Thread).then_some(tid), (by == By::ThreadName).then_some(threads));
+    ShareRow { tid, comm, threads, hits, delta }
 }
 
 /// One `lat` object; all in nanoseconds.
@@ -185,9 +209,8 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::{count, lat};
-    use crate::args::ready::By;
     use std::sync::Arc;
-    use trapline::{Count, ProcessReport, Refused, Scale, Site, Spread, Tactic, Times};
+    use trapline::{By, Count, ProcessReport, Refused, Scale, Share, Site, Spread, Tactic, Times, Whose};
 
     fn site(name: &str, label: &str) -> Arc<Site> {
         Arc::new(Site {
@@ -206,11 +229,11 @@ pub(crate) mod tests {
 
     /// A report with three functions, one of them without a hit.
     pub(crate) fn sample() -> ProcessReport {
-        let count = |name: &str, label: &str, hits, delta, cpus: &[u64]| Count {
+        let count = |name: &str, label: &str, hits, delta| Count {
             site: site(name, label),
             hits,
             delta,
-            cpus: cpus.to_vec(),
+            shares: Vec::new(),
         };
         ProcessReport {
             pid: 42,
@@ -218,9 +241,9 @@ pub(crate) mod tests {
             seconds: 2.0,
             delta_seconds: 1.0,
             counts: vec![
-                count("work", "work", 20, 0, &[20, 0, 0]),
-                count("idle", "idle", 0, 0, &[0, 0, 0]),
-                count("bar", "libfoo:bar", 1500, 500, &[1000, 0, 500]),
+                count("work", "work", 20, 0),
+                count("idle", "idle", 0, 0),
+                count("bar", "libfoo:bar", 1500, 500),
             ],
             times: Vec::new(),
             refused: Arc::new(vec![Refused {
@@ -233,6 +256,40 @@ pub(crate) mod tests {
             restarted_timeouts: 3,
             ended: None,
         }
+    }
+
+    /// The same, split.
+    pub(crate) fn split(by: By) -> ProcessReport {
+        let cpu = |cpu| Whose::Cpu(cpu);
+        let thread = |tid, comm: Option<&str>| Whose::Thread { tid, comm: comm.map(str::to_owned) };
+        let name = |threads, comm: Option<&str>| Whose::Name { threads, comm: comm.map(str::to_owned) };
+        let (work, idle, bar) = match by {
+            By::Cpu => (
+                vec![(cpu(0), 20, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
+                vec![(cpu(0), 0, 0), (cpu(1), 0, 0), (Whose::Other, 0, 0)],
+                vec![(cpu(0), 1000, 500), (cpu(1), 0, 0), (Whose::Other, 500, 0)],
+            ),
+            By::Thread => (
+                vec![(thread(45, None), 20, 0)],
+                Vec::new(),
+                vec![
+                    (thread(43, Some("worker")), 1000, 500),
+                    (thread(44, Some("worker")), 400, 0),
+                    (Whose::Other, 100, 0),
+                ],
+            ),
+            By::ThreadName => (
+                vec![(name(1, None), 20, 0)],
+                Vec::new(),
+                vec![(name(2, Some("worker")), 1400, 500), (Whose::Other, 100, 0)],
+            ),
+        };
+        let mut report = sample();
+        for (count, shares) in report.counts.iter_mut().zip([work, idle, bar]) {
+            let share = |(whose, hits, delta)| Share { whose, hits, delta };
+            count.shares = shares.into_iter().map(share).collect();
+        }
+        report
     }
 
     /// A report with one timed function: calls of 100, 101 and 310 ns.
@@ -268,7 +325,19 @@ pub(crate) mod tests {
             "\n"
         );
         assert_eq!(count(&sample(), None, None), wanted);
-        assert!(count(&sample(), Some(By::Cpu), None).contains(r#""delta":500,"cpus":[1000,0,500]}"#));
+        assert!(count(&split(By::Cpu), Some(By::Cpu), None).contains(r#""delta":500,"cpus":[1000,0,500]}"#));
+        let threads = count(&split(By::Thread), Some(By::Thread), None);
+        let wanted = concat!(
+            r#""delta":500,"by":[{"tid":43,"comm":"worker","hits":1000,"delta":500},"#,
+            r#"{"tid":44,"comm":"worker","hits":400,"delta":0},{"tid":null,"comm":null,"hits":100,"delta":0}]}"#
+        );
+        assert!(threads.contains(wanted), "{threads}");
+        let names = count(&split(By::ThreadName), Some(By::ThreadName), None);
+        let wanted = concat!(
+            r#""delta":500,"by":[{"comm":"worker","threads":2,"hits":1400,"delta":500},"#,
+            r#"{"comm":null,"threads":null,"hits":100,"delta":0}]}"#
+        );
+        assert!(names.contains(wanted), "{names}");
         assert!(
             count(&sample(), None, Some("12:00:00"))
                 .ends_with("\"restarted_timeouts\":3,\"time\":\"12:00:00\"}\n")
