@@ -139,6 +139,19 @@ impl Insn {
     pub const fn end(&self) -> u64 {
         self.addr.wrapping_add(self.len as u64)
     }
+    /// The same instruction in a file that lies `by` bytes higher.
+    #[must_use]
+    pub const fn moved(mut self, by: u64) -> Self {
+        self.addr = self.addr.wrapping_add(by);
+        self.named = self.named.wrapping_add(by);
+        self.flow = match self.flow {
+            Flow::Jump(Some(to)) => Flow::Jump(Some(to.wrapping_add(by))),
+            Flow::Call(Some(to)) => Flow::Call(Some(to.wrapping_add(by))),
+            Flow::Branch(to) => Flow::Branch(to.wrapping_add(by)),
+            other => other,
+        };
+        self
+    }
     /// Whether it is one that compilers and linkers put between functions.
     #[must_use]
     pub const fn is_padding(&self) -> bool {
@@ -203,6 +216,11 @@ impl Iterator for Sweep<'_> {
 }
 
 impl Sweep<'_> {
+    /// The instruction that came last, in full.
+    pub(crate) const fn raw(&self) -> &Instruction {
+        &self.scratch
+    }
+
     /// An invalid instruction is one byte long, whatever the decoder consumed to find out.
     fn resume_behind(&mut self, start: usize) -> Insn {
         if self.decoder.set_position(start + 1).is_ok() {

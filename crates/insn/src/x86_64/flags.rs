@@ -3,29 +3,126 @@
 //! In: decoded instructions and their bytes. Out: a yes, or a set of registers; "no" and "none" when in doubt.
 //! The line ends at the first instruction that does anything but go on to the next.
 
-use super::decode::{Flow, Insn, decoder};
+use super::decode::{Flow, Insn, decoder, sweep};
 use super::gpr::Gpr;
-use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register, RflagsBits};
+use iced_x86::{
+    Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, Register, RflagsBits,
+};
 
 const STATUS: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
+
+/// What a straight line is sure to overwrite before reading it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overwritten {
+    /// OF, SF, ZF, AF, CF and PF, all of them.
+    pub flags: bool,
+    /// Bit `n`: general register `n` in hardware order; never `rsp`.
+    pub gprs: u16,
+}
+
+/// Decodes and looks at what is overwritten in one pass. Keeps what it needs for that from call to call.
+#[allow(missing_debug_implementations, reason = "the factory inside has none")]
+pub struct Look(InstructionInfoFactory);
+
+impl Default for Look {
+    fn default() -> Self {
+        Self(InstructionInfoFactory::new())
+    }
+}
+
+/// More dead registers are of no use to anybody.
+const ENOUGH: u32 = 4;
+
+impl Look {
+    /// Replaces `insns` by up to `most` instructions at the start of `bytes`, the first at `addr`; at least `least` bytes of
+    /// them if there are so many. The straight line ends at the first that does anything but go on to the next, or for
+    /// which `sure` is false. The same as [`flags_dead_after`] and [`overwritten_gprs`] say, but that the look may end
+    /// early once it has found enough.
+    pub fn ahead(
+        &mut self,
+        insns: &mut Vec<Insn>,
+        (bytes, addr): (&[u8], u64),
+        (most, least): (usize, u64),
+        sure: impl Fn(&Insn) -> bool,
+    ) -> Overwritten {
+        insns.clear();
+        let mut line = Line::default();
+        let mut open = true;
+        let mut sweep = sweep(bytes, addr);
+        while insns.len() < most
+            && let Some(insn) = sweep.next()
+        {
+            insns.push(insn);
+            open = open && insn.flow == Flow::Next && sure(&insn);
+            if open {
+                line.flags(sweep.raw());
+                line.gprs(&mut self.0, sweep.raw());
+                open = !line.is_enough();
+            }
+            if !open && insn.end().wrapping_sub(addr) >= least {
+                break;
+            }
+        }
+        Overwritten { flags: line.pending == 0, gprs: line.overwritten }
+    }
+}
+
+/// A straight line as far as it was followed.
+struct Line {
+    /// Flags not yet written.
+    pending: u32,
+    /// A flag was read before it was written.
+    flag_read: bool,
+    read: u16,
+    overwritten: u16,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { pending: STATUS, flag_read: false, read: Gpr::Rsp.bit(), overwritten: 0 }
+    }
+}
+
+impl Line {
+    fn is_enough(&self) -> bool {
+        (self.pending == 0 || self.flag_read) && self.overwritten.count_ones() >= ENOUGH
+    }
+
+    fn flags(&mut self, raw: &Instruction) {
+        self.flag_read |= raw.rflags_read() & self.pending != 0;
+        if !self.flag_read {
+            self.pending &= !surely_written(raw);
+        }
+    }
+
+    fn gprs(&mut self, factory: &mut InstructionInfoFactory, raw: &Instruction) {
+        let used = factory.info_options(raw, InstructionInfoOptions::NO_MEMORY_USAGE).used_registers();
+        let gprs = || used.iter().filter_map(|u| Some((Gpr::of(u.register())?, u.register(), u.access())));
+        for (gpr, _, access) in gprs() {
+            if !matches!(
+                access,
+                OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess | OpAccess::None
+            ) {
+                self.read |= gpr.bit() & !self.overwritten;
+            }
+        }
+        for (gpr, register, access) in gprs() {
+            if access == OpAccess::Write && is_whole(register) {
+                self.overwritten |= gpr.bit() & !self.read;
+            }
+        }
+    }
+}
 
 /// True when OF, SF, ZF, AF, CF and PF are each written before any is read, along the straight line `insns` (whose
 /// bytes are `bytes`, the first instruction's first). Ends at the first instruction that does not simply fall
 /// through. Flags left undefined count as not written, so `test`, `and`, `xor` do not write AF. False when in doubt.
 #[must_use]
 pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
-    let mut pending = STATUS;
-    for raw in straight_line(insns, bytes) {
-        if raw.rflags_read() & pending != 0 {
-            return false;
-        }
-        pending &= !surely_written(&raw);
-        if pending == 0 {
-            return true;
-        }
-    }
-    false
+    let mut line = Line::default();
+    straight_line(insns, bytes).for_each(|raw| line.flags(&raw));
+    line.pending == 0
 }
 
 /// The general registers that the straight line is sure to overwrite, in full, before reading any part of them: bit
@@ -34,25 +131,9 @@ pub fn flags_dead_after(insns: &[Insn], bytes: &[u8]) -> bool {
 #[must_use]
 pub fn overwritten_gprs(insns: &[Insn], bytes: &[u8]) -> u16 {
     let mut factory = InstructionInfoFactory::new();
-    let (mut read, mut overwritten) = (Gpr::Rsp.bit(), 0);
-    for raw in straight_line(insns, bytes) {
-        let used = factory.info(&raw).used_registers();
-        let gprs = || used.iter().filter_map(|u| Some((Gpr::of(u.register())?, u.register(), u.access())));
-        for (gpr, _, access) in gprs() {
-            if !matches!(
-                access,
-                OpAccess::Write | OpAccess::CondWrite | OpAccess::NoMemAccess | OpAccess::None
-            ) {
-                read |= gpr.bit() & !overwritten;
-            }
-        }
-        for (gpr, register, access) in gprs() {
-            if access == OpAccess::Write && is_whole(register) {
-                overwritten |= gpr.bit() & !read;
-            }
-        }
-    }
-    overwritten
+    let mut line = Line::default();
+    straight_line(insns, bytes).for_each(|raw| line.gprs(&mut factory, &raw));
+    line.overwritten
 }
 
 /// The decoder reports a 32-bit write as one of the whole register; 32 bits are accepted for the same reason.

@@ -9,7 +9,7 @@ pub mod relocate;
 pub mod scan;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
-pub use flags::{flags_dead_after, overwritten_gprs};
+pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, Part, analyse};
 pub use gpr::Gpr;
 pub use padding::padding_len;

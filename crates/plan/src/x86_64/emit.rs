@@ -275,7 +275,14 @@ impl<'a, 'p> Emitter<'a, 'p> {
         let here = at + self.stub.len() as u64;
         let bytes = self.set.env.image.text(start, len).ok_or(Refusal::NotInFile { at: start })?;
         self.insns.clear();
-        self.insns.extend(sweep(bytes, live.0));
+        let (end, by) = (start + len, live.0.wrapping_sub(start.0));
+        match site.insns.iter().position(|i| i.addr == start.0) {
+            Some(first) if end <= site.code_end() => {
+                let known = site.insns[first..].iter().take_while(|i| i.addr < end.0);
+                self.insns.extend(known.map(|i| i.moved(by)));
+            }
+            _ => self.insns.extend(sweep(bytes, live.0)),
+        }
         let options = Options { shadow_stack: self.set.env.traits.shadow_stack };
         let moved =
             relocate_with(&self.insns, bytes, here.0, options).map_err(|why| self.refused(site, why))?;

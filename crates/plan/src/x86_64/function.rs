@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::request::{Role, TrapsPolicy, Want};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{
-    Body, Class, Exit, ExitKind, Flow, Insn, faults_on_register, flags_dead_after, may_displace,
+    Body, Class, Exit, ExitKind, Flow, Insn, Look, faults_on_register, flags_dead_after, may_displace,
     overwritten_gprs, sweep,
 };
 use trapline_record::Svma;
@@ -23,6 +23,8 @@ use trapline_record::addr::Bias;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
 const LOOK: usize = 6;
+/// Bytes decoded there at least: `endbr64` and a jump.
+const LEAST: u64 = 4 + JUMP;
 /// How far back an exit's window may begin.
 const BACK: usize = 16;
 
@@ -44,6 +46,17 @@ pub(crate) struct Planner<'a> {
     /// The functions wanted, sorted: no pun leans on their bytes.
     wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
+    look: Looking,
+}
+
+/// What looking ahead keeps from call to call.
+#[derive(Default)]
+struct Looking(Look);
+
+impl core::fmt::Debug for Looking {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Looking")
+    }
 }
 
 /// A function's code in full.
@@ -77,6 +90,7 @@ impl<'a> Planner<'a> {
             first: 0,
             wanted: Vec::new(),
             scratch: Vec::new(),
+            look: Looking::default(),
         }
     }
 
@@ -181,12 +195,13 @@ impl<'a> Planner<'a> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
-        insns.clear();
-        insns.extend(sweep(bytes, f.start.0).take(LOOK));
+        let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
+        // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
+        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| !faulty(i));
+        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live: false };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
-        let dead = dead_at(&self.env, &insns[i..], false);
         let act =
             Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want, detour: None };
         let done = self.place(stretch, i, act, owner, false);
@@ -437,10 +452,13 @@ impl<'a> Planner<'a> {
             site.add(act);
             return Ok(());
         }
+        let own = walk(&self.env, stretch, i, i);
+        let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
+        if may_trap && own.room() >= JUMP && own.until > i && self.is_clear(&own, JUMP) {
+            return self.push(stretch, &own, JUMP, Reach::Mirror, act, owner);
+        }
         let windows = self.windows(stretch, i, back);
-        if self.env.traits.traps == TrapsPolicy::MustNotTrap
-            && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows)
-        {
+        if !may_trap && let Some((window, changed, reach)) = self.seamless(stretch, i, &windows) {
             return self.push(stretch, &window, changed, reach, act, owner);
         }
         let full = windows.iter().find(|w| w.room() >= JUMP && self.is_clear(w, JUMP));
@@ -460,7 +478,7 @@ impl<'a> Planner<'a> {
                 return self.push(stretch, window, changed, reach, act, owner);
             }
         }
-        let plain = walk(&self.env, stretch, i, i);
+        let plain = own;
         Err(self.overlap(&plain).unwrap_or_else(|| refusal(&self.env, stretch, &plain)))
     }
 
