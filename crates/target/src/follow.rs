@@ -226,7 +226,8 @@ impl Tracer {
             Stop::Event { event: EVENT_STOP, signal, .. } if signal != libc::SIGTRAP => ptrace::listen(tid),
             Stop::Event { event: libc::PTRACE_EVENT_EXEC, .. } => self.at_exec(tid),
             Stop::Event {
-                event: libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE, ..
+                event: libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE,
+                ..
             } => self.at_birth(tid),
             Stop::Signal { signal, .. } => match self.tracees.get(&tid).and_then(|tracee| tracee.trap) {
                 Some(trap) if trap.is_hit(tid, signal) => self.at_entry(tid, trap),
@@ -303,8 +304,11 @@ mod tests {
         let status = loop {
             for event in follower.events() {
                 if let Followed::AtEntry(parked) = event {
-                    let exe = std::fs::read_link(format!("/proc/{}/exe", parked.pid())).expect("it is parked");
-                    *names.entry(exe.file_name().expect("a name").to_string_lossy().into_owned()).or_insert(0) += 1;
+                    let exe =
+                        std::fs::read_link(format!("/proc/{}/exe", parked.pid())).expect("it is parked");
+                    *names
+                        .entry(exe.file_name().expect("a name").to_string_lossy().into_owned())
+                        .or_insert(0) += 1;
                     follower.resume(parked).expect("it can be let go");
                 }
             }

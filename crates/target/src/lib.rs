@@ -3,6 +3,7 @@
 //!
 //! Input: a pid and what to do with it. Output: facts from /proc, bytes, a shared mapping, counts of the kernel's own
 //! probes. Invariants: TGT-1 at every instant of a remote call the tracer may die and the thread restores itself;
+//! TGT-4 no byte that the program may read lies under a frame while a thread can run;
 //! TGT-2 no stop is consumed by waiting, so a signal is never lost with the tracer; TGT-3 a call that we interrupt is
 //! restarted, and one that had a finite timeout is counted. Does not: decide what is patched, or know what a patch is.
 #![deny(unsafe_code)]
@@ -25,6 +26,7 @@ mod permission;
 mod process;
 mod regs;
 mod remote;
+mod room;
 mod serve;
 mod session;
 mod shared;
@@ -36,8 +38,8 @@ mod watch;
 pub use batch::{Batch, BatchOptions, BatchReport, Event, Handler, Served};
 pub use clock::{TickClock, time_of_day};
 pub use error::TargetError;
-pub use follow::{Followed, Follower};
 pub use find::{by_mapped_file, by_name, users_of};
+pub use follow::{Followed, Follower};
 pub use interrupt::{Interrupt, Interrupts};
 pub use launch::Launched;
 pub use maps::{FileId, FileOf, Mapping, Perms};

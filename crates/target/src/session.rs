@@ -17,6 +17,7 @@ use crate::maps::Mapping;
 use crate::process::Process;
 use crate::regs::{Regs, Repair};
 use crate::remote::{RemoteOptions, Rseq};
+use crate::room::{check_room, frame_place};
 use crate::status::{Seccomp, ThreadStatus};
 use crate::sys::ptrace;
 use crate::sys::wait::{self, Stop};
@@ -101,12 +102,13 @@ impl Session {
         let xstate = ptrace::xstate(tid).map_err(|e| fail("read a thread's vector state", e))?;
         let status = process.thread_status(tid)?;
         check_thread(process, &status)?;
-        let top = options.scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
+        let scratch = frame_place(process, maps, original.sp(), options)?;
+        let top = scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
         let back = original.repaired_for_sigreturn(redo);
         let no_frame =
             || TargetError::NoCaller { pid: process.pid(), why: "its vector state is not understood".into() };
         let frame = Frame::new(top, &gadgets, &back.0, mask, &xstate).ok_or_else(no_frame)?;
-        check_room(process, maps, &frame, options)?;
+        check_room(process, maps, &frame, scratch)?;
         let seccomp_suspended = suspend_seccomp(process, &status, options)?;
         let mut session = Self {
             tid,
@@ -122,7 +124,7 @@ impl Session {
             since,
             synced: false,
         };
-        if options.scratch.is_some() {
+        if scratch.is_some() {
             let mut old = vec![0; session.frame.bytes.len()];
             process.read(RemoteAddr(session.frame.base), &mut old)?;
             session.scratch = Some(old);
@@ -243,28 +245,6 @@ fn check_thread(process: &Process, status: &ThreadStatus) -> Result<(), TargetEr
         }
         _ => Ok(()),
     }
-}
-
-fn check_room(
-    process: &Process,
-    maps: &[Mapping],
-    frame: &Frame,
-    options: &RemoteOptions,
-) -> Result<(), TargetError> {
-    let (base, end) = (RemoteAddr(frame.base), RemoteAddr(frame.base + frame.bytes.len() as u64));
-    let fits = |m: &&Mapping| {
-        m.perms.read
-            && m.end >= end
-            && (m.start <= base || m.path == "[stack]")
-            && m.contains(RemoteAddr(end.0 - 1))
-    };
-    let found = maps.iter().find(fits).is_some_and(|m| options.scratch.is_some() || m.perms.write);
-    let in_scratch = options.scratch.is_none_or(|at| at <= base);
-    if found && in_scratch {
-        return Ok(());
-    }
-    let why = format!("its stack has no room for a frame of {} bytes below {end}", frame.bytes.len());
-    Err(TargetError::NoCaller { pid: process.pid(), why })
 }
 
 /// Lets our calls pass a seccomp filter. One that we may not suspend might kill the process, and cannot be read either.

@@ -78,7 +78,8 @@ fn a_thread_is_refused_by_the_name_of_its_process() {
 fn a_traced_process_is_refused_with_its_tracer() {
     let victim = Victim::start(IDLE);
     let process = Process::open(victim.pid()).unwrap();
-    let text = Batch::run(&process, BatchOptions::default(), |_| refusal(victim.pid())).unwrap();
+    let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
+    let text = Batch::run(&process, BatchOptions::default(), |_| told_as(uid, victim.pid())).unwrap();
     assert!(text.contains("is already traced by process") && text.contains("(trapline-batch)"), "{text}");
     // Let go, it can be opened at once.
     Process::open(victim.pid()).unwrap();

@@ -1,8 +1,8 @@
 //! Signals as something to wait for: blocked, and read from a signalfd.
 
 use std::io;
-use std::sync::OnceLock;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::check;
