@@ -32,9 +32,7 @@ fn exits_are_patchable() {
             let refused = plan.refused.iter().filter(|r| r.why.kind() != "no-exit").count();
             let share = 100.0 - 100.0 * refused as f64 / wants.len() as f64;
             println!("{path} {role:?}: {share:.2} % of {}; {:?}", wants.len(), plan.stats);
-            // That python ends many functions in a lone `ret` that is jumped to, with the next function right behind.
-            let floor = if path.contains("libc.so") || path.contains("python") { 92.5 } else { 96.0 };
-            assert!(share >= floor, "{path} {role:?}: {share:.2} %");
+            assert!(share >= 96.0, "{path} {role:?}: {share:.2} %");
         }
     }
 }

@@ -1,0 +1,146 @@
+//! A second opinion on PLAN-1: the direct branches that `objdump -d` sees, against the windows of plans over real files.
+
+mod common;
+
+use common::{bias_of, every, image, plan, traits_of};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use trapline_image::{FunctionIndex, Image};
+use trapline_plan::{CodeMap, ModulePlan, PatchRole, Role, Scope, TrapsPolicy};
+use trapline_record::Svma;
+
+/// Where objdump says that branches and calls are, and where they lead.
+fn branches(path: &str) -> Option<Vec<(u64, u64)>> {
+    let mut child = Command::new("objdump")
+        .args(["-d", "-w", "--no-show-raw-insn", path])
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let found = lines.map_while(Result::ok).filter_map(|line| branch(&line)).collect();
+    assert!(child.wait().expect("objdump ends").success());
+    Some(found)
+}
+
+/// `  26c3f:\tjne    26c50 <name+0x10>`
+fn branch(line: &str) -> Option<(u64, u64)> {
+    let (at, insn) = line.trim_start().split_once(":\t")?;
+    let words = insn.trim_start_matches("bnd ").trim_start_matches("notrack ");
+    let (mnemonic, rest) = words.split_once(' ')?;
+    let direct = mnemonic.starts_with('j') || mnemonic.starts_with("call") || mnemonic.starts_with("loop");
+    let target = rest.trim_start().split([' ', ',']).next()?;
+    let target = u64::from_str_radix(target.trim_start_matches("0x"), 16).ok().filter(|_| direct)?;
+    Some((u64::from_str_radix(at, 16).ok()?, target))
+}
+
+/// Branches from known code to a place strictly inside the changed bytes of a window.
+fn into_windows(image: &Image, map: &CodeMap, plan: &ModulePlan, branches: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let bias = bias_of(image);
+    let windows: Vec<(u64, u64)> = plan
+        .patches
+        .iter()
+        .filter(|p| p.role != PatchRole::Island)
+        .map(|p| (bias.stated(p.addr).0, u64::from(p.len)))
+        .collect();
+    let inside = |to: u64| {
+        let below = windows.partition_point(|w| w.0 < to);
+        below.checked_sub(1).is_some_and(|i| to - windows[i].0 < windows[i].1)
+    };
+    branches.iter().copied().filter(|&(at, to)| inside(to) && map.piece_at(Svma(at)).is_ok()).collect()
+}
+
+#[test]
+fn no_branch_leads_into_a_window() {
+    for path in ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/git", "/usr/bin/python3.11"] {
+        if !std::path::Path::new(path).exists() {
+            eprintln!("SKIPPED: {path} is not on this machine");
+            continue;
+        }
+        let Some(branches) = branches(path) else {
+            eprintln!("SKIPPED: objdump is not installed");
+            return;
+        };
+        assert!(branches.len() > 10_000, "{} branches", branches.len());
+        let image = image(path);
+        let map = CodeMap::build(&image, Scope::All, 2);
+        for role in [Role::CountEntry, Role::Latency] {
+            let plan = plan(&image, &map, &traits_of(&image), &every(&image, role));
+            let into = into_windows(&image, &map, &plan, &branches);
+            assert!(into.is_empty(), "{path} {role:?}: {:x?}", &into[..into.len().min(8)]);
+        }
+        // What a map of a few functions does not see is left to the guards: hardly ever anything.
+        let mut guarded = 0;
+        let mut wants = every(&image, Role::Latency);
+        for few in wants.chunks_mut(200) {
+            for (n, want) in (0..).zip(few.iter_mut()) {
+                (want.probe, want.latency) = (n, Some(n));
+            }
+            let map = CodeMap::build(&image, Scope::For(few), 2);
+            let plan = plan(&image, &map, &traits_of(&image), few);
+            let into = into_windows(&image, &map, &plan, &branches);
+            let bias = bias_of(&image);
+            assert!(into.iter().all(|&(_, to)| plan.resume(bias.live(Svma(to))).is_some()), "{into:x?}");
+            guarded += into.len();
+        }
+        println!("{path}: {} branches, {guarded} of them only guarded when few are wanted", branches.len());
+        assert!(guarded < 40, "{path}: {guarded}");
+    }
+}
+
+#[test]
+fn a_narrow_map_leads_to_the_same_plan_as_a_whole_one() {
+    for path in ["/usr/lib/x86_64-linux-gnu/libcrypto.so.3", "/usr/bin/git"] {
+        if !std::path::Path::new(path).exists() {
+            continue;
+        }
+        let image = image(path);
+        let whole = CodeMap::build(&image, Scope::All, 2);
+        let count = image.functions().len() as u32;
+        let mut differ = 0;
+        for n in (0..count).step_by(1 + count as usize / 150) {
+            let mut want = every(&image, Role::Latency)[n as usize];
+            (want.probe, want.latency, want.function) = (0, Some(0), Some(FunctionIndex(n)));
+            let narrow = CodeMap::build(&image, Scope::For(&[want]), 1);
+            let traits = traits_of(&image);
+            differ += u32::from(
+                plan(&image, &narrow, &traits, &[want]).patches
+                    != plan(&image, &whole, &traits, &[want]).patches,
+            );
+        }
+        assert_eq!(differ, 0, "{path}: of {count}");
+    }
+}
+
+#[test]
+fn restartable_sequences_are_left_alone() {
+    let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+    if !std::path::Path::new(path).exists() {
+        return;
+    }
+    let image = image(path);
+    let map = CodeMap::build(&image, Scope::All, 2);
+    let plan = plan(&image, &map, &traits_of(&image), &every(&image, Role::Latency));
+    for section in image.rseq_sections() {
+        let (from, to) =
+            (bias_of(&image).live(section.start), bias_of(&image).live(section.start + section.len));
+        assert!(plan.patches.iter().all(|p| p.addr + u64::from(p.len) <= from || to <= p.addr));
+    }
+}
+
+#[test]
+fn where_nobody_may_trap_fewer_windows_have_seams() {
+    let path = "/usr/bin/git";
+    if !std::path::Path::new(path).exists() {
+        return;
+    }
+    let image = image(path);
+    let map = CodeMap::build(&image, Scope::All, 2);
+    let wants = every(&image, Role::CountEntry);
+    let usual = plan(&image, &map, &traits_of(&image), &wants);
+    let strict = trapline_plan::ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits_of(&image) };
+    let strict = plan(&image, &map, &strict, &wants);
+    println!("windows with a seam: {} usually, {} without traps", usual.stats.guarded, strict.stats.guarded);
+    // Islands are used up by those that could have done without.
+    assert!(strict.stats.refused <= usual.stats.refused + 3);
+    assert!(strict.stats.guarded < usual.stats.guarded);
+}
