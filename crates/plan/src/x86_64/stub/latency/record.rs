@@ -1,0 +1,197 @@
+//! What an exit leaves: the duration, in the function's block of this CPU's line.
+//!
+//! In: rdi = duration, rsi = the function's block on line 0. Out: code that counts the exit, adds to the sum and to a bucket,
+//! and keeps the extremes, each by a commit of its own (STUB-4).
+
+use trapline_record::hist;
+use trapline_record::latency::{self as words, at};
+
+use super::super::Rseq;
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, Shift};
+use super::super::rseq::{self, CPU_ID, Section};
+use super::{Buckets, ExitKind, Timed};
+
+/// Jumps out of `record_owned` and the places to come back to.
+#[derive(Debug)]
+pub(in super::super) struct Rare {
+    rseq: Rseq,
+    sections: [Section; 3],
+    unregistered: Option<Fix>,
+    clear: u64,
+    minimum: Fix,
+    after_minimum: u64,
+    maximum: Fix,
+    after_maximum: u64,
+}
+
+impl Timed<'_> {
+    /// In: rdi = duration. Out: rax = bucket; spoils rcx, rdx.
+    fn bucket(&self, asm: &mut Asm<'_>) {
+        match self.latency.buckets {
+            Buckets::Log => {
+                // With octave e (at least 4), bucket = (e - 4) · 16 + (duration >> (e - 4)).
+                asm.mov(RAX, RDI);
+                asm.alu_imm(Alu::Or, RAX, hist::SUB as i32, true);
+                asm.bsr(RCX, RAX);
+                asm.mov(RAX, RDI);
+                asm.alu_imm(Alu::Sub, RCX, hist::SUB_BITS as i32, false);
+                asm.shift_cl(Shift::Right, RAX);
+                asm.shift(Shift::Left, RCX, hist::SUB_BITS as u8, false);
+                asm.alu(Alu::Add, RAX, RCX);
+                self.cap(asm, hist::BUCKETS as u32 - 1);
+            }
+            Buckets::Linear { min, step, count } => {
+                asm.mov_imm64(RCX, min);
+                asm.mov(RAX, RDI);
+                asm.mov_imm32(RDX, 0);
+                asm.alu(Alu::Sub, RAX, RCX);
+                let enough = asm.jcc_later(Cond::AboveEq);
+                asm.mov_imm32(RAX, 0);
+                let below = asm.jmp_later();
+                asm.bind(enough);
+                asm.mov_imm64(RCX, step.max(1));
+                asm.div(RCX);
+                asm.alu_imm(Alu::Add, RAX, 1, true);
+                self.cap(asm, count.min(hist::BUCKETS as u32 - 2) + 1);
+                asm.bind(below);
+            }
+        }
+    }
+    fn cap(&self, asm: &mut Asm<'_>, last: u32) {
+        let fits = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RAX, last as i32, true);
+            asm.jcc_later(Cond::BelowEq)
+        });
+        asm.mov_imm32(RAX, last);
+        asm.bind(fits);
+    }
+    /// Jumps to the returned place if the duration in rdi is too short to keep; spoils rcx.
+    fn filter(&self, asm: &mut Asm<'_>) -> Option<Fix> {
+        (self.latency.min_ticks > 0).then(|| {
+            asm.mov_imm64(RCX, self.latency.min_ticks);
+            asm.unbroken(|asm| {
+                asm.alu(Alu::Cmp, RDI, RCX);
+                asm.jcc_later(Cond::Below)
+            })
+        })
+    }
+
+    /// One commit: `store` is the committing instruction, with rdx = the line's distance from line 0.
+    fn commit(&self, asm: &mut Asm<'_>, rseq: Rseq, store: impl FnOnce(&mut Asm<'_>)) -> Section {
+        rseq::section(asm, rseq, RDX, |asm| {
+            asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
+            asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
+            store(asm);
+        })
+    }
+
+    /// In: rdi = duration, rsi = block on line 0. Everything else is free. The usual case: this CPU's line.
+    pub(super) fn record_owned(&self, asm: &mut Asm<'_>, rseq: Rseq, kind: ExitKind) -> Rare {
+        let mut unregistered = None;
+        let counted = rseq::section(asm, rseq, RDX, |asm| {
+            asm.load32(RDX, Mem::Fs(rseq.offset + CPU_ID));
+            // Negative, or a CPU that was never told of.
+            unregistered = Some(asm.unbroken(|asm| {
+                asm.alu_imm(Alu::Cmp, RDX, self.machine.lines as i32 - 1, false);
+                asm.jcc_later(Cond::AboveEq)
+            }));
+            asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
+            asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, false);
+        });
+        let short = self.filter(asm);
+        self.bucket(asm);
+        let summed = self.commit(asm, rseq, |asm| asm.alu_store(Alu::Add, word(at::TOTAL), RDI, false));
+        asm.lea(RAX, Mem::Sum(RSI, RAX, 3, at::BUCKETS as i32));
+        let sorted =
+            self.commit(asm, rseq, |asm| asm.alu_mem_imm(Alu::Add, Mem::Sum(RAX, RDX, 0, 0), 1, false));
+        asm.mov(RAX, RDI);
+        asm.not(RAX);
+        let minimum = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RAX, word(at::MIN_NOT));
+            asm.jcc_later(Cond::Above)
+        });
+        let after_minimum = asm.here();
+        let maximum = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RDI, word(at::MAX));
+            asm.jcc_later(Cond::Above)
+        });
+        let after_maximum = asm.here();
+        if let Some(short) = short {
+            asm.bind(short);
+        }
+        let clear = asm.here();
+        rseq::clear(asm, rseq);
+        let sections = [counted, summed, sorted];
+        Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
+    }
+
+    /// New extremes and threads without an area. The line may have changed since an extreme was noticed, so the
+    /// section looks again.
+    pub(super) fn record_rare(&self, asm: &mut Asm<'_>, rare: Rare, kind: ExitKind) {
+        let extremes = [
+            (rare.minimum, rare.after_minimum, at::MIN_NOT, RAX),
+            (rare.maximum, rare.after_maximum, at::MAX, RDI),
+        ]
+        .map(|(from, back, at, value)| {
+            asm.bind(from);
+            let section = self.commit(asm, rare.rseq, |asm| {
+                asm.alu_load(Alu::Cmp, value, word(at));
+                let stays = asm.jcc_later(Cond::BelowEq);
+                asm.store(word(at), value);
+                asm.bind(stays);
+            });
+            asm.jmp(back);
+            section
+        });
+        if let Some(unregistered) = rare.unregistered {
+            asm.bind(unregistered);
+            self.record_shared(asm, kind);
+            asm.jmp(rare.clear);
+        }
+        rseq::descriptors(asm, rare.rseq, &rare.sections);
+        rseq::descriptors(asm, rare.rseq, &extremes);
+    }
+
+    /// As `record_owned`, for threads without an area and processes without rseq: `lock add` to some line.
+    pub(super) fn record_shared(&self, asm: &mut Asm<'_>, kind: ExitKind) {
+        self.bucket(asm);
+        match self.machine.rseq {
+            Some(_) => asm.mov_imm32(RDX, self.machine.lines - 1),
+            None => rseq::any_line(asm, RDX, self.machine.rdpid, self.machine.lines),
+        }
+        asm.imul_imm(RDX, RDX, words::STRIDE as i32, true);
+        asm.alu_mem_imm(Alu::Add, word(kind.word()), 1, true);
+        let short = self.filter(asm);
+        asm.lea(RAX, Mem::Sum(RSI, RAX, 3, at::BUCKETS as i32));
+        asm.alu_mem_imm(Alu::Add, Mem::Sum(RAX, RDX, 0, 0), 1, true);
+        asm.alu_store(Alu::Add, word(at::TOTAL), RDI, true);
+        asm.mov(RCX, RDI);
+        asm.not(RCX);
+        for (at, value) in [(at::MIN_NOT, RCX), (at::MAX, RDI)] {
+            let again = asm.here();
+            asm.load(RAX, word(at));
+            asm.alu(Alu::Cmp, value, RAX);
+            let stays = asm.jcc_later(Cond::BelowEq);
+            asm.cmpxchg(word(at), value);
+            asm.jcc(Cond::NotEqual, again);
+            asm.bind(stays);
+        }
+        if let Some(short) = short {
+            asm.bind(short);
+        }
+    }
+}
+
+impl ExitKind {
+    const fn word(self) -> u64 {
+        match self {
+            Self::Return => at::RETURNS,
+            Self::Tail => at::TAIL_EXITS,
+        }
+    }
+}
+
+/// A word of the function's block, with rsi = block on line 0 and rdx = distance to the line.
+const fn word(at: u64) -> Mem {
+    Mem::Sum(RSI, RDX, 0, at as i32)
+}

@@ -1,0 +1,175 @@
+//! A call's slot: from (function, stack pointer) to the place of its stamp.
+//!
+//! In: what is timed. Out: code that leaves the slot's address in rsi; and, for behind the displaced code, the search that goes
+//! on where the first look did not end. See `record::latency` for tags and blocks.
+
+use trapline_record::latency as words;
+
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Shift};
+use super::super::rseq::PHI;
+use super::{Timed, reload, save, spill};
+
+/// Leaves the bits of a 32-bit hash that number a block.
+const INDEX_SHIFT: u8 = 32 - words::STAMP_BLOCKS.trailing_zeros() as u8;
+
+/// A search for a slot, and where it leaves the usual path.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Lookup {
+    nobody: Option<Fix>,
+    elsewhere: Fix,
+    found: u64,
+}
+
+/// Whether a missing tag is claimed or only reported.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Claim {
+    Yes,
+    No,
+}
+
+impl Timed<'_> {
+    /// Out: rsi = slot, r8 = S if `special`. Spoils rax, rdx.
+    pub(super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
+        asm.mov_imm64(RSI, self.latency.stamps);
+        let nobody = self.key(asm);
+        let elsewhere = asm.unbroken(|asm| {
+            asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RAX, 3, 0), RDX, false);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let found = asm.here();
+        self.slot(asm);
+        Lookup { nobody, elsewhere, found }
+    }
+
+    /// Out: rdx = tag, rax = where to look first; r8 = S if `special`.
+    /// Jumps to the returned place if there is no goroutine.
+    fn key(&self, asm: &mut Asm<'_>) -> Option<Fix> {
+        asm.lea(RDX, Mem::At(RSP, self.skipped()));
+        if !self.special() {
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.imul_imm(RAX, RDX, PHI, false);
+            asm.shift(Shift::Right, RAX, INDEX_SHIFT, false);
+            return None;
+        }
+        let nobody = self.latency.go.map(|offset| {
+            asm.load(RAX, Mem::Fs(offset));
+            asm.test(RAX, RAX, true);
+            let nobody = asm.jcc_later(Cond::Equal);
+            asm.alu_load(Alu::Sub, RDX, Mem::At(RAX, 8)); // g.stack.hi
+            nobody
+        });
+        asm.mov(R8, RDX);
+        if self.latency.outermost {
+            match self.latency.go {
+                Some(_) => asm.mov(RDX, RAX),
+                None => asm.load(RDX, Mem::Fs(0)), // the psABI's pointer to itself
+            }
+            asm.shift(Shift::Left, RDX, 16, true);
+            asm.alu_imm(Alu::Or, RDX, (self.function >> 9) as i32, true);
+        } else {
+            asm.not(RDX);
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.shift(Shift::Left, RAX, 16, true); // g is a multiple of 8: pages up to 2^19 never reach it
+            asm.alu(Alu::Add, RDX, RAX);
+        }
+        asm.mov(RAX, RDX);
+        asm.shift(Shift::Right, RAX, 29, true);
+        asm.alu(Alu::Xor, RAX, RDX);
+        asm.imul_imm(RAX, RAX, PHI, false);
+        asm.shift(Shift::Right, RAX, INDEX_SHIFT, false);
+        nobody
+    }
+
+    /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = slot.
+    fn slot(&self, asm: &mut Asm<'_>) {
+        const BLOCKS: i32 = words::STAMP_TAGS_LEN as i32;
+        asm.shift(Shift::Left, RAX, words::STAMP_BLOCK.trailing_zeros() as u8, false);
+        if self.latency.outermost {
+            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, BLOCKS + (self.function & 511) as i32 * 16));
+            return;
+        }
+        if self.special() {
+            asm.mov32(RDX, R8);
+        } else {
+            asm.lea(RDX, Mem::At(RSP, self.skipped()));
+        }
+        asm.alu_imm(Alu::And, RDX, 0xff8, false);
+        asm.alu(Alu::Add, RSI, RAX);
+        asm.lea(RSI, Mem::Sum(RSI, RDX, 1, BLOCKS));
+    }
+
+    /// Compares the slot's second word with what this call puts there.
+    pub(super) fn compare_owner(&self, asm: &mut Asm<'_>) {
+        if self.latency.outermost {
+            asm.alu_store(Alu::Cmp, Mem::At(RSI, 8), R8, false);
+        } else {
+            asm.cmp_mem_imm(Mem::At(RSI, 8), self.function as i32 + 1);
+        }
+    }
+
+    /// Probes for the tag from the second block on. Found: jumps to `found` with rax = block's number. Falls out
+    /// of the end otherwise, and also when `Claim::No` meets a free tag.
+    fn probe(&self, asm: &mut Asm<'_>, claim: Claim, found: u64) {
+        spill(asm, save::R9, R9);
+        spill(asm, save::R10, R10);
+        asm.mov32(R9, RAX);
+        asm.mov_imm32(R10, words::STAMP_PROBES as u32);
+        let again = asm.here();
+        asm.load(RAX, Mem::Sum(RSI, R9, 3, 0));
+        asm.alu(Alu::Cmp, RAX, RDX);
+        let same = asm.jcc_later(Cond::Equal);
+        asm.test(RAX, RAX, true);
+        let (mine, free) = match claim {
+            Claim::Yes => {
+                let taken = asm.jcc_later(Cond::NotEqual);
+                asm.cmpxchg(Mem::Sum(RSI, R9, 3, 0), RDX);
+                let mine = asm.jcc_later(Cond::Equal);
+                // A signal handler on this page may have claimed the tag for the same key.
+                asm.alu(Alu::Cmp, RAX, RDX);
+                let handler = asm.jcc_later(Cond::Equal);
+                asm.bind(taken);
+                (Some((mine, handler)), None)
+            }
+            Claim::No => (None, Some(asm.jcc_later(Cond::Equal))),
+        };
+        asm.alu_imm(Alu::Add, R9, 1, false);
+        asm.alu_imm(Alu::And, R9, words::STAMP_BLOCKS as i32 - 1, false);
+        asm.alu_imm(Alu::Sub, R10, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        if let Some(free) = free {
+            asm.bind(free);
+        }
+        reload(asm, R10, save::R10);
+        reload(asm, R9, save::R9);
+        let lost = asm.jmp_later();
+        asm.bind(same);
+        if let Some((mine, handler)) = mine {
+            asm.bind(mine);
+            asm.bind(handler);
+        }
+        asm.mov32(RAX, R9);
+        reload(asm, R10, save::R10);
+        reload(asm, R9, save::R9);
+        asm.jmp(found);
+        asm.bind(lost);
+    }
+
+    /// A search that the first look did not end; counted at `lost` if it comes to nothing.
+    pub(super) fn miss(
+        &self,
+        asm: &mut Asm<'_>,
+        lookup: Lookup,
+        claim: Claim,
+        also: Option<Fix>,
+        lost: Mem,
+        leave: u64,
+    ) {
+        asm.bind(lookup.elsewhere);
+        self.probe(asm, claim, lookup.found);
+        for fix in lookup.nobody.into_iter().chain(also) {
+            asm.bind(fix);
+        }
+        asm.alu_mem_imm(Alu::Add, lost, 1, true);
+        asm.jmp(leave);
+    }
+}
