@@ -44,6 +44,11 @@ impl Attached {
     pub fn resume(&self, addr: u64) -> Option<u64> {
         resume(&self.guards, addr)
     }
+    /// Whether counter lines belong to CPUs: threads have rseq areas. Otherwise any line may have been used by any CPU.
+    #[must_use]
+    pub fn counts_by_cpu(&self) -> bool {
+        self.rseq.flatten().is_some()
+    }
     /// Bytes of address space taken in the process.
     #[must_use]
     pub fn mapped(&self) -> u64 {

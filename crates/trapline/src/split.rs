@@ -12,8 +12,8 @@ use crate::threads::Names;
 /// A CPU or a thread by its number; `None` for all others.
 pub(crate) type Owner = Option<u32>;
 
-/// One counter's hits, part by part.
-pub(crate) fn parts(by: By, segment: &Segment, index: u32, into: &mut HashMap<Owner, u64>) {
+/// One counter's hits, part by part. `owned`: lines belong to CPUs.
+pub(crate) fn parts(by: By, owned: bool, segment: &Segment, index: u32, into: &mut HashMap<Owner, u64>) {
     let view = segment.view();
     let mut add = |owner, hits: u64| {
         let sum = into.entry(owner).or_default();
@@ -23,8 +23,10 @@ pub(crate) fn parts(by: By, segment: &Segment, index: u32, into: &mut HashMap<Ow
         By::Cpu => {
             let area = segment.counters();
             for line in 0..area.lines {
-                let owner = (line + 1 < area.lines).then_some(line);
-                add(owner, area.read_line(view, index, line));
+                let cpu = (line + 1 < area.lines).then_some(line);
+                let hits = area.read_line(view, index, line);
+                add(cpu, if owned || cpu.is_none() { hits } else { 0 });
+                add(None, if owned || cpu.is_none() { 0 } else { hits });
             }
         }
         By::Thread | By::ThreadName => {

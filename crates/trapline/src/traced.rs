@@ -453,12 +453,12 @@ impl Traced {
     /// Hits of each site, split. Sites that the kernel counts are not.
     fn split(&mut self, by: By) -> Vec<Vec<Share>> {
         self.name_threads(true);
-        let segments = self.attached.segments();
+        let (segments, owned) = (self.attached.segments(), self.attached.counts_by_cpu());
         let one = |tracked: &mut Tracked| {
             let mut now = HashMap::new();
             for source in &tracked.sources {
                 if let Source::Counter { segment, index, .. } = *source {
-                    parts(by, &segments[segment], index, &mut now);
+                    parts(by, owned, &segments[segment], index, &mut now);
                 }
             }
             shares(by, now, &mut tracked.parts, &self.names)
