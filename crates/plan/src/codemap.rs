@@ -22,6 +22,8 @@ const AROUND: u64 = 256;
 const WAYS: u32 = 8;
 /// Functions that a thread takes at a time.
 const BATCH: usize = 64;
+/// Bytes of `endbr64`, behind which a function's own loop may begin.
+const ENDBR64: u64 = 4;
 /// Padding is looked at no further than this.
 const MAX_PADDING: u64 = 4096;
 
@@ -91,6 +93,8 @@ pub struct CodeMap {
     pieces: Vec<Piece>,
     /// For each function, how many places its exits take at most; 0 where it was not swept.
     exits: Vec<u32>,
+    /// For each function swept, whether it jumps back to its own entry.
+    looped: Vec<bool>,
 }
 
 impl CodeMap {
@@ -98,7 +102,12 @@ impl CodeMap {
     #[must_use]
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
         let functions = image.functions().len();
-        let mut map = Self { bits: bits_of(image), pieces: pieces_of(image), exits: vec![0; functions] };
+        let mut map = Self {
+            bits: bits_of(image),
+            pieces: pieces_of(image),
+            exits: vec![0; functions],
+            looped: vec![false; functions],
+        };
         for &at in image.code_targets() {
             map.mark(at.0);
         }
@@ -189,6 +198,13 @@ impl CodeMap {
         self.exits.get(function.0 as usize).copied().unwrap_or(0)
     }
 
+    /// Whether a function that was swept jumps back to its own entry: what lies below the stack pointer may be its own
+    /// then.
+    #[must_use]
+    pub fn is_looped(&self, function: trapline_image::FunctionIndex) -> bool {
+        self.looped.get(function.0 as usize).copied().unwrap_or(false)
+    }
+
     fn mark(&self, at: u64) {
         self.bits.iter().for_each(|b| b.mark(at));
     }
@@ -244,6 +260,9 @@ impl CodeMap {
             if let Some(count) = self.exits.get_mut(swept.function as usize) {
                 *count = swept.exits;
             }
+            if let Some(looped) = self.looped.get_mut(swept.function as usize) {
+                *looped = swept.looped;
+            }
             for end in swept.closed.into_iter().flatten() {
                 let behind = self.pieces.partition_point(|p| p.end < end);
                 if let Some(piece) = self.pieces.get_mut(behind).filter(|p| p.end == end) {
@@ -256,7 +275,8 @@ impl CodeMap {
     /// Marks what a function's code names. Only one with an indirect jump, which may be a jump table, is analysed.
     fn sweep_function(&self, image: &Image, index: u32) -> Swept {
         let function = &image.functions()[index as usize];
-        let mut swept = Swept { function: index, exits: 1, closed: [None; 2] };
+        let mut swept = Swept { function: index, exits: 1, closed: [None; 2], looped: false };
+        let entry = |to: u64| to == function.start.0 || to == function.start.0 + ENDBR64;
         let (mut indirect, mut inner, mut returns) = (false, 0, 0);
         let parts = [(function.start, function.len)];
         for (n, &(start, len)) in parts.iter().chain(&function.cold).enumerate() {
@@ -264,6 +284,7 @@ impl CodeMap {
             let scanned = scan(bytes, start.0, |found| match found {
                 Found::Jump(to) => {
                     self.mark(to);
+                    swept.looped |= entry(to);
                     let leaves = u32::from(to.wrapping_sub(start.0) >= len);
                     swept.exits += leaves;
                     inner += 1 - leaves;
@@ -286,6 +307,7 @@ impl CodeMap {
         if indirect {
             let body = body_of(image, function.start, function.len, &function.cold);
             body.targets.iter().for_each(|&at| self.mark(at));
+            swept.looped |= body.targets.iter().any(|&at| entry(at));
         }
         swept
     }
@@ -355,6 +377,7 @@ impl CodeMap {
 struct Swept {
     function: u32,
     exits: u32,
+    looped: bool,
     closed: [Option<Svma>; 2],
 }
 

@@ -198,7 +198,9 @@ impl<'a> Planner<'a> {
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
         // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| !faulty(i));
-        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live: false };
+        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
+        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
+        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
@@ -590,7 +592,8 @@ impl<'a> Planner<'a> {
 
     /// A short jump that leaves all but the first two bytes alone.
     fn short(&mut self, stretch: Stretch<'_>, i: usize, window: &Window) -> Option<(Window, u64, Reach)> {
-        if window.room() < SHORT {
+        // Go's runtime looks interrupted addresses up in its own tables, and ends the program at one in padding.
+        if window.room() < SHORT || self.env.traits.go {
             return None;
         }
         let mut least = Window { until: window.from, len: 0, ..*window };
