@@ -49,6 +49,11 @@ impl Attached {
     pub fn counts_by_cpu(&self) -> bool {
         self.rseq.flatten().is_some()
     }
+    /// Whether counting by thread takes a system call at each hit.
+    #[must_use]
+    pub fn asks_for_thread(&self) -> bool {
+        self.thread_id == ThreadId::Call
+    }
     /// Bytes of address space taken in the process.
     #[must_use]
     pub fn mapped(&self) -> u64 {

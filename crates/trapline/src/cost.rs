@@ -25,6 +25,19 @@ pub(crate) fn per_hit(timed: bool) -> f64 {
     2.0 * clock + UPDATES * update
 }
 
+/// Nanoseconds per hit counted by thread: a locked addition, and a call where the process' C library is not known to keep
+/// thread numbers.
+pub(crate) fn per_hit_by_thread(call: bool) -> f64 {
+    let update = best_of(|cell| {
+        cell.fetch_add(1, Ordering::Relaxed);
+    });
+    // As short a call as gettid.
+    let asks = |_: &AtomicU64| {
+        black_box(std::process::id());
+    };
+    update + if call { best_of(asks) } else { 0.0 }
+}
+
 /// The least time of one `work`, over a few rounds short enough to miss most preemptions.
 fn best_of(work: impl Fn(&AtomicU64)) -> f64 {
     const ROUND: u32 = 2000;
@@ -41,7 +54,13 @@ fn best_of(work: impl Fn(&AtomicU64)) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::per_hit;
+    use super::{per_hit, per_hit_by_thread};
+
+    #[test]
+    fn a_call_costs_more_than_a_word() {
+        let (word, call) = (per_hit_by_thread(false), per_hit_by_thread(true));
+        assert!(word > 0.0 && call > 2.0 * word && call < 100_000.0, "{word} {call}");
+    }
 
     #[test]
     fn a_duration_costs_more_than_a_count() {

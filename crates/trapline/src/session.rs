@@ -348,6 +348,9 @@ impl Session {
         Finished { reports, summary, command }
     }
     fn summary(&mut self) -> Summary {
+        if self.wishes.options.by_thread {
+            self.ns_per_hit = cost::per_hit_by_thread(self.traced.iter().any(Traced::asks_for_thread));
+        }
         let mut summary =
             Summary { ns_per_hit: self.ns_per_hit, notices: self.take_notices(), ..Summary::default() };
         let mut cost_ns = 0.0;

@@ -552,6 +552,10 @@ impl Traced {
     pub(crate) fn missed(&self) -> u64 {
         self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()
     }
+    /// Whether each hit there takes a system call.
+    pub(crate) fn asks_for_thread(&self) -> bool {
+        self.attached.asks_for_thread()
+    }
     pub(crate) fn guard_hits(&self) -> u64 {
         self.costs.guards
             + self.attached.segments().iter().map(trapline_patch::Segment::guard_hits).sum::<u64>()
