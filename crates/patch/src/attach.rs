@@ -54,11 +54,11 @@ impl Attached {
             work.report.timings.first_stop = clock.elapsed();
         }
         self.tell(&mut work);
-        let mut first = prepare(process, request, &mut work.survey, &mut work.report);
+        let mut first = prepare(process, request, &mut work.survey, &self.held, &mut work.report);
         if is_full(&first) && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))?? {
             work = self.look(process, request, idle)?;
             self.tell(&mut work);
-            first = prepare(process, request, &mut work.survey, &mut work.report);
+            first = prepare(process, request, &mut work.survey, &self.held, &mut work.report);
         }
         let prepared = first?;
         if !prepared.sites.is_empty() {
@@ -93,7 +93,7 @@ impl Attached {
             work.report.timings.first_stop = start.elapsed();
         }
         self.tell(&mut work);
-        let prepared = prepare(process, request, &mut work.survey, &mut work.report)?;
+        let prepared = prepare(process, request, &mut work.survey, &self.held, &mut work.report)?;
         if !prepared.sites.is_empty() {
             self.install(batch, prepared, &mut work)?;
         }

@@ -4,7 +4,7 @@
 //! after the process ended.
 //! Does not: touch the process.
 
-use trapline_plan::{RseqTraits, ThreadId};
+use trapline_plan::{Patch, RseqTraits, ThreadId};
 use trapline_target::{FileId, Handler};
 
 use crate::segment::Segment;
@@ -31,6 +31,8 @@ pub struct Attached {
     /// How a thread's number is learnt; asked together with `rseq`.
     pub(crate) thread_id: ThreadId,
     pub(crate) clock_allowed: bool,
+    /// Patches that were published, by address. Some may be gone with their library.
+    pub(crate) held: Vec<Patch>,
 }
 
 impl Attached {
@@ -59,6 +61,14 @@ impl Attached {
     pub fn mapped(&self) -> u64 {
         self.segments.iter().map(Segment::mapped).sum()
     }
+    /// Notes patches that are published now, in the place of those that were there before.
+    pub(crate) fn hold(&mut self, patches: impl Iterator<Item = Patch>) {
+        let mut fresh: Vec<Patch> = patches.collect();
+        fresh.sort_unstable_by_key(|p| p.addr);
+        self.held.retain(|old| conflict(&fresh, old).is_none());
+        self.held.append(&mut fresh);
+        self.held.sort_unstable_by_key(|p| p.addr);
+    }
     pub(crate) fn memfds(&self) -> Vec<FileId> {
         self.segments.iter().map(Segment::memfd).collect()
     }
@@ -69,8 +79,60 @@ impl Attached {
     }
 }
 
+/// The patch among these (sorted, apart from each other) that needs bytes which `patch` needs too.
+pub(crate) fn conflict<'a>(held: &'a [Patch], patch: &Patch) -> Option<&'a Patch> {
+    let (start, end) = patch.needs();
+    let before = held.partition_point(|h| h.addr < end);
+    held[..before].last().filter(|last| last.needs().1 > start)
+}
+
 /// Looks an address up in a sorted guard table.
 pub(crate) fn resume(guards: &[(u64, u64)], addr: u64) -> Option<u64> {
     let found = guards.binary_search_by_key(&addr, |g| g.0).ok()?;
     Some(guards[found].1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attached, conflict};
+    use trapline_plan::{Patch, PatchRole, Tactic};
+    use trapline_record::RemoteAddr;
+
+    fn patch(addr: u64, len: u8, relies: u8) -> Patch {
+        Patch {
+            probe: 0,
+            want: 0,
+            role: PatchRole::Entry,
+            tactic: Tactic::Pun,
+            addr: RemoteAddr(addr),
+            len,
+            relies,
+            old: [0; 8],
+            new: [0; 8],
+            head: RemoteAddr(0),
+            crosses_line: false,
+            needs_guard: false,
+        }
+    }
+
+    #[test]
+    fn what_a_pun_ends_in_is_held() {
+        let mut attached = Attached::default();
+        attached.hold([patch(0x100, 2, 5), patch(0x200, 5, 5)].into_iter());
+        let meets = |at: u64| conflict(&attached.held, &patch(at, 5, 5)).map(|p| p.addr.0);
+        assert_eq!(meets(0x104), Some(0x100), "the pun's tail");
+        assert_eq!(meets(0x105), None);
+        assert_eq!(meets(0xfc), Some(0x100));
+        assert_eq!(meets(0x1fb), None);
+        assert_eq!(meets(0x204), Some(0x200));
+    }
+
+    #[test]
+    fn a_new_patch_takes_the_place_of_one_that_went_with_its_library() {
+        let mut attached = Attached::default();
+        attached.hold([patch(0x100, 5, 5), patch(0x200, 5, 5)].into_iter());
+        attached.hold([patch(0x103, 5, 5)].into_iter());
+        let addrs: Vec<u64> = attached.held.iter().map(|p| p.addr.0).collect();
+        assert_eq!(addrs, [0x103, 0x200]);
+    }
 }

@@ -16,6 +16,7 @@ use trapline_record::journal::{Entry, Kind};
 use trapline_record::{RemoteAddr, latency};
 use trapline_target::Process;
 
+use crate::attached::conflict;
 use crate::error::PatchError;
 use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
 use crate::semaphore;
@@ -90,6 +91,7 @@ pub(crate) fn prepare(
     process: &Process,
     request: &Request<'_>,
     survey: &mut Survey,
+    held: &[Patch],
     report: &mut AttachReport,
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
@@ -114,7 +116,7 @@ pub(crate) fn prepare(
         sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
     }
     sites.sort_unstable_by_key(|s| s.patch.addr);
-    let bad = unfit(process, modules, survey, &plans, &sites);
+    let bad = unfit(process, modules, survey, held, &plans, &sites);
     refuse(&mut sites, bad, report);
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
@@ -184,11 +186,19 @@ fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) 
     report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
 }
 
+/// Whether a patch is still in place: its library may have been unloaded, and loaded there again.
+fn is_live(process: &Process, patch: &Patch) -> bool {
+    let len = usize::from(patch.len);
+    let mut bytes = [0; 8];
+    process.read(patch.addr, &mut bytes[..len]).is_ok() && bytes[..len] == patch.new[..len]
+}
+
 /// Sites that may not be written, and why: by index into `sites`.
 fn unfit(
     process: &Process,
     modules: &[Module<'_>],
     survey: &Survey,
+    held: &[Patch],
     plans: &[ModulePlan],
     sites: &[Site],
 ) -> Vec<(usize, Why)> {
@@ -206,6 +216,7 @@ fn unfit(
             _ if !shows_file(&survey.maps, &modules[site.module as usize], addr, len.into()) => {
                 Why::NotMapped { addr }
             }
+            _ if conflict(held, &site.patch).is_some_and(|old| is_live(process, old)) => Why::Held { addr },
             Outcome::Differs { found } => Why::Differs { addr, file: bytes(old), found: bytes(found) },
             _ if puns.len() > room && puns[room..].iter().any(|r| r.contains(head)) => {
                 Why::TooManyRegions { addr }

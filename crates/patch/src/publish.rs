@@ -7,7 +7,7 @@
 use trapline_record::journal::Entry;
 use trapline_target::{Batch, Event, Process, RemoteOptions};
 
-use crate::attached::Attached;
+use crate::attached::{Attached, resume};
 use crate::error::PatchError;
 use crate::prepare::{Prepared, Site, refuse};
 use crate::request::{AttachReport, Why};
@@ -19,14 +19,15 @@ use crate::write::{Outcome, Way, change};
 
 /// Writes all sites of the segment made last, raises its semaphores, and brings held children up to date.
 pub(crate) fn publish(
-    attached: &Attached,
+    attached: &mut Attached,
     batch: &mut Batch<'_>,
     prepared: Prepared,
     survey: &Survey,
     remote: &RemoteOptions,
     report: &mut AttachReport,
 ) -> Result<(), PatchError> {
-    let guard = |addr| attached.resume(addr);
+    let guards = attached.guards.clone();
+    let guard = |addr| resume(&guards, addr);
     let mut sites = prepared.sites;
     let mut outcomes = Vec::new();
     if survey.still {
@@ -50,6 +51,7 @@ pub(crate) fn publish(
         let mut space = Running { batch, guard: &guard, remote };
         change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
     }
+    attached.hold(sites.iter().map(|s| s.patch));
     report.semaphores = raise(attached, batch.process(), &prepared.semaphores, sites_in_journal(attached));
     let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
     report.children += children(attached, batch, &entries)?;

@@ -112,6 +112,11 @@ pub enum Why {
         /// The process' bytes.
         found: Vec<u8>,
     },
+    /// A patch of an earlier batch of ours covers these bytes, or relies on them.
+    Held {
+        /// Where.
+        addr: RemoteAddr,
+    },
     /// The file is not mapped there (any more), or not at that offset.
     NotMapped {
         /// Where.
@@ -154,6 +159,7 @@ impl fmt::Display for Why {
                     _ => write!(f, "already patched by another tool?"),
                 }
             }
+            Self::Held { addr } => write!(f, "{addr}: an earlier patch of ours needs these bytes"),
             Self::NotMapped { addr } => write!(f, "{addr}: the file is no longer mapped there"),
             Self::SavedContext { addr, because } => {
                 write!(f, "{addr}: a thread was interrupted right there, and {because}")

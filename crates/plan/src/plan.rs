@@ -101,10 +101,10 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Whether changing `len` bytes at `addr` would break this patch, or this one those.
+    /// First and behind the last of the bytes that nobody else may change while the patch is in place.
     #[must_use]
-    pub fn conflicts(&self, addr: RemoteAddr, len: u64) -> bool {
-        self.addr < addr + len && addr < self.addr + u64::from(self.relies)
+    pub fn needs(&self) -> (RemoteAddr, RemoteAddr) {
+        (self.addr, self.addr + u64::from(self.relies))
     }
 }
 

@@ -191,7 +191,7 @@ fn a_pun_leans_on_what_nobody_else_changes() {
     let alone = plan(&image, &map, &traits(), &wants[..1]);
     let pun = at(&alone, 0).expect("a pun");
     assert_eq!((pun.tactic, pun.len, pun.relies), (Tactic::Pun, 1, 5));
-    assert!(pun.conflicts(pun.addr + 4, 5) && !pun.conflicts(pun.addr + 5, 5));
+    assert_eq!(pun.needs(), (pun.addr, pun.addr + 5));
     let both = plan(&image, &map, &traits(), &wants);
     assert_eq!(both.refused.iter().map(|r| r.want).collect::<Vec<_>>(), [0]);
     assert_eq!(at(&both, 1).map(|p| (p.tactic, p.relies)), Some((Tactic::Jump, 5)));
