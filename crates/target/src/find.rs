@@ -39,7 +39,7 @@ fn is_zombie(pid: u32) -> bool {
         .map_or(true, |stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])))
 }
 
-/// Pids whose comm, program file name or argv[0]'s last part is `name`; never our own.
+/// Pids whose comm, program file name or first argument's last part is `name`; never our own.
 #[must_use]
 pub fn by_name(name: &str) -> Vec<u32> {
     pids().into_iter().filter(|&pid| is_named(pid, name) && !is_zombie(pid)).collect()
