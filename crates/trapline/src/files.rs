@@ -30,10 +30,6 @@ pub(crate) struct ModuleFile {
 }
 
 impl ModuleFile {
-    /// The path's last part.
-    pub(crate) fn basename(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
-    }
     /// Its branch targets, as far as these wants need them.
     pub(crate) fn code_map(&self, wants: &[Want]) -> Arc<CodeMap> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);

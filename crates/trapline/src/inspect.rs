@@ -90,7 +90,8 @@ fn list_files(
         let file = files.of_path(&path).map_err(failed)?;
         let known = modules.iter().position(|module| module.file.id == file.id);
         let module = known.unwrap_or_else(|| {
-            modules.push(Module { file: file.clone(), bias: Bias(0), is_program: true });
+            let called = path.display().to_string();
+            modules.push(Module { file: file.clone(), called, bias: Bias(0), is_program: true });
             modules.len() - 1
         });
         if let Err(miss) = places.select(None, &modules, module, spec, wishes.timed) {

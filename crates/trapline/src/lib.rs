@@ -30,6 +30,7 @@ mod files;
 mod follow;
 mod inspect;
 mod modules;
+mod names;
 mod report;
 mod session;
 mod sites;

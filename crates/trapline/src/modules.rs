@@ -11,6 +11,7 @@ use trapline_record::addr::Bias;
 use trapline_target::{FileId, Mapping, Process};
 
 use crate::files::{Files, ModuleFile};
+use crate::names::{Known, beside, leads_to};
 
 /// One executable mapping of a file.
 #[derive(Clone, Debug)]
@@ -24,8 +25,17 @@ pub(crate) struct Mapped {
 #[derive(Clone, Debug)]
 pub(crate) struct Module {
     pub(crate) file: Arc<ModuleFile>,
+    /// The path that the user knows it by, which may be a link to the file.
+    pub(crate) called: String,
     pub(crate) bias: Bias,
     pub(crate) is_program: bool,
+}
+
+impl Module {
+    /// The last part of the path that the user knows it by.
+    pub(crate) fn basename(&self) -> &str {
+        self.called.rsplit('/').next().unwrap_or(&self.called)
+    }
 }
 
 /// The first executable mapping of each file, the program first.
@@ -60,23 +70,38 @@ impl Mapped {
         let bias = bias(&file.image, &self.mapping).ok_or_else(|| {
             format!("{}: the mapping at {} is none of its segments", file.path, self.mapping.start)
         })?;
-        Ok(Module { file, bias, is_program: self.is_program })
+        Ok(Module { called: file.path.clone(), file, bias, is_program: self.is_program })
     }
-    /// Whether a file name as typed means this file: its path, its last part, or a library's short name.
+    /// Whether a file name as typed means this file.
     pub(crate) fn is_named(&self, process: &Process, wanted: &str) -> bool {
+        self.path_as(process, wanted).is_some()
+    }
+    /// The path that is meant if a file name as typed means this file: a path that leads to it, its last part, a library's
+    /// short name, a link beside it; for the program, also what the process is called.
+    pub(crate) fn path_as(&self, process: &Process, wanted: &str) -> Option<String> {
+        let path = &self.mapping.path;
         if wanted.contains('/') {
-            return self.mapping.path == wanted || self.is_same_file(process, wanted);
+            let same = path == wanted || self.is_same_file(process, wanted);
+            let absolute = if wanted.starts_with('/') { wanted } else { path };
+            return same.then(|| absolute.to_owned());
         }
-        is_short_name(&self.mapping.path, wanted)
+        if is_short_name(path, wanted) {
+            return Some(path.clone());
+        }
+        let link = || beside(process, path, self.id, wanted);
+        let called = || self.is_program && Known::of(process).is_ok_and(|names| names.mean(wanted));
+        link().or_else(|| called().then(|| self.usual_path(process)))
+    }
+    /// The path that reports use when the user has named no file.
+    pub(crate) fn usual_path(&self, process: &Process) -> String {
+        let path = &self.mapping.path;
+        let link = || Known::of(process).ok()?.path(process, path, self.id);
+        self.is_program.then(link).flatten().unwrap_or_else(|| path.clone())
     }
     /// Whether the path leads to this very file, in the process' namespace or in ours.
     fn is_same_file(&self, process: &Process, path: &str) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        let inside = format!("/proc/{}/root{path}", process.pid());
-        let same = |path: &Path| {
-            path.metadata().is_ok_and(|meta| FileId { dev: meta.dev(), inode: meta.ino() } == self.id)
-        };
-        (path.starts_with('/') && same(Path::new(&inside))) || same(Path::new(path))
+        (path.starts_with('/') && leads_to(&process.rooted(path), self.id))
+            || leads_to(Path::new(path), self.id)
     }
 }
 

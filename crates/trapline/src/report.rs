@@ -180,7 +180,7 @@ pub enum Ended {
 pub struct ProcessReport {
     /// Its pid.
     pub pid: u32,
-    /// Its program's file name.
+    /// Its name (comm).
     pub name: String,
     /// Seconds since attach.
     pub seconds: f64,

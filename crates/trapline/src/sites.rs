@@ -53,13 +53,14 @@ impl Places {
         spec: &ProbeSpec,
         timed: bool,
     ) -> Result<(), Miss> {
-        let file = &modules[module].file;
+        let one = &modules[module];
+        let file = &one.file;
         if spec.kind == ProbeKind::Usdt {
-            return self.select_markers(&modules[module], module, spec);
+            return self.select_markers(one, module, spec);
         }
-        for selected in file.image.select(&spec.func, file.basename())? {
+        for selected in file.image.select(&spec.func, one.basename())? {
             let function = file.image.function(selected.function);
-            let named = names(&file.image, function, file.basename());
+            let named = names(&file.image, function, one.basename());
             if function.kind != Kind::Ifunc || process.is_none() {
                 self.put(modules, module, spec.kind, selected.function, selected.offset, named, timed);
                 continue;
@@ -67,7 +68,7 @@ impl Places {
             match process.and_then(|process| implementation(process, modules, module, function)) {
                 Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, timed),
                 None => self.refused.push(Refused {
-                    probe: probe_text(spec.kind, &file.path, &named[0]),
+                    probe: probe_text(spec.kind, &one.called, &named[0]),
                     kind: "ifunc-unresolved",
                     reason:
                         "its implementation is chosen when it is first called, and nothing here has called it"
@@ -88,9 +89,9 @@ impl Places {
         mut named: Vec<String>,
         timed: bool,
     ) {
-        let Module { file, is_program, .. } = &modules[module];
+        let one @ Module { file, is_program, .. } = &modules[module];
         let function = file.image.function(index);
-        for name in names(&file.image, function, file.basename()) {
+        for name in names(&file.image, function, one.basename()) {
             if !named.contains(&name) {
                 named.push(name);
             }
@@ -104,10 +105,10 @@ impl Places {
         };
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
-        let texts = named.iter().map(|name| probe_text(kind, &file.path, &format!("{name}{suffix}")));
-        let mut label = file.image.display_name(function, file.basename()) + &suffix;
+        let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
+        let mut label = file.image.display_name(function, one.basename()) + &suffix;
         if !is_program && !function.names.is_empty() {
-            label = format!("{}:{label}", file.basename());
+            label = format!("{}:{label}", one.basename());
         }
         self.add(
             texts.collect(),
@@ -135,7 +136,7 @@ impl Places {
             let Some(offset) = image.offset_of(marker.location) else { continue };
             let name = format!("{}:{}", marker.provider, marker.name);
             self.add(
-                vec![format!("usdt:{}:{name}", one.file.path)],
+                vec![format!("usdt:{}:{name}", one.called)],
                 Place {
                     module,
                     at: marker.location,
@@ -144,7 +145,7 @@ impl Places {
                     role: Role::CountAt(marker.location),
                     probe: String::new(),
                     aliases: Vec::new(),
-                    label: format!("{}:{name}", one.file.basename()),
+                    label: format!("{}:{name}", one.basename()),
                     semaphore: marker.semaphore,
                 },
             );

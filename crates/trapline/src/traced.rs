@@ -19,6 +19,7 @@ use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process, TargetE
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Mapped, Module, mapped};
+use crate::names::Known;
 use crate::report::{By, Count, Ended, ProcessReport, Refused, Share, Site, Tactic, Times};
 use crate::sites::{Miss, Place, Places, miss_text};
 use crate::split::{Owner, parts, shares};
@@ -113,7 +114,7 @@ pub(crate) struct Traced {
 impl Traced {
     /// Nothing patched yet.
     pub(crate) fn new(process: Process) -> Result<Self, Error> {
-        let name = process.exe_name()?;
+        let name = Known::of(&process)?.shown().to_owned();
         // Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
         let watcher = MapWatcher::new(process.pid()).ok();
         let now = Instant::now();
@@ -233,9 +234,11 @@ impl Traced {
                 if anywhere && self.matched.contains(&nth) {
                     break;
                 }
-                if spec.file.as_deref().is_some_and(|name| !one.is_named(&self.process, name)) {
-                    continue;
-                }
+                let called = match spec.file.as_deref() {
+                    Some(name) => one.path_as(&self.process, name),
+                    None => Some(one.usual_path(&self.process)),
+                };
+                let Some(called) = called else { continue };
                 let module = match opened[index] {
                     Some(module) => module,
                     None => match one.open(&self.process, files) {
@@ -253,10 +256,11 @@ impl Traced {
                         }
                     },
                 };
+                modules[module].called = called;
                 match places.select(Some(&self.process), &modules, module, spec, wishes.timed) {
                     Ok(()) => drop(self.matched.insert(nth)),
                     Err(miss) => {
-                        missed.0.push(modules[module].file.path.clone());
+                        missed.0.push(modules[module].called.clone());
                         missed.1.push(miss);
                     }
                 }
