@@ -3,9 +3,10 @@
 //! Invariants: DEMO-1 program and directory are gone when a [`Sample`] is dropped, unless it was told to keep them.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const SOURCE: &str = include_str!("sample.c");
 const COMPILERS: [&str; 3] = ["cc", "gcc", "clang"];
@@ -88,15 +89,27 @@ impl SampleRun {
         self.lines.as_mut()?.read_line(&mut line).ok()?;
         Some(line.trim().to_owned())
     }
-    /// Nanoseconds per call of `hot`: the median of a few rounds, the first of which are left out.
+    /// Nanoseconds per call of `hot`: the median of a few rounds asked for now, of which the first are left out; rounds that
+    /// take far longer than they should (on a busy machine) are fewer.
     pub(crate) fn measured(&mut self) -> Option<f64> {
         const WARM: usize = 3;
         const ROUNDS: usize = 15;
-        let mut all: Vec<f64> =
-            (0..WARM + ROUNDS).map(|_| self.line()?.parse().ok()).collect::<Option<_>>()?;
-        let rounds = &mut all[WARM..];
+        const LEAST: usize = 3;
+        const ENOUGH: Duration = Duration::from_millis(500);
+        let start = Instant::now();
+        let mut rounds = Vec::new();
+        for round in 0..WARM + ROUNDS {
+            self.child.stdin.as_mut()?.write_all(b"m").ok()?;
+            let ns: f64 = self.line()?.parse().ok()?;
+            if round >= WARM {
+                rounds.push(ns);
+            }
+            if rounds.len() >= LEAST && start.elapsed() > ENOUGH {
+                break;
+            }
+        }
         rounds.sort_by(f64::total_cmp);
-        Some(rounds[rounds.len() / 2])
+        rounds.get(rounds.len() / 2).copied()
     }
 }
 
