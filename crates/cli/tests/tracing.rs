@@ -108,6 +108,26 @@ fn programs_that_a_command_executes_are_followed() {
 }
 
 #[test]
+fn following_a_command_in_which_nothing_is_ever_probed_fails() {
+    let output = run(&["count", "-f", "no_such_function_anywhere", "--", "sh", "-c", "true; exit 5"]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("trapline: nothing to probe: ") && said.contains("no_such_function"), "{said}");
+}
+
+#[test]
+fn little_memory_stays_behind() {
+    let mut victim = Victim::start();
+    let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "main"]);
+    victim.rounds(100);
+    let (_, last, said) = tracer.end("-INT");
+    assert_eq!(field(&last, ":plain", "calls"), 200);
+    let kib = said.split("longest stop").nth(1).and_then(|rest| rest.split("; ").nth(1)).unwrap();
+    let (resident, rest) = kib.split_once(" KiB of memory in ").unwrap_or_else(|| panic!("{said}"));
+    assert!(resident.parse::<u64>().unwrap() < 256 && rest.contains("MiB of address space stay"), "{said}");
+}
+
+#[test]
 fn what_was_counted_is_printed_when_the_target_ends() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["count", "-p", &victim.pid(), "plain"]);
@@ -157,4 +177,30 @@ fn the_demo_runs_and_cleans_up() {
     for part in ["hits in", "Function = lookup", "avg = ", "cost of a hit", "trapline lat", "kernel uprobe"] {
         assert!(shown.contains(part), "no `{part}` in {shown}");
     }
+}
+
+#[test]
+fn a_program_is_known_by_the_link_that_it_was_started_through() {
+    let link = program().with_file_name(format!("tl-link-{}", std::process::id()));
+    std::os::unix::fs::symlink(program(), &link).unwrap();
+    let name = link.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut victim = Victim::start_as(&link);
+    let pid = victim.pid();
+    let mut one = |args: &[&str], file: &str| {
+        let tracer = Tracer::start(&[&["count"], args].concat());
+        let [plain, ..] = victim.rounds(100);
+        let (status, last, said) = tracer.end("-INT");
+        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{said}");
+        let probe = last["probes"][0]["probe"].as_str().unwrap();
+        assert_eq!(probe, format!("uprobe:{file}:plain"), "named as the user names it");
+        assert_eq!(last["probes"][0]["file"].as_str(), program().to_str(), "the file itself");
+    };
+    let path = link.display().to_string();
+    let real = program().display().to_string();
+    one(&["-p", &pid, &format!("{name}:plain")], &path);
+    one(&["-p", &pid, &format!("{path}:plain")], &path);
+    one(&["-p", &pid, "trapline-victim:plain"], &real);
+    one(&["-p", &pid, "plain"], &path);
+    one(&["-n", &name, "plain"], &path);
+    std::fs::remove_file(&link).unwrap();
 }

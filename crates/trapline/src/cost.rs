@@ -1,8 +1,9 @@
-//! What a hit costs here, for the closing summary.
+//! What a hit costs here, estimated for the closing summary.
 //!
-//! A stub's work is measured at start on memory of our own: for a count, a load, an add and a store to a line that only
-//! this CPU uses, through two jumps that are never mispredicted; for a duration, two reads of the time-stamp counter and
-//! four such updates. `trapline-bench uprobe` and `uretprobe` measure the real stubs; the estimate was within 1 ns and 5 ns of them.
+//! The real stubs are not run here: their memory accesses are, at start, on memory of our own. For a count, a load, an add and
+//! a store to a line that only this CPU uses; for a duration, two reads of the time-stamp counter and four such updates.
+//! What the stubs' other instructions and the way to them add is left out, so this is an estimate and is called one.
+//! `trapline demo` measures a function of its own, `trapline-bench uprobe` and `uretprobe` the stubs in all their forms.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +11,12 @@ use std::time::Instant;
 
 use trapline_target::TickClock;
 
-/// A kernel uprobe that counts through BPF: a trap and a program run; see research on peers, 330 to 590 ns on fast paths.
+/// A kernel uprobe that counts through BPF: a trap and a program run. An order of magnitude, not measured here.
 pub(crate) const KERNEL_NS: f64 = 600.0;
 /// Updates that a duration takes: sum, bucket, number of calls, stamp.
 const UPDATES: f64 = 4.0;
 
-/// Nanoseconds per hit.
+/// Nanoseconds per hit, estimated.
 pub(crate) fn per_hit(timed: bool) -> f64 {
     let update = best_of(|cell| cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
     if !timed {

@@ -253,11 +253,13 @@ pub struct Summary {
     pub attach_time: Duration,
     /// Time that it took to detach.
     pub detach_time: Duration,
-    /// Bytes of code and data that stay mapped in processes that still run.
+    /// Bytes of address space that stay mapped for code and data in processes that still run.
     pub left_mapped: u64,
+    /// Bytes of memory behind them.
+    pub left_resident: u64,
     /// Sites that no longer held our bytes and were left alone.
     pub foreign_sites: u64,
-    /// Measured cost of a hit.
+    /// Cost of a hit as estimated on this machine.
     pub ns_per_hit: f64,
     /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.
     pub overhead: Option<f64>,

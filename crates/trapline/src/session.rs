@@ -146,6 +146,8 @@ pub struct Finished {
     pub summary: Summary,
     /// The launched command, if there was one.
     pub command: Option<Running>,
+    /// Why nothing was ever probed, if nothing was: [`Error::NoMatch`] or [`Error::AllRefused`].
+    pub nothing: Option<Error>,
 }
 
 /// A launched command that is no longer traced.
@@ -250,6 +252,11 @@ impl Session {
         misses.sort();
         misses.dedup();
         misses.extend(self.notices.iter().cloned());
+        if misses.is_empty() {
+            // Programs that did not concern us are forgotten with what they lacked.
+            let texts: Vec<&str> = self.wishes.specs.iter().map(|spec| spec.text.as_str()).collect();
+            misses.push(format!("no program that was run has {}", texts.join(", ")));
+        }
         Err(Error::NoMatch { misses })
     }
     /// What probes did not find and what else a user should know now, each once.
@@ -341,11 +348,13 @@ impl Session {
             traced.alive();
             traced.detach(&self.wishes.options);
         }
+        let nothing = self.check().err();
         let reports = self.report();
-        let summary = self.summary();
+        let left_resident = self.traced.iter_mut().map(Traced::forget).sum();
+        let summary = Summary { left_resident, ..self.summary() };
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
-        Finished { reports, summary, command }
+        Finished { reports, summary, command, nothing }
     }
     fn summary(&mut self) -> Summary {
         if self.wishes.options.by_thread {

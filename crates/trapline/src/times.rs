@@ -1,6 +1,7 @@
 //! Latency areas to durations: sums over lines and batches, ticks to nanoseconds.
 
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use trapline_patch::Segment;
@@ -34,6 +35,21 @@ pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<
         }
     }
     Some(found)
+}
+
+/// Bytes of memory behind the stamps; 0 when the process is gone.
+pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
+    const PAGE: u64 = 4096;
+    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+    let view = segment.view();
+    let (addr, len) = (view.get(control::at::STAMPS_ADDR), view.get(control::at::STAMPS_LEN).min(STAMPS_LEN));
+    let mut entries = vec![0u8; (len / PAGE * 8) as usize];
+    let pagemap = std::fs::File::open(format!("/proc/{}/pagemap", process.pid()));
+    if pagemap.and_then(|map| map.read_exact_at(&mut entries, addr / PAGE * 8)).is_err() {
+        return 0;
+    }
+    let words = entries.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes));
+    PAGE * words.filter(|word| word & PRESENT_OR_SWAPPED != 0).count() as u64
 }
 
 /// Reads one function's areas.

@@ -25,7 +25,7 @@ use crate::sites::{Miss, Place, Places, miss_text};
 use crate::split::{Owner, parts, shares};
 use crate::spread::Scale;
 use crate::threads::Names;
-use crate::times::{in_flight, read_times};
+use crate::times::{in_flight, read_times, stamps_resident};
 
 /// What a session wants everywhere.
 #[derive(Clone, Debug)]
@@ -524,16 +524,32 @@ impl Traced {
         self.reported = now;
         report
     }
-    fn times(&mut self, scale: Scale) -> Vec<Times> {
-        if self.ended.is_none() {
-            let now = self.attached.segments().iter().map(|segment| in_flight(&self.process, segment));
-            // After a detach that freed the stamps, what was seen last stands.
-            if let Some(now) = now.collect::<Option<Vec<_>>>() {
-                self.in_flight = now;
-            }
-        } else {
-            self.in_flight.clear();
+    /// Calls that run now, in the process and in its forked children. After its end, or a detach that freed the stamps, what
+    /// was seen last stands.
+    fn look_in_flight(&mut self) {
+        let segments = self.attached.segments();
+        if self.ended.is_some() || segments.is_empty() {
+            return;
         }
+        let now =
+            segments.iter().map(|segment| in_flight(&self.process, segment)).collect::<Option<Vec<_>>>();
+        let Some(mut now) = now else { return };
+        for child in self.children.iter().filter_map(|&pid| Process::open(pid).ok()) {
+            let maps = child.maps().unwrap_or_default();
+            for (segment, sum) in segments.iter().zip(&mut now) {
+                // A child that runs another program, or was forked before, has no stamps of ours at that address.
+                if !maps.iter().any(|mapping| mapping.file == Some(segment.memfd())) {
+                    continue;
+                }
+                for (function, calls) in in_flight(&child, segment).unwrap_or_default() {
+                    *sum.entry(function).or_default() += calls;
+                }
+            }
+        }
+        self.in_flight = now;
+    }
+    fn times(&mut self, scale: Scale) -> Vec<Times> {
+        self.look_in_flight();
         let one = |tracked: &Tracked| {
             let areas = tracked.sources.iter().filter_map(|source| match *source {
                 Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
@@ -552,6 +568,20 @@ impl Traced {
             )
         };
         self.sites.iter().map(one).collect()
+    }
+    /// After the last report: gives counters and latency areas back; returns the bytes of memory that stay behind.
+    pub(crate) fn forget(&mut self) -> u64 {
+        if self.ended.is_some() {
+            return 0;
+        }
+        let mut resident = 0;
+        for segment in self.attached.segments() {
+            if let Err(error) = segment.forget() {
+                self.notices.push(format!("memory was not given back: {error}"));
+            }
+            resident += segment.resident() + stamps_resident(&self.process, segment);
+        }
+        resident
     }
     pub(crate) fn missed(&self) -> u64 {
         self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()

@@ -53,10 +53,14 @@ pub(crate) fn trace(
             Outcome::Failed
         }
     };
-    Ok(match finished.command {
+    let outcome = match finished.command {
         Some(command) if outcome == Outcome::Done => wait(command, &interrupts),
         _ => outcome,
-    })
+    };
+    match finished.nothing {
+        Some(nothing) if outcome != Outcome::Failed => Err(nothing.into()),
+        _ => Ok(outcome),
+    }
 }
 
 /// Until something ends the run.

@@ -79,7 +79,8 @@ fn left(summary: &Summary) -> String {
     line.push_str(&match summary.left_mapped {
         0 => "nothing stays mapped".to_owned(),
         some => {
-            format!("{} of our code and data stay mapped, for threads that may still be in it", bytes(some))
+            let (resident, space) = (bytes(summary.left_resident), bytes(some));
+            format!("{resident} of memory in {space} of address space stay, for threads that may still be in our code")
         }
     });
     if summary.foreign_sites > 0 {
@@ -96,7 +97,8 @@ fn cost(summary: &Summary) -> String {
         || "no CPU time of the target to compare with".to_owned(),
         |share| format!("{} of the target's CPU time", percent(share)),
     );
-    format!("cost: {} hits x {:.1} ns measured here = {share}", grouped(summary.hits), summary.ns_per_hit)
+    let (hits, ns) = (grouped(summary.hits), summary.ns_per_hit);
+    format!("cost: {hits} hits x {ns:.1} ns, estimated from this machine's memory and clock speed = {share}")
 }
 
 fn nanos(time: std::time::Duration) -> u64 {
@@ -127,7 +129,8 @@ mod tests {
             attach_time: Duration::from_micros(1500),
             detach_time: Duration::from_millis(2),
             longest_stop: Duration::from_micros(80),
-            left_mapped: 8192,
+            left_mapped: 68_157_440,
+            left_resident: 8192,
             ns_per_hit: 1.0,
             overhead: Some(0.0004),
             notices: vec!["libx was replaced on disk".to_owned()],
@@ -140,8 +143,8 @@ refused: 4 too-short
   u:a:f1: 1 bytes
   u:a:f2: 2 bytes
 hits: 1,000,000 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 7
-attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of our code and data stay mapped, for threads that may still be in it
-cost: 1,000,000 hits x 1.0 ns measured here = 0.04 % of the target's CPU time
+attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
+cost: 1,000,000 hits x 1.0 ns, estimated from this machine's memory and clock speed = 0.04 % of the target's CPU time
 note: libx was replaced on disk
 ";
         assert_eq!(text(&summary), wanted);

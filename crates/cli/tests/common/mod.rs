@@ -32,7 +32,11 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn start() -> Self {
-        let mut child = Command::new(program())
+        Self::start_as(program())
+    }
+    /// Starts it by another path.
+    pub(crate) fn start_as(path: &std::path::Path) -> Self {
+        let mut child = Command::new(path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
