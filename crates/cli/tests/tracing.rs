@@ -156,6 +156,63 @@ fn listing_and_dry_runs_change_nothing() {
     assert_eq!(run(&["detach", "-p", &pid]).status.code(), Some(0));
 }
 
+/// Waits until a program has mapped its libraries and sleeps in its own loop.
+fn settled(pid: u32) {
+    for _ in 0..200 {
+        let wchan = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        // read, select, epoll_wait
+        if ["0 ", "23 ", "232 ", "281 "].iter().any(|call| wchan.starts_with(call)) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(25));
+    }
+    panic!("process {pid} does not settle");
+}
+
+#[test]
+fn a_listing_shows_the_tactics_that_an_attach_gives() {
+    // redis catches SIGSEGV; python is not position-independent and large.
+    let programs: [(&str, &[&str]); 2] = [
+        ("/usr/bin/redis-server", &["--port", "0", "--unixsocket", "tl-redis.sock", "--save", ""]),
+        ("/usr/bin/python3", &["-c", "import sys; sys.stdin.read()"]),
+    ];
+    let each =
+        programs.iter().flat_map(|&(program, args)| [(program, args, "count"), (program, args, "lat")]);
+    for (program, args, verb) in each {
+        if !std::path::Path::new(program).exists() {
+            eprintln!("SKIPPED: {program} is not installed");
+            continue;
+        }
+        let mut command = std::process::Command::new(program);
+        let command = command.args(args).current_dir(env!("CARGO_TARGET_TMPDIR"));
+        let piped = std::process::Stdio::piped;
+        let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+        settled(child.id());
+        let (pid, all) = (child.id().to_string(), format!("{program}:*"));
+        let tactics = |objects: Vec<serde_json::Value>| {
+            let one = |row: serde_json::Value| {
+                let tactic = row["tactic"].as_str().unwrap_or("refused").to_owned();
+                (row["probe"].as_str().unwrap().to_owned(), tactic)
+            };
+            objects.into_iter().map(one).collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let lat: &[&str] = if verb == "lat" { &["--lat"] } else { &[] };
+        let output = run(&[&["list", "-q", "--json", "-p", &pid, &all], lat].concat());
+        let rows = text(&output.stdout);
+        let listed = tactics(rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect());
+        let output = run(&[verb, "-q", "--json", "-d", "0.05", "-p", &pid, &all]);
+        assert!(!output.stdout.is_empty(), "{program} {verb}: {}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let each = |name: &str| report[name].as_array().unwrap().clone();
+        let attached = tactics([each("probes"), each("refused")].concat());
+        assert!(listed.len() > 1000 && listed.len() == attached.len(), "{program} {verb}");
+        let differ: Vec<_> = listed.iter().filter(|(probe, tactic)| attached[*probe] != **tactic).collect();
+        assert!(differ.is_empty(), "{program} {verb}: {} differ: {:?}", differ.len(), differ.first());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_second_tracer_is_told_of_the_first() {
     let victim = Victim::start();

@@ -22,6 +22,7 @@ mod prepare;
 pub mod protocol;
 mod publish;
 mod quiesce;
+mod rehearse;
 mod request;
 mod segment;
 mod semaphore;
@@ -36,6 +37,7 @@ pub use attached::Attached;
 pub use detach::recover;
 pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
+pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request,
     Restored, Timings, Untouched, Why,

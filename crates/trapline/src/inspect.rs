@@ -1,9 +1,10 @@
 //! Questions that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use trapline_image::FunctionIndex;
-use trapline_patch::{DetachReport, Options, SegmentStatus, recover, status};
+use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
 use trapline_plan::{ProcessTraits, Role, preview};
 use trapline_record::addr::Bias;
 use trapline_target::Process;
@@ -11,9 +12,10 @@ use trapline_target::Process;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
-use crate::report::{Listed, Refused};
+use crate::question::{Question, kernel_cannot_time, refusals, tactics};
+use crate::report::{Listed, Refused, Tactic};
 use crate::session::{Builder, resolve};
-use crate::sites::{Places, miss_text};
+use crate::sites::{Place, Places, miss_text};
 use crate::target::Target;
 use crate::traced::{Traced, Wishes};
 
@@ -67,10 +69,56 @@ fn list_process(
     let fresh = mapped(&process, &maps);
     let mut traced = Traced::new(process)?;
     let (modules, places) = traced.choose(files, wishes, &fresh);
-    list_places(&modules, places, wishes, Some(pid), listing);
+    let Places { found, refused, .. } = places;
+    if !found.is_empty() {
+        let question = Question::new(&modules, &found);
+        let report = rehearse(&traced.process, &question.request(&question.asked(), wishes))?;
+        let answers = answers(&report, &found);
+        for (place, tactic) in found.iter().zip(answers) {
+            listing.listed.push(listed(&modules, place, tactic, Some(pid)));
+        }
+    }
+    for one in refused {
+        listing.notices.push(format!("{}: {}", one.probe, one.reason));
+    }
     listing.notices.append(&mut traced.misses);
     listing.notices.append(&mut traced.notices);
     Ok(())
+}
+
+/// What each place would get, as an attach would answer.
+fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused>> {
+    let kernel = report.kernel.iter().map(|(_, site)| site.probe as usize);
+    let by_kernel: HashSet<usize> = kernel.collect();
+    let refused: HashMap<usize, Refused> = refusals(report, found).into_iter().collect();
+    let tactics = tactics(report);
+    let one = |(index, place): (u32, &Place)| match tactics.get(&index) {
+        Some(&tactic) => Ok(tactic),
+        None if by_kernel.contains(&(index as usize)) => match place.role {
+            Role::Latency => Err(kernel_cannot_time(place)),
+            _ => Ok(Tactic::Kernel),
+        },
+        None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
+            probe: place.probe.clone(),
+            kind: "other",
+            reason: "no patch was planned for it".to_owned(),
+        })),
+    };
+    (0u32..).zip(found).map(one).collect()
+}
+
+fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pid: Option<u32>) -> Listed {
+    let file = &modules[place.module].file;
+    Listed {
+        pid,
+        probe: place.probe.clone(),
+        aliases: place.aliases.clone(),
+        file: file.path.clone(),
+        function: place.label.clone(),
+        offset: place.offset.0,
+        size: place.function.map_or(0, |function| file.image.function(function).len),
+        tactic,
+    }
 }
 
 fn list_files(
@@ -98,11 +146,12 @@ fn list_files(
             listing.notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
-    list_places(&modules, places, wishes, None, listing);
+    list_places(&modules, places, wishes, listing);
     Ok(())
 }
 
-fn list_places(modules: &[Module], places: Places, wishes: &Wishes, pid: Option<u32>, listing: &mut Listing) {
+/// Without a process: what most would get.
+fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
         ProcessTraits { kernel_allowed: wishes.options.kernel_allowed, ..ProcessTraits::usual(cpus) };
@@ -123,22 +172,13 @@ fn list_places(modules: &[Module], places: Places, wishes: &Wishes, pid: Option<
             let functions: Vec<FunctionIndex> = some.iter().map(|one| one.1).collect();
             let map = module.file.code_map(&[]);
             let tactics = preview(&module.file.image, &map, &traits, &functions, role);
-            for ((place, function), tactic) in some.iter().zip(tactics) {
+            for ((place, _), tactic) in some.iter().zip(tactics) {
                 let refuse = |why: trapline_plan::Refusal| Refused {
                     probe: place.probe.clone(),
                     kind: why.kind(),
                     reason: why.to_string(),
                 };
-                listing.listed.push(Listed {
-                    pid,
-                    probe: place.probe.clone(),
-                    aliases: place.aliases.clone(),
-                    file: module.file.path.clone(),
-                    function: place.label.clone(),
-                    offset: place.offset.0,
-                    size: module.file.image.function(*function).len,
-                    tactic: tactic.map_err(refuse),
-                });
+                listing.listed.push(listed(modules, place, tactic.map_err(refuse), None));
             }
         }
     }

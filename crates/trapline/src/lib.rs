@@ -31,6 +31,7 @@ mod follow;
 mod inspect;
 mod modules;
 mod names;
+mod question;
 mod report;
 mod session;
 mod sites;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options, Request};
-use trapline_plan::{KernelSite, Role, Want};
-use trapline_record::{FileOffset, RemoteAddr, Svma};
+use trapline_patch::{Attached, Durations, Options};
+use trapline_plan::{KernelSite, Role};
+use trapline_record::{FileOffset, RemoteAddr};
 use trapline_target::kernel::UprobeMulti;
 use trapline_target::{BatchReport, FileId, MapWatcher, Mapping, Process, TargetError};
 
@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Mapped, Module, mapped};
 use crate::names::Known;
+use crate::question::{Question, kernel_cannot_time, refusals, tactics};
 use crate::report::{By, Count, Ended, ProcessReport, Refused, Share, Site, Tactic, Times};
 use crate::sites::{Miss, Place, Places, miss_text};
 use crate::split::{Owner, parts, shares};
@@ -292,44 +293,9 @@ impl Traced {
         places: &[Place],
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
-        let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
-        let mut semaphores: Vec<Vec<Svma>> = vec![Vec::new(); modules.len()];
-        for (probe, place) in (0u32..).zip(places) {
-            let latency = (place.role == Role::Latency).then_some(probe);
-            wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
-            semaphores[place.module].extend(place.semaphore);
-        }
-        semaphores.iter_mut().for_each(|some| {
-            some.sort_unstable();
-            some.dedup();
-        });
-        let used: Vec<usize> = (0..modules.len()).filter(|&module| !wants[module].is_empty()).collect();
-        let maps: Vec<_> = used.iter().map(|&module| modules[module].file.code_map(&wants[module])).collect();
-        let asked: Vec<trapline_patch::Module<'_>> = used
-            .iter()
-            .zip(&maps)
-            .map(|(&index, map)| trapline_patch::Module {
-                name: &modules[index].file.path,
-                file: modules[index].file.id,
-                image: &modules[index].file.image,
-                bias: modules[index].bias,
-                map,
-                wants: &wants[index],
-                semaphores: &semaphores[index],
-            })
-            .collect();
-        let program = modules.iter().find(|module| module.is_program && module.file.image.is_go());
-        let go_g =
-            program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
-        let durations = Durations { go_g, ..wishes.durations };
-        let request = Request { modules: &asked, go: program.is_some(), durations, options: wishes.options };
-        let report = self.attached.add(&self.process, &request)?;
-
-        let mut tactics: HashMap<u32, Tactic> = HashMap::new();
-        for placed in &report.placed {
-            let worst = tactics.entry(placed.probe).or_insert(placed.tactic);
-            *worst = (*worst).max(placed.tactic);
-        }
+        let question = Question::new(modules, places);
+        let report = self.attached.add(&self.process, &question.request(&question.asked(), wishes))?;
+        let tactics = tactics(&report);
         let segment = self.attached.segments().len().saturating_sub(1);
         for (probe, place) in (0u32..).zip(places) {
             if let Some(&tactic) = tactics.get(&probe) {
@@ -337,16 +303,11 @@ impl Traced {
                 self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
             }
         }
-        let why = |r: &trapline_patch::Refused| Refused {
-            probe: places[r.probe as usize].probe.clone(),
-            kind: kind_of(&r.why),
-            reason: r.why.to_string(),
-        };
-        refused.extend(report.refused.iter().filter(|r| (r.probe as usize) < places.len()).map(why));
+        refused.extend(refusals(&report, places).into_iter().map(|(_, refused)| refused));
         self.attach_kernel(modules, places, &report.kernel, refused);
         if report.placed.is_empty() && !report.kernel.is_empty() {
-            for (module, some) in modules.iter().zip(&semaphores) {
-                some.iter().for_each(|&semaphore| self.raise(module.bias.live(semaphore)));
+            for (module, semaphore) in question.semaphores() {
+                self.raise(module.bias.live(semaphore));
             }
         }
         self.costs.add(&report.batch);
@@ -363,13 +324,7 @@ impl Traced {
         let mut groups: HashMap<(usize, bool), Vec<&Place>> = HashMap::new();
         for place in sites.iter().filter_map(|(_, site)| places.get(site.probe as usize)) {
             match place.role {
-                Role::Latency => refused.push(Refused {
-                    probe: place.probe.clone(),
-                    kind: "kernel-cannot-time",
-                    reason:
-                        "only a kernel uprobe would reach it, and that would cost more than most calls take"
-                            .into(),
-                }),
+                Role::Latency => refused.push(kernel_cannot_time(place)),
                 role => groups.entry((place.module, role == Role::CountExits)).or_default().push(place),
             }
         }
@@ -635,20 +590,6 @@ impl Traced {
                 .push(format!("could not detach from process {pid}: {why}; try: trapline detach -p {pid}"));
         }
         self.costs.detach = start.elapsed();
-    }
-}
-
-fn kind_of(why: &trapline_patch::Why) -> &'static str {
-    use trapline_patch::Why;
-    match why {
-        Why::Plan(refusal) => refusal.kind(),
-        Why::Differs { .. } => "bytes-differ",
-        Why::NotMapped { .. } => "not-mapped",
-        Why::SavedContext { .. } => "saved-context",
-        Why::CrossesLine { .. } => "crosses-line",
-        Why::TooManyRegions { .. } => "too-many-regions",
-        #[allow(unreachable_patterns, reason = "reasons may be added")]
-        _ => "other",
     }
 }
 

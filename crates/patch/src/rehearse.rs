@@ -1,0 +1,34 @@
+//! A batch as far as it goes without a change: what [`Attached::add`](crate::Attached::add) would place, and what it would refuse.
+//!
+//! In: a process and a request. Out: a report as of an attach, with nothing done. What only a stopped thread tells (its rseq
+//! area, whether it stands inside a window) is taken as usual; no tactic depends on it.
+//! Does not: seize, stop, map or write.
+
+use std::time::{Duration, Instant};
+
+use trapline_plan::ProcessTraits;
+use trapline_target::Process;
+
+use crate::error::PatchError;
+use crate::prepare::{Site, prepare};
+use crate::request::{AttachReport, Request};
+use crate::survey::Survey;
+
+/// What an attach would do now.
+///
+/// # Errors
+/// When the process is gone, or the batch as a whole could not be made.
+pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport, PatchError> {
+    let start = Instant::now();
+    let mut survey = Survey::new(process, request.go, &request.options, &mut || {
+        std::thread::sleep(Duration::from_micros(200));
+        Ok(())
+    })?;
+    survey.traits.rseq = ProcessTraits::usual(survey.traits.cpus).rseq;
+    let mut report =
+        AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
+    let prepared = prepare(process, request, &mut survey, &mut report)?;
+    report.placed = prepared.sites.iter().map(Site::placed).collect();
+    report.timings.total = start.elapsed();
+    Ok(report)
+}

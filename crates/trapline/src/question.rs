@@ -1,0 +1,119 @@
+//! What one process is asked for in one batch, in the words of the patching room, and its answers in ours.
+//!
+//! In: modules, the places meant there, a session's wishes. Out: a [`Request`] that borrows from a [`Question`]; which tactic each
+//! place got, and which were refused. An attach and a rehearsal ask the same. Does not: touch the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use trapline_patch::{AttachReport, Durations, Request, Why};
+use trapline_plan::{CodeMap, Role, Tactic, Want};
+use trapline_record::Svma;
+
+use crate::modules::Module;
+use crate::report::Refused;
+use crate::sites::Place;
+use crate::traced::Wishes;
+
+/// Wants by module; `Want::probe` is the place's index.
+pub(crate) struct Question<'a> {
+    modules: &'a [Module],
+    wants: Vec<Vec<Want>>,
+    semaphores: Vec<Vec<Svma>>,
+    maps: Vec<Option<Arc<CodeMap>>>,
+}
+
+impl<'a> Question<'a> {
+    /// Asks for all places.
+    pub(crate) fn new(modules: &'a [Module], places: &[Place]) -> Self {
+        let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
+        let mut semaphores: Vec<Vec<Svma>> = vec![Vec::new(); modules.len()];
+        for (probe, place) in (0u32..).zip(places) {
+            let latency = (place.role == Role::Latency).then_some(probe);
+            wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
+            semaphores[place.module].extend(place.semaphore);
+        }
+        semaphores.iter_mut().for_each(|some| {
+            some.sort_unstable();
+            some.dedup();
+        });
+        let map =
+            |(module, wants): (&Module, &Vec<Want>)| (!wants.is_empty()).then(|| module.file.code_map(wants));
+        let maps = modules.iter().zip(&wants).map(map).collect();
+        Self { modules, wants, semaphores, maps }
+    }
+    /// Modules in which something is wanted.
+    pub(crate) fn asked(&self) -> Vec<trapline_patch::Module<'_>> {
+        let asked = self.maps.iter().enumerate().filter_map(|(index, map)| Some((index, map.as_deref()?)));
+        asked
+            .map(|(index, map)| trapline_patch::Module {
+                name: &self.modules[index].file.path,
+                file: self.modules[index].file.id,
+                image: &self.modules[index].file.image,
+                bias: self.modules[index].bias,
+                map,
+                wants: &self.wants[index],
+                semaphores: &self.semaphores[index],
+            })
+            .collect()
+    }
+    /// All that one batch is to do.
+    pub(crate) fn request<'b>(
+        &self,
+        asked: &'b [trapline_patch::Module<'b>],
+        wishes: &Wishes,
+    ) -> Request<'b> {
+        let program = self.modules.iter().find(|module| module.is_program && module.file.image.is_go());
+        let go_g =
+            program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
+        let durations = Durations { go_g, ..wishes.durations };
+        Request { modules: asked, go: program.is_some(), durations, options: wishes.options }
+    }
+    /// Semaphores wanted, with their modules.
+    pub(crate) fn semaphores(&self) -> impl Iterator<Item = (&'a Module, Svma)> + '_ {
+        self.modules
+            .iter()
+            .zip(&self.semaphores)
+            .flat_map(|(module, some)| some.iter().map(move |&at| (module, at)))
+    }
+}
+
+/// The least preferred tactic of each place that has one, by index.
+pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
+    let mut tactics: HashMap<u32, Tactic> = HashMap::new();
+    for placed in &report.placed {
+        let worst = tactics.entry(placed.probe).or_insert(placed.tactic);
+        *worst = (*worst).max(placed.tactic);
+    }
+    tactics
+}
+
+/// Places that were refused, by index.
+pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, Refused)> {
+    let one = |r: &trapline_patch::Refused| {
+        let place = places.get(r.probe as usize)?;
+        let refused =
+            Refused { probe: place.probe.clone(), kind: kind_of(&r.why), reason: r.why.to_string() };
+        Some((r.probe as usize, refused))
+    };
+    report.refused.iter().filter_map(one).collect()
+}
+
+/// Of a place that only a kernel uprobe would reach, when it is to be timed.
+pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
+    let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
+    Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
+}
+
+fn kind_of(why: &Why) -> &'static str {
+    match why {
+        Why::Plan(refusal) => refusal.kind(),
+        Why::Differs { .. } => "bytes-differ",
+        Why::NotMapped { .. } => "not-mapped",
+        Why::SavedContext { .. } => "saved-context",
+        Why::CrossesLine { .. } => "crosses-line",
+        Why::TooManyRegions { .. } => "too-many-regions",
+        #[allow(unreachable_patterns, reason = "reasons may be added")]
+        _ => "other",
+    }
+}
