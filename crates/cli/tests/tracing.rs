@@ -108,6 +108,52 @@ fn programs_that_a_command_executes_are_followed() {
 }
 
 #[test]
+fn all_processes_of_a_name_are_traced() {
+    let link = program().with_file_name(format!("tl-two-{}", std::process::id()));
+    std::os::unix::fs::symlink(program(), &link).unwrap();
+    let mut victims = [Victim::start_as(&link), Victim::start_as(&link)];
+    let other = Victim::start();
+    let before = other.text();
+    let tracer = Tracer::start(&["count", "-n", link.file_name().unwrap().to_str().unwrap(), "plain"]);
+    assert_eq!(other.text(), before, "a process of another name was patched");
+    let hits: u64 = victims.iter_mut().zip([100, 200]).map(|(victim, rounds)| victim.rounds(rounds)[0]).sum();
+    let (status, last, said) = tracer.end("-INT");
+    assert_eq!(status, Some(0), "{said}");
+    assert!(field(&last, ":plain", "hits") < hits, "an object for each process");
+    assert!(said.contains("2 matched, 2 probed") && said.contains("; 2 processes"), "{said}");
+    assert!(said.contains(&format!("hits: {hits} recorded")), "{said}");
+    std::fs::remove_file(&link).unwrap();
+}
+
+#[test]
+fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
+    let spot = program().with_file_name(format!("tl-spot-{}", std::process::id()));
+    let copy = spot.with_extension("copy");
+    std::fs::write(&spot, "another file at the same path").unwrap();
+    std::fs::copy(program(), &copy).unwrap();
+    let script = "mount --bind \"$1\" \"$2\" && exec \"$2\"";
+    let shell = ["-m", "sh", "-c", script, "sh"];
+    let mut command = std::process::Command::new("unshare");
+    let command = command.args(shell).args([&copy, &spot]);
+    let may = std::process::Command::new("unshare").args(["-m", "true"]).output();
+    if may.is_ok_and(|output| output.status.success()) {
+        let mut victim = Victim::start_by(command);
+        let (pid, file) = (victim.pid(), spot.display().to_string());
+        let tracer = Tracer::start(&["count", "-p", &pid, &format!("{file}:plain")]);
+        let [plain, ..] = victim.rounds(50);
+        let (status, last, said) = tracer.end("-INT");
+        assert_eq!((status, field(&last, ":plain", "hits")), (Some(0), plain), "{said}");
+        let probe = last["probes"][0]["probe"].as_str().unwrap();
+        assert_eq!(probe, format!("uprobe:{file}:plain"), "the path as the process sees it");
+        assert!(!said.contains("replaced on disk"), "{said}");
+    } else {
+        eprintln!("SKIPPED: a mount namespace of its own takes root and unshare");
+    }
+    std::fs::remove_file(&copy).unwrap();
+    std::fs::remove_file(&spot).unwrap();
+}
+
+#[test]
 fn following_a_command_in_which_nothing_is_ever_probed_fails() {
     let output = run(&["count", "-f", "no_such_function_anywhere", "--", "sh", "-c", "true; exit 5"]);
     let said = text(&output.stderr);

@@ -36,11 +36,12 @@ impl Victim {
     }
     /// Starts it by another path.
     pub(crate) fn start_as(path: &std::path::Path) -> Self {
-        let mut child = Command::new(path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the victim starts");
+        Self::start_by(&mut Command::new(path))
+    }
+    /// Starts it by a command that ends up as the victim.
+    pub(crate) fn start_by(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the victim starts");
         let to = child.stdin.take();
         let from = BufReader::new(child.stdout.take().expect("piped"));
         let mut victim = Self { child, to, from };
