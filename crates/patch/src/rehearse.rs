@@ -27,7 +27,7 @@ pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport
     survey.traits.rseq = ProcessTraits::usual(survey.traits.cpus).rseq;
     let mut report =
         AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
-    let prepared = prepare(process, request, &mut survey, &mut report)?;
+    let prepared = prepare(process, request, &mut survey, &[], &mut report)?;
     report.placed = prepared.sites.iter().map(Site::placed).collect();
     report.timings.total = start.elapsed();
     Ok(report)
