@@ -19,7 +19,7 @@ use crate::files::Files;
 use crate::follow::Following;
 use crate::modules::mapped;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary};
-use crate::spread::Scale;
+use crate::spread::{Scale, Steps};
 use crate::target::Target;
 use crate::traced::{Traced, Wishes};
 
@@ -36,6 +36,7 @@ pub struct Builder {
     by: Option<By>,
     outermost: bool,
     min: Duration,
+    steps: Option<Steps>,
 }
 
 impl Builder {
@@ -98,6 +99,13 @@ impl Builder {
         self.min = min;
         self
     }
+    /// Durations fall into equal steps, in nanoseconds, where whole ticks of the clock come close to them; else, and without
+    /// this, into 16 buckets to an octave. Percentiles are then as coarse as the steps.
+    #[must_use]
+    pub const fn steps(mut self, min: u64, max: u64, step: u64) -> Self {
+        self.steps = Some(Steps { min, max, step });
+        self
+    }
     /// Starts counting.
     ///
     /// # Errors
@@ -117,7 +125,7 @@ impl Builder {
         let by_thread = !timed && matches!(self.by, Some(By::Thread | By::ThreadName));
         let options = Options { strict: self.strict, kernel_allowed, by_thread, ..Options::default() };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
-        Wishes { specs: self.specs.clone(), timed, options, durations }
+        Wishes { specs: self.specs.clone(), timed, options, durations, steps: None }
     }
 }
 
@@ -188,6 +196,14 @@ impl Session {
         if timed && !builder.min.is_zero() {
             let ticks = builder.min.as_nanos() as f64 / session.clock.ns_per_tick();
             session.wishes.durations.min_ticks = ticks.round() as u64;
+        }
+        let scale =
+            Scale::new(if timed && builder.steps.is_some() { session.clock.ns_per_tick() } else { 1.0 });
+        if let Some(steps) = builder.steps.filter(|_| timed)
+            && let Some(buckets) = steps.buckets(scale)
+        {
+            session.wishes.durations.buckets = buckets;
+            session.wishes.steps = Some(steps);
         }
         if let Target::Launch(words) = &builder.target {
             session.launch(words)?;

@@ -3,6 +3,7 @@
 //! Output: percentiles (off by at most 1/16), rows by powers of two, rows of equal steps. A bucket that straddles a
 //! row's edge is shared out in proportion, so that rows add up to the number of calls exactly.
 
+use trapline_plan::Buckets;
 use trapline_record::hist::{BUCKETS, bounds};
 
 /// Nanoseconds per tick.
@@ -19,6 +20,31 @@ impl Scale {
     #[must_use]
     pub fn nanos(self, ticks: u64) -> u64 {
         (ticks as f64 * self.0).round() as u64
+    }
+}
+
+/// Equal steps, in nanoseconds, that stubs count by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Steps {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) step: u64,
+}
+
+impl Steps {
+    fn count(self) -> u64 {
+        (self.max - self.min).div_ceil(self.step)
+    }
+    /// The stubs' buckets, if whole ticks come close enough: the last edge is off by less than a twentieth of a step.
+    pub(crate) fn buckets(self, scale: Scale) -> Option<Buckets> {
+        if self.step == 0 || self.max <= self.min {
+            return None;
+        }
+        let (count, ticks) = (self.count(), self.step as f64 / scale.0);
+        let off = (ticks.round() - ticks).abs() * count as f64;
+        let fits = count <= BUCKETS as u64 - 2 && ticks >= 1.0 && off < ticks / 20.0;
+        let min = (self.min as f64 / scale.0).round() as u64;
+        fits.then_some(Buckets::Linear { min, step: ticks.round() as u64, count: count as u32 })
     }
 }
 
@@ -42,6 +68,20 @@ impl Spread {
             (calls > 0).then_some((low as f64 * scale.0, high as f64 * scale.0, calls))
         };
         Self { rows: counts.iter().enumerate().take(BUCKETS).filter_map(row).collect() }
+    }
+    /// Converts counts by steps: below, each step, above up to `most`.
+    pub(crate) fn by_steps(counts: &[u64], steps: Steps, most: u64) -> Self {
+        let last = steps.count() as usize + 1;
+        let edge = |n: usize| steps.min + (n as u64) * steps.step;
+        let row = |(index, &calls): (usize, &u64)| {
+            let (low, high) = match index {
+                0 => (0, steps.min),
+                _ if index == last => (steps.max, most.max(steps.max) + 1),
+                _ => (edge(index - 1), edge(index).min(steps.max)),
+            };
+            (calls > 0).then_some((low as f64, high as f64, calls))
+        };
+        Self { rows: counts.iter().enumerate().take(last + 1).filter_map(row).collect() }
     }
     /// Calls in all.
     #[must_use]
@@ -145,7 +185,8 @@ fn fill(rows: Vec<Row>, next: impl Fn(u64) -> u64) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Scale, Spread};
+    use super::{Scale, Spread, Steps};
+    use trapline_plan::Buckets;
     use trapline_record::hist::{BUCKETS, bucket};
 
     fn of(values: &[u64], scale: f64) -> Spread {
@@ -182,6 +223,17 @@ mod tests {
         let rows = of(&[0, 1, 2, 3, 4, 100, 127, 128, 1000], 1.0).log2(1);
         let some: Vec<_> = rows.iter().filter(|r| r.2 > 0).copied().collect();
         assert_eq!(some, [(0, 2, 2), (2, 4, 2), (4, 8, 1), (64, 128, 2), (128, 256, 1), (512, 1024, 1)]);
+    }
+
+    #[test]
+    fn steps_that_the_stubs_count_are_not_shared_out() {
+        let steps = Steps { min: 100, max: 500, step: 100 };
+        let wanted = Buckets::Linear { min: 250, step: 250, count: 4 };
+        assert_eq!(steps.buckets(Scale(0.4)), Some(wanted));
+        assert_eq!(Steps { step: 1, ..steps }.buckets(Scale(0.4)), None, "no whole number of ticks");
+        let spread = Spread::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
+        let rows = vec![(200, 300, 7), (300, 400, 1)];
+        assert_eq!((spread.calls(), spread.linear(1, 100, 500, 100)), (16, (5, rows, 3)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use trapline_record::{RemoteAddr, control};
 use trapline_target::Process;
 
 use crate::report::{Site, Times};
-use crate::spread::{Scale, Spread};
+use crate::spread::{Scale, Spread, Steps};
 
 /// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` when its memory is
 /// gone. Forked children have stamps of their own, which are not looked at.
@@ -58,6 +58,7 @@ pub(crate) fn read_times<'a>(
     site: Arc<Site>,
     in_flight: u64,
     scale: Scale,
+    steps: Option<Steps>,
 ) -> Times {
     let mut sums = [0u64; 6];
     let (mut min_not, mut max) = (0u64, 0u64);
@@ -94,6 +95,9 @@ pub(crate) fn read_times<'a>(
         total_ns: scale.nanos(total),
         min_ns: if min_not == 0 { 0 } else { scale.nanos(!min_not) },
         max_ns: scale.nanos(max),
-        spread: Spread::new(&buckets, scale),
+        spread: match steps {
+            Some(steps) => Spread::by_steps(&buckets, steps, scale.nanos(max)),
+            None => Spread::new(&buckets, scale),
+        },
     }
 }

@@ -24,7 +24,7 @@ use crate::question::{Question, kernel_cannot_time, refusals, tactics};
 use crate::report::{By, Count, Ended, ProcessReport, Refused, Share, Site, Tactic, Times};
 use crate::sites::{Miss, Place, Places, miss_text};
 use crate::split::{Owner, parts, shares};
-use crate::spread::Scale;
+use crate::spread::{Scale, Steps};
 use crate::threads::Names;
 use crate::times::{in_flight, read_times, stamps_resident};
 
@@ -36,6 +36,8 @@ pub(crate) struct Wishes {
     pub(crate) timed: bool,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
+    /// Durations fall into these steps.
+    pub(crate) steps: Option<Steps>,
 }
 
 /// Where a site's hits are counted.
@@ -94,6 +96,7 @@ pub(crate) struct Traced {
     raised: Vec<RemoteAddr>,
     /// For each segment: calls that run, by latency area.
     in_flight: Vec<HashMap<u32, u64>>,
+    steps: Option<Steps>,
     watcher: Option<MapWatcher>,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
@@ -131,6 +134,7 @@ impl Traced {
             links: Vec::new(),
             raised: Vec::new(),
             in_flight: Vec::new(),
+            steps: None,
             watcher,
             sites: Vec::new(),
             keys: HashMap::new(),
@@ -293,6 +297,7 @@ impl Traced {
         places: &[Place],
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
+        self.steps = wishes.steps;
         let question = Question::new(modules, places);
         let report = self.attached.add(&self.process, &question.request(&question.asked(), wishes))?;
         let tactics = tactics(&report);
@@ -520,6 +525,7 @@ impl Traced {
                 tracked.site.clone(),
                 in_flight,
                 scale,
+                self.steps,
             )
         };
         self.sites.iter().map(one).collect()

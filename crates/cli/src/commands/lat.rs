@@ -22,5 +22,17 @@ pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
         }
     };
     let min = Duration::from_nanos(args.shape.min_ns);
-    trace(&args.run, |builder: Builder| builder.outermost(args.outermost).at_least(min).latency(), &render)
+    let unit = args.shape.unit.nanos();
+    let start = |builder: Builder| {
+        let builder = builder.outermost(args.outermost).at_least(min);
+        match args.shape.linear {
+            // JSON shows powers of two, whatever is drawn.
+            Some(linear) if !args.run.sink.json => {
+                let nanos = |value: u64| value.saturating_mul(unit);
+                builder.steps(nanos(linear.min), nanos(linear.max), nanos(linear.step)).latency()
+            }
+            _ => builder.latency(),
+        }
+    };
+    trace(&args.run, start, &render)
 }
