@@ -147,7 +147,14 @@ fn where_a_thread_blocks_the_trap_all_are_stopped() {
         for placed in report.placed.iter().filter(|p| p.probe != 7) {
             assert_eq!(counts(&attached, 0, 9)[placed.probe as usize], 800);
         }
-        assert!(report.refused.iter().any(|r| r.why.to_string().contains("crosses a cache line")));
+        // The planner looks for windows without a boundary; what is left is refused for want of traps, by name.
+        for refused in &report.refused {
+            let why = refused.why.to_string();
+            assert!(
+                why.contains("crosses a cache line") || why.contains("was interrupted right there"),
+                "{why}"
+            );
+        }
         assert!(report.placed.len() >= 7, "{:?}", report.refused);
         detach(&victim, &mut attached);
     }
