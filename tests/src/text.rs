@@ -47,12 +47,28 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     got
 }
 
-/// For each thread: blocked, ignored and caught signals, as /proc states them. Equal before and after is right.
+/// For each thread: blocked, ignored and caught signals, as /proc states them, once three looks in a row agree (a thread
+/// that is being born blocks all). Equal before and after is right.
 ///
 /// # Panics
 /// When the process is gone.
 #[must_use]
 pub fn signals(pid: u32) -> Vec<String> {
+    let mut last = look(pid);
+    let mut same = 0;
+    for _ in 0..200 {
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        let now = look(pid);
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        if same == 3 {
+            break;
+        }
+    }
+    last
+}
+
+fn look(pid: u32) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the target's threads");
     let mut all: Vec<String> = threads
         .flatten()
@@ -81,12 +97,12 @@ fn without_alarm(line: &str) -> String {
 /// When they are not.
 pub fn assert_signals(pid: u32, before: &[String]) {
     for _ in 0..200 {
-        if signals(pid) == before {
+        if look(pid) == before {
             return;
         }
         std::thread::sleep(std::time::Duration::from_millis(3));
     }
-    assert_eq!(signals(pid), before, "dispositions or masks differ after detach");
+    assert_eq!(look(pid), before, "dispositions or masks differ after detach");
 }
 
 /// Asserts that nothing of ours is left in the target but mapped code: text as on disk, signals as before.

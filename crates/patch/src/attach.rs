@@ -65,6 +65,8 @@ impl Attached {
             let clock = Instant::now();
             Batch::run(process, OPTIONS, |batch| {
                 work.report.timings.seize = clock.elapsed();
+                // Only one tracer can hold the process: whoever came between the look and now is seen here.
+                check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
                 let result = self.install(batch, prepared, &mut work);
                 work.report.batch = sum(&work.report.batch, &batch.report());
                 result

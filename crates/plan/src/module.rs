@@ -32,7 +32,7 @@ const GUARDS_PER_PATCH: u32 = 5;
 /// in `wants`, lines from `traits`.
 #[must_use]
 pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
-    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f) + fragments_bound(image, map, f));
+    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f));
     let sites: u32 = wants
         .iter()
         .map(|want| match want.role {
@@ -41,6 +41,8 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             Role::Latency => 1 + exits(want),
         })
         .sum();
+    let timed = wants.iter().filter(|w| matches!(w.role, Role::CountExits | Role::Latency)).count();
+    let sites = sites + fragments_bound(image, timed);
     let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
     DataCounts {
         patches: 2 * sites,
@@ -52,9 +54,11 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
     }
 }
 
-/// Exits in fragments that a function may turn out to own.
-fn fragments_bound(image: &Image, map: &CodeMap, function: FunctionIndex) -> u32 {
-    if image.fragments().is_empty() || map.exit_bound(function) == 0 { 0 } else { 64 }
+/// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
+/// fragment of the file, since a fragment has one owner.
+fn fragments_bound(image: &Image, timed: usize) -> u32 {
+    let most = (64 * timed).min(16 * image.fragments().len());
+    u32::try_from(most).unwrap_or(u32::MAX / 16)
 }
 
 /// Plans all wants of one module.

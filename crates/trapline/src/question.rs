@@ -110,6 +110,7 @@ fn kind_of(why: &Why) -> &'static str {
         Why::Plan(refusal) => refusal.kind(),
         Why::Differs { .. } => "bytes-differ",
         Why::NotMapped { .. } => "not-mapped",
+        Why::Held { .. } => "held",
         Why::SavedContext { .. } => "saved-context",
         Why::CrossesLine { .. } => "crosses-line",
         Why::TooManyRegions { .. } => "too-many-regions",
