@@ -82,6 +82,9 @@ impl SharedMap {
     /// # Errors
     /// When the file system refuses.
     pub fn punch(&self, off: u64, len: u64) -> Result<(), TargetError> {
+        if len == 0 {
+            return Ok(()); // the kernel calls that an invalid argument
+        }
         fd::punch(self.file.as_fd(), off, len).map_err(|e| failed("give back part of", e))
     }
     /// Bytes of memory behind it (st_blocks).

@@ -16,6 +16,9 @@ use trapline_target::{FileId, Mapping, Process};
 /// Text up to this size is swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
 
+/// Fewer wants than this need no whole map.
+const FEW: usize = 1000;
+
 /// One file.
 #[derive(Debug)]
 pub(crate) struct ModuleFile {
@@ -30,11 +33,12 @@ pub(crate) struct ModuleFile {
 }
 
 impl ModuleFile {
-    /// Its branch targets, as far as these wants need them.
-    pub(crate) fn code_map(&self, wants: &[Want]) -> Arc<CodeMap> {
+    /// Its branch targets, as far as these wants need them; of a whole file at hand all of them when no guard could serve
+    /// a branch that was not seen.
+    pub(crate) fn code_map(&self, wants: &[Want], guarded: bool) -> Arc<CodeMap> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
-        if text > WHOLE_TEXT {
+        if text > WHOLE_TEXT || (guarded && wants.len() < FEW) {
             return Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
         }
         self.map.get_or_init(|| Arc::new(CodeMap::build(&self.image, Scope::All, threads))).clone()

@@ -71,7 +71,7 @@ fn list_process(
     let (modules, places) = traced.choose(files, wishes, &fresh);
     let Places { found, refused, .. } = places;
     if !found.is_empty() {
-        let question = Question::new(&modules, &found);
+        let question = Question::new(&modules, &found, traced.is_guarded(&modules));
         let report = rehearse(&traced.process, &question.request(&question.asked(), wishes))?;
         let answers = answers(&report, &found);
         for (place, tactic) in found.iter().zip(answers) {
@@ -170,7 +170,7 @@ fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mu
                 continue;
             }
             let functions: Vec<FunctionIndex> = some.iter().map(|one| one.1).collect();
-            let map = module.file.code_map(&[]);
+            let map = module.file.code_map(&[], false);
             let tactics = preview(&module.file.image, &map, &traits, &functions, role);
             for ((place, _), tactic) in some.iter().zip(tactics) {
                 let refuse = |why: trapline_plan::Refusal| Refused {

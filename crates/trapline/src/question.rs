@@ -24,8 +24,8 @@ pub(crate) struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Asks for all places.
-    pub(crate) fn new(modules: &'a [Module], places: &[Place]) -> Self {
+    /// Asks for all places. `guarded`: guard traps can be served there.
+    pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool) -> Self {
         let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Svma>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
@@ -37,8 +37,9 @@ impl<'a> Question<'a> {
             some.sort_unstable();
             some.dedup();
         });
-        let map =
-            |(module, wants): (&Module, &Vec<Want>)| (!wants.is_empty()).then(|| module.file.code_map(wants));
+        let map = |(module, wants): (&Module, &Vec<Want>)| {
+            (!wants.is_empty()).then(|| module.file.code_map(wants, guarded))
+        };
         let maps = modules.iter().zip(&wants).map(map).collect();
         Self { modules, wants, semaphores, maps }
     }

@@ -290,6 +290,13 @@ impl Traced {
             ));
         }
     }
+    /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
+    pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {
+        const SIGTRAP: u64 = 1 << 4;
+        let is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
+        let blocks = |tid| self.process.thread_status(tid).is_ok_and(|status| status.blocked & SIGTRAP != 0);
+        !is_go && self.process.threads().is_ok_and(|threads| !threads.into_iter().any(blocks))
+    }
     fn attach(
         &mut self,
         wishes: &Wishes,
@@ -298,7 +305,7 @@ impl Traced {
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
         self.steps = wishes.steps;
-        let question = Question::new(modules, places);
+        let question = Question::new(modules, places, self.is_guarded(modules));
         let report = self.attached.add(&self.process, &question.request(&question.asked(), wishes))?;
         let tactics = tactics(&report);
         let segment = self.attached.segments().len().saturating_sub(1);

@@ -34,6 +34,8 @@ impl Tally {
             self.skips.entry(format!("{}/{name}", self.binaries)).or_insert(format!("{name}: {why}"));
         } else if let Some(rest) = line.strip_prefix("test result: ") {
             self.closing(rest);
+        } else if line.ends_with("run by the other tests") {
+            // A program that tests start, not a test.
         } else if let Some(name) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ignored")) {
             self.ignored.push(format!("{}: ignored{}", name.0, name.1));
         }
