@@ -4,6 +4,7 @@
 //! one site that does both. A want is met whole or refused whole.
 
 use super::Env;
+use super::kernel::takes_uprobe;
 use super::padding::{Claims, SHORT, island};
 use super::pun::Puns;
 use super::site::{Act, Deed, Detour, Owner, Reach, Site, When};
@@ -161,7 +162,9 @@ impl<'a> Planner<'a> {
     fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
         let Err(why) = done else { return Ok(()) };
         let impossible = matches!(why, Refusal::NotInFile { .. } | Refusal::InsideInstruction { .. });
-        match self.env.image.offset_of(at).filter(|_| self.env.traits.kernel_allowed && !impossible) {
+        let bytes = (1..=15).rev().find_map(|len| self.env.image.text(at, len)).unwrap_or(&[]);
+        let allowed = self.env.traits.kernel_allowed && !impossible && takes_uprobe(bytes);
+        match self.env.image.offset_of(at).filter(|_| allowed) {
             Some(offset) => {
                 self.kernel.push(KernelSite { probe: owner.probe, want: owner.want, offset });
                 Ok(())

@@ -2,6 +2,7 @@
 
 pub(crate) mod emit;
 pub(crate) mod function;
+pub(crate) mod kernel;
 pub(crate) mod padding;
 pub(crate) mod pun;
 pub(crate) mod site;
