@@ -4,7 +4,7 @@
 //! a report of what was left alone. Every step looks before it acts, so all of it may be repeated (SAFE-3, SAFE-4).
 //! Does not: wait for a blocked call, or read counters.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
@@ -24,6 +24,9 @@ use crate::space::{Running, SpaceError, Still};
 use crate::still::move_out;
 use crate::words::Words;
 use crate::write::{Outcome, Way, change};
+
+/// How long a detach waits for another tracer to let go.
+const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
 
 /// One segment to be taken out of one process.
 struct Removal<'a> {
@@ -113,8 +116,18 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
 /// R1 to R6 for one process.
 fn clean(process: &Process, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
     let start = Instant::now();
-    let mut restored =
-        Batch::run(process, BatchOptions { hold_children: false }, |batch| clean_in(batch, files, options))??;
+    let mut restored = loop {
+        let run = |batch: &mut Batch<'_>| clean_in(batch, files, options);
+        match Batch::run(process, BatchOptions { hold_children: false }, run) {
+            // Another tracer holds the process for the moment of a batch; what is ours must come out all the same.
+            Err(TargetError::AlreadyTraced { .. } | TargetError::Denied { .. })
+                if start.elapsed() < HELD_BY_ANOTHER =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => break other??,
+        }
+    };
     restored.pid = process.pid();
     restored.total = start.elapsed();
     Ok(restored)

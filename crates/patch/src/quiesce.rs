@@ -13,8 +13,9 @@ use crate::error::PatchError;
 
 /// A thread needs a few microseconds from a trap to its stop; after so much run time it has made it.
 const ENOUGH_NS: u64 = 200_000;
-/// How long threads get to prove it.
-const PATIENCE: Duration = Duration::from_millis(12);
+/// How long threads get to prove it. Most have done so within one slice of the scheduler; being stopped would cost those
+/// that sleep in a call with a timeout a part of it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns when no thread can take a guard's trap any more.
 pub(crate) fn quiesce(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {

@@ -169,18 +169,3 @@ fn forked_children_count_into_the_same_words() {
         assert_eq!(arena.counted(0), 5 * CALLS, "{machine:?}");
     }
 }
-
-#[test]
-fn a_stub_is_built_in_well_under_a_microsecond() {
-    let machine = machines().pop().expect("one at least");
-    let mut out = Vec::with_capacity(1 << 20);
-    let start = std::time::Instant::now();
-    for n in 0..1000 {
-        let pending = count(&mut out, 0x10000 + n * 256, &machine, 0x1000, &Site::default());
-        out.extend([0x90; 5]);
-        pending.finish(&mut out, Some(0x2000));
-    }
-    let each = start.elapsed().as_nanos() / 1000;
-    println!("{each} ns, {} bytes a stub", out.len() / 1000);
-    assert!(cfg!(debug_assertions) || each < 1000, "{each} ns");
-}
