@@ -47,7 +47,8 @@ fn not_noticed(how: &str) {
     let (report, line) = attach_during(how, &[], &["busy"]);
     let seen = fields(&line);
     assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line}");
-    assert!((1990..2200).contains(&seen["took_ms"]), "{how}: {line}");
+    // The waker starts before the sleeper, and both are scheduled late at times; a timeout begun anew would show as 2300.
+    assert!((1500..2290).contains(&seen["took_ms"]), "{how}: {line}");
     assert!(report.hits("busy") > 0, "{how}: {}", report.errors);
     assert_eq!(report.number("interrupted_syscalls") + report.number("restarted_timeouts"), 0, "{how}");
 }
