@@ -59,7 +59,7 @@
 //! | C2 | core sync: every CPU that runs a thread of the process serialises | nobody holds low bytes from before C1; an instruction that straddles the lines can no longer start |
 //! | C3 | high part in one write = *new* | an interior boundary there holds a whole old instruction or a trapping byte |
 //! | C4 | core sync | nobody holds high bytes from before C3 |
-//! | C5 | head = *new*[0] | head arrival: int3 or the jump, both lead to the stub |
+//! | C5 | head = first of *new* | head arrival: int3 or the jump, both lead to the stub |
 //! | C6 | core sync | |
 //!
 //! The guard table also maps the head to the stub (PATCH-7). All crossing windows of a phase share each core sync. Dying

@@ -1,6 +1,6 @@
 //! What a process and its program are called.
 //!
-//! In: a process. Out: the names that a user may know it by: its comm, its argv[0]'s last part, its program file's last part;
+//! In: a process. Out: the names that a user may know it by: its comm, its first argument's last part, its program file's last part;
 //! and the path that such a name means. A program is often started through a symbolic link (redis-server is a link to
 //! redis-check-rdb), and the file's own name then says nothing to the user. Does not: search for processes.
 
@@ -28,7 +28,7 @@ impl Known {
         let argv0 = String::from_utf8_lossy(first).into_owned();
         Ok(Self { comm: process.status()?.comm, argv0, exe: process.exe_name()? })
     }
-    /// argv[0]'s last part. Programs that write a title there keep their name as its first word: `nginx: worker process`.
+    /// The first argument's last part. Programs that write a title there keep their name as its first word: `nginx: worker process`.
     fn started_as(&self) -> &str {
         let word = self.argv0.split_whitespace().next().unwrap_or_default();
         word.rsplit('/').next().unwrap_or_default().trim_end_matches(':')
