@@ -1,6 +1,6 @@
 //! Functions and a picture of the address space to patches and the code they lead to, or refusals. Internal to Trapline.
 //!
-//! In: an [`Image`](trapline_image::Image), a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its
+//! In: an [`Image`], a [`CodeMap`] of it, what the process allows ([`ProcessTraits`]), what its
 //! address space looks like ([`AddressSpace`]), where the shared data's parts lie ([`DataLayout`]), and what is wanted
 //! ([`Want`]). Out: a [`ModulePlan`], in which every byte to be written stands, and for each want that got no patch a
 //! [`Refusal`].

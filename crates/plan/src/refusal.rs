@@ -208,7 +208,7 @@ pub enum PlanError {
     /// The file has no code for this engine.
     #[error("no x86-64 code in the file")]
     NoText,
-    /// Latency is wanted, and [`stamps`](crate::ModuleInput::stamps) is `None`.
+    /// Latency is wanted, and `LatencyInput::stamps` is `None`.
     #[error("latency is wanted, and no place for entry stamps was given")]
     NoStamps,
     /// A counter or latency index beyond the layout.

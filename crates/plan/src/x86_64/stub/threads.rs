@@ -4,7 +4,7 @@
 //! runs into the displaced code; behind it the search for a row, which a thread does at its first hit only, unless
 //! another thread's row is in its way. See `record::threads`. A row is one thread's, so its lines stay in that CPU's
 //! cache; `lock add` makes it exact for the numbers that two threads share.
-//! Registers are saved below the stack pointer, as in [`super::count`].
+//! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
