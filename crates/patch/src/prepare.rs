@@ -48,6 +48,9 @@ impl Site {
     pub(crate) fn refused(&self, why: Why) -> Refused {
         Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
     }
+    fn end(&self) -> RemoteAddr {
+        self.patch.addr + u64::from(self.patch.len)
+    }
     fn covers(&self, at: u64) -> bool {
         at.wrapping_sub(self.patch.addr.0) < u64::from(self.patch.len)
     }
@@ -69,13 +72,17 @@ impl Prepared {
     /// (address that traps, where its thread goes on): interior boundaries, and heads that hold int3 for a while
     /// (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
     pub(crate) fn guards(&self) -> Vec<(u64, u64)> {
-        let covered = |at: u64| {
-            let after = self.sites.partition_point(|s| s.patch.addr.0 <= at);
-            after.checked_sub(1).is_some_and(|i| self.sites[i].covers(at))
-        };
-        let inner = self.plans.iter().flat_map(|p| p.guards.iter().map(|g| (g.at.0, g.resume.0)));
+        let mut guards = Vec::new();
+        for plan in &self.plans {
+            // Both are sorted by address: one walk.
+            let mut sites = self.sites.iter().peekable();
+            let covered = plan.guards.iter().filter(|guard| {
+                while sites.next_if(|s| s.end() <= guard.at).is_some() {}
+                sites.peek().is_some_and(|s| s.covers(guard.at.0))
+            });
+            guards.extend(covered.map(|guard| (guard.at.0, guard.resume.0)));
+        }
         let crossing = self.sites.iter().filter(|s| s.patch.crosses_line);
-        let mut guards: Vec<_> = inner.filter(|g| covered(g.0)).collect();
         guards.extend(crossing.map(|s| (s.patch.addr.0, s.patch.head.0)));
         guards.sort_unstable();
         guards.dedup_by_key(|g| g.0);

@@ -12,10 +12,6 @@ use trapline_image::{Image, ImageKind};
 use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
-/// Text beyond this many bytes is swept for the wanted functions only.
-const WHOLE_TEXT: u64 = 64 << 20;
-/// So is any text when fewer functions than this are wanted.
-const FEW: usize = 1000;
 /// Bytes around a wanted function in which padding may serve it.
 const AROUND: u64 = 256;
 /// Jumps to its returns that a function may have patched, besides two for each return.
@@ -32,9 +28,8 @@ const MAX_PADDING: u64 = 4096;
 pub enum Scope<'a> {
     /// All of the module's text.
     All,
-    /// What these wants need: the functions wanted and their neighbours, or all if they are many and the text is at most
-    /// 64 MiB. A branch from elsewhere into a window is not seen then; its guards serve whoever takes it. Not for a
-    /// process in which no trap can be served.
+    /// What these wants need: the functions wanted and their neighbours. A branch from elsewhere into a window is not seen
+    /// then; its guards serve whoever takes it. Not for a process in which no trap can be served.
     For(&'a [Want]),
 }
 
@@ -114,21 +109,15 @@ impl CodeMap {
         if image.kind() == ImageKind::Exec {
             map.mark_absolute_words(image);
         }
-        let text: u64 = map.bits.iter().map(|b| b.len).sum();
-        match scope {
-            Scope::For(wants) => {
-                let chosen = map.neighbourhood(image, wants);
-                if wants.len() < FEW || text > WHOLE_TEXT {
-                    map.sweep_all(image, &chosen, threads);
-                    map.sweep_fragments(image);
-                    return map;
-                }
-            }
-            Scope::All => {}
-        }
-        map.sweep_all(image, &(0..functions as u32).collect::<Vec<_>>(), threads);
+        let chosen = match scope {
+            Scope::For(wants) => map.neighbourhood(image, wants),
+            Scope::All => (0..functions as u32).collect(),
+        };
+        map.sweep_all(image, &chosen, threads);
         map.sweep_fragments(image);
-        map.sweep_gaps(image);
+        if scope == Scope::All {
+            map.sweep_gaps(image);
+        }
         map
     }
 

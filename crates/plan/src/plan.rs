@@ -203,6 +203,12 @@ pub struct ModulePlan {
 impl ModulePlan {
     /// Adds what was laid apart: code, patches, guards.
     pub(crate) fn join(&mut self, other: Self) {
+        if self.chunks.is_empty() && self.patches.is_empty() {
+            // A megabyte of code is moved, not copied.
+            let Self { chunks, bytes, patches, guards, .. } = other;
+            (self.chunks, self.bytes, self.patches, self.guards) = (chunks, bytes, patches, guards);
+            return;
+        }
         let shift = self.bytes.len() as u32;
         self.bytes.extend(other.bytes);
         self.chunks.extend(other.chunks.into_iter().map(|c| Chunk { off: c.off + shift, ..c }));

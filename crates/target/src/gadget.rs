@@ -113,19 +113,23 @@ impl Search {
         }
     }
     fn scan_bytes(&mut self, base: u64, bytes: &[u8]) {
-        for (at, pair) in bytes.windows(2).enumerate() {
+        // What is looked for ends in one of two bytes.
+        for last in memchr::memchr2_iter(SYSCALL[1], RET, bytes) {
+            let Some(at) = last.checked_sub(1) else { continue };
             let addr = base + at as u64;
-            if pair == SYSCALL && self.call.is_none_or(|call| call.skip > 0) {
-                if let Some((skip, len)) = syscall_ret(&bytes[at..bytes.len().min(at + OVERLAP)])
+            if bytes[at..].starts_with(&SYSCALL) {
+                if self.call.is_none_or(|call| call.skip > 0)
+                    && let Some((skip, len)) = syscall_ret(&bytes[at..bytes.len().min(at + OVERLAP)])
                     && self.call.is_none_or(|call| skip < call.skip)
                 {
                     self.call = Some(SyscallRet { addr, skip, len });
                 }
-            } else if pair == POP_RAX_RET && self.pop_rax.is_none() {
+                let before = (RESTORER.len() - SYSCALL.len()) as u64;
+                if self.restorer.is_none() && bytes[..=last].ends_with(&RESTORER) {
+                    self.restorer = Some(addr - before);
+                }
+            } else if self.pop_rax.is_none() && bytes[at..].starts_with(&POP_RAX_RET) {
                 self.pop_rax = Some(addr);
-            } else if *pair == RESTORER[..2] && self.restorer.is_none() && bytes[at..].starts_with(&RESTORER)
-            {
-                self.restorer = Some(addr);
             }
         }
     }

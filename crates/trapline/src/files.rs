@@ -7,17 +7,14 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
 use trapline_plan::{CodeMap, Scope, Want};
 use trapline_target::{FileId, Mapping, Process};
 
-/// Text up to this size is swept as a whole, once per file.
+/// Text up to this size may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
-
-/// Fewer wants than this need no whole map.
-const FEW: usize = 1000;
 
 /// One file.
 #[derive(Debug)]
@@ -29,19 +26,29 @@ pub(crate) struct ModuleFile {
     pub(crate) image: Image,
     /// The path names another file by now.
     pub(crate) replaced: bool,
-    map: OnceLock<Arc<CodeMap>>,
+    whole: OnceLock<Arc<CodeMap>>,
+    /// The map made last for some wants: many processes are asked the same.
+    near: Mutex<Option<(Vec<Want>, Arc<CodeMap>)>>,
 }
 
 impl ModuleFile {
-    /// Its branch targets, as far as these wants need them; of a whole file at hand all of them when no guard could serve
-    /// a branch that was not seen.
+    /// Its branch targets: those near the wants where guards serve a branch that was not seen, else all of them.
     pub(crate) fn code_map(&self, wants: &[Want], guarded: bool) -> Arc<CodeMap> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
-        if text > WHOLE_TEXT || (guarded && wants.len() < FEW) {
-            return Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
+        if !guarded && text <= WHOLE_TEXT {
+            return self
+                .whole
+                .get_or_init(|| Arc::new(CodeMap::build(&self.image, Scope::All, threads)))
+                .clone();
         }
-        self.map.get_or_init(|| Arc::new(CodeMap::build(&self.image, Scope::All, threads))).clone()
+        let mut near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, map)) = near.as_ref().filter(|(made_for, _)| made_for == wants) {
+            return map.clone();
+        }
+        let map = Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
+        *near = Some((wants.to_vec(), map.clone()));
+        map
     }
 }
 
@@ -92,7 +99,14 @@ fn parse(
     let bytes = map(file).map_err(|error| format!("cannot map {path}: {error}"))?;
     let mut debug = DebugDirs { root, beside: Path::new(path).parent().unwrap_or(Path::new("/")) };
     let image = Image::parse(bytes, &mut debug).map_err(|error| format!("{path}: {error}"))?;
-    Ok(Arc::new(ModuleFile { id, path: path.to_owned(), image, replaced, map: OnceLock::new() }))
+    Ok(Arc::new(ModuleFile {
+        id,
+        path: path.to_owned(),
+        image,
+        replaced,
+        whole: OnceLock::new(),
+        near: Mutex::new(None),
+    }))
 }
 
 fn map(file: &File) -> io::Result<Bytes> {
