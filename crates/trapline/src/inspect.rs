@@ -9,14 +9,14 @@ use trapline_plan::{ProcessTraits, Role, preview};
 use trapline_record::addr::Bias;
 use trapline_target::Process;
 
+use crate::builder::Builder;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::question::{Question, kernel_cannot_time, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
-use crate::session::{Builder, resolve};
 use crate::sites::{Place, Places, miss_text};
-use crate::target::Target;
+use crate::target::{Target, resolve};
 use crate::traced::{Traced, Wishes};
 
 /// What was found, and what was not.

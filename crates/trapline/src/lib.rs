@@ -24,6 +24,7 @@
 //! handle signals; that is the program's own business (see [`Interrupts`] for a way to wait for Ctrl-C).
 #![deny(unsafe_code)]
 
+mod builder;
 mod cost;
 mod error;
 mod files;
@@ -42,12 +43,13 @@ mod threads;
 mod times;
 mod traced;
 
+pub use builder::Builder;
 pub use error::Error;
 pub use inspect::{Listing, clean_up, patched};
 pub use report::{
     By, ByTactic, Count, Ended, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic, Times, Whose,
 };
-pub use session::{Builder, Finished, Running, Session};
+pub use session::{Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};
 pub use target::Target;
 pub use trapline_image::{Pattern, ProbeKind, ProbeSpec, SpecError};

@@ -8,126 +8,20 @@ use std::collections::HashSet;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use trapline_image::ProbeSpec;
-use trapline_patch::{Durations, Options};
-use trapline_target::kernel::UprobeMulti;
-use trapline_target::{Launched, Process, TickClock, by_name};
+use trapline_target::{Launched, Process, TickClock};
 
+use crate::builder::Builder;
 use crate::cost;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
-use crate::modules::mapped;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary};
-use crate::spread::{Scale, Steps};
-use crate::target::Target;
+use crate::spread::Scale;
+use crate::target::{Target, resolve};
 use crate::traced::{Traced, Wishes};
 
 /// How often maps are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// What to trace, and how.
-#[derive(Clone, Debug, Default)]
-pub struct Builder {
-    pub(crate) target: Target,
-    pub(crate) specs: Vec<ProbeSpec>,
-    pub(crate) strict: bool,
-    pub(crate) follow: bool,
-    by: Option<By>,
-    outermost: bool,
-    min: Duration,
-    steps: Option<Steps>,
-}
-
-impl Builder {
-    /// Traces this process; may be called more than once.
-    #[must_use]
-    pub fn pid(mut self, pid: u32) -> Self {
-        match &mut self.target {
-            Target::Running { pids, .. } => pids.push(pid),
-            other => *other = Target::Running { pids: vec![pid], names: Vec::new() },
-        }
-        self
-    }
-    /// Traces these processes.
-    #[must_use]
-    pub fn target(mut self, target: Target) -> Self {
-        self.target = target;
-        self
-    }
-    /// Adds a probe, in bpftrace's words: `libssl:SSL_*`, `uretprobe:/bin/x:f`, `usdt:libc:libc:setjmp`.
-    ///
-    /// # Errors
-    /// [`Error::Spec`] when it cannot be read.
-    pub fn probe(mut self, text: &str) -> Result<Self, Error> {
-        self.specs.push(text.parse()?);
-        Ok(self)
-    }
-    /// Adds probes that were read before.
-    #[must_use]
-    pub fn probes(mut self, specs: impl IntoIterator<Item = ProbeSpec>) -> Self {
-        self.specs.extend(specs);
-        self
-    }
-    /// Stops all threads while code changes.
-    #[must_use]
-    pub const fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
-    }
-    /// Follows fork and exec.
-    #[must_use]
-    pub const fn follow(mut self, follow: bool) -> Self {
-        self.follow = follow;
-        self
-    }
-    /// Splits hits.
-    #[must_use]
-    pub const fn by(mut self, by: Option<By>) -> Self {
-        self.by = by;
-        self
-    }
-    /// Of recursive calls, times only the outermost.
-    #[must_use]
-    pub const fn outermost(mut self, outermost: bool) -> Self {
-        self.outermost = outermost;
-        self
-    }
-    /// Times only calls that take at least this long.
-    #[must_use]
-    pub const fn at_least(mut self, min: Duration) -> Self {
-        self.min = min;
-        self
-    }
-    /// Durations fall into equal steps, in nanoseconds, where whole ticks of the clock come close to them; else, and without
-    /// this, into 16 buckets to an octave. Percentiles are then as coarse as the steps.
-    #[must_use]
-    pub const fn steps(mut self, min: u64, max: u64, step: u64) -> Self {
-        self.steps = Some(Steps { min, max, step });
-        self
-    }
-    /// Starts counting.
-    ///
-    /// # Errors
-    /// When no process can be traced or nothing can be probed; nothing is left behind.
-    pub fn count(self) -> Result<Session, Error> {
-        Session::start(self, false)
-    }
-    /// Starts timing.
-    ///
-    /// # Errors
-    /// As [`Self::count`].
-    pub fn latency(self) -> Result<Session, Error> {
-        Session::start(self, true)
-    }
-    pub(crate) fn wishes(&self, timed: bool) -> Wishes {
-        let kernel_allowed = UprobeMulti::available().is_ok();
-        let by_thread = !timed && matches!(self.by, Some(By::Thread | By::ThreadName));
-        let options = Options { strict: self.strict, kernel_allowed, by_thread, ..Options::default() };
-        let durations = Durations { outermost: self.outermost, ..Durations::default() };
-        Wishes { specs: self.specs.clone(), timed, options, durations, steps: None }
-    }
-}
 
 /// Probes at work.
 #[derive(Debug)]
@@ -179,7 +73,7 @@ impl Session {
     pub fn builder() -> Builder {
         Builder::default()
     }
-    fn start(builder: Builder, timed: bool) -> Result<Self, Error> {
+    pub(crate) fn start(builder: Builder, timed: bool) -> Result<Self, Error> {
         let mut session = Self {
             wishes: builder.wishes(timed),
             by: builder.by,
@@ -424,86 +318,4 @@ impl Drop for KillOnDrop {
             launched.kill();
         }
     }
-}
-
-/// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.
-pub(crate) fn resolve(
-    target: &Target,
-    specs: &[ProbeSpec],
-    notices: &mut Vec<String>,
-) -> Result<Vec<Process>, Error> {
-    let Target::Running { pids, names } = target else { return mapping_processes(specs) };
-    let mut seen = HashSet::new();
-    let mut processes = Vec::new();
-    for &pid in pids.iter().filter(|&&pid| seen.insert(pid)) {
-        processes.push(Process::open(pid)?);
-    }
-    for name in names {
-        let found = by_name(name);
-        if found.is_empty() {
-            return Err(Error::NoProcessNamed { name: name.clone(), near: near_names(name) });
-        }
-        let mut last = None;
-        for pid in found.into_iter().filter(|&pid| seen.insert(pid)) {
-            match Process::open(pid) {
-                Ok(process) => processes.push(process),
-                Err(error) => last = Some(error),
-            }
-        }
-        match last {
-            Some(error) if processes.is_empty() => return Err(error.into()),
-            Some(error) => notices.push(error.to_string()),
-            None => {}
-        }
-    }
-    Ok(processes)
-}
-
-/// Every process that maps a file which a probe names.
-fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
-    if let Some(spec) = specs.iter().find(|spec| spec.file.is_none()) {
-        return Err(Error::NoTarget { probe: spec.text.clone() });
-    }
-    let names: Vec<&str> = specs.iter().filter_map(|spec| spec.file.as_deref()).collect();
-    for spec in specs {
-        if let Some(file) =
-            spec.file.as_deref().filter(|file| file.contains('/') && !std::path::Path::new(file).exists())
-        {
-            let why = "there is none".to_owned();
-            return Err(Error::NoFile { file: file.to_owned(), probe: spec.text.clone(), why });
-        }
-    }
-    let maps_one = |process: &Process| {
-        let maps = process.maps().unwrap_or_default();
-        mapped(process, &maps).iter().any(|one| names.iter().any(|name| one.is_named(process, name)))
-    };
-    let me = std::process::id();
-    let found: Vec<Process> = all_pids()
-        .filter(|&pid| pid != me)
-        .filter_map(|pid| Process::open(pid).ok())
-        .filter(maps_one)
-        .collect();
-    if found.is_empty() { Err(Error::NobodyMaps { file: names.join(", ") }) } else { Ok(found) }
-}
-
-fn all_pids() -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-/// Names of running processes that are like `name`.
-fn near_names(name: &str) -> Vec<String> {
-    let lower = name.to_lowercase();
-    let comm =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|c| c.trim_end().to_owned());
-    let alike = |comm: &String| {
-        let other = comm.to_lowercase();
-        !other.is_empty()
-            && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
-    };
-    let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
-    near.sort();
-    near.dedup();
-    near.truncate(3);
-    near
 }

@@ -1,4 +1,15 @@
 //! Which processes a session is about.
+//!
+//! In: pids, names, files that probes name. Out: opened processes, or an error that says who was meant and is not there.
+//! Does not: launch commands; the session does.
+
+use std::collections::HashSet;
+
+use trapline_image::ProbeSpec;
+use trapline_target::{Process, by_name};
+
+use crate::error::Error;
+use crate::modules::mapped;
 
 /// Processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -15,4 +26,86 @@ pub enum Target {
     },
     /// A command that is started, and probed before its first own instruction.
     Launch(Vec<String>),
+}
+
+/// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.
+pub(crate) fn resolve(
+    target: &Target,
+    specs: &[ProbeSpec],
+    notices: &mut Vec<String>,
+) -> Result<Vec<Process>, Error> {
+    let Target::Running { pids, names } = target else { return mapping_processes(specs) };
+    let mut seen = HashSet::new();
+    let mut processes = Vec::new();
+    for &pid in pids.iter().filter(|&&pid| seen.insert(pid)) {
+        processes.push(Process::open(pid)?);
+    }
+    for name in names {
+        let found = by_name(name);
+        if found.is_empty() {
+            return Err(Error::NoProcessNamed { name: name.clone(), near: near_names(name) });
+        }
+        let mut last = None;
+        for pid in found.into_iter().filter(|&pid| seen.insert(pid)) {
+            match Process::open(pid) {
+                Ok(process) => processes.push(process),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) if processes.is_empty() => return Err(error.into()),
+            Some(error) => notices.push(error.to_string()),
+            None => {}
+        }
+    }
+    Ok(processes)
+}
+
+/// Every process that maps a file which a probe names.
+fn mapping_processes(specs: &[ProbeSpec]) -> Result<Vec<Process>, Error> {
+    if let Some(spec) = specs.iter().find(|spec| spec.file.is_none()) {
+        return Err(Error::NoTarget { probe: spec.text.clone() });
+    }
+    let names: Vec<&str> = specs.iter().filter_map(|spec| spec.file.as_deref()).collect();
+    for spec in specs {
+        if let Some(file) =
+            spec.file.as_deref().filter(|file| file.contains('/') && !std::path::Path::new(file).exists())
+        {
+            let why = "there is none".to_owned();
+            return Err(Error::NoFile { file: file.to_owned(), probe: spec.text.clone(), why });
+        }
+    }
+    let maps_one = |process: &Process| {
+        let maps = process.maps().unwrap_or_default();
+        mapped(process, &maps).iter().any(|one| names.iter().any(|name| one.is_named(process, name)))
+    };
+    let me = std::process::id();
+    let found: Vec<Process> = all_pids()
+        .filter(|&pid| pid != me)
+        .filter_map(|pid| Process::open(pid).ok())
+        .filter(maps_one)
+        .collect();
+    if found.is_empty() { Err(Error::NobodyMaps { file: names.join(", ") }) } else { Ok(found) }
+}
+
+fn all_pids() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Names of running processes that are like `name`.
+fn near_names(name: &str) -> Vec<String> {
+    let lower = name.to_lowercase();
+    let comm =
+        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|c| c.trim_end().to_owned());
+    let alike = |comm: &String| {
+        let other = comm.to_lowercase();
+        !other.is_empty()
+            && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
+    };
+    let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
+    near.sort();
+    near.dedup();
+    near.truncate(3);
+    near
 }

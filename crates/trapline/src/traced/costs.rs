@@ -1,0 +1,27 @@
+//! What attaching and detaching cost, and left.
+
+use std::time::Duration;
+
+use trapline_target::BatchReport;
+
+/// What attaching and detaching cost, and left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) attach: Duration,
+    pub(crate) detach: Duration,
+    pub(crate) longest_stop: Duration,
+    pub(crate) interrupted: u64,
+    pub(crate) restarted: u64,
+    pub(crate) guards: u64,
+    pub(crate) left_mapped: u64,
+    pub(crate) foreign_sites: u64,
+}
+
+impl Costs {
+    pub(super) fn add(&mut self, batch: &BatchReport) {
+        self.longest_stop = self.longest_stop.max(batch.longest_stop);
+        self.interrupted += batch.interrupted_syscalls;
+        self.restarted += batch.restarted_timeouts;
+        self.guards += batch.guards;
+    }
+}

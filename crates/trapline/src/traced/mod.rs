@@ -1,0 +1,227 @@
+//! One process under trace: which modules were looked at, what is patched there, what was counted.
+//!
+//! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
+//! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
+//! again; `read` sums what they counted. Invariants: TRC-1 a (file, offset) is one site, however often its file was mapped;
+//! TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose processes.
+//!
+//! [`ProcessReport`]: crate::ProcessReport
+
+mod attach;
+mod choose;
+mod costs;
+mod procfs;
+mod read;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trapline_image::ProbeSpec;
+use trapline_patch::{Attached, Durations, Options};
+use trapline_record::{FileOffset, RemoteAddr};
+use trapline_target::kernel::UprobeMulti;
+use trapline_target::{FileId, MapWatcher, Mapping, Process};
+
+use self::costs::Costs;
+use self::procfs::{children, cpu_time};
+use crate::error::Error;
+use crate::files::Files;
+use crate::modules::{Mapped, mapped};
+use crate::names::Known;
+use crate::report::{Ended, Refused, Site};
+use crate::split::Owner;
+use crate::spread::Steps;
+use crate::threads::Names;
+
+/// What a session wants everywhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Wishes {
+    pub(crate) specs: Vec<ProbeSpec>,
+    /// Time calls instead of counting.
+    pub(crate) timed: bool,
+    pub(crate) options: Options,
+    pub(crate) durations: Durations,
+    /// Durations fall into these steps.
+    pub(crate) steps: Option<Steps>,
+}
+
+/// Where a site's hits are counted.
+#[derive(Debug)]
+enum Source {
+    Counter { segment: usize, index: u32, latency: Option<u32> },
+    Kernel { link: usize, nth: usize },
+}
+
+/// What names a site for good: file, offset, and whether returns are meant.
+type Key = (FileId, FileOffset, bool);
+
+#[derive(Debug)]
+struct Tracked {
+    site: Arc<Site>,
+    sources: Vec<Source>,
+    last: u64,
+    /// The same, split.
+    parts: HashMap<Owner, u64>,
+}
+
+/// A process under trace.
+#[derive(Debug)]
+pub(crate) struct Traced {
+    pub(crate) process: Process,
+    name: String,
+    began: Instant,
+    reported: Instant,
+    cpu_began: Duration,
+    cpu_last: Duration,
+    attached: Attached,
+    links: Vec<UprobeMulti>,
+    /// Semaphores that we raised for markers which only the kernel's probes reach; others are in the journal.
+    raised: Vec<RemoteAddr>,
+    /// For each segment: calls that run, by latency area.
+    in_flight: Vec<HashMap<u32, u64>>,
+    steps: Option<Steps>,
+    watcher: Option<MapWatcher>,
+    sites: Vec<Tracked>,
+    keys: HashMap<Key, usize>,
+    /// Modules that were looked at, by file and place.
+    seen: HashSet<(FileId, u64)>,
+    /// Specifications that found something, by index.
+    matched: HashSet<usize>,
+    pub(crate) places: u64,
+    refused: Arc<Vec<Refused>>,
+    pub(crate) misses: Vec<String>,
+    pub(crate) notices: Vec<String>,
+    pub(crate) children: HashSet<u32>,
+    names: Names,
+    pub(crate) costs: Costs,
+    pub(crate) ended: Option<Ended>,
+    pub(crate) detached: bool,
+}
+
+impl Traced {
+    /// Nothing patched yet.
+    pub(crate) fn new(process: Process) -> Result<Self, Error> {
+        let name = Known::of(&process)?.shown().to_owned();
+        // Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
+        let watcher = MapWatcher::new(process.pid()).ok();
+        let now = Instant::now();
+        let cpu = cpu_time(process.pid()).unwrap_or_default();
+        Ok(Self {
+            process,
+            name,
+            began: now,
+            reported: now,
+            cpu_began: cpu,
+            cpu_last: cpu,
+            attached: Attached::default(),
+            links: Vec::new(),
+            raised: Vec::new(),
+            in_flight: Vec::new(),
+            steps: None,
+            watcher,
+            sites: Vec::new(),
+            keys: HashMap::new(),
+            seen: HashSet::new(),
+            matched: HashSet::new(),
+            places: 0,
+            refused: Arc::default(),
+            misses: Vec::new(),
+            notices: Vec::new(),
+            children: HashSet::new(),
+            names: Names::default(),
+            costs: Costs::default(),
+            ended: None,
+            detached: false,
+        })
+    }
+    /// Places that are probed.
+    pub(crate) fn probed(&self) -> impl Iterator<Item = &Site> {
+        self.sites.iter().map(|tracked| &*tracked.site)
+    }
+    /// Whether it has anything to report, or to say.
+    pub(crate) fn concerns_us(&self) -> bool {
+        !self.sites.is_empty() || !self.refused.is_empty()
+    }
+    pub(crate) fn refused(&self) -> &[Refused] {
+        &self.refused
+    }
+    /// CPU time that it used since we attached.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.cpu_last.saturating_sub(self.cpu_began)
+    }
+    /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
+    /// `before` is called before the process is seized.
+    pub(crate) fn look(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        before: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
+        let maps = self.process.maps()?;
+        if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
+        {
+            self.end(Ended::Exec);
+            return Ok(false);
+        }
+        self.forget_unmapped(&maps);
+        let first = self.seen.is_empty();
+        let fresh: Vec<Mapped> = mapped(&self.process, &maps)
+            .into_iter()
+            .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
+            .collect();
+        if fresh.is_empty() {
+            if first {
+                self.misses
+                    .push(format!("process {} has mapped no program yet; try again", self.process.pid()));
+            }
+            return Ok(false);
+        }
+        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
+        let (modules, places) = self.choose(files, wishes, &fresh);
+        if !first {
+            self.misses.clear();
+        }
+        self.places += (places.found.len() + places.refused.len()) as u64;
+        let mut refused = places.refused;
+        if !places.found.is_empty() {
+            before();
+            let start = Instant::now();
+            self.attach(wishes, &modules, &places.found, &mut refused)?;
+            self.costs.attach += start.elapsed();
+        }
+        if !refused.is_empty() {
+            Arc::make_mut(&mut self.refused).extend(refused);
+        }
+        Ok(true)
+    }
+    /// What was unmapped, or mapped anew, is to be looked at again when it is there.
+    fn forget_unmapped(&mut self, maps: &[Mapping]) {
+        let there: HashSet<(FileId, u64)> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
+        let anew: HashSet<(FileId, u64)> = match &mut self.watcher {
+            Some(watcher) => {
+                let own = watcher.poll().into_iter().filter(|new| new.pid == self.process.pid());
+                own.map(|new| (new.file, new.start.0)).collect()
+            }
+            None => HashSet::new(),
+        };
+        self.seen.retain(|load| there.contains(load) && !anew.contains(load));
+    }
+    /// Notes what became of the process since the last call; false when it is over.
+    pub(crate) fn alive(&mut self) -> bool {
+        if self.ended.is_none() {
+            match cpu_time(self.process.pid()) {
+                Some(cpu) if self.process.alive() => {
+                    self.cpu_last = cpu;
+                    self.children.extend(children(self.process.pid()));
+                    self.name_threads(false);
+                }
+                _ => self.end(Ended::Exited),
+            }
+        }
+        self.ended.is_none()
+    }
+    pub(crate) fn end(&mut self, how: Ended) {
+        self.ended.get_or_insert(how);
+    }
+}

@@ -1,0 +1,22 @@
+//! What /proc says of a process while it is traced: the CPU time that it used, the children that it forked.
+
+use std::time::Duration;
+
+/// User and system time of a process, from /proc/PID/stat.
+pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+    // Linux reports it in units of USER_HZ, which is 100 on every architecture that we run on.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let ticks = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
+    Some(TICK * ticks)
+}
+
+/// Processes that the threads of a process have forked.
+pub(super) fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .collect()
+}

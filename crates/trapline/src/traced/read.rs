@@ -1,0 +1,184 @@
+//! Reading what was counted: hits, their parts, durations, and what was lost.
+//!
+//! In: the process' segments and kernel links. Out: [`ProcessReport`]s and sums. A site's hits are those of all its sources,
+//! one for each time that its file was mapped. Does not: change anything in the process but memory given back at the end.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use trapline_target::Process;
+
+use super::{Source, Traced, Tracked};
+use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
+use crate::split::{parts, shares};
+use crate::spread::Scale;
+use crate::times::{in_flight, read_times, stamps_resident};
+
+impl Traced {
+    fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
+        let one = |source: &Source| match *source {
+            Source::Counter { segment, index, .. } => {
+                let segment = &self.attached.segments()[segment];
+                let (view, threads) = (segment.view(), segment.threads());
+                match threads.is_empty() {
+                    true => segment.counters().read(view, index),
+                    false => threads.rows(view).map(|(row, _)| threads.read(view, row, index)).sum(),
+                }
+            }
+            Source::Kernel { link, nth } => {
+                kernel.get(link).and_then(|counts| counts.get(nth)).copied().unwrap_or(0)
+            }
+        };
+        tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
+    }
+    /// Hits of each site, split. Sites that the kernel counts are not.
+    fn split(&mut self, by: By) -> Vec<Vec<Share>> {
+        self.name_threads(true);
+        let (segments, owned) = (self.attached.segments(), self.attached.counts_by_cpu());
+        let one = |tracked: &mut Tracked| {
+            let mut now = HashMap::new();
+            for source in &tracked.sources {
+                if let Source::Counter { segment, index, .. } = *source {
+                    parts(by, owned, &segments[segment], index, &mut now);
+                }
+            }
+            shares(by, now, &mut tracked.parts, &self.names)
+        };
+        self.sites.iter_mut().map(one).collect()
+    }
+    /// Looks up the names of threads that hit something, before they end.
+    pub(super) fn name_threads(&mut self, again: bool) {
+        let rows = self.attached.segments().iter().flat_map(|segment| segment.threads().rows(segment.view()));
+        let counted: HashSet<u32> = rows.filter_map(|(_, thread)| thread).collect();
+        if !counted.is_empty() {
+            self.names.look(self.process.pid(), &self.children, &counted, again);
+        }
+    }
+    /// All counts now.
+    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by: Option<By>) -> ProcessReport {
+        let now = Instant::now();
+        let kernel: Vec<Vec<u64>> = self.links.iter().map(|link| link.counts().unwrap_or_default()).collect();
+        let times = if timed { self.times(scale) } else { Vec::new() };
+        let split = match by {
+            Some(by) if !timed => self.split(by),
+            _ => vec![Vec::new(); self.sites.len()],
+        };
+        let hits: Vec<u64> = match timed {
+            true => times.iter().map(|times| times.spread.calls()).collect(),
+            false => self
+                .sites
+                .iter()
+                .zip(&split)
+                .map(|(tracked, shares)| match shares[..] {
+                    [] => self.hits(tracked, &kernel),
+                    // What is shown adds up.
+                    _ => shares.iter().fold(0, |sum: u64, share| sum.wrapping_add(share.hits)),
+                })
+                .collect(),
+        };
+        let mut split = split.into_iter();
+        let counts = self.sites.iter().zip(&hits).map(|(tracked, &hits)| Count {
+            site: tracked.site.clone(),
+            hits,
+            delta: hits.wrapping_sub(tracked.last),
+            shares: split.next().unwrap_or_default(),
+        });
+        let counts: Vec<Count> = if timed { Vec::new() } else { counts.collect() };
+        self.sites.iter_mut().zip(&hits).for_each(|(tracked, &hits)| tracked.last = hits);
+        let report = ProcessReport {
+            pid: self.process.pid(),
+            name: self.name.clone(),
+            seconds: now.duration_since(self.began).as_secs_f64(),
+            delta_seconds: now.duration_since(self.reported).as_secs_f64(),
+            counts,
+            times,
+            refused: self.refused.clone(),
+            missed: self.missed(),
+            interrupted_syscalls: self.costs.interrupted,
+            restarted_timeouts: self.costs.restarted,
+            ended: self.ended.clone(),
+        };
+        self.reported = now;
+        report
+    }
+    /// Calls that run now, in the process and in its forked children. After its end, or a detach that freed the stamps, what
+    /// was seen last stands.
+    fn look_in_flight(&mut self) {
+        let segments = self.attached.segments();
+        if self.ended.is_some() || segments.is_empty() {
+            return;
+        }
+        let now =
+            segments.iter().map(|segment| in_flight(&self.process, segment)).collect::<Option<Vec<_>>>();
+        let Some(mut now) = now else { return };
+        for child in self.children.iter().filter_map(|&pid| Process::open(pid).ok()) {
+            let maps = child.maps().unwrap_or_default();
+            for (segment, sum) in segments.iter().zip(&mut now) {
+                // A child that runs another program, or was forked before, has no stamps of ours at that address.
+                if !maps.iter().any(|mapping| mapping.file == Some(segment.memfd())) {
+                    continue;
+                }
+                for (function, calls) in in_flight(&child, segment).unwrap_or_default() {
+                    *sum.entry(function).or_default() += calls;
+                }
+            }
+        }
+        self.in_flight = now;
+    }
+    fn times(&mut self, scale: Scale) -> Vec<Times> {
+        self.look_in_flight();
+        let one = |tracked: &Tracked| {
+            let areas = tracked.sources.iter().filter_map(|source| match *source {
+                Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
+                _ => None,
+            });
+            let running = |(segment, index): (usize, u32)| {
+                self.in_flight.get(segment).and_then(|calls| calls.get(&index)).copied().unwrap_or(0)
+            };
+            let in_flight = areas.clone().map(running).sum();
+            let segments = self.attached.segments();
+            read_times(
+                areas.map(|(at, index)| (&segments[at], index)),
+                tracked.site.clone(),
+                in_flight,
+                scale,
+                self.steps,
+            )
+        };
+        self.sites.iter().map(one).collect()
+    }
+    /// After the last report: gives counters and latency areas back; returns the bytes of memory that stay behind.
+    pub(crate) fn forget(&mut self) -> u64 {
+        if self.ended.is_some() {
+            return 0;
+        }
+        let mut resident = 0;
+        for segment in self.attached.segments() {
+            if let Err(error) = segment.forget() {
+                self.notices.push(format!("memory was not given back: {error}"));
+            }
+            resident += segment.resident() + stamps_resident(&self.process, segment);
+        }
+        resident
+    }
+    pub(crate) fn missed(&self) -> u64 {
+        self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()
+    }
+    /// Whether each hit there takes a system call.
+    pub(crate) fn asks_for_thread(&self) -> bool {
+        self.attached.asks_for_thread()
+    }
+    pub(crate) fn guard_hits(&self) -> u64 {
+        self.costs.guards
+            + self.attached.segments().iter().map(trapline_patch::Segment::guard_hits).sum::<u64>()
+    }
+    /// Hits recorded by our stubs, and by the kernel's probes.
+    pub(crate) fn total_hits(&self) -> (u64, u64) {
+        let split = |kernel: bool| {
+            let some =
+                self.sites.iter().filter(move |tracked| (tracked.site.tactic == Tactic::Kernel) == kernel);
+            some.map(|tracked| tracked.last).fold(0, u64::wrapping_add)
+        };
+        (split(false), split(true))
+    }
+}
