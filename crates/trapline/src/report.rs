@@ -249,7 +249,7 @@ pub struct Summary {
     pub guard_traps: u64,
     /// Longest time that any thread was stopped.
     pub longest_stop: Duration,
-    /// Time that it took to attach, all processes together.
+    /// Time from known offsets to the last patch, map of branch targets included, all processes together.
     pub attach_time: Duration,
     /// Time that it took to detach.
     pub detach_time: Duration,

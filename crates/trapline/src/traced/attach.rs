@@ -37,8 +37,10 @@ impl Traced {
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
         self.steps = wishes.steps;
+        let start = Instant::now();
         let question = Question::new(modules, places, self.is_guarded(modules));
         let report = self.attached.add(&self.process, &question.request(&question.asked(), wishes))?;
+        self.costs.attach += start.elapsed();
         let tactics = tactics(&report);
         let segment = self.attached.segments().len().saturating_sub(1);
         for (probe, place) in (0u32..).zip(places) {
@@ -48,7 +50,9 @@ impl Traced {
             }
         }
         refused.extend(refusals(&report, places).into_iter().map(|(_, refused)| refused));
+        let start = Instant::now();
         self.attach_kernel(modules, places, &report.kernel, refused);
+        self.costs.attach += start.elapsed();
         if report.placed.is_empty() && !report.kernel.is_empty() {
             for (module, semaphore) in question.semaphores() {
                 self.raise(module.bias.live(semaphore));

@@ -186,9 +186,7 @@ impl Traced {
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
-            let start = Instant::now();
             self.attach(wishes, &modules, &places.found, &mut refused)?;
-            self.costs.attach += start.elapsed();
         }
         if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);

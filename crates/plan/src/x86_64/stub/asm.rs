@@ -5,6 +5,8 @@
 //! Does not: choose encodings by iteration, check ranges beyond `debug_assert` (addresses come from the planner, which
 //! lays a module's code and data within ±2 GiB).
 
+use super::word::Word;
+
 /// A general register by its hardware number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reg(pub(super) u8);
@@ -150,11 +152,12 @@ impl<'a> Asm<'a> {
 
     /// One instruction with a memory operand; `imm` is how many immediate bytes the caller appends.
     fn mem(&mut self, lock: bool, wide: bool, op: &[u8], reg: u8, mem: Mem, imm: u64) {
+        let mut code = Word::default();
         if lock {
-            self.raw(&[0xF0]);
+            code.byte(0xF0);
         }
         if matches!(mem, Mem::Fs(_)) {
-            self.raw(&[0x64]);
+            code.byte(0x64);
         }
         let (base, index) = match mem {
             Mem::At(base, _) => (base.0, 0),
@@ -163,49 +166,42 @@ impl<'a> Asm<'a> {
         };
         let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
         if rex != 0 {
-            self.raw(&[0x40 | rex]);
+            code.byte(0x40 | rex);
         }
-        self.raw(op);
+        op.iter().for_each(|&byte| code.byte(byte));
         let reg = (reg & 7) << 3;
         match mem {
             Mem::Rip(addr) => {
-                self.raw(&[reg | 5]);
+                code.byte(reg | 5);
+                self.put(code);
                 self.rel32_to(addr, imm);
+                return;
             }
             Mem::Fs(disp) => {
-                self.raw(&[reg | 4, 0x25]);
-                self.raw(&disp.to_le_bytes());
+                code.byte(reg | 4);
+                code.byte(0x25);
+                code.dword(disp);
             }
-            Mem::At(base, disp) => self.based(reg, base, None, disp),
-            Mem::Sum(base, index, scale, disp) => self.based(reg, base, Some((index, scale)), disp),
+            Mem::At(base, disp) => code.based(reg, base, None, disp),
+            Mem::Sum(base, index, scale, disp) => code.based(reg, base, Some((index, scale)), disp),
         }
-    }
-    fn based(&mut self, reg: u8, base: Reg, index: Option<(Reg, u8)>, disp: i32) {
-        let low = base.0 & 7;
-        let short = i8::try_from(disp);
-        let mode = match (disp, short) {
-            (0, _) if low != 5 => 0x00,
-            (_, Ok(_)) => 0x40,
-            _ => 0x80,
-        };
-        match index {
-            Some((index, scale)) => self.raw(&[mode | reg | 4, scale << 6 | (index.0 & 7) << 3 | low]),
-            None if low == 4 => self.raw(&[mode | reg | 4, 0x24]),
-            None => self.raw(&[mode | reg | low]),
-        }
-        match (mode, short) {
-            (0x40, Ok(byte)) => self.raw(&byte.to_le_bytes()),
-            (0x80, _) => self.raw(&disp.to_le_bytes()),
-            _ => {}
-        }
+        self.put(code);
     }
     fn regs(&mut self, wide: bool, op: &[u8], reg: u8, rm: Reg) {
+        let mut code = Word::default();
         let rex = u8::from(wide) << 3 | (reg >> 3) << 2 | rm.0 >> 3;
         if rex != 0 {
-            self.raw(&[0x40 | rex]);
+            code.byte(0x40 | rex);
         }
-        self.raw(op);
-        self.raw(&[0xC0 | (reg & 7) << 3 | rm.0 & 7]);
+        op.iter().for_each(|&byte| code.byte(byte));
+        code.byte(0xC0 | (reg & 7) << 3 | rm.0 & 7);
+        self.put(code);
+    }
+    /// Appends a whole instruction by one store of sixteen bytes.
+    fn put(&mut self, code: Word) {
+        let end = self.out.len() + code.len as usize;
+        self.out.extend_from_slice(&code.bits.to_le_bytes());
+        self.out.truncate(end);
     }
 
     pub(super) fn load(&mut self, to: Reg, from: Mem) {

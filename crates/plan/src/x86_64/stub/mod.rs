@@ -15,6 +15,7 @@ pub mod remote;
 mod rseq;
 pub mod threads;
 pub mod trap;
+mod word;
 
 use asm::Asm;
 pub use count::count;

@@ -1,0 +1,206 @@
+//! The exits of a function: each return, tail call and fall-through gets a deed, or the want is refused.
+//!
+//! In: a function's code. Out: sites. An exit that leaves no room for a jump is taken where it is decided. Does not: choose
+//! windows (see `place`).
+
+use super::{Code, Planner, entry_index};
+use crate::plan::PatchRole;
+use crate::refusal::Refusal;
+use crate::x86_64::site::{Act, Deed, Detour, Owner, When};
+use crate::x86_64::stub;
+use trapline_image::FunctionIndex;
+use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
+use trapline_record::Svma;
+
+/// Instructions before an exit that are copied, at most, where jumps lead to them.
+const MAX_TAIL: usize = 10;
+
+impl Planner<'_> {
+    pub(super) fn latency(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        latency: u32,
+    ) -> Result<(), Refusal> {
+        let f = self.env.image.function(function);
+        let code = code.ok_or(Refusal::NotInFile { at: f.start })?;
+        self.exits_known(code)?;
+        let first =
+            entry_index(&self.env, code.body.insns.get(..2.min(code.body.insns.len())).unwrap_or(&[]));
+        let site = code.body.insns.get(first).map_or(f.start, |i| Svma(i.addr));
+        let looped = code.body.insns.iter().any(|i| match i.flow {
+            Flow::Jump(Some(to)) | Flow::Branch(to) => to == f.start.0 || to == site.0,
+            _ => false,
+        });
+        self.entry(function, Deed::Enter { latency, looped }, owner(PatchRole::Entry))?;
+        self.each_exit(code, &owner, |kind| Deed::Exit { latency, kind })
+    }
+
+    pub(super) fn count_exits(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        deed: Deed,
+    ) -> Result<(), Refusal> {
+        let at = self.env.image.function(function).start;
+        let code = code.ok_or(Refusal::NotInFile { at })?;
+        self.exits_known(code)?;
+        if code.body.exits.is_empty() {
+            return Err(Refusal::NoExit { at });
+        }
+        self.each_exit(code, &owner, |_| deed)
+    }
+
+    fn exits_known(&self, code: &Code) -> Result<(), Refusal> {
+        if let Some(&at) = code.body.unresolved.first() {
+            return Err(Refusal::ExitsUnknown { at: self.env.place(Svma(at), 3) });
+        }
+        match code.body.invalid {
+            Some(at) => Err(Refusal::ExitsUnreadable { at: self.env.place(Svma(at), 4) }),
+            None => Ok(()),
+        }
+    }
+
+    fn each_exit(
+        &mut self,
+        code: &Code,
+        owner: &impl Fn(PatchRole) -> Owner,
+        deed: impl Fn(stub::ExitKind) -> Deed,
+    ) -> Result<(), Refusal> {
+        let bound = 1 + self.env.map.exit_bound(code.function) as usize;
+        for exit in &code.body.exits {
+            let at = Svma(exit.insn.addr);
+            self.exit(code, exit, owner, &deed)
+                .or_else(|why| self.ways_to(code, exit, owner, &deed, bound).map_err(|()| why))
+                .map_err(|why| Refusal::ExitUnpatchable { at, why: Box::new(why) })?;
+        }
+        Ok(())
+    }
+
+    fn exit(
+        &mut self,
+        code: &Code,
+        exit: &Exit,
+        owner: &impl Fn(PatchRole) -> Owner,
+        deed: &impl Fn(stub::ExitKind) -> Deed,
+    ) -> Result<(), Refusal> {
+        let at = Svma(exit.insn.addr);
+        let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
+        let (role, kind) = match exit.kind {
+            ExitKind::Ret => (PatchRole::ExitRet, stub::ExitKind::Return),
+            _ => (PatchRole::ExitTail, stub::ExitKind::Tail),
+        };
+        let when = match exit.kind {
+            ExitKind::TailBranch(to) => {
+                When::Taken { condition: self.condition(&exit.insn)?, target: Svma(to) }
+            }
+            ExitKind::FallThrough(_) => When::After,
+            _ => When::Before,
+        };
+        let dead = stub::Site { red_zone_live: exit.kind != ExitKind::Ret, ..stub::Site::default() };
+        self.place(
+            stretch,
+            i,
+            Act { at, when, deed: deed(kind), dead, want: owner(role).want, detour: None },
+            owner(role),
+            true,
+        )
+    }
+
+    /// An exit that leaves no room for a jump, because what leads to it, or to the last instructions before it, is a jump
+    /// as well: it is taken where it is decided. Each jump to that tail, and the instruction that runs into it, get a
+    /// copy of the tail. Only if nothing else leads there.
+    fn ways_to(
+        &mut self,
+        code: &Code,
+        exit: &Exit,
+        owner: &impl Fn(PatchRole) -> Owner,
+        deed: &impl Fn(stub::ExitKind) -> Deed,
+        bound: usize,
+    ) -> Result<(), ()> {
+        let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
+        if exit.kind != ExitKind::Ret {
+            return Err(());
+        }
+        for from in (i.saturating_sub(MAX_TAIL)..=i).rev() {
+            let plain = |insn: &Insn| insn.flow == Flow::Next && may_displace(insn).is_ok();
+            if from != i && !plain(&stretch.insns[from]) {
+                break;
+            }
+            let Some(ways) = self.ways_into(code, &stretch.insns[from..=i]) else { continue };
+            let done = self.whole(|p| {
+                ways.iter().try_for_each(|&(at, when, detour)| {
+                    let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
+                    let owner = owner(PatchRole::ExitRet);
+                    let dead = stub::Site::default();
+                    let deed = deed(stub::ExitKind::Return);
+                    let act = Act { at, when, deed, dead, want: owner.want, detour: Some(detour) };
+                    p.place(stretch, i, act, owner, true)
+                })?;
+                let many = p.sites.len() - p.first > bound;
+                if many {
+                    Err(Refusal::NoRoom { site: p.env.place(Svma(exit.insn.addr), 1) })
+                } else {
+                    Ok(())
+                }
+            });
+            if done.is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
+    }
+
+    /// All that leads into the straight line `tail`, whose last instruction is an exit; `None` if that is not known.
+    fn ways_into(&self, code: &Code, tail: &[Insn]) -> Option<Vec<(Svma, When, Detour)>> {
+        let (first, exit) = (tail.first()?.addr, Svma(tail.last()?.addr));
+        let inside = |at: u64| at >= first && at <= exit.0;
+        let detour = |from: u64| Detour { from: Svma(from), exit };
+        let mut ways = Vec::new();
+        let mut reached = Vec::new();
+        for insn in &code.body.insns {
+            if insn.ip_rel().is_some_and(inside) {
+                return None;
+            }
+            match insn.flow {
+                Flow::Branch(to) if inside(to) => {
+                    let when = When::Taken { condition: self.condition(insn).ok()?, target: exit };
+                    ways.push((Svma(insn.addr), when, detour(to)));
+                    reached.push(to);
+                }
+                Flow::Jump(Some(to)) if inside(to) => {
+                    ways.push((Svma(insn.addr), When::Before, detour(to)));
+                    reached.push(to);
+                }
+                Flow::Call(Some(to)) if inside(to) => return None,
+                _ => {}
+            }
+            match insn.flow {
+                Flow::Call(_) | Flow::Syscall if insn.end() == first => return None,
+                _ if insn.end() == first && insn.flow.falls_through() => {
+                    ways.push((Svma(insn.addr), When::After, detour(first)));
+                }
+                _ => {}
+            }
+        }
+        let named = |at: u64| {
+            let by_data = || self.env.image.code_targets().binary_search(&Svma(at)).is_ok();
+            let elsewhere = || self.env.map.is_target(Svma(at)) && !reached.contains(&at);
+            code.body.by_table.binary_search(&at).is_ok() || by_data() || elsewhere()
+        };
+        (!tail.iter().any(|i| named(i.addr))).then_some(ways)
+    }
+
+    /// The condition of a jump that the stub has to repeat.
+    fn condition(&self, insn: &Insn) -> Result<u8, Refusal> {
+        let site = self.env.place(Svma(insn.addr), u64::from(insn.len));
+        let bytes = site.bytes();
+        let opcode = bytes.len().checked_sub(usize::from(insn.rel_size) + 1).map(|n| bytes[n]);
+        match (insn.class, opcode) {
+            (Class::Jcc, Some(opcode)) => Ok(opcode & 15),
+            _ => Err(Refusal::TooShort { site, room: insn.len }),
+        }
+    }
+}

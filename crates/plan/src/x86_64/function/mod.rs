@@ -1,0 +1,289 @@
+//! All sites of one function: entry, exits, single instructions, and what they do to each other. How exits are found is in
+//! `exits`, which window and tactic a deed gets in `place`.
+//!
+//! In: a function and what is wanted there. Out: sites whose windows are disjoint; where two wants need the same window,
+//! one site that does both. A want is met whole or refused whole.
+
+mod exits;
+mod place;
+
+use super::Env;
+use super::kernel::takes_uprobe;
+use super::padding::Claims;
+use super::pun::Puns;
+use super::site::{Act, Deed, Owner, Site, When};
+use super::stub;
+use super::window::{JUMP, Stretch};
+use crate::codemap::body_of;
+use crate::plan::{KernelSite, PatchRole, Refused};
+use crate::refusal::Refusal;
+use crate::request::{Role, Want};
+use trapline_image::FunctionIndex;
+use trapline_insn::x86_64::{
+    Body, Class, ExitKind, Insn, Look, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
+};
+use trapline_record::Svma;
+use trapline_record::addr::Bias;
+
+/// Instructions decoded at an entry: the window, and those that may show what is dead.
+const LOOK: usize = 6;
+/// Bytes decoded there at least: `endbr64` and a jump.
+const LEAST: u64 = 4 + JUMP;
+
+/// What planning a module's functions adds up to.
+#[derive(Debug)]
+pub(crate) struct Planner<'a> {
+    pub(crate) env: Env<'a>,
+    pub(crate) bias: Bias,
+    pub(crate) claims: Claims,
+    pub(crate) puns: Puns<'a>,
+    pub(crate) sites: Vec<Site>,
+    pub(crate) kernel: Vec<KernelSite>,
+    pub(crate) refused: Vec<Refused>,
+    /// First of `sites` that belongs to the function in hand.
+    first: usize,
+    /// The functions wanted, sorted: no pun leans on their bytes.
+    wanted: Vec<FunctionIndex>,
+    scratch: Vec<Insn>,
+    look: Looking,
+}
+
+/// What looking ahead keeps from call to call.
+#[derive(Default)]
+struct Looking(Look);
+
+impl core::fmt::Debug for Looking {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Looking")
+    }
+}
+
+/// A function's code in full.
+struct Code {
+    function: FunctionIndex,
+    body: Body,
+    /// Ranges of `body.insns`, one for each part.
+    parts: Vec<core::ops::Range<usize>>,
+}
+
+impl Code {
+    fn stretch_of(&self, at: u64) -> Option<(Stretch<'_>, usize)> {
+        self.parts.iter().find_map(|part| {
+            let insns = &self.body.insns[part.clone()];
+            let i = insns.binary_search_by_key(&at, |i| i.addr).ok()?;
+            Some((Stretch { insns, whole: true }, i))
+        })
+    }
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(env: Env<'a>, bias: Bias, puns: Puns<'a>) -> Self {
+        Self {
+            env,
+            bias,
+            claims: Claims::default(),
+            puns,
+            sites: Vec::new(),
+            kernel: Vec::new(),
+            refused: Vec::new(),
+            first: 0,
+            wanted: Vec::new(),
+            scratch: Vec::new(),
+            look: Looking::default(),
+        }
+    }
+
+    /// Plans all wants, which are sorted by function.
+    pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
+        self.wanted = order.iter().filter_map(|(_, w)| w.function).collect();
+        self.wanted.dedup();
+        for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
+            self.function(group[0].1.function, group);
+        }
+    }
+
+    /// Plans all wants of one function (or, without one, single instructions).
+    fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+        self.first = self.sites.len();
+        let entry_only = wants.iter().all(|(_, w)| w.role == Role::CountEntry);
+        let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
+        let order = |role: Role| match role {
+            Role::CountEntry => 0,
+            Role::Latency => 1,
+            Role::CountExits => 2,
+            Role::CountAt(_) => 3,
+        };
+        for rank in 0..4 {
+            for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
+                if let Err(why) = self.want(*index, want, code.as_ref()) {
+                    self.refused.push(Refused { probe: want.probe, want: *index, why });
+                }
+            }
+        }
+    }
+
+    fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
+        let owner = |role| Owner { want: index, probe: want.probe, role };
+        let count = Deed::Count { probe: want.probe };
+        match (want.role, want.function) {
+            (Role::CountEntry, Some(f)) => {
+                let done = self.entry(f, count, owner(PatchRole::Entry));
+                self.or_kernel(done, owner(PatchRole::Entry), self.env.image.function(f).start)
+            }
+            (Role::CountAt(at), f) => {
+                let done = self.instruction(f, at, code, count, owner(PatchRole::Entry));
+                self.or_kernel(done, owner(PatchRole::Entry), at)
+            }
+            (Role::CountExits, Some(f)) => self.whole(|p| p.count_exits(f, code, owner, count)),
+            (Role::Latency, Some(f)) => {
+                let latency =
+                    want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+                self.whole(|p| p.latency(f, code, owner, latency))
+            }
+            (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
+        }
+    }
+
+    /// Undoes everything when `plan` fails.
+    fn whole(&mut self, plan: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let sites = self.sites[self.first..].to_vec();
+        let (claims, puns, kernel) = (self.claims.mark(), self.puns.mark(), self.kernel.len());
+        plan(self).inspect_err(|_| {
+            self.sites.truncate(self.first);
+            self.sites.extend(sites);
+            self.claims.rollback(claims);
+            self.puns.rollback(puns);
+            self.kernel.truncate(kernel);
+        })
+    }
+
+    fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
+        let Err(why) = done else { return Ok(()) };
+        let impossible = matches!(why, Refusal::NotInFile { .. } | Refusal::InsideInstruction { .. });
+        let bytes = (1..=15).rev().find_map(|len| self.env.image.text(at, len)).unwrap_or(&[]);
+        let allowed = self.env.traits.kernel_allowed && !impossible && takes_uprobe(bytes);
+        match self.env.image.offset_of(at).filter(|_| allowed) {
+            Some(offset) => {
+                self.kernel.push(KernelSite { probe: owner.probe, want: owner.want, offset });
+                Ok(())
+            }
+            None => Err(why),
+        }
+    }
+
+    fn code_of(&self, function: FunctionIndex) -> Code {
+        let image = self.env.image;
+        let f = image.function(function);
+        let mut cold = f.cold.clone();
+        loop {
+            let body = body_of(image, f.start, f.len, &cold);
+            let fragment = body.exits.iter().find_map(|exit| match exit.kind {
+                ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
+                _ => None,
+            });
+            match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
+                Some(fragment) => cold.push(fragment),
+                None => {
+                    let all = [(f.start, f.len)].into_iter().chain(cold);
+                    let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
+                    return Code { function, body, parts };
+                }
+            }
+        }
+    }
+
+    fn entry(&mut self, function: FunctionIndex, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+        let f = self.env.image.function(function);
+        let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
+        let mut insns = core::mem::take(&mut self.scratch);
+        let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
+        // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
+        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| !faulty(i));
+        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
+        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
+        let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
+        let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
+        let i = entry_index(&self.env, &insns);
+        let stretch = Stretch { insns: &insns, whole };
+        let act =
+            Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want, detour: None };
+        let done = self.place(stretch, i, act, owner, false);
+        self.scratch = insns;
+        done
+    }
+
+    fn instruction(
+        &mut self,
+        function: Option<FunctionIndex>,
+        at: Svma,
+        code: Option<&Code>,
+        deed: Deed,
+        owner: Owner,
+    ) -> Result<(), Refusal> {
+        if let Some(f) = function
+            && self.env.image.function(f).start == at
+        {
+            return self.entry(f, deed, owner);
+        }
+        if let Some((stretch, i)) = code.and_then(|c| c.stretch_of(at.0)) {
+            let dead = dead_at(&self.env, &stretch.insns[i..stretch.insns.len().min(i + LOOK)], true);
+            return self.place(
+                stretch,
+                i,
+                Act { at, when: When::Before, deed, dead, want: owner.want, detour: None },
+                owner,
+                true,
+            );
+        }
+        if let Some(insn) = code.and_then(|c| c.body.insns.iter().find(|i| i.addr < at.0 && at.0 < i.end())) {
+            return Err(Refusal::InsideInstruction { site: self.env.place(at, 5), starts: Svma(insn.addr) });
+        }
+        self.loose(at, deed, owner)
+    }
+
+    /// An instruction outside all known functions.
+    fn loose(&mut self, at: Svma, deed: Deed, owner: Owner) -> Result<(), Refusal> {
+        let bytes =
+            (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
+        let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
+        let dead = dead_at(&self.env, &insns, true);
+        let act = Act { at, when: When::Before, deed, dead, want: owner.want, detour: None };
+        self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
+    }
+}
+
+fn fragment_at(fragments: &[(Svma, u64)], at: Svma) -> Option<(Svma, u64)> {
+    let next = fragments.partition_point(|f| f.0 <= at);
+    let found = *fragments.get(next.checked_sub(1)?)?;
+    (at.0 - found.0.0 < found.1).then_some(found)
+}
+
+fn part_of(body: &Body, start: Svma, len: u64) -> Option<core::ops::Range<usize>> {
+    let first = body.insns.iter().position(|i| i.addr == start.0)?;
+    let end = start.0.saturating_add(len);
+    let count = body.insns[first..].iter().take_while(|i| i.addr >= start.0 && i.addr < end).count();
+    Some(first..first + count)
+}
+
+/// Which instruction the patch of an entry begins at: behind `endbr64`, unless something branches there.
+fn entry_index(env: &Env<'_>, insns: &[Insn]) -> usize {
+    match insns {
+        [first, second, ..] if first.class == Class::Endbr64 && !env.map.is_target(Svma(second.addr)) => 1,
+        _ => 0,
+    }
+}
+
+/// What the straight line that begins here overwrites before reading it. Where faults are caught, only what is overwritten
+/// before anything can fault counts, so that a handler sees true registers.
+fn dead_at(env: &Env<'_>, insns: &[Insn], red_zone_live: bool) -> stub::Site {
+    let faulty = |i: &Insn| env.traits.has_fault_handler && faults_on_register(i);
+    let sure = insns.iter().position(faulty).unwrap_or(insns.len());
+    let insns = &insns[..sure];
+    let len: u64 = insns.iter().map(|i| u64::from(i.len)).sum();
+    let bytes = insns.first().and_then(|i| env.image.text(Svma(i.addr), len)).unwrap_or(&[]);
+    stub::Site {
+        flags_dead: flags_dead_after(insns, bytes),
+        dead: overwritten_gprs(insns, bytes),
+        red_zone_live,
+    }
+}
