@@ -103,18 +103,27 @@ impl CodeMap {
             exits: vec![0; functions],
             looped: vec![false; functions],
         };
-        for &at in image.code_targets() {
-            map.mark(at.0);
-        }
-        if image.kind() == ImageKind::Exec {
-            map.mark_absolute_words(image);
-        }
         let chosen = match scope {
-            Scope::For(wants) => map.neighbourhood(image, wants),
+            Scope::For(wants) => Self::neighbourhood(image, wants),
             Scope::All => (0..functions as u32).collect(),
         };
-        map.sweep_all(image, &chosen, threads);
-        map.sweep_fragments(image);
+        let swept = std::thread::scope(|scope| {
+            let data = || {
+                image.code_targets().iter().for_each(|at| map.mark(at.0));
+                if image.kind() == ImageKind::Exec {
+                    map.mark_absolute_words(image);
+                }
+            };
+            // Marks may come in any order.
+            let other = (threads > 1).then(|| scope.spawn(data));
+            let swept = map.sweep_all(image, &chosen, threads);
+            map.sweep_fragments(image);
+            if other.is_none_or(|other| other.join().is_err()) {
+                data();
+            }
+            swept
+        });
+        map.note(swept);
         if scope == Scope::All {
             map.sweep_gaps(image);
         }
@@ -199,16 +208,16 @@ impl CodeMap {
     }
 
     /// The functions wanted, and those that have code close to theirs.
-    fn neighbourhood(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
+    fn neighbourhood(image: &Image, wants: &[Want]) -> Vec<u32> {
         let functions = image.functions();
-        let mut chosen: Vec<u32> = Vec::new();
+        let mut chosen = vec![false; functions.len()];
+        let mut near = |start: Svma, end: Svma| {
+            let first = functions.partition_point(|f| f.end().0.saturating_add(AROUND) < start.0);
+            let near = functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
+            let count = near.count();
+            chosen[first..first + count].fill(true);
+        };
         for want in wants {
-            let mut near = |start: Svma, end: Svma| {
-                let first = functions.partition_point(|f| f.end().0.saturating_add(AROUND) < start.0);
-                let near =
-                    functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
-                chosen.extend((first as u32..).zip(near).map(|(n, _)| n));
-            };
             match (want.function, want.role) {
                 (Some(function), _) => {
                     let f = image.function(function);
@@ -219,14 +228,11 @@ impl CodeMap {
                 (None, _) => {}
             }
         }
-        chosen.sort_unstable();
-        chosen.dedup();
-        chosen
+        (0..).zip(chosen).filter_map(|(index, chosen)| chosen.then_some(index)).collect()
     }
 
-    fn sweep_all(&mut self, image: &Image, chosen: &[u32], threads: usize) {
+    fn sweep_all(&self, image: &Image, chosen: &[u32], threads: usize) -> Vec<Swept> {
         let next = AtomicUsize::new(0);
-        let map = &*self;
         let work = || {
             let mut found = Vec::new();
             loop {
@@ -235,16 +241,20 @@ impl CodeMap {
                 if batch.is_empty() {
                     break;
                 }
-                found.extend(batch.iter().map(|&index| map.sweep_function(image, index)));
+                found.extend(batch.iter().map(|&index| self.sweep_function(image, index)));
             }
             found
         };
-        let found: Vec<Swept> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
             let mut all = work();
             all.extend(others.into_iter().filter_map(|t| t.join().ok()).flatten());
             all
-        });
+        })
+    }
+
+    /// Keeps what was learnt of each function.
+    fn note(&mut self, found: Vec<Swept>) {
         for swept in found {
             if let Some(count) = self.exits.get_mut(swept.function as usize) {
                 *count = swept.exits;

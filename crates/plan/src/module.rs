@@ -21,6 +21,8 @@ use trapline_record::{RemoteAddr, Svma, control};
 
 /// Bytes of arena that a deed takes at most, with the displaced instructions around it.
 const ARENA_PER_SITE: u64 = 1024;
+/// Bytes of code that a counted entry takes, about.
+const BYTES_PER_SITE: usize = 224;
 /// From this many wants on, two threads plan.
 const PARALLEL: usize = 1000;
 /// Bytes left for the batch's own code.
@@ -99,6 +101,7 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, W
         let run = |part, low, high| {
             let mut planner = new();
             planner.claims.keep_within(low, high);
+            planner.sites.reserve(order.len());
             planner.functions(part);
             planner
         };
@@ -221,8 +224,8 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let end = second.first().map_or(place.arena, |l| l.0);
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
-            .then(|| scope.spawn(|| lay(set, sites, second, place.arena, (between, limit))));
-        let own = lay(set, sites, first, end, (place.arena, between.min(limit)));
+            .then(|| scope.spawn(|| lay(set, sites, second, place.arena, (between, limit), second.len())));
+        let own = lay(set, sites, first, end, (place.arena, between.min(limit)), landings.len());
         (own, other.and_then(|t| t.join().ok()))
     });
     let used = b.as_ref().map_or(a.arena, |b| b.arena);
@@ -246,19 +249,21 @@ struct Laid {
     arena: RemoteAddr,
 }
 
-/// Lays the sites whose ways in are `landings`; the next one after them is at `end`.
+/// Lays the sites whose ways in are `landings`; the next one after them is at `end`. Room is made for `expect` of them, since
+/// others are joined to the first part.
 fn lay(
     set: Setting<'_>,
     sites: &[Site],
     landings: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
+    expect: usize,
 ) -> Laid {
     let mut part = ModulePlan::default();
-    part.bytes.reserve(landings.len() * 160);
-    part.chunks.reserve(landings.len() * 2);
-    part.patches.reserve(landings.len());
-    part.guards.reserve(landings.len() * 2);
+    part.bytes.reserve(expect * BYTES_PER_SITE);
+    part.chunks.reserve(expect * 2);
+    part.patches.reserve(expect);
+    part.guards.reserve(expect * 2);
     let mut emitter = Emitter::new(set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
@@ -423,6 +428,7 @@ mod tests {
     use super::*;
     use crate::x86_64::site::{Act, Deed, Owner, When};
     use crate::x86_64::stub;
+    use smallvec::SmallVec;
 
     fn site(start: u64, asked: &[u32]) -> Site {
         let act = |&want: &u32| Act {
@@ -436,7 +442,7 @@ mod tests {
         Site {
             owner: Owner { want: asked[0], probe: 10 + asked[0], role: PatchRole::Entry },
             start: Svma(start),
-            insns: Vec::new(),
+            insns: SmallVec::new(),
             acts: asked.iter().map(act).collect(),
             changed: JUMP,
             reach: Reach::Mirror,

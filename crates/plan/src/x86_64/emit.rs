@@ -61,7 +61,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             plan,
             arena,
             behind: Vec::new(),
-            stub: Vec::new(),
+            stub: Vec::with_capacity(1024),
             pending: Vec::new(),
             guards: Vec::new(),
             insns: Vec::new(),

@@ -3,6 +3,7 @@
 use super::stub;
 use super::window::JUMP;
 use crate::plan::Tactic;
+use smallvec::SmallVec;
 use trapline_insn::x86_64::Insn;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -93,9 +94,9 @@ pub(crate) struct Site {
     pub(crate) owner: Owner,
     pub(crate) start: Svma,
     /// The displaced instructions, at stated addresses.
-    pub(crate) insns: Vec<Insn>,
+    pub(crate) insns: SmallVec<[Insn; 3]>,
     /// In the order in which they happen.
-    pub(crate) acts: Vec<Act>,
+    pub(crate) acts: SmallVec<[Act; 1]>,
     /// How many bytes change.
     pub(crate) changed: u64,
     pub(crate) reach: Reach,

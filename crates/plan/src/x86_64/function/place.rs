@@ -9,6 +9,7 @@ use crate::request::TrapsPolicy;
 use crate::x86_64::padding::{SHORT, island};
 use crate::x86_64::site::{Act, Owner, Reach, Site};
 use crate::x86_64::window::{JUMP, Stretch, Window, in_rseq, refusal, walk};
+use smallvec::{SmallVec, smallvec};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::Flow;
 use trapline_record::Svma;
@@ -138,8 +139,8 @@ impl Planner<'_> {
         self.sites.push(Site {
             owner,
             start: window.start,
-            insns: stretch.insns[window.from..window.until].to_vec(),
-            acts: vec![act],
+            insns: SmallVec::from_slice(&stretch.insns[window.from..window.until]),
+            acts: smallvec![act],
             changed,
             reach,
         });
@@ -164,7 +165,7 @@ impl Planner<'_> {
         if grown.code_end() - start > window.len {
             return false;
         }
-        grown.insns = stretch.insns[from..window.until].to_vec();
+        grown.insns = SmallVec::from_slice(&stretch.insns[from..window.until]);
         grown.add(act);
         true
     }
