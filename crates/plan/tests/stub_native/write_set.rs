@@ -193,14 +193,14 @@ fn no_hit_stores_to_a_line_of_another_cpu() {
 
 /// The write set as a table: what each hit stores to, by kind of memory, and how many lines both CPUs store to.
 fn table(stores: &BTreeMap<usize, BTreeSet<u64>>, ranges: &Ranges) -> String {
-    let mut text = format!("{:38} {:38} {:>9}\n", "lines stored to per hit", "on one CPU", "on both");
+    let mut text = format!("{:36} {:46} {:>7}\n", "lines stored to per hit", "on one CPU", "on both");
     for (case, (name, _)) in CASES.iter().enumerate() {
         let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
         let mut kinds = BTreeMap::<&str, u32>::new();
         first.iter().for_each(|l| *kinds.entry(ranges.name(l * LINE)).or_default() += 1);
         let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
         let both = first.intersection(second).count();
-        writeln!(text, "{name:38} {:38} {both:>9}", kinds.join(", ")).expect("a string grows");
+        writeln!(text, "{name:36} {:46} {both:>7}", kinds.join(", ")).expect("a string grows");
     }
     text
 }
