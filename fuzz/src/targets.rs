@@ -7,6 +7,7 @@ use trapline_insn::x86_64::{Options, relocate_bytes, sweep};
 use trapline_record::control::at;
 use trapline_record::journal::Journal;
 use trapline_record::view::View;
+use trapline_target::filter::{Answer, Call, Insn, worst};
 
 /// A name, a corpus to start from, and what is done with each input.
 #[derive(Debug)]
@@ -17,12 +18,13 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 5] = [
+pub(crate) const TARGETS: [Target; 6] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
     Target { name: "probe-spec", corpus: specs, run: spec },
     Target { name: "segment", corpus: segments, run: segment },
+    Target { name: "seccomp", corpus: filters, run: filter },
 ];
 
 /// Files of at most this size go into the corpus: mutation wants many small inputs.
@@ -139,9 +141,50 @@ fn segment(bytes: &[u8]) {
         .collect();
     let view = View::new(&words);
     let journal = Journal::new(view, view.get(at::JOURNAL_OFF));
-    for index in 0..view.get(at::JOURNAL_COUNT).min(10_000) {
+    let count = view.get(at::JOURNAL_COUNT);
+    // The last ones too, wherever a broken count says that they are.
+    for index in (0..count.min(10_000)).chain(count.saturating_sub(8)..count) {
         if let Some(entry) = journal.get(index) {
             assert!((1..=8).contains(&entry.len), "a patch of 1 to 8 bytes");
         }
     }
+}
+
+/// A filter of each usual shape: the architecture checked, calls compared one by one and by tree, an argument masked.
+fn filters() -> Vec<Vec<u8>> {
+    let code: [(u16, u8, u8, u32); 14] = [
+        (0x20, 0, 0, 4),
+        (0x15, 1, 0, 0xc000_003e),
+        (0x06, 0, 0, 0x8000_0000),
+        (0x20, 0, 0, 0),
+        (0x35, 0, 4, 9),
+        (0x15, 0, 2, 9),
+        (0x20, 0, 0, 32),
+        (0x54, 0, 0, 6),
+        (0x15, 1, 0, 6),
+        (0x06, 0, 0, 0x7fff_0000),
+        (0x02, 0, 0, 3),
+        (0x61, 0, 0, 3),
+        (0x3c, 0, 0, 0),
+        (0x16, 0, 0, 0),
+    ];
+    let bytes = |&(code, jt, jf, k): &(u16, u8, u8, u32)| {
+        [&code.to_le_bytes()[..], &[jt, jf], &k.to_le_bytes()].concat()
+    };
+    vec![code.iter().flat_map(bytes).collect()]
+}
+
+fn filter(bytes: &[u8]) {
+    let insn = |b: &[u8]| Insn {
+        code: u16::from_le_bytes([b[0], b[1]]),
+        jt: b[2],
+        jf: b[3],
+        k: u32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+    };
+    let filter: Vec<Insn> = bytes.chunks_exact(8).map(insn).collect();
+    let call = |args| Call { name: "mmap", nr: 9, args };
+    let unknown = worst(&filter, &call([None; 6]));
+    let known = worst(&filter, &call([0, 4096, 3, 0x22, u64::MAX, 0].map(Some)));
+    assert!(known <= unknown, "knowing more never makes it worse");
+    assert!(unknown == Answer::Harms || !filter.is_empty(), "no program, no answer");
 }

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{binary, once};
+use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
 
@@ -130,30 +130,24 @@ fn a_file_that_was_replaced_on_disk() {
 }
 
 #[test]
-fn under_a_seccomp_filter_that_forbids_the_remote_calls() {
-    let script = "
-import ctypes, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-# Kill on memfd_create (319), allow all else.
-code = struct.pack('HBBIHBBIHBBIHBBI', 0x20,0,0,0, 0x15,0,1,319, 6,0,0,0x80000000, 6,0,0,0x7fff0000)
-buffer = ctypes.create_string_buffer(code)
-prog = struct.pack('HxxxxxxQ', 4, ctypes.addressof(buffer))
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, prog) == 0, ctypes.get_errno()
-print('ready', flush=True)
-for line in sys.stdin: print('alive', flush=True)
-";
-    let mut command = Command::new("/usr/bin/python3.11");
-    command.args(["-c", script]);
-    let mut victim = Running::spawn(command);
-    assert_eq!(victim.line(), "ready");
-    let output = once(&["count", "-d", "0.2", "-p", &victim.pid().to_string(), "libc:malloc"]);
-    println!("{}: {}", output.status, said(&output));
-    victim.send("?");
-    assert_eq!(victim.line(), "alive", "the target lives on");
-    if output.status.code() != Some(0) {
-        refused(&output, 1, &[&["seccomp"]]);
-    }
-    assert_eq!(text::differences(victim.pid()), [""; 0]);
+fn a_target_that_shrinks_the_shared_memory() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid();
+    let tracing = Tracing::start("count", &["-p", &pid.to_string(), "leaf"]).expect("attaches");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");
+    let shared = maps.lines().find(|line| line.contains("/memfd:trapline")).expect("the shared memory");
+    let range = shared.split_whitespace().next().expect("a range");
+    // What the target itself could open as well.
+    let open = std::fs::File::options().write(true).open(format!("/proc/{pid}/map_files/{range}"));
+    let file = or_skip!(open.map_err(|error| format!("map_files takes CAP_SYS_ADMIN: {error}")));
+    let shrunk = file.set_len(0);
+    let told = victim.run(100);
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "the tracer survives: {}", report.errors);
+    assert_eq!(report.hits("leaf"), told["leaf"]);
+    assert_eq!(shrunk.expect_err("the size is sealed").kind(), std::io::ErrorKind::PermissionDenied);
+    assert_eq!(text::differences(pid), [""; 0]);
 }
 
 #[test]

@@ -47,6 +47,24 @@ fn following_exec() {
 }
 
 #[test]
+fn calls_that_children_are_in_are_counted() {
+    let path = or_skip!(victims::plain("family"));
+    for follow in [&[][..], &["-f"]] {
+        let mut victim = Running::start(&path, &["inside"]);
+        let pid = victim.pid().to_string();
+        let probes = format!("{}:/child_inside|parent_work/", path.display());
+        let tracing = Tracing::start("lat", &[follow, &["-p", &pid, &probes]].concat()).expect("attaches");
+        assert_eq!(victim.run(3)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.field("child_inside", "in_flight"), 3, "{follow:?}: {}", report.errors);
+        assert_eq!(report.field("child_inside", "calls"), 0, "{follow:?}: none has returned");
+        assert_eq!(report.field("parent_work", "in_flight"), 0, "{follow:?}");
+        assert_eq!(report.field("parent_work", "calls"), 3, "{follow:?}");
+        assert!(victim.finish().success());
+    }
+}
+
+#[test]
 fn a_library_that_comes_and_goes() {
     let path = or_skip!(victims::plain("family"));
     let plugin = or_skip!(victims::shared("plugin"));

@@ -1,6 +1,7 @@
 /* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
  * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
- * beside this program, calls `plugin_work`, and unloads it. */
+ * beside this program, calls `plugin_work`, and unloads it; with `inside`, run N forks N children that stay in
+ * `child_inside` until this program ends. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <libgen.h>
@@ -30,6 +31,23 @@ static int one_child(void) {
     waitpid(pid, &status, 0);
     return status;
 }
+static int there[2], release[2];
+
+PROBED u64 child_inside(u64 x) {
+    char c = 1;
+    if (write(there[1], &c, 1) != 1) return 0;
+    return x + (u64)read(release[0], &c, 1);
+}
+static int child_that_stays(void) {
+    char c;
+    if (!release[1] && (pipe(there) || pipe(release))) return 1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(release[1]);
+        _exit((int)child_inside(0));
+    }
+    return pid < 0 || read(there[0], &c, 1) != 1;
+}
 static u64 plugin(void) {
     char path[4096];
     snprintf(path, sizeof path, "%s", self);
@@ -50,9 +68,10 @@ static void run(u64 times) {
     for (u64 i = 0; i < times; i++) {
         check += parent_work(i);
         if (!strcmp(how, "dlopen")) failed += plugin() != 2 * 1085;
+        else if (!strcmp(how, "inside")) failed += child_that_stays() != 0;
         else failed += one_child() != 0;
     }
-    TELL("child_work", strcmp(how, "dlopen") ? times * 10 : 0);
+    TELL("child_work", strcmp(how, "dlopen") && strcmp(how, "inside") ? times * 10 : 0);
     TELL("plugin_work", strcmp(how, "dlopen") ? 0 : times * 20);
     TELL("parent_work", times);
     TELL("failed", failed);

@@ -147,7 +147,7 @@ fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
         assert_eq!(probe, format!("uprobe:{file}:plain"), "the path as the process sees it");
         assert!(!said.contains("replaced on disk"), "{said}");
     } else {
-        eprintln!("SKIPPED: a mount namespace of its own takes root and unshare");
+        eprintln!("SKIP: a mount namespace of its own takes root and unshare");
     }
     std::fs::remove_file(&copy).unwrap();
     std::fs::remove_file(&spot).unwrap();
@@ -226,7 +226,7 @@ fn a_listing_shows_the_tactics_that_an_attach_gives() {
         programs.iter().flat_map(|&(program, args)| [(program, args, "count"), (program, args, "lat")]);
     for (program, args, verb) in each {
         if !std::path::Path::new(program).exists() {
-            eprintln!("SKIPPED: {program} is not installed");
+            eprintln!("SKIP: {program} is not installed");
             continue;
         }
         let mut command = std::process::Command::new(program);

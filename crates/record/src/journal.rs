@@ -53,9 +53,14 @@ impl<'a> Journal<'a> {
     pub const fn new(view: View<'a>, off: u64) -> Self {
         Self { view, off }
     }
-    /// Writes entry `index`.
+    /// Byte offset in the segment of entry `index`; `None` when no memory reaches that far.
+    fn at(&self, index: u64) -> Option<u64> {
+        let at = self.off.checked_add(index.checked_mul(ENTRY_LEN)?)?;
+        at.checked_add(ENTRY_LEN).map(|_| at)
+    }
+    /// Writes entry `index`; false when it lies out of view.
     pub fn put(&self, index: u64, entry: &Entry) -> bool {
-        let at = self.off + index * ENTRY_LEN;
+        let Some(at) = self.at(index) else { return false };
         self.view.set(at, entry.addr.0)
             && self.view.set(at + 8, u64::from(entry.len) | (u64::from(entry.kind as u8) << 8))
             && self.view.set(at + 16, u64::from_le_bytes(entry.old))
@@ -64,7 +69,7 @@ impl<'a> Journal<'a> {
     /// Reads entry `index`; `None` when its bytes make no sense.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<Entry> {
-        let at = self.off + index * ENTRY_LEN;
+        let at = self.at(index)?;
         let head = self.view.get(at + 8);
         let kind = match (head >> 8) as u8 {
             1 => Kind::Entry,
@@ -81,5 +86,39 @@ impl<'a> Journal<'a> {
             old: self.view.get(at + 16).to_le_bytes(),
             new: self.view.get(at + 24).to_le_bytes(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU64;
+
+    use super::{ENTRY_LEN, Entry, Journal, Kind};
+    use crate::RemoteAddr;
+    use crate::view::View;
+
+    const ENTRY: Entry =
+        Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Exit, old: [1; 8], new: [2; 8] };
+
+    #[test]
+    fn what_was_put_is_got() {
+        let words = [const { AtomicU64::new(0) }; 16];
+        let journal = Journal::new(View::new(&words), ENTRY_LEN);
+        assert!(journal.put(1, &ENTRY));
+        assert_eq!((journal.get(1), journal.get(0)), (Some(ENTRY), None));
+        assert!(!journal.put(3, &ENTRY), "three entries behind an offset of one");
+    }
+
+    #[test]
+    fn an_offset_or_index_beyond_all_memory_is_no_entry() {
+        // Such words make an entry wherever an address wraps around to.
+        let words = [const { AtomicU64::new(0x0105) }; 16];
+        for (off, index) in
+            [(0, 1 << 59), (u64::MAX - 7, 0), (u64::MAX - 31, 1), (0, u64::MAX), (u64::MAX, u64::MAX)]
+        {
+            let journal = Journal::new(View::new(&words), off);
+            assert_eq!(journal.get(index), None, "{off:#x}, {index:#x}");
+            assert!(!journal.put(index, &ENTRY), "{off:#x}, {index:#x}");
+        }
     }
 }

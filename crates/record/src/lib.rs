@@ -4,7 +4,7 @@
 //! Invariants: REC-1 every word shared between processes is declared here, once, with its offset; REC-2 readers
 //! reach shared words only through the accessors of [`view::View`], which bounds-check and never tear.
 //! Does not: map memory, call the system, know an instruction set.
-#![no_std]
+#![cfg_attr(not(loom), no_std)]
 #![forbid(unsafe_code)]
 
 pub mod addr;
@@ -13,6 +13,7 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod sync;
 pub mod threads;
 pub mod view;
 

@@ -3,7 +3,7 @@
 //! A broken target may write anything into shared memory at any time, so every access is bounds-checked and every
 //! value read is treated as input. Offsets are in bytes and must be multiples of 8.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// A window on shared memory.
 #[derive(Clone, Copy, Debug)]

@@ -67,3 +67,41 @@ pub fn by_mapped_file(file: FileId) -> Vec<u32> {
 pub fn users_of(memfd: FileId) -> Vec<u32> {
     pids().into_iter().filter(|&pid| maps_file(pid, memfd)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use super::by_name;
+
+    #[test]
+    fn a_process_has_the_names_of_its_file_of_its_first_argument_and_its_own() {
+        let own = std::process::id();
+        let file = std::env::temp_dir().join(format!("trapline-a-long-name-{own}"));
+        std::fs::copy("/bin/sleep", &file).expect("a copy");
+        let argument = format!("/no/such/folder/tl-first-argument-{own}");
+        let mut child = Command::new(&file).arg0(&argument).arg("60").spawn().expect("it starts");
+        // A spawn returns when the new memory is there, a moment before the arguments are.
+        let arguments = || std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap_or_default();
+        while std::path::Path::new(&format!("/proc/{}/exe", child.id())).exists()
+            && !arguments().ends_with(b"\x0060\0")
+        {
+            std::thread::yield_now();
+        }
+        let found = |name: &str| by_name(name).contains(&child.id());
+        let names = [file.file_name().and_then(|name| name.to_str()), argument.rsplit('/').next()];
+        let all = names.map(|name| name.is_some_and(found));
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", child.id())).expect("its own name");
+        let (by_comm, by_part, by_path) =
+            (found(comm.trim_end()), found("trapline-a-long"), found(&argument));
+        let our_name = std::fs::read_to_string("/proc/self/comm").expect("our own name");
+        let ourselves = by_name(our_name.trim_end()).contains(&own);
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        std::fs::remove_file(&file).expect("removed");
+        assert_eq!(all, [true, true], "file and first argument");
+        assert!(by_comm && by_part, "comm is the file's name, cut after 15 bytes: {comm}");
+        assert!(!by_path && !ourselves, "a path is no name");
+        assert!(!by_name(comm.trim_end()).contains(&child.id()), "it ended");
+    }
+}

@@ -13,6 +13,7 @@ mod calls;
 mod choose;
 mod clock;
 mod error;
+pub mod filter;
 mod find;
 mod follow;
 mod frame;

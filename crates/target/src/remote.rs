@@ -24,7 +24,7 @@ pub struct RemoteOptions {
     pub scratch: Option<RemoteAddr>,
     /// How long to wait for a thread to leave a call with a finite timeout before one is restarted.
     pub patience: Duration,
-    /// Make calls under a seccomp filter that we may neither suspend nor read. It may kill the process.
+    /// Make calls under a seccomp filter that may kill the process for them.
     pub risk_seccomp: bool,
 }
 

@@ -11,6 +11,7 @@ use std::time::Instant;
 use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
+use crate::filter::harmful;
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
 use crate::gadget::Gadgets;
 use crate::maps::Mapping;
@@ -247,7 +248,9 @@ fn check_thread(process: &Process, status: &ThreadStatus) -> Result<(), TargetEr
     }
 }
 
-/// Lets our calls pass a seccomp filter. One that we may not suspend might kill the process, and cannot be read either.
+/// Lets our calls pass a thread's seccomp filters, by suspending them. The kernel ends that when the tracer dies, perhaps
+/// in the middle of a call, so they must be harmless all the same (TGT-1). Filters of other threads, which only return from
+/// our trap handler, are taken to allow what this one's allow.
 fn suspend_seccomp(
     process: &Process,
     status: &ThreadStatus,
@@ -256,16 +259,30 @@ fn suspend_seccomp(
     if status.seccomp != Seccomp::Filter {
         return Ok(false);
     }
-    if ptrace::set_options(status.tid, ptrace::OPTIONS | PTRACE_O_SUSPEND_SECCOMP).is_ok() {
-        return Ok(true);
-    }
+    let refuse = |why: String| Err(TargetError::NoCaller { pid: process.pid(), why });
+    let suspended = ptrace::set_options(status.tid, ptrace::OPTIONS | PTRACE_O_SUSPEND_SECCOMP).is_ok();
     if options.risk_seccomp {
-        return Ok(false);
+        return Ok(suspended);
     }
-    Err(TargetError::NoCaller {
-        pid: process.pid(),
-        why: "it runs under a seccomp filter that may kill it for our calls, and we may not suspend the filter; run \
-              trapline as root (CAP_SYS_ADMIN, in a kernel with CONFIG_CHECKPOINT_RESTORE)"
-            .into(),
-    })
+    if !suspended {
+        return refuse(
+            "it runs under a seccomp filter that may kill it for our calls, and we may neither read nor suspend the \
+             filter; run trapline as root (CAP_SYS_ADMIN, in a kernel with CONFIG_CHECKPOINT_RESTORE)"
+                .into(),
+        );
+    }
+    let why = match ptrace::seccomp_filters(status.tid) {
+        Err(error) => format!("its seccomp filter cannot be read: {error}"),
+        Ok(filters) => match harmful(&filters) {
+            None => return Ok(true),
+            Some(call) => format!(
+                "its seccomp filter may kill it for {}, should trapline be killed in that call; allow that call in the \
+                 filter, or let it return an error",
+                call.name
+            ),
+        },
+    };
+    ptrace::set_options(status.tid, ptrace::OPTIONS)
+        .map_err(|e| failed(process, "let its seccomp filter work again", e))?;
+    refuse(why)
 }

@@ -12,7 +12,6 @@ use trapline_record::view::View;
 use crate::error::TargetError;
 use crate::maps::FileId;
 use crate::sys::{fd, map::Map};
-use crate::{Mapping, Process};
 
 /// A memfd mapped read-write here, whatever its mappings in the target.
 #[derive(Debug)]
@@ -28,29 +27,24 @@ fn failed(what: &str, source: std::io::Error) -> TargetError {
 }
 
 impl SharedMap {
-    /// Maps `len` bytes of a memfd, growing it when it is shorter.
+    /// Maps `len` bytes of a memfd, growing it when it is shorter. It is sealed against shrinking first: whoever touches a
+    /// mapping behind a file's end gets SIGBUS, and the target, which has it open, could bring that about.
     ///
     /// # Errors
-    /// When it cannot be grown or mapped.
+    /// When it cannot be grown, sealed (no memfd, or made without MFD_ALLOW_SEALING) or mapped.
     pub fn new(fd: OwnedFd, len: u64) -> Result<Self, TargetError> {
         let file = File::from(fd);
+        if file.metadata().map_err(|e| failed("examine", e))?.len() < len {
+            file.set_len(len).map_err(|e| failed("grow", e))?;
+        }
+        fd::seal_size(file.as_fd()).map_err(|e| failed("seal", e))?;
+        // What was true before the seal need not be true any more.
         let meta = file.metadata().map_err(|e| failed("examine", e))?;
         if meta.len() < len {
-            file.set_len(len).map_err(|e| failed("grow", e))?;
+            return Err(failed("grow", std::io::ErrorKind::UnexpectedEof.into()));
         }
         let map = Map::new(file.as_fd(), len as usize).map_err(|e| failed("map", e))?;
         Ok(Self { file, map, len, id: FileId { dev: meta.dev(), inode: meta.ino() } })
-    }
-    /// Maps the whole of a memfd that a process maps already (`/proc/PID/map_files`, for a later tracer).
-    ///
-    /// # Errors
-    /// When it cannot be opened or mapped.
-    pub fn of_mapping(process: &Process, mapping: &Mapping) -> Result<Self, TargetError> {
-        let path = mapping.map_files_path(process.pid());
-        let fail = |e: std::io::Error| TargetError::File { path: path.clone(), why: e.to_string() };
-        let file = File::options().read(true).write(true).open(&path).map_err(fail)?;
-        let len = file.metadata().map_err(fail)?.len();
-        Self::new(OwnedFd::from(file), len)
     }
     /// Bytes.
     #[must_use]
@@ -96,5 +90,36 @@ impl SharedMap {
     #[must_use]
     pub const fn id(&self) -> FileId {
         self.id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    use super::SharedMap;
+    use crate::sys::fd;
+
+    #[test]
+    fn another_who_has_it_open_cannot_shrink_it() {
+        let ours = fd::memfd(c"shared", true).expect("a memfd");
+        let theirs = File::from(ours.try_clone().expect("a second descriptor"));
+        let map = SharedMap::new(ours, 8192).expect("a map");
+        assert!(map.write(8000, b"trapline"));
+        let error = theirs.set_len(0).expect_err("sealed");
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        let mut read = [0; 8];
+        assert!(map.read(8000, &mut read));
+        assert_eq!(&read, b"trapline");
+        assert!(map.punch(4096, 4096).is_ok(), "pages can still be given back");
+        // A second look at the same memory, sealed already.
+        assert!(SharedMap::new(OwnedFd::from(theirs), 8192).is_ok());
+    }
+
+    #[test]
+    fn what_cannot_be_sealed_is_not_mapped() {
+        let fd = fd::memfd(c"shared", false).expect("a memfd");
+        assert!(SharedMap::new(fd, 8192).is_err());
     }
 }

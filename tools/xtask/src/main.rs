@@ -6,6 +6,7 @@
 
 mod arrows;
 mod fuzz;
+mod models;
 mod packages;
 mod stress;
 mod tally;
@@ -24,6 +25,7 @@ cargo xtask COMMAND
   clippy   clippy over all targets, warnings are errors
   doc      documentation, warnings are errors
   arrows   which crate may use which, and which may not contain unsafe code
+  loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   stress   attach and detach under load [--cycles N]";
@@ -85,6 +87,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         ),
         "arrows" => arrows::check(),
+        "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "test" => test::run(args),
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
@@ -94,11 +97,12 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 7] = [
+    let steps: [(&str, &[&str]); 8] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),
         ("doc", &[]),
+        ("loom", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "20"]),
         ("stress", &["--cycles", "300"]),

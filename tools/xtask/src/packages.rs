@@ -24,6 +24,8 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"], package: "redis-tools" },
     Need { files: &["/usr/bin/redis-benchmark"], package: "redis-tools" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
+    // Shows every store of a stub.
+    Need { files: &["/usr/bin/valgrind"], package: "valgrind" },
     Need { files: &["/usr/lib/python3.11/test/test_grammar.py"], package: "libpython3.11-testsuite" },
 ];
 

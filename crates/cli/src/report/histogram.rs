@@ -39,7 +39,28 @@ fn rows(rows: impl Iterator<Item = (String, u64)>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::rows;
+    use super::{draw, rows};
+    use crate::args::ready::{Shape, TimeUnit};
+    use crate::args::units::Linear;
+    use crate::report::json::tests::timed;
+
+    #[test]
+    fn steps_have_a_row_for_all_below_and_one_for_all_above() {
+        // Calls of 100, 101 and 310 ns.
+        let labels = |min, max, step| -> Vec<String> {
+            let shape = Shape { linear: Some(Linear { min, max, step }), ..Shape::default() };
+            let drawn = draw(&timed().times[0].spread, &shape);
+            drawn
+                .lines()
+                .map(|line| line.split('|').next().unwrap_or_default().trim_end().to_owned())
+                .collect()
+        };
+        let row = |label: &str, calls: u32| format!("{label:<20} {calls:>10}");
+        assert_eq!(labels(0, 200, 100), [row("[100, 200)", 2), row("[200, ...)", 1)]);
+        assert_eq!(labels(200, 400, 200), [row("(..., 200)", 2), row("[200, 400)", 1)]);
+        let micros = Shape { unit: TimeUnit::Micros, ..Shape::default() };
+        assert!(draw(&timed().times[0].spread, &micros).starts_with("[0, 2) "), "all in the first row");
+    }
 
     #[test]
     fn bars_are_as_bpftrace_draws_them() {

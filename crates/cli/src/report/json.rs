@@ -208,9 +208,11 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{count, lat};
+    use super::{count, lat, list};
     use std::sync::Arc;
-    use trapline::{By, Count, ProcessReport, Refused, Scale, Share, Site, Spread, Tactic, Times, Whose};
+    use trapline::{
+        By, Count, Listed, ProcessReport, Refused, Scale, Share, Site, Spread, Tactic, Times, Whose,
+    };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
         Arc::new(Site {
@@ -312,6 +314,35 @@ pub(crate) mod tests {
         ProcessReport { counts: Vec::new(), times: vec![times], ..sample() }
     }
 
+    /// A function that would be reached and one that would not.
+    pub(crate) fn listed() -> Vec<Listed> {
+        let one = |pid, name: &str, offset, size, tactic| Listed {
+            pid,
+            probe: format!("uprobe:/bin/victim:{name}"),
+            aliases: site(name, name).aliases.clone(),
+            file: "/bin/victim".to_owned(),
+            function: name.to_owned(),
+            offset,
+            size,
+            tactic,
+        };
+        let refused = sample().refused[0].clone();
+        vec![one(Some(42), "work", 4096, 120, Ok(Tactic::Jump)), one(None, "tiny", 8192, 3, Err(refused))]
+    }
+
+    #[test]
+    fn list_is_as_documented() {
+        let wanted = concat!(
+            r#"{"type":"list","schema":1,"probe":"uprobe:/bin/victim:work","aliases":["uprobe:/bin/victim:work_alias"],"#,
+            r#""file":"/bin/victim","offset":4096,"size":120,"pid":42,"tactic":"jump"}"#,
+            "\n",
+            r#"{"type":"list","schema":1,"probe":"uprobe:/bin/victim:tiny","aliases":[],"file":"/bin/victim","#,
+            r#""offset":8192,"size":3,"reason":"3 bytes"}"#,
+            "\n"
+        );
+        assert_eq!(list(&listed()), wanted);
+    }
+
     #[test]
     fn count_is_as_documented() {
         let wanted = concat!(
@@ -353,5 +384,11 @@ pub(crate) mod tests {
             r#""log2_ns":[[64,128,2],[256,512,1]]}]"#
         );
         assert!(text.starts_with(r#"{"type":"lat","schema":1,"pid":42,"#) && text.contains(wanted), "{text}");
+        let mut report = timed();
+        let times = &mut report.times[0];
+        (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
+            (2, 3, 4, 5, 6);
+        let wanted = r#""tail_exits":2,"in_flight":3,"unpaired":4,"unreturned":5,"#;
+        assert!(lat(&report, None).contains(wanted));
     }
 }

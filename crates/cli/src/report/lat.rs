@@ -102,6 +102,27 @@ calls: 1 ended by a tail call, 1 still running
     }
 
     #[test]
+    fn calls_that_are_no_pairs_are_told_apart() {
+        let mut report = timed();
+        let times = &mut report.times[0];
+        (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
+            (1, 2, 3, 4, 5000);
+        let wanted = "\ncalls: 1 ended by a tail call, 2 still running, 3 ended that had begun before we attached, \
+                      4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
+        let drawn = text(&report, true, &Shape::default());
+        assert!(drawn.ends_with(wanted), "{drawn}");
+        report.times[0].calls = 0;
+        assert_eq!(
+            text(&report, true, &Shape::default()),
+            "victim (42), 2.00 s\n\n1 without a call that ended\n"
+        );
+        assert!(
+            text(&report, false, &Shape::default())
+                .starts_with("victim (42), 2.00 s\nno call ended\ncalls: 1 ended")
+        );
+    }
+
+    #[test]
     fn what_was_left_out_is_said() {
         let drawn = text(&timed(), false, &Shape { min_ns: 200, ..Shape::default() });
         assert!(drawn.contains("count = 3 (of at least 200 ns)"), "{drawn}");

@@ -40,3 +40,20 @@ pub(crate) fn totals(listed: &[Listed]) -> String {
         by_tactic.chain((refused > 0).then(|| format!("{} refused", grouped(refused)))).collect();
     format!("{}: {}", plural(listed.len() as u64, "place", "places"), all.join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{text, totals};
+    use crate::report::json::tests::listed;
+
+    #[test]
+    fn a_function_has_a_tactic_or_a_refusal() {
+        let wanted = "OFFSET  SIZE  TACTIC             FUNCTION  FILE
+0x1000   120  jump               work      /bin/victim
+0x2000     3  refused (3 bytes)  tiny      /bin/victim
+";
+        assert_eq!(text(&listed()), wanted);
+        assert_eq!(totals(&listed()), "2 places: 1 jump, 1 refused");
+        assert_eq!(totals(&listed()[..1]), "1 place: 1 jump");
+    }
+}

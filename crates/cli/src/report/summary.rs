@@ -125,6 +125,9 @@ mod tests {
             patched,
             refused: (0..4).map(refuse).collect(),
             hits: 1_000_000,
+            missed: 3,
+            interrupted_syscalls: 4,
+            restarted_timeouts: 5,
             guard_traps: 7,
             attach_time: Duration::from_micros(1500),
             detach_time: Duration::from_millis(2),
@@ -142,10 +145,30 @@ refused: 4 too-short
   u:a:f0: 0 bytes
   u:a:f1: 1 bytes
   u:a:f2: 2 bytes
-hits: 1,000,000 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 7
+hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
 attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
 cost: 1,000,000 hits x 1.0 ns, estimated from this machine's memory and clock speed = 0.04 % of the target's CPU time
 note: libx was replaced on disk
+";
+        assert_eq!(text(&summary), wanted);
+    }
+
+    #[test]
+    fn what_did_not_come_about_is_said_or_left_out() {
+        let summary = Summary {
+            processes: 3,
+            ended: 2,
+            children: 1,
+            matched: 1,
+            foreign_sites: 2,
+            attach_time: Duration::from_nanos(900),
+            ..Summary::default()
+        };
+        let wanted = "
+sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked child counted with their parent
+hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
+attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
+cost: 0 hits x 0.0 ns, estimated from this machine's memory and clock speed = no CPU time of the target to compare with
 ";
         assert_eq!(text(&summary), wanted);
     }

@@ -11,7 +11,7 @@ const CALLS: u64 = 400_000;
 const THREADS: u64 = 8;
 
 /// A function that is counted and returns.
-fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site) -> u64 {
+pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site) -> u64 {
     let mut out = Vec::new();
     let pending = count(&mut out, arena.next(), machine, arena.word(n), site);
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
@@ -80,6 +80,15 @@ pub(crate) fn migrate(threads: &[i32], stop: &AtomicBool) {
     }
 }
 
+/// Ends what watches a flag, also when a test fails on the way.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs `body` in many threads that are moved about.
 pub(crate) fn everywhere(body: impl Fn() + Sync) {
     let stop = AtomicBool::new(false);
@@ -97,10 +106,16 @@ pub(crate) fn everywhere(body: impl Fn() + Sync) {
             .collect();
         let threads: Vec<i32> = receive.iter().take(THREADS as usize).collect();
         let stop = &stop;
+        let _ends = Ends(stop);
         scope.spawn(move || migrate(&threads, stop));
         workers.into_iter().for_each(|worker| worker.join().expect("worker"));
-        stop.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+#[should_panic(expected = "worker")]
+fn a_worker_that_fails_ends_the_run() {
+    everywhere(|| panic!("on purpose"));
 }
 
 #[test]

@@ -12,7 +12,13 @@ use crate::arena::{Arena, FUNCTIONS, call, get, machines, set};
 use crate::counts::{everywhere, storm};
 
 /// A function timed from entry to `ret`, with `body` in between.
-fn timed(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, body: &[u8]) -> u64 {
+pub(crate) fn timed(
+    arena: &mut Arena,
+    machine: &Machine,
+    latency: &Latency,
+    function: u32,
+    body: &[u8],
+) -> u64 {
     let leave = exit(arena, machine, latency, function);
     let mut out = Vec::new();
     let site = Site::default();
@@ -44,7 +50,7 @@ fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
 }
 
 /// `1: dec rdi; jnz 1b`
-const SPIN: [u8; 5] = [0x48, 0xFF, 0xCF, 0x75, 0xFB];
+pub(crate) const SPIN: [u8; 5] = [0x48, 0xFF, 0xCF, 0x75, 0xFB];
 
 fn now() -> u64 {
     // SAFETY: rdtsc has no precondition on this architecture's user mode here: the stubs need it as well.

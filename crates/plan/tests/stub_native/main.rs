@@ -1,11 +1,14 @@
 //! Generated code, run where it can be watched: in this process.
 //!
-//! Each module holds one promise: state kept (SAFE-2), counts exact (LOSS-1), durations right, guard traps served.
+//! Each module holds one promise: state kept (SAFE-2), counts exact (LOSS-1), durations right, guard traps served. `rdpid` gives
+//! the CPU an instruction that it may lack; `write_set` runs hits in an emulator that shows every store (COST-2).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod arena;
 mod counts;
 mod durations;
+mod rdpid;
 mod state;
 mod threads;
 mod traps;
+mod write_set;

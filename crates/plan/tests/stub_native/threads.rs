@@ -26,7 +26,7 @@ pub(crate) fn threads(arena: &Arena, id: ThreadId, rows: u32) -> Threads {
 }
 
 /// A function that is counted and returns.
-fn counted(arena: &mut Arena, threads: &Threads, counter: u32) -> u64 {
+pub(crate) fn counted(arena: &mut Arena, threads: &Threads, counter: u32) -> u64 {
     let mut out = Vec::new();
     let pending = count_by_thread(&mut out, arena.next(), threads, counter, &Site::default());
     out.extend([0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret

@@ -48,6 +48,24 @@ pub(crate) fn punch(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> 
     check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), mode, off as i64, len as i64) })).map(drop)
 }
 
+/// Fixes a memfd's size for good. One that cannot shrink any more already is fine too.
+pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    let added = check(i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }));
+    // SAFETY: as above.
+    let present = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    if present >= 0 && present & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { added.map(drop) }
+}
+
+/// A memfd of our own.
+#[cfg(test)]
+pub(crate) fn memfd(name: &std::ffi::CStr, sealing: bool) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | if sealing { libc::MFD_ALLOW_SEALING } else { 0 };
+    // SAFETY: the name is live and ends with a zero.
+    owned(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+}
+
 /// Our effective user and group.
 pub(crate) fn whoami() -> (u32, u32) {
     // SAFETY: these calls take nothing and cannot fail.

@@ -3,10 +3,12 @@
 use std::io;
 
 use super::{check, fault};
+use crate::filter::Insn;
 
 /// PTRACE_EVENT_STOP.
 pub(crate) const EVENT_STOP: i32 = 128;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
+const SECCOMP_GET_FILTER: u32 = 0x420c;
 const NT_X86_XSTATE: usize = 0x202;
 
 /// Options of every seized thread. No stop at the end of a vfork: while a thread is stopped, an ignored SIGCHLD that was
@@ -96,6 +98,21 @@ pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
     let mut words = [0u32; 6];
     raw(GET_RSEQ_CONFIGURATION, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed())?;
     Ok((u64::from(words[0]) | u64::from(words[1]) << 32, words[2], words[3]))
+}
+
+/// A stopped thread's seccomp filters, from the last added on, as classic BPF programs.
+pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
+    let mut filters = Vec::new();
+    loop {
+        let len = match raw(SECCOMP_GET_FILTER, tid, filters.len(), 0) {
+            Ok(len) => len as usize,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+            Err(error) => return Err(error),
+        };
+        let mut filter = vec![Insn::default(); len];
+        raw(SECCOMP_GET_FILTER, tid, filters.len(), filter.as_mut_ptr().addr_exposed())?;
+        filters.push(filter);
+    }
 }
 
 /// A pointer's address, for requests that take it as a number.

@@ -1,0 +1,206 @@
+//! COST-2: the lines that a hit stores to, for two CPUs, as an emulator that is not ours sees them.
+//!
+//! Two threads hit the same stubs, each with an rseq area made by hand: one says CPU 0, the other CPU 1. Both run under
+//! valgrind's `lackey`, which prints the address of every instruction and store. A line that both CPUs' hits store to would
+//! travel between their caches at each hit. Beside them the same for what COST-2 forbids: one counter for all.
+//! First hits are not looked at: a thread finds its stack page's block, or its row, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::process::Command;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, Site, ThreadId};
+
+use crate::arena::{Arena, LINES, call, set, thread_pointer};
+use crate::durations::{SPIN, timed};
+use crate::{counts, threads};
+
+const LINE: u64 = 64;
+const CPUS: usize = 2;
+const HITS: u64 = 3;
+
+/// What the kernel keeps for a registered thread, kept by ourselves.
+#[repr(C, align(32))]
+struct Area {
+    start: AtomicU32,
+    cpu: AtomicU32,
+    section: AtomicU64,
+}
+thread_local! {
+    static AREA: Area =
+        const { Area { start: AtomicU32::new(0), cpu: AtomicU32::new(0), section: AtomicU64::new(0) } };
+}
+fn area() -> u64 {
+    AREA.with(|area| core::ptr::from_ref(area) as u64)
+}
+
+/// What is hit, and whether both CPUs store to one line.
+const CASES: [(&str, bool); 7] = [
+    ("count, flags dead", false),
+    ("count, flags live", false),
+    ("count by thread", false),
+    ("latency, entry + exit", false),
+    ("latency, outermost only", false),
+    ("baseline: lock add by stack, no rseq", false),
+    ("baseline: one counter, lock add", true),
+];
+
+/// The code of each case. All call one function with the C convention.
+fn build(arena: &mut Arena) -> Vec<u64> {
+    let offset = area().wrapping_sub(thread_pointer()) as i64 as i32;
+    let rseq = Some(Rseq { offset, signature: 0x5305_3053 });
+    let machine = |rseq, lines| Machine { rseq, rdpid: false, lines };
+    let (owned, hashed, one) = (machine(rseq, LINES), machine(None, LINES), machine(None, 1));
+    let dead = Site { flags_dead: true, dead: 1 << 11, ..Site::default() };
+    let live = Site::default();
+    let rows = threads::threads(arena, ThreadId::Call, 64);
+    let latency = arena.latency();
+    let outermost = Latency { outermost: true, ..latency };
+    vec![
+        counts::counted(arena, &owned, 0, &dead),
+        counts::counted(arena, &owned, 1, &live),
+        threads::counted(arena, &rows, 0),
+        timed(arena, &owned, &latency, 3, &SPIN),
+        timed(arena, &owned, &outermost, 4, &SPIN),
+        counts::counted(arena, &hashed, 2, &live),
+        counts::counted(arena, &one, 3, &live),
+    ]
+}
+
+#[test]
+#[ignore = "run by the other tests"]
+fn hits_of_two_cpus() {
+    let mut arena = Arena::new();
+    let code = build(&mut arena);
+    // A word for each (case, CPU): a store there says whose hits follow; one behind them says that none do.
+    let marks = vec![0_u64; (CASES.len() * CPUS + 1) * 8 + 8];
+    let marker = (marks.as_ptr() as u64).next_multiple_of(LINE);
+    println!("code {:#x} {:#x}", code[0], arena.next());
+    println!("marker {marker:#x} 0");
+    println!("counters {:#x} {:#x}", arena.word(0), arena.word(8));
+    println!("latency {:#x} {:#x}", arena.latency().area, arena.rows());
+    println!("rows {:#x} {:#x}", arena.rows(), arena.rows() + (1 << 20));
+    println!("stamps {0:#x} {1:#x}", arena.stamps(), arena.stamps() + trapline_record::latency::STAMPS_LEN);
+    let mark = |n: usize| set(marker + n as u64 * LINE, 1);
+    let (code, turn) = (&code, &Barrier::new(CPUS));
+    std::thread::scope(|scope| {
+        for cpu in 0..CPUS {
+            scope.spawn(move || {
+                AREA.with(|area| area.cpu.store(cpu as u32, Ordering::SeqCst));
+                println!("rseq-area {:#x} {:#x}", area() / LINE * LINE, area() + LINE);
+                for (case, &code) in code.iter().enumerate() {
+                    for turns in 0..CPUS {
+                        turn.wait();
+                        if turns != cpu {
+                            continue;
+                        }
+                        let hit = || {
+                            call(code, 1);
+                        };
+                        hit();
+                        mark(case * CPUS + cpu);
+                        (0..HITS).for_each(|_| hit());
+                        mark(CASES.len() * CPUS);
+                    }
+                }
+                turn.wait();
+            });
+        }
+    });
+}
+
+/// Named ranges of addresses.
+#[derive(Default)]
+struct Ranges(Vec<(String, u64, u64)>);
+
+impl Ranges {
+    fn parse(text: &str) -> Self {
+        let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+        let range = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [name, start, end] = words[..] else { return None };
+            Some((name.to_owned(), number(start)?, number(end)?))
+        };
+        Self(text.lines().filter_map(range).collect())
+    }
+    fn start(&self, name: &str) -> u64 {
+        self.0.iter().find(|range| range.0 == name).unwrap_or_else(|| panic!("no {name}")).1
+    }
+    fn name(&self, at: u64) -> &str {
+        self.0.iter().find(|range| (range.1..range.2).contains(&at)).map_or("stack", |range| &range.0)
+    }
+}
+
+/// Lines stored to by each (case, CPU), from `lackey`'s trace.
+fn stores(trace: &str, ranges: &Ranges) -> BTreeMap<usize, BTreeSet<u64>> {
+    let marker = ranges.start("marker");
+    let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
+    let (mut in_stub, mut whose) = (false, None);
+    for line in trace.lines() {
+        let Some((kind, rest)) = line.trim_start().split_once(' ') else { continue };
+        let Some((at, len)) = rest.trim().split_once(',') else { continue };
+        let (Ok(at), Ok(len)) = (u64::from_str_radix(at, 16), len.parse::<u64>()) else { continue };
+        match kind {
+            "I" => in_stub = ranges.name(at) == "code",
+            "S" | "M" if (marker..marker + (CASES.len() * CPUS + 1) as u64 * LINE).contains(&at) => {
+                whose = Some((at - marker) as usize / LINE as usize);
+            }
+            "S" | "M" if in_stub => {
+                let lines = at / LINE..=(at + len - 1) / LINE;
+                stores.entry(whose.unwrap_or(usize::MAX)).or_default().extend(lines);
+            }
+            _ => {}
+        }
+    }
+    stores
+}
+
+#[test]
+fn no_hit_stores_to_a_line_of_another_cpu() {
+    if !std::path::Path::new("/usr/bin/valgrind").exists() {
+        println!("SKIP: no valgrind (package valgrind)");
+        return;
+    }
+    let log = std::env::temp_dir().join(format!("trapline-write-set-{}", std::process::id()));
+    let mut command = Command::new("/usr/bin/valgrind");
+    command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
+    command.arg(std::env::current_exe().expect("our own path"));
+    command.args(["--exact", "write_set::hits_of_two_cpus", "--ignored", "--nocapture"]);
+    let output = command.output().expect("valgrind starts");
+    let trace = std::fs::read_to_string(&log);
+    std::fs::remove_file(&log).ok();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = Ranges::parse(&said);
+    let stores = stores(&trace.expect("a trace"), &ranges);
+    print!("{}", table(&stores, &ranges));
+    for (case, (name, is_shared)) in CASES.iter().enumerate() {
+        let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
+        let shared: Vec<String> =
+            first.intersection(second).map(|l| ranges.name(l * LINE).to_owned()).collect();
+        assert_eq!(shared, if *is_shared { vec!["counters"] } else { vec![] }, "{name}");
+        let kept = ["counters", "latency", "rows"];
+        for lines in [first, second] {
+            assert!(
+                lines.iter().any(|l| kept.contains(&ranges.name(l * LINE))),
+                "{name}: what is counted where?"
+            );
+        }
+    }
+}
+
+/// The write set as a table: what each hit stores to, by kind of memory, and how many lines both CPUs store to.
+fn table(stores: &BTreeMap<usize, BTreeSet<u64>>, ranges: &Ranges) -> String {
+    let mut text = format!("{:36} {:46} {:>7}\n", "lines stored to per hit", "on one CPU", "on both");
+    for (case, (name, _)) in CASES.iter().enumerate() {
+        let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
+        let mut kinds = BTreeMap::<&str, u32>::new();
+        first.iter().for_each(|l| *kinds.entry(ranges.name(l * LINE)).or_default() += 1);
+        let kinds: Vec<String> = kinds.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        let both = first.intersection(second).count();
+        writeln!(text, "{name:36} {:46} {both:>7}", kinds.join(", ")).expect("a string grows");
+    }
+    text
+}

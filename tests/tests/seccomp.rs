@@ -1,0 +1,92 @@
+//! SAFE-5: a program whose seccomp filter would kill it for a call of ours is refused before any call is made; one whose
+//! filter lets them fail is traced with the filter suspended. It lives on either way, as it was.
+
+use std::process::{Command, Output};
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Tracing, binary, once};
+use trapline_tests::{or_skip, skip, text, victims};
+
+/// Filters, and the call that each kills for.
+const FILTERS: [(&str, Option<&str>); 4] =
+    [("kill", Some("memfd_create")), ("sigreturn", Some("rt_sigreturn")), ("errno", None), ("allow", None)];
+const CALLS: usize = 20;
+
+/// Calls `leaf` that often.
+fn exercise(victim: &mut Running) {
+    for _ in 0..CALLS {
+        victim.send("");
+        assert_eq!(victim.line(), "alive", "the target lives on");
+    }
+}
+
+/// CAP_SYS_ADMIN, which suspending a filter takes.
+fn may_suspend() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caps = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    caps.and_then(|caps| u64::from_str_radix(caps.trim(), 16).ok()).is_some_and(|caps| caps >> 21 & 1 == 1)
+}
+
+/// Asserts that an attach was refused with these words, and left nothing.
+fn assert_refused(victim: &mut Running, before: &[String], output: &Output, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in words {
+        assert!(said.contains(word), "no {word} in: {said}");
+    }
+    exercise(victim);
+    text::assert_clean(victim.pid(), before);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", victim.pid())).expect("its maps");
+    assert!(!maps.contains("/memfd:"), "a call was made: {maps}");
+}
+
+#[test]
+fn a_filter_is_an_obstacle_if_it_kills() {
+    let path = or_skip!(victims::plain("filtered"));
+    if !may_suspend() {
+        skip!("reading a seccomp filter takes CAP_SYS_ADMIN");
+    }
+    for (filter, kills_for) in FILTERS {
+        let mut victim = Running::start(&path, &[filter]);
+        let before = text::signals(victim.pid());
+        let pid = victim.pid().to_string();
+        if let Some(call) = kills_for {
+            let output = once(&["count", "-d", "0.2", "-p", &pid, "leaf"]);
+            assert_refused(&mut victim, &before, &output, &["seccomp filter may kill it for", call]);
+            continue;
+        }
+        let tracing = Tracing::start("count", &["-p", &pid, "leaf"])
+            .unwrap_or_else(|report| panic!("{filter}: {}: {}", report.status, report.errors));
+        exercise(&mut victim);
+        let report = tracing.stop();
+        assert_eq!((report.status.code(), report.hits("leaf")), (Some(0), CALLS as u64), "{}", report.errors);
+        exercise(&mut victim);
+        text::assert_clean(victim.pid(), &before);
+    }
+}
+
+#[test]
+fn a_filter_that_cannot_be_read_is_refused() {
+    let path = or_skip!(victims::plain("filtered"));
+    if !may_suspend() {
+        skip!("only root can be without CAP_SYS_ADMIN and still be allowed to trace");
+    }
+    for (filter, _) in FILTERS {
+        let mut victim = Running::start(&path, &[filter]);
+        let before = text::signals(victim.pid());
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(binary());
+        command.args(["count", "-d", "0.2", "-p", &victim.pid().to_string(), "leaf"]);
+        let output = or_skip!(command.output().map_err(|error| format!("setpriv: {error}")));
+        assert_refused(&mut victim, &before, &output, &["seccomp filter", "CAP_SYS_ADMIN"]);
+    }
+}
+
+#[test]
+fn strict_mode_is_refused() {
+    let path = or_skip!(victims::plain("filtered"));
+    let mut victim = Running::start(&path, &["strict"]);
+    let before = text::signals(victim.pid());
+    let output = once(&["count", "-d", "0.2", "-p", &victim.pid().to_string(), "leaf"]);
+    assert_refused(&mut victim, &before, &output, &["seccomp strict mode"]);
+}
