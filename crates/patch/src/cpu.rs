@@ -1,7 +1,8 @@
 //! On which CPUs an eight-byte write by another process was proven to be seen whole.
 //!
-//! In: /proc/cpuinfo. Out: yes or no. The proof is a run of toggles of running code, kept under `tools/bench/runs`; on other
-//! models all threads are stopped while code changes.
+//! In: /proc/cpuinfo. Out: yes or no. The proof is a run of 10⁹ toggles of running code without a call that ran half a
+//! write (`trapline-bench toggle --toggles 1000000000 --save tools/bench/runs`), kept there; on other models all threads are
+//! stopped while code changes.
 
 use std::fs;
 use std::sync::OnceLock;

@@ -29,6 +29,7 @@ mod semaphore;
 mod space;
 mod still;
 mod survey;
+mod toggle;
 mod words;
 mod write;
 
@@ -43,3 +44,5 @@ pub use request::{
     Restored, Timings, Untouched, Why,
 };
 pub use segment::Segment;
+#[doc(hidden)]
+pub use toggle::toggle;

@@ -108,8 +108,11 @@
 //! For a window that crosses a line: head = int3 · sync · high part = *old* · sync · low part = *old* in one write · sync.
 //!
 //! R4 for each thread: it is blocked (then it is not in a trap), or it has run on a CPU for long enough that a trap taken
-//! before R4 must have become a stop; one that lies in a stop is answered first. If some thread does neither in time, all
-//! are stopped once, and interrupted calls repaired. Threads born after R3 cannot have trapped.
+//! before R4 must have become a stop; one that lies in a stop, or has a trap waiting, is answered first. If some thread does
+//! neither in time, all are stopped once, and interrupted calls repaired. A stop alone is no proof: the ordered stop comes before
+//! a trap that is queued already (one stop in twenty of threads that trap all the time), so whoever has one waiting is sent on
+//! until it is answered. Were it not, R5 would leave it to the default action, which kills. Threads born after R3 cannot have
+//! trapped.
 //!
 //! Code is unmapped only on request, or when there is no other room left: after R5 (nobody can enter any more), with all
 //! threads stopped, no pc in it and no word of private writable memory that points into it: signal frames, rseq descriptors

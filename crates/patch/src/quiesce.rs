@@ -1,29 +1,51 @@
 //! Waiting until no thread is between a guard's trap and its stop: step R4 of `protocol`.
 //!
 //! In: a seized process whose sites hold the file's bytes again. Out: the proof, thread by thread, that none will take a
-//! trap of ours any more. A thread proves it by being blocked (the way from a trap to its stop never blocks), or by having run
-//! long enough; one that does neither in time is stopped, which is a proof too.
+//! trap of ours any more, and that every trap taken was answered. Each thread proves it in one of three ways:
+//!
+//! - it is blocked: the way from a trap to its stop never blocks;
+//! - it has run for long enough: a trap that it had taken before would be a signal by now;
+//! - it was stopped by an order and no trap waits behind that stop. An ordered stop comes before queued signals
+//!   (`trapline_target`, TGT-12), so that a trap may well have been taken and not been seen yet: such threads are sent on and waited
+//!   for.
+//!
+//! A signal that waits (in the thread's own pending set), or a stop that nobody has answered, refutes each of them.
+//!
+//! # What the wait costs
+//!
+//! A thread that is ready to run and never gets a CPU proves nothing by itself, and is given [`PATIENCE`] before all threads are stopped for
+//! a moment. All that time the text is the file's already, every thread runs, and signals are handed on as in any batch: what a user can see is
+//! that `detach` returns up to a second later on a machine that starves the target. Stopping at once would be quicker, and would cost calls that
+//! sleep with a timeout a part of it (see `restarted_timeouts`).
 //! Does not: stop anybody who can prove it otherwise.
 
 use std::time::Duration;
 
-use trapline_target::{Batch, InCall};
+use trapline_target::{Batch, InCall, Process, TargetError, ThreadStatus};
 
 use crate::error::PatchError;
+use crate::survey::{SIGILL, SIGTRAP};
 
 /// A thread needs a few microseconds from a trap to its stop; after so much run time it has made it.
 const ENOUGH_NS: u64 = 200_000;
-/// How long threads get to prove it. Most have done so within one slice of the scheduler; being stopped would cost those
-/// that sleep in a call with a timeout a part of it.
+/// How long threads get to prove it. Most have done so within one slice of the scheduler.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a trap that waits behind a stop may take to show. Its thread got a CPU for that stop a moment ago.
+const LATEST: Duration = Duration::from_secs(10);
 
-/// Returns when no thread can take a guard's trap any more.
+/// Returns when no thread can take a guard's trap any more, and none is unanswered.
 pub(crate) fn quiesce(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {
+    quiesce_within(PATIENCE, batch, guard)
+}
+
+fn quiesce_within(
+    patience: Duration,
+    batch: &mut Batch<'_>,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), PatchError> {
     let process = batch.process();
-    // Who lies in a stop has not been answered yet, and its trap may be the very one that we wait for.
-    let unanswered = |tid| process.thread_status(tid).is_ok_and(|status| status.state == 't');
     // Who blocks has proven it, who is gone too.
-    let proven = |tid| !matches!(process.in_call(tid), Ok(InCall::Running)) && !unanswered(tid);
+    let proven = |tid| !matches!(process.in_call(tid), Ok(InCall::Running)) && !is_unanswered(process, tid);
     // (thread, run time when the last site was restored)
     let mut open: Vec<(u32, u64)> = process
         .threads()?
@@ -31,16 +53,115 @@ pub(crate) fn quiesce(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>)
         .filter(|&tid| !proven(tid))
         .filter_map(|tid| Some((tid, process.run_time(tid).ok()?)))
         .collect();
-    let done = batch.serve_until(guard, PATIENCE, &mut |_| {
+    let done = batch.serve_until(guard, patience, &mut |_| {
         open.retain(|&(tid, since)| {
             let short = process.run_time(tid).is_ok_and(|now| now < since + ENOUGH_NS);
-            !proven(tid) && (short || unanswered(tid))
+            !proven(tid) && (short || is_unanswered(process, tid))
         });
         open.is_empty()
     })?;
-    if !done {
-        // Threads that are ready to run and never get a CPU: their stop is the proof.
-        batch.stop_all(guard)?.resume()?;
+    if done { Ok(()) } else { by_stop(batch, guard) }
+}
+
+/// Stops everybody; who has no trap waiting then has taken none. The others are sent on until it is answered.
+fn by_stop(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<(), PatchError> {
+    let process = batch.process();
+    let stopped = batch.stop_all(guard)?;
+    let mut waiting = stopped.threads();
+    waiting.retain(|&tid| has_trap_waiting(process, tid));
+    stopped.resume()?;
+    batch.serve_until(guard, LATEST, &mut |_| {
+        waiting.retain(|&tid| is_unanswered(process, tid));
+        waiting.is_empty()
+    })?;
+    let Some(&tid) = waiting.first() else { return Ok(()) };
+    let state = process.thread_status(tid).map_or('?', |status| status.state);
+    let waited_ms = LATEST.as_millis() as u64;
+    Err(TargetError::NoStop { pid: process.pid(), tid, waited_ms, state }.into())
+}
+
+/// Whether a trap that a thread took has not been answered: it waits as a signal, or the thread lies in a stop. The signal is looked
+/// for first: it leaves the pending set and the thread enters its stop in one step, so that it is seen in one place or the other.
+fn is_unanswered(process: &Process, tid: u32) -> bool {
+    has_trap_waiting(process, tid) || process.thread_status(tid).is_ok_and(|status| status.state == 't')
+}
+
+/// Whether such a signal waits. One that is blocked was sent by somebody: for a trap the kernel unblocks it.
+fn has_trap_waiting(process: &Process, tid: u32) -> bool {
+    process.thread_status(tid).is_ok_and(|status| {
+        let deliverable = status.pending & !status.blocked;
+        [SIGTRAP, SIGILL].iter().any(|&signal| ThreadStatus::has(deliverable, signal))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use trapline_record::RemoteAddr;
+    use trapline_target::{Batch, BatchOptions, Process};
+
+    use super::{is_unanswered, quiesce_within};
+
+    /// Four threads that run one instruction all the time, in a program without a handler.
+    const RUNNERS: &str = r#"
+#include <stdio.h>
+#include <pthread.h>
+#include <unistd.h>
+extern char site[]; void run(void);
+__asm__(".globl run\n run: site: nop\n ret");
+static void *work(void *a) { for (;;) run(); }
+int main() { pthread_t t; for (int i = 0; i < 4; i++) pthread_create(&t, 0, work, 0);
+ printf("%lx\n", (long)site); fflush(stdout); pause(); }
+"#;
+
+    /// Killed when dropped.
+    struct Runners(Child);
+
+    impl Drop for Runners {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
     }
-    Ok(())
+
+    fn start() -> (Runners, RemoteAddr) {
+        let dir = std::env::temp_dir().join(format!("trapline-quiesce-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a temporary folder");
+        let (source, program) = (dir.join("runners.c"), dir.join("runners"));
+        std::fs::write(&source, RUNNERS).expect("written");
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-w", "-pthread", "-o"]).args([&program, &source]);
+        assert!(cc.status().expect("a C compiler").success());
+        let mut child = Command::new(&program).stdout(Stdio::piped()).spawn().expect("started");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        drop(std::fs::remove_dir_all(&dir));
+        (Runners(child), RemoteAddr(u64::from_str_radix(line.trim(), 16).expect("an address")))
+    }
+
+    #[test]
+    fn no_trap_is_left_behind_when_threads_are_stopped_for_the_proof() {
+        let (mut runners, site) = start();
+        let process = Process::open(runners.0.id()).expect("traceable");
+        let guard = |addr: u64| (addr == site.0).then_some(addr + 1);
+        for round in 0..200 {
+            Batch::run(&process, BatchOptions::default(), |batch| {
+                process.write_text(site, &[0xcc]).expect("written");
+                for _ in 0..10 {
+                    batch.serve(&guard).expect("served");
+                }
+                process.write_text(site, &[0x90]).expect("written");
+                quiesce_within(Duration::ZERO, batch, &guard).expect("quiet");
+                for tid in process.threads().expect("alive") {
+                    assert!(!is_unanswered(&process, tid), "round {round}");
+                }
+            })
+            .expect("traced");
+            // A trap left behind would have killed it.
+            assert_eq!(runners.0.try_wait().expect("ours"), None, "round {round}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Victim, compile, request};
-use trapline_patch::{Options, attach};
+use trapline_patch::{Options, attach, toggle};
 use trapline_plan::Role;
 
 const ALL: [&str; 9] = ["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "crossing"];
@@ -37,6 +37,38 @@ fn attached_and_detached_under_fire() {
     eprintln!("{guards} guard traps served");
     assert_eq!(victim.ask("cool"), "cool");
     assert_eq!(victim.sums().1, 0);
+    assert_eq!(victim.caught(), before);
+    victim.quit();
+}
+
+#[test]
+fn one_attach_toggled_under_fire() {
+    // Every other one takes the sites out: 4,000 by default, a million with TRAPLINE_TOGGLES=1000000.
+    let toggles = std::env::var("TRAPLINE_TOGGLES").ok().and_then(|n| n.parse().ok()).unwrap_or(4000_u64);
+    let mut victim = Victim::start(&compile("basic", &[]), &[]);
+    let before = victim.caught();
+    assert_eq!(victim.ask("hot"), "hot");
+    // f7 has boundaries inside its window.
+    let wants = victim.wants(&["f0", "f3", "f7"], Role::CountEntry);
+    let modules = [victim.module(&wants)];
+    let (mut attached, report) = attach(&victim.process, &request(&modules)).expect("attached");
+    assert_eq!(report.refused, []);
+    let (mut guards, mut signals) = (0, 0);
+    for round in 0..toggles.div_ceil(2000) {
+        let (undone, report) = toggle(&attached, &victim.process, 1000)
+            .unwrap_or_else(|e| panic!("round {round}: {e}{}", victim.fate()));
+        assert_eq!(undone, 0, "round {round}");
+        (guards, signals) = (guards + report.guards, signals + report.signals);
+    }
+    let report = attached.detach(&victim.process, &Options::default());
+    assert!(report.restored[0].left.is_empty(), "{report:#?}");
+    assert_eq!(victim.differences(), Vec::<String>::new());
+    assert_eq!(victim.ask("cool"), "cool");
+    let (calls, wrong) = victim.sums();
+    assert_eq!(wrong, 0);
+    eprintln!(
+        "{toggles} toggles of 3 sites, {guards} guard traps and {signals} signals served, calls {calls:?}"
+    );
     assert_eq!(victim.caught(), before);
     victim.quit();
 }

@@ -3,6 +3,21 @@
 //! Input: whatever waits. Output: threads that run on, and events. A signal's stop is never reaped: its thread is
 //! continued from where it stands, so that the kernel still delivers the signal if we die before. A stop that is to be
 //! held is reaped, for it would hide all others; nothing is lost with it.
+//!
+//! # Orders to stop (TGT-12)
+//!
+//! An order (PTRACE_INTERRUPT) is one pending bit of a thread, and ptrace(2) promises *a* stop for it, not a stop of its
+//! own: whatever the thread stops for next clears the bit. A thread that is ordered may be
+//! - *running, or asleep in a call that a signal ends*: it comes to the stop that was ordered;
+//! - *about to take a signal or a trap*: ordered stops are looked for before signals are, so the ordered stop comes first and the
+//!   signal stays queued behind it (a guard's SIGTRAP too: `pc` is then behind the trapping byte);
+//! - *at the end of clone, fork, vfork or exec*: the event's stop comes first and **uses the order up**;
+//! - *in a stop already*: that stop is not disturbed, and the order is kept for when it ends;
+//! - *between the calls of a [`Session`]* (a trap's action put back): each call's stops use it up.
+//!
+//! So a thread that is *wanted* is ordered again whenever it is sent on from a stop that was not the ordered one, while it still
+//! lies there. That stop is then always followed by another, and no order is lost, however many births, signals and calls come in
+//! between. A thread that is born while all are stopped comes to a stop of its own at birth. Nothing here depends on time.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -94,18 +109,25 @@ impl Batch<'_> {
                 } else {
                     served.signals += 1;
                     self.undo_idle_interruption(tid, signal);
-                    unless_killed(ptrace::cont(tid, signal))?;
+                    self.send_on(tid, signal)?;
                 }
             }
             Stop::Event { event: ptrace::EVENT_STOP, signal, .. } => self.answer_stop(tid, signal)?,
             Stop::Event { event, .. } => {
                 served.threads += u32::from(self.answer_event(tid, event)?);
-                unless_killed(ptrace::cont(tid, 0))?;
+                self.send_on(tid, 0)?;
             }
-            Stop::Call { .. } => unless_killed(ptrace::cont(tid, 0))?,
+            Stop::Call { .. } => self.send_on(tid, 0)?,
             Stop::Exit { status, .. } => self.answer_exit(tid, status)?,
         }
         Ok(())
+    }
+    /// Continues a thread from a stop that nobody ordered. An order that it used up is given again first (TGT-12).
+    fn send_on(&self, tid: u32, signal: i32) -> io::Result<()> {
+        if self.tracees.get(&tid).is_some_and(|t| t.wanted && t.held.is_none()) {
+            unless_killed(ptrace::interrupt(tid))?;
+        }
+        unless_killed(ptrace::cont(tid, signal))
     }
     /// A signal that the program ignores would never have reached it, had nobody traced it: the call that it broke off
     /// with EINTR is made again (TGT-3). Other calls the kernel restarts by itself.
@@ -224,7 +246,7 @@ impl Batch<'_> {
         if self.was_reset(signal) {
             self.put_back(tid, signal);
         }
-        unless_killed(ptrace::cont(tid, 0))?;
+        self.send_on(tid, 0)?;
         Ok(true)
     }
     fn handler_of(&self, signal: i32) -> Option<Handler> {
@@ -268,23 +290,33 @@ impl Batch<'_> {
     }
     /// Orders one thread to stop and answers what it stops for, guard traps included, until it has.
     pub(crate) fn hold(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
-        let fail = |e| TargetError::system(tid, "stop a thread", e);
-        if self.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
+        let pid = self.process.pid();
+        let tracee = self.adopt(tid, pid);
+        if tracee.held.is_some() {
             return Ok(());
         }
+        tracee.wanted = true;
+        let held = self.until_held(tid, at_most, guard);
+        if held.is_err()
+            && let Some(tracee) = self.tracees.get_mut(&tid)
+        {
+            tracee.wanted = false;
+        }
+        held
+    }
+    fn until_held(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
+        let fail = |e| TargetError::system(tid, "stop a thread", e);
         let start = Instant::now();
         ptrace::interrupt(tid).map_err(fail)?;
         while start.elapsed() < at_most {
             match wait::peek(tid).map_err(fail)? {
-                Some(Stop::Event { event: ptrace::EVENT_STOP, signal, .. }) => {
-                    wait::take(tid).map_err(fail)?;
-                    self.adopt(tid, self.process.pid()).held = Some(signal != libc::SIGTRAP);
-                    return Ok(());
-                }
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
                 None => pause(start.elapsed()),
             }
             self.check_gone()?;
+            if self.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
+                return Ok(());
+            }
         }
         let state = self.process.thread_status(tid)?.state;
         let waited_ms = start.elapsed().as_millis() as u64;

@@ -16,8 +16,6 @@ use crate::sys::ptrace;
 
 /// How long all threads may take to stop, in all.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// After this time, threads that have not stopped are told again.
-const ORDER_AGAIN: Duration = Duration::from_millis(50);
 
 /// What a stop of all threads cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,16 +55,7 @@ impl<'p> Batch<'p> {
             }
         }
         let pid = self.process.pid();
-        let mut asked = Instant::now();
-        let all_held = move |batch: &Batch<'_>| {
-            let late = || batch.tracees.iter().filter(|(_, t)| t.tgid == pid && t.held.is_none());
-            if asked.elapsed() > ORDER_AGAIN && late().next().is_some() {
-                // An order is used up by any stop, also by one that was due for another reason.
-                asked = Instant::now();
-                late().for_each(|(&tid, _)| drop(ptrace::interrupt(tid)));
-            }
-            late().next().is_none()
-        };
+        let all_held = |batch: &Batch<'_>| batch.tracees.values().all(|t| t.tgid != pid || t.held.is_some());
         let outcome = self.serve_until(guard, STOP_TIME, &mut { all_held });
         self.stopping = false;
         let laggard =

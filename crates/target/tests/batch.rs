@@ -149,6 +149,41 @@ fn signals_and_births_pass_through_a_batch() {
     assert_eq!(victim.line(), "done 100");
 }
 
+/// Threads that are born all the time, and a timer's signals in between.
+const NURSERY: &str = r#"
+#include <stdio.h>
+#include <signal.h>
+#include <pthread.h>
+#include <unistd.h>
+#include <sys/time.h>
+static void h(int s) {}
+static void *nothing(void *a) { return 0; }
+static void *mother(void *a) { pthread_t t; for (;;) if (!pthread_create(&t, 0, nothing, 0)) pthread_join(t, 0); }
+int main() { struct sigaction sa = { .sa_handler = h, .sa_flags = SA_RESTART }; sigaction(SIGALRM, &sa, 0);
+ struct itimerval every = { { 0, 300 }, { 0, 300 } }; setitimer(ITIMER_REAL, &every, 0);
+ pthread_t t; for (int i = 0; i < 4; i++) pthread_create(&t, 0, mother, 0);
+ puts("ready"); fflush(stdout); char k; for (;;) if (read(0, &k, 1) == 1) { puts("done"); fflush(stdout); } }
+"#;
+
+#[test]
+fn no_order_to_stop_is_used_up_by_a_birth() {
+    let mut victim = Victim::start(NURSERY);
+    let process = Process::open(victim.pid()).unwrap();
+    let born = Batch::run(&process, BatchOptions::default(), |batch| {
+        let mut born = 0;
+        for _ in 0..500 {
+            born += batch.serve(&none).unwrap().threads;
+            // An order that was lost would show as a thread that does not stop.
+            batch.stop_all(&none).unwrap().resume().unwrap();
+        }
+        born
+    })
+    .unwrap();
+    assert!(born > 0);
+    tell(&mut victim, b"x");
+    assert_eq!(victim.line(), "done");
+}
+
 #[test]
 fn a_forked_child_is_held_until_released_and_a_vfork_child_is_not() {
     let mut victim = Victim::start_with(CROWD, &["1", "0"]);
@@ -224,4 +259,43 @@ fn text_is_written_where_it_is_not_writable() {
     assert_eq!(byte, [0x90]);
     let error = process.write_text(RemoteAddr(0x10), &[0]).unwrap_err();
     assert!(matches!(error, TargetError::Memory { .. }), "{error}");
+}
+
+/// Four threads that trap all the time.
+const TRAPPERS: &str = r#"
+#include <stdio.h>
+#include <pthread.h>
+#include <unistd.h>
+extern char trap[], after[]; void trapper(void);
+__asm__(".globl trapper\n trapper: trap: int3\n ud2\n after: ret");
+static void *work(void *a) { for (;;) trapper(); }
+int main() { printf("ready\n%p %p\n", trap, after); fflush(stdout); char k; read(0, &k, 1);
+ pthread_t t; for (int i = 0; i < 4; i++) pthread_create(&t, 0, work, 0);
+ pause(); }
+"#;
+
+#[test]
+fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
+    let mut victim = Victim::start(TRAPPERS);
+    let line = victim.line();
+    let words: Vec<u64> = line.split(' ').map(hex).collect();
+    let [trap, after] = words[..] else { panic!("{line}") };
+    let process = Process::open(victim.pid()).unwrap();
+    let guard = |addr: u64| (addr == trap).then_some(after);
+    let waits = |tid| ThreadStatus::has(process.thread_status(tid).unwrap().pending, libc::SIGTRAP);
+    Batch::run(&process, BatchOptions::default(), |batch| {
+        tell(&mut victim, b"x");
+        let mut waiting = 0;
+        // One stop in twenty finds such a thread.
+        while waiting < 20 {
+            batch.serve(&guard).unwrap();
+            let stopped = batch.stop_all(&guard).unwrap();
+            for tid in stopped.threads().into_iter().filter(|&tid| waits(tid)) {
+                waiting += 1;
+                assert_eq!(stopped.regs(tid).unwrap().pc(), trap + 1, "not sent on yet");
+            }
+            stopped.resume().unwrap();
+        }
+    })
+    .unwrap();
 }

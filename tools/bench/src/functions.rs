@@ -121,11 +121,15 @@ pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
 
 /// Keeps a thread on one CPU, as far as there are so many.
 pub(crate) fn pin(thread: usize) {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    pin_to(thread % std::thread::available_parallelism().map_or(1, usize::from));
+}
+
+/// Keeps the calling thread on this CPU.
+pub(crate) fn pin_to(cpu: usize) {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set is a local, and the CPU number is small.
-    unsafe { libc::CPU_SET(thread % cpus, &mut set) };
+    unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: the kernel only reads the set, whose size is stated.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }

@@ -10,6 +10,7 @@ mod kernel;
 mod ours;
 mod row;
 mod runs;
+mod toggle;
 mod victim;
 
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ struct Args {
     /// Interleaved rounds.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
+    #[command(flatten)]
+    writes: toggle::Writes,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -51,6 +54,8 @@ enum Name {
     Uretprobe,
     /// Attaching and detaching 1 to 10,000 sites.
     Attach,
+    /// Code changed under threads that run it: is every write seen whole?
+    Toggle,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -67,6 +72,7 @@ fn main() -> Result<()> {
         Name::Uprobe => hits::run(Bench::Uprobe, effort, |row| sink.take(row)),
         Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
+        Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Victim => Ok(()),
     }
 }
