@@ -4,6 +4,7 @@
 //! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row it could not measure as 0.
 
 mod attach;
+mod breakpoint;
 mod functions;
 mod hits;
 mod kernel;
@@ -25,6 +26,8 @@ use hits::{Bench, Effort};
 struct Args {
     /// What to measure.
     name: Name,
+    #[command(flatten)]
+    breakpoint: breakpoint::Options,
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
@@ -51,6 +54,8 @@ enum Name {
     Uretprobe,
     /// Attaching and detaching 1 to 10,000 sites.
     Attach,
+    /// Accounting for hardware breakpoints, and the kernel's cost of them.
+    Breakpoint,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -67,6 +72,7 @@ fn main() -> Result<()> {
         Name::Uprobe => hits::run(Bench::Uprobe, effort, |row| sink.take(row)),
         Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
+        Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
         Name::Victim => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ pub enum Step {
 }
 
 /// Plays a sequence; whether each operation was accepted. What is left at the end is released.
-pub fn play(accounting: &impl Accounting, steps: &[Step]) -> Vec<bool> {
+pub fn play(accounting: &(impl Accounting + ?Sized), steps: &[Step]) -> Vec<bool> {
     let mut held: Vec<Reservation> = Vec::new();
     let accepted = steps.iter().map(|&step| play_one(accounting, &mut held, step)).collect();
     held.into_iter().for_each(|reservation| accounting.release(reservation));
@@ -29,7 +29,7 @@ pub fn play(accounting: &impl Accounting, steps: &[Step]) -> Vec<bool> {
 }
 
 /// Plays one operation.
-pub fn play_one(accounting: &impl Accounting, held: &mut Vec<Reservation>, step: Step) -> bool {
+pub fn play_one(accounting: &(impl Accounting + ?Sized), held: &mut Vec<Reservation>, step: Step) -> bool {
     match step {
         Step::Reserve(request) => {
             let reservation = accounting.reserve(request);
@@ -190,7 +190,7 @@ pub fn nine_cases(machine: &Machine, t: TaskId, u: TaskId) -> Vec<(&'static str,
 ///
 /// # Errors
 /// The line's number and the line.
-pub fn run_case(accounting: &impl Accounting, case: &[Check]) -> Result<(), (usize, Check)> {
+pub fn run_case(accounting: &(impl Accounting + ?Sized), case: &[Check]) -> Result<(), (usize, Check)> {
     let mut fitted: Vec<Option<Reservation>> = Vec::new();
     let wrong = case.iter().enumerate().find(|&(_, &check)| match check {
         Check::Fits(target) => {

@@ -70,9 +70,9 @@ impl Sharded {
     }
     /// What is pinned in a pool by a task on any CPU, and on one.
     fn pinned(&self, list: &[(Option<Cpu>, Claim)], pool: usize, cpu: Cpu) -> u32 {
-        let here = list.iter().filter(|(on, claim)| {
-            self.pool(claim.kind()) == pool && on.is_none_or(|on| on == cpu)
-        });
+        let here = list
+            .iter()
+            .filter(|(on, claim)| self.pool(claim.kind()) == pool && on.is_none_or(|on| on == cpu));
         here.map(|(_, claim)| u32::from(claim.weight())).sum()
     }
     /// Gives back and takes, at once.
@@ -126,7 +126,9 @@ impl Sharded {
         }
         for pool in 0..2 {
             let weight = |claim: Option<Claim>| {
-                claim.filter(|claim| self.pool(claim.kind()) == pool).map_or(0, |claim| u32::from(claim.weight()))
+                claim
+                    .filter(|claim| self.pool(claim.kind()) == pool)
+                    .map_or(0, |claim| u32::from(claim.weight()))
             };
             let (less, more) = (weight(given.map(|(_, claim)| claim)), weight(takes));
             if less != more {
@@ -155,7 +157,8 @@ impl Sharded {
         }
         if let Some(takes) = takes {
             let pool = self.pool(takes.kind());
-            let top = here.tasks[pool].iter().rposition(|n| n.load(Relaxed) > 0).map_or(0, |at| at as u32 + 1);
+            let top =
+                here.tasks[pool].iter().rposition(|n| n.load(Relaxed) > 0).map_or(0, |at| at as u32 + 1);
             if let Err(refusal) = self.fits(cpu, here.pinned[pool].load(Relaxed), top, takes) {
                 gives.into_iter().for_each(|claim| give(claim, claim.weight().into()));
                 return Err(refusal);
