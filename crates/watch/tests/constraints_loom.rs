@@ -84,6 +84,11 @@ fn keeps_the_rule(machine: &Machine, held: &[Reservation]) {
 }
 
 fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
+    check_as(machine, bound, |thread| thread, programs);
+}
+
+/// With numbers of threads: on two CPUs, 0 and 1 have lanes of their own, and larger ones of the same parity share.
+fn check_as(machine: Machine, bound: Option<usize>, number: fn(usize) -> usize, programs: Vec<Vec<Step>>) {
     let allowed = std::sync::Arc::new(serial(machine, &programs));
     assert!(!allowed.is_empty());
     model(bound, move || {
@@ -95,7 +100,7 @@ fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
             .map(|(thread, program)| {
                 let accounting = accounting.clone();
                 loom::thread::spawn(move || {
-                    set_number(thread);
+                    set_number(number(thread));
                     let mut held = Vec::new();
                     let answers: Vec<bool> =
                         program.iter().map(|&step| play_one(&*accounting, &mut held, step)).collect();
@@ -110,7 +115,16 @@ fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
         keeps_the_rule(&machine, &held);
         held.into_iter().for_each(|reservation| accounting.release(reservation));
         assert_eq!(accounting.held(), []);
+        let all = NonZeroU8::new(machine.slots_for(Kind::Data)).expect("slots");
+        let all = accounting.reserve(cpu(0).wants(Claim::weighing(Kind::Data, all)));
+        assert!(all.is_ok(), "every count is back at 0");
     });
+}
+
+#[test]
+fn two_tasks_come_and_go_in_a_shared_lane() {
+    let program = |number| vec![reserve(task(number)), Step::Release(0)];
+    check_as(machine(2, 2), Some(3), |thread| 2 + 2 * thread, vec![program(1), program(2)]);
 }
 
 #[test]

@@ -46,7 +46,10 @@ fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservatio
                 // Refused or not is the accounting's to say; the rule is checked below.
                 let _answer = accounting.modify(&mut held[at], Claim::one(kind));
             }
-            (4, Some(at)) => held.extend(accounting.try_release(held.swap_remove(at)).err()),
+            (4, Some(at)) => {
+                let gone = held.swap_remove(at);
+                held.extend(accounting.try_release(gone).err());
+            }
             (5, _) => held.extend(accounting.try_reserve(random.request(cpus))),
             _ => held.extend(accounting.reserve(random.request(cpus))),
         }

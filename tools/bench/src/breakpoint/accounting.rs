@@ -48,7 +48,7 @@ pub(super) fn run(
     }
     shapes.extend(TASKS.iter().filter(|_| threads.contains(&1)).map(|&tasks| (1, here, tasks, true)));
     for (threads, cpus, tasks, full) in shapes {
-        let plans = How::ALL.map(|how| Plan { how, threads, cpus, tasks, full });
+        let plans = How::ALONE.map(|how| Plan { how, threads, cpus, tasks, full });
         for row in rows(&plans, breakpoints, effort)? {
             emit(&row)?;
         }
@@ -80,13 +80,15 @@ fn task(number: usize) -> Result<Target> {
 
 /// Seconds for one breakpoint reserved and released, with all threads at it.
 fn once(plan: Plan, breakpoints: usize, time: Duration) -> Result<f64> {
-    let books = plan.how.books(machine(plan.cpus)?);
+    let machine = machine(plan.cpus)?;
+    let books: Vec<_> = (0..plan.threads).map(|_| plan.how.books(machine)).collect();
     let (start, stop) = (Barrier::new(plan.threads + 1), AtomicBool::new(false));
     let each = plan.tasks / plan.threads;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..plan.threads)
             .map(|worker| {
-                let (books, start, stop) = (&*books, &start, &stop);
+                let of = if plan.how == How::Control { worker } else { 0 };
+                let (books, start, stop) = (&*books[of], &start, &stop);
                 scope.spawn(move || {
                     let tasks = (worker * each..(worker + 1) * each).map(task).collect::<Result<Vec<_>>>()?;
                     let none = plan.how == How::None;

@@ -6,7 +6,7 @@
 //! CPUs, beside few tasks and many.
 //!
 //! `how`: `none` no breakpoints at all, `off` breakpoints that nobody accounts for, `ours`, and the baselines `rwlock` and
-//! `mutex`, which pass the same tests as ours. Over perf events the kernel's own accounting is in every row but `none`.
+//! `mutex`, which pass the same tests as ours; `control` is ours with an accounting for each thread, so nothing is shared. Over perf events the kernel's own accounting is in every row but `none`.
 
 mod accounting;
 mod enable;
@@ -70,6 +70,7 @@ struct Load {
 enum How {
     None,
     Off,
+    Control,
     Ours,
     Rwlock,
     Mutex,
@@ -92,10 +93,12 @@ impl Accounting for Off {
 
 impl How {
     const ALL: [Self; 5] = [Self::None, Self::Off, Self::Ours, Self::Rwlock, Self::Mutex];
+    const ALONE: [Self; 6] = [Self::None, Self::Off, Self::Control, Self::Ours, Self::Rwlock, Self::Mutex];
     fn name(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::Off => "off",
+            Self::Control => "control",
             Self::Ours => "ours",
             Self::Rwlock => "rwlock",
             Self::Mutex => "mutex",
@@ -104,7 +107,7 @@ impl How {
     fn books(self, machine: Machine) -> Box<dyn Accounting> {
         match self {
             Self::None | Self::Off => Box::new(Off),
-            Self::Ours => Box::new(Constraints::new(machine)),
+            Self::Ours | Self::Control => Box::new(Constraints::new(machine)),
             Self::Rwlock => Box::new(rwlock::Sharded::new(machine)),
             Self::Mutex => Box::new(mutex::OneMutex::new(machine)),
         }

@@ -124,7 +124,7 @@ impl BreakpointRow {
                 self.active.unwrap_or(0)
             ),
             (_, tasks) => format!(
-                "accounting {how:6} {threads}T {cpus:3} CPUs {:5} tasks x {breakpoints}",
+                "accounting {how:7} {threads}T {cpus:3} CPUs {:5} tasks x {breakpoints}",
                 tasks.unwrap_or(0)
             ),
         }
@@ -146,7 +146,7 @@ impl Line for BreakpointRow {
             } if self.case == "accounting" => {
                 let scale = usecs_per_op_cpu / usecs_per_op * 1e3;
                 format!(
-                    "{heading:48} {:10.1} ns/op/thread  {:9.3}M/s  ({:.1} .. {:.1}, {rounds} rounds)",
+                    "{heading:49} {:10.1} ns/op/thread  {:9.3}M/s  ({:.1} .. {:.1}, {rounds} rounds)",
                     usecs_per_op_cpu * 1e3,
                     1.0 / usecs_per_op,
                     low_usecs * scale,
