@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use trapline_watch::constraints::laws::{BruteForce, Step, play_one};
 use trapline_watch::constraints::{
     Accounting, Claim, Constraints, Cpu, Kind, Machine, Request, Reservation, Slots, Target, TaskId,
-    TryError, set_number,
+    TryError, set_home,
 };
 
 /// Answers of each thread's operations.
@@ -87,8 +87,8 @@ fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
     check_as(machine, bound, |thread| thread, programs);
 }
 
-/// With numbers of threads: on two CPUs, 0 and 1 have lanes of their own, and larger ones of the same parity share.
-fn check_as(machine: Machine, bound: Option<usize>, number: fn(usize) -> usize, programs: Vec<Vec<Step>>) {
+/// With a home lane for each thread; two CPUs have two lanes, and numbers of the same parity share.
+fn check_as(machine: Machine, bound: Option<usize>, home: fn(usize) -> usize, programs: Vec<Vec<Step>>) {
     let allowed = std::sync::Arc::new(serial(machine, &programs));
     assert!(!allowed.is_empty());
     model(bound, move || {
@@ -100,7 +100,7 @@ fn check_as(machine: Machine, bound: Option<usize>, number: fn(usize) -> usize, 
             .map(|(thread, program)| {
                 let accounting = accounting.clone();
                 loom::thread::spawn(move || {
-                    set_number(number(thread));
+                    set_home(home(thread));
                     let mut held = Vec::new();
                     let answers: Vec<bool> =
                         program.iter().map(|&step| play_one(&*accounting, &mut held, step)).collect();
@@ -122,9 +122,9 @@ fn check_as(machine: Machine, bound: Option<usize>, number: fn(usize) -> usize, 
 }
 
 #[test]
-fn two_tasks_come_and_go_in_a_shared_lane() {
+fn two_tasks_come_and_go_in_one_lane() {
     let program = |number| vec![reserve(task(number)), Step::Release(0)];
-    check_as(machine(2, 2), Some(3), |thread| 2 + 2 * thread, vec![program(1), program(2)]);
+    check_as(machine(2, 2), Some(3), |thread| 2 * thread, vec![program(1), program(2)]);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_slot_is_given_back_while_a_cpu_wants_it() {
 fn two_tasks_a_cpu_and_a_release() {
     let programs =
         vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(task(2))], vec![reserve(cpu(0))]];
-    check(machine(2, 1), Some(2), programs);
+    check(machine(2, 1), Some(3), programs);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn two_bound_tasks_and_their_cpu() {
 
 #[test]
 fn two_cpus_and_a_task() {
-    check(machine(2, 1), Some(2), vec![vec![reserve(cpu(0))], vec![reserve(cpu(1))], vec![reserve(task(1))]]);
+    check(machine(2, 1), Some(3), vec![vec![reserve(cpu(0))], vec![reserve(cpu(1))], vec![reserve(task(1))]]);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn try_forms_change_nothing_when_busy() {
         let attempt = |target: Target, home: usize| {
             let accounting = accounting.clone();
             loom::thread::spawn(move || {
-                set_number(home);
+                set_home(home);
                 accounting.try_reserve(target.one(Kind::Data))
             })
         };

@@ -1,5 +1,5 @@
 //! Many threads at one accounting, on the real locks: whenever all stand still, what they hold keeps the rule and is what the
-//! accounting says; at the end nothing is left. More threads than own lanes, so that some share.
+//! accounting says; at the end nothing is left. More threads than lanes, so that some share.
 #![cfg(not(loom))]
 
 use std::sync::{Barrier, Mutex};

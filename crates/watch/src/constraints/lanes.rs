@@ -1,8 +1,7 @@
 //! A lock of many lanes: whoever changes a task is in one of them, whoever changes a CPU has closed them all.
 //!
-//! Each lane lies on cache lines of its own, with its part of the histogram `spread`. A thread with a number of its own has
-//! a lane of its own, where it counts with plain stores; the others share lanes and count with atomic additions. The
-//! protocol stands in [`constraints`](super).
+//! Each lane lies on cache lines of its own, with its part of the histogram `spread`. The protocol stands in
+//! [`constraints`](super).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,26 +16,15 @@ use super::words::MAX_SLOTS;
 pub(super) struct Histogram([AtomicU32; MAX_SLOTS as usize]);
 
 impl Histogram {
-    /// A move beside others' moves. Relaxed: lanes order them before any use.
+    /// Relaxed: lanes order these additions before any use.
     pub(super) fn make(&self, step: Move) {
-        if let Some(old) = self.at(step.from) {
+        let at = |count: u8| self.0.get(usize::from(count).wrapping_sub(1));
+        if let Some(old) = at(step.from) {
             old.fetch_sub(1, Relaxed);
         }
-        if let Some(new) = self.at(step.to) {
+        if let Some(new) = at(step.to) {
             new.fetch_add(1, Relaxed);
         }
-    }
-    /// A move where nobody else makes any: plain loads and stores.
-    fn make_alone(&self, step: Move) {
-        if let Some(old) = self.at(step.from) {
-            old.store(old.load(Relaxed).wrapping_sub(1), Relaxed);
-        }
-        if let Some(new) = self.at(step.to) {
-            new.store(new.load(Relaxed).wrapping_add(1), Relaxed);
-        }
-    }
-    fn at(&self, count: u8) -> Option<&AtomicU32> {
-        self.0.get(usize::from(count).wrapping_sub(1))
     }
     /// The largest count that any task has, by the sum of the parts.
     pub(super) fn top<'a>(parts: impl Iterator<Item = &'a Self> + Clone) -> u32 {
@@ -57,17 +45,12 @@ pub(super) struct Lane {
 }
 
 #[derive(Debug)]
-pub(super) struct Lanes {
-    /// First the own ones, by thread number; then the shared ones.
-    all: Box<[Lane]>,
-    own: usize,
-}
+pub(super) struct Lanes(Box<[Lane]>);
 
-/// In a lane. Others may be in it too, unless it is this thread's own.
+/// In a lane. Others may be in it too.
 #[derive(Debug)]
 pub(super) struct InLane<'a> {
     lane: &'a Lane,
-    own: bool,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
@@ -79,32 +62,27 @@ pub(super) struct Closed<'a> {
 }
 
 impl Lanes {
+    /// One for each CPU, rounded up so that a thread's lane is a mask away.
     pub(super) fn new(cpus: u32) -> Self {
-        let shared = cpus.next_power_of_two() as usize;
-        let own = (OWN_PER_CPU * shared).min(threads::NUMBERS);
         let lane = |_| Lane { gate: RwLock::new(()), spread: Default::default() };
-        Self { all: (0..own + shared).map(lane).collect(), own }
+        Self((0..cpus.next_power_of_two()).map(lane).collect())
     }
     /// Enters this thread's lane.
     pub(super) fn enter(&self, patience: Patience) -> Option<InLane<'_>> {
-        let number = threads::number();
-        let own = number < self.own;
-        let at = if own { number } else { self.own + (number & (self.all.len() - self.own - 1)) };
-        let lane = &self.all[at];
-        Some(InLane { lane, own, _gate: patience.read(&lane.gate)? })
+        let lane = &self.0[home() & (self.0.len() - 1)];
+        Some(InLane { lane, _gate: patience.read(&lane.gate)? })
     }
     /// Closes all lanes, in order.
     pub(super) fn close(&self, patience: Patience) -> Option<Closed<'_>> {
-        let gates: Option<Vec<_>> = self.all.iter().map(|lane| patience.write(&lane.gate)).collect();
-        Some(Closed { lanes: &self.all, _gates: gates? })
+        let gates: Option<Vec<_>> = self.0.iter().map(|lane| patience.write(&lane.gate)).collect();
+        Some(Closed { lanes: &self.0, _gates: gates? })
     }
 }
 
 impl InLane<'_> {
     /// A move in this lane's part of `spread`.
     pub(super) fn spread(&self, step: Move) {
-        let spread = &self.lane.spread[step.pool];
-        if self.own { spread.make_alone(step) } else { spread.make(step) }
+        self.lane.spread[step.pool].make(step);
     }
 }
 
@@ -115,105 +93,35 @@ impl Closed<'_> {
     }
 }
 
-/// Own lanes for each CPU: room for threads that are not running just now.
-const OWN_PER_CPU: usize = if cfg!(loom) { 1 } else { 4 };
-
-/// A number for each living thread.
 #[cfg(not(loom))]
-mod threads {
-    use std::sync::atomic::{
-        AtomicU64, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-    };
-
-    /// Numbers below this one belong to one thread at a time.
-    pub(super) const NUMBERS: usize = 256;
-    static TAKEN: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
-    static SHARED: AtomicUsize = AtomicUsize::new(0);
-
-    /// This thread's number, given back when the thread ends.
-    struct Number(usize);
-
+fn home() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static NUMBER: Number = take();
+        static HOME: Cell<Option<usize>> = const { Cell::new(None) };
     }
-
-    /// The lowest number that is free; when all are taken, one that others may have too.
-    fn take() -> Number {
-        for (at, word) in TAKEN.iter().enumerate() {
-            let claim = |bits: u64| (bits != u64::MAX).then(|| bits | (bits + 1));
-            if let Ok(bits) = word.fetch_update(Acquire, Relaxed, claim) {
-                return Number(at * 64 + bits.trailing_ones() as usize);
-            }
-        }
-        shared()
-    }
-
-    fn shared() -> Number {
-        Number(NUMBERS + SHARED.fetch_add(1, Relaxed) % NUMBERS)
-    }
-
-    /// Release, for the next owner's acquire: it makes its moves after all of this thread's.
-    impl Drop for Number {
-        fn drop(&mut self) {
-            if let Some(word) = TAKEN.get(self.0 / 64) {
-                word.fetch_and(!(1 << (self.0 % 64)), Release);
-            }
-        }
-    }
-
-    /// While the thread's locals are being taken down, a shared one.
-    pub(super) fn number() -> usize {
-        NUMBER.try_with(|number| number.0).unwrap_or_else(|_| shared().0)
-    }
-
-    #[cfg(test)]
-    mod tests {
-        use super::{NUMBERS, number};
-
-        #[test]
-        fn living_threads_have_numbers_of_their_own_while_there_are_any() {
-            let all = std::sync::Barrier::new(NUMBERS + 20);
-            let mut numbers: Vec<usize> = std::thread::scope(|scope| {
-                let one = || {
-                    let mine = number();
-                    all.wait();
-                    assert_eq!(mine, number());
-                    mine
-                };
-                let threads: Vec<_> = (0..NUMBERS + 20).map(|_| scope.spawn(one)).collect();
-                threads.into_iter().flat_map(|thread| thread.join()).collect()
-            });
-            numbers.retain(|&number| number < NUMBERS);
-            let taken = numbers.len();
-            numbers.sort_unstable();
-            numbers.dedup();
-            assert_eq!(numbers.len(), taken, "nobody shares a number below {NUMBERS}");
-            // This test's own thread, and those of other tests, may have some.
-            assert!(taken > NUMBERS / 2, "{taken}");
-            let next = std::thread::scope(|scope| scope.spawn(number).join());
-            assert!(next.is_ok_and(|next| next < NUMBERS), "numbers come back");
-        }
-    }
+    HOME.with(|home| {
+        home.get().unwrap_or_else(|| {
+            let number = THREADS.fetch_add(1, Relaxed);
+            home.set(Some(number));
+            number
+        })
+    })
 }
 
 #[cfg(loom)]
-mod threads {
-    pub(super) const NUMBERS: usize = 256;
-
-    loom::thread_local! {
-        static NUMBER: std::cell::Cell<usize> = std::cell::Cell::new(NUMBERS);
-    }
-
-    pub(super) fn number() -> usize {
-        NUMBER.with(std::cell::Cell::get)
-    }
-
-    /// In a model, this thread's number.
-    pub fn set_number(number: usize) {
-        NUMBER.with(|own| own.set(number));
-    }
+loom::thread_local! {
+    static HOME: std::cell::Cell<usize> = std::cell::Cell::new(0);
 }
 
 #[cfg(loom)]
-pub use threads::set_number;
+fn home() -> usize {
+    HOME.with(std::cell::Cell::get)
+}
+
+/// In a model, which lane this thread takes.
+#[cfg(loom)]
+pub fn set_home(lane: usize) {
+    HOME.with(|home| home.set(lane));
+}

@@ -39,9 +39,9 @@
 //! | `bound[c]` | adds and subtracts, by whoever is in a lane | with all lanes closed |
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
 //!
-//! A *lane* is a readers-writer lock on cache lines of its own; there are a few for each CPU, and each thread has one: of its
-//! own, or, when more threads live than lanes are there, one that it shares. Being in any one lane is the read side, closing
-//! all of them (in order) the write side: a big-reader lock, as Linux 2.4's `brlock` and the `lglock` after it. Histograms are *modified without being used* in a lane, as the commits
+//! A *lane* is a readers-writer lock on cache lines of its own; there are about as many as CPUs, and each thread has a home
+//! lane. Being in any one lane is the read side, closing all of them (in order) the write side: a big-reader lock, as
+//! Linux 2.4's `brlock` and the `lglock` after it. Histograms are *modified without being used* in a lane, as the commits
 //! that brought this design to the kernel put it: additions commute, so tasks need not exclude each other; who wants to know the
 //! sum closes the lanes. A task may go up in one lane and down in another: a lane's own numbers wrap, their sum does not.
 //!
@@ -50,7 +50,7 @@
 //! | step | what |
 //! |---|---|
 //! | T1 | find the task's account: an index into a table, no lock (a page of the table is made when first needed) |
-//! | T2 | enter the thread's lane |
+//! | T2 | enter the home lane |
 //! | T3 | lock the account |
 //! | T4 | decide, from the account, `most` and `pinned` |
 //! | T5 | if it fits: change the account, then the histograms |
@@ -70,9 +70,7 @@
 //! - *T and T', different tasks, any lanes*: neither takes a lock that the other holds alone. They wait for each other
 //!   nowhere, and where their lanes differ, write to no common cache line. Both may pass T4 before either reaches T5: neither's decision
 //!   reads what the other changes.
-//! - *T and T' in one shared lane*: both are readers of its lock, and add atomically.
-//! - *T in its own lane*: nobody else adds to that lane's part of `spread`, so T loads and stores. A thread that ends gives
-//!   its number back (release) and the next to have it takes it (acquire), so their moves do not overlap.
+//! - *T and T' in one lane*: both are readers of its lock, and add atomically.
 //! - *T and T', bound to one CPU*: as above; they share the line of `bound[c]`, with atomic additions.
 //! - *T and T', one task*: one after the other, by T3. The later decides from the earlier's account.
 //! - *T before C*: C1 waits for T6, so C2 sees all that T5 wrote (the lane's lock orders them).
@@ -111,7 +109,7 @@ mod words;
 pub mod laws;
 
 #[cfg(loom)]
-pub use lanes::set_number;
+pub use lanes::set_home;
 pub use words::{
     Accounting, BadMachine, Claim, Cpu, Held, Kind, MAX_SLOTS, Machine, Refusal, Request, Reservation, Slots,
     Target, TaskId, TryError,
@@ -128,7 +126,7 @@ pub struct Constraints {
 
 #[derive(Debug)]
 enum Books {
-    One(one::One),
+    One(Box<one::One>),
     Many(Box<many::Many>),
 }
 
@@ -144,7 +142,7 @@ impl Constraints {
     #[must_use]
     pub fn new(machine: Machine) -> Self {
         let books = match machine.cpus() {
-            1 => Books::One(one::One::new(machine)),
+            1 => Books::One(Box::new(one::One::new(machine))),
             _ => Books::Many(Box::new(many::Many::new(machine))),
         };
         Self { machine, books }

@@ -48,6 +48,7 @@ pub(super) trait Picture {
 pub(super) struct Account {
     any: Counts,
     /// By CPU; an entry has a count above 0. Few tasks have any.
+    #[allow(clippy::box_collection, reason = "a word in the accounts of the many that have none")]
     bound: Option<Box<HashMap<Cpu, Counts>>>,
 }
 
