@@ -34,7 +34,7 @@
 //!
 //! | data | written | read |
 //! |---|---|---|
-//! | a task's own account, a [mutex](many) each | by operations on that task, under its mutex | the same |
+//! | a task's own account, a mutex (`many`) | by operations on that task, under its mutex | the same |
 //! | `spread`, one copy for each lane; the sum over the lanes counts | adds and subtracts, by whoever is in a lane | with all lanes closed |
 //! | `bound[c]` | adds and subtracts, by whoever is in a lane | with all lanes closed |
 //! | `pinned[c]`, `most` | with all lanes closed | in a lane |
@@ -95,7 +95,7 @@
 //!
 //! ## One CPU
 //!
-//! A machine of one CPU gains nothing from lanes and mutexes of tasks: there [one mutex](one) guards the same accounts, and
+//! A machine of one CPU gains nothing from lanes and mutexes of tasks: there one mutex (`one`) guards the same accounts, and
 //! an operation takes that and nothing else.
 
 mod lanes;

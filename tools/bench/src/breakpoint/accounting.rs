@@ -92,7 +92,9 @@ fn once(plan: Plan, breakpoints: usize, time: Duration) -> Result<f64> {
                 scope.spawn(move || {
                     let tasks = (worker * each..(worker + 1) * each).map(task).collect::<Result<Vec<_>>>()?;
                     let none = plan.how == How::None;
-                    let ready = || drop(start.wait());
+                    let ready = || {
+                        start.wait();
+                    };
                     let go_on = || !stop.load(Relaxed);
                     match plan.full {
                         true => one_of_many(books, &tasks, breakpoints, none, ready, go_on),

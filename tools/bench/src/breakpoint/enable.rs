@@ -32,7 +32,11 @@ fn once(load: Load) -> Result<f64> {
             scope.spawn(|| drop(asleep.read()));
         }
         for _ in 0..load.active {
-            scope.spawn(|| while !done.load(Relaxed) {});
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let begun = Instant::now();
         let switched = (0..load.repeat).try_for_each(|_| {
