@@ -4,6 +4,7 @@
 //! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row it could not measure as 0.
 
 mod attach;
+mod breakpoint;
 mod functions;
 mod hits;
 mod kernel;
@@ -26,6 +27,8 @@ use hits::{Bench, Effort};
 struct Args {
     /// What to measure.
     name: Name,
+    #[command(flatten)]
+    breakpoint: breakpoint::Options,
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
@@ -56,6 +59,8 @@ enum Name {
     Attach,
     /// Code changed under threads that run it: is every write seen whole?
     Toggle,
+    /// Accounting for hardware breakpoints, and the kernel's cost of them.
+    Breakpoint,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -73,6 +78,7 @@ fn main() -> Result<()> {
         Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
+        Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
         Name::Victim => Ok(()),
     }
 }

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-target", &["trapline-record"]),
     ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image"]),
     ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-target"]),
+    ("trapline-watch", &["trapline-record", "trapline-target", "trapline-image", "trapline-insn"]),
     (
         "trapline",
         &[
@@ -28,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "trapline-plan",
             "trapline-target",
             "trapline-patch",
+            "trapline-watch",
         ],
     ),
     ("trapline-cli", &["trapline"]),
@@ -39,6 +41,7 @@ const SAFE_ROOTS: &[&str] = &[
     "crates/insn/src/lib.rs",
     "crates/image/src/lib.rs",
     "crates/plan/src/lib.rs",
+    "crates/watch/src/lib.rs",
     "crates/cli/src/main.rs",
 ];
 

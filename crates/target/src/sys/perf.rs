@@ -8,8 +8,10 @@ use super::check;
 use super::map::Map;
 
 /// Flag bits of `perf_event_attr`.
+pub(crate) const DISABLED: u64 = 1 << 0;
 pub(crate) const INHERIT: u64 = 1 << 1;
 pub(crate) const EXCLUDE_KERNEL: u64 = 1 << 5;
+pub(crate) const EXCLUDE_HV: u64 = 1 << 6;
 pub(crate) const MMAP: u64 = 1 << 8;
 pub(crate) const WATERMARK: u64 = 1 << 14;
 pub(crate) const MMAP2: u64 = 1 << 23;
@@ -50,6 +52,23 @@ pub(crate) fn redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Resul
     const SET_OUTPUT: libc::c_ulong = 0x2405;
     // SAFETY: plain numbers; both are open while borrowed.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, into.as_raw_fd()) })).map(drop)
+}
+
+/// Lets an event count, or not.
+pub(crate) fn set_enabled(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
+    const ENABLE: libc::c_ulong = 0x2400;
+    const DISABLE: libc::c_ulong = 0x2401;
+    let request = if enabled { ENABLE } else { DISABLE };
+    // SAFETY: plain numbers; the event is open while borrowed.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), request, 0) })).map(drop)
+}
+
+/// Gives a breakpoint another address, length or type; the other fields must be as they were.
+pub(crate) fn modify(event: BorrowedFd<'_>, mut attr: Attr) -> io::Result<()> {
+    const MODIFY_ATTRIBUTES: libc::c_ulong = 0x4008_240b;
+    attr.size = size_of::<Attr>() as u32;
+    // SAFETY: `attr` is live and as long as it says; the event is open while borrowed.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), MODIFY_ATTRIBUTES, &raw const attr) })).map(drop)
 }
 
 const PAGE: u64 = 4096;

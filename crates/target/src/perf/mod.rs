@@ -1,0 +1,3 @@
+//! perf events as values: what the kernel counts for us.
+
+pub mod breakpoint;

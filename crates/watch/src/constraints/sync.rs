@@ -1,0 +1,49 @@
+//! The locks and atomics in use: std's, or loom's in its models.
+
+use std::sync::PoisonError;
+
+#[cfg(loom)]
+pub(super) use loom::sync::{
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicU32,
+};
+#[cfg(not(loom))]
+pub(super) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic::AtomicU32};
+
+use std::sync::{LockResult, TryLockError, TryLockResult};
+
+use super::Patience;
+
+/// The guard. Nothing panics while these locks are held, so a poisoned one would hold a whole state all the same.
+fn whole<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+fn free<G>(result: TryLockResult<G>) -> Option<G> {
+    match result {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl Patience {
+    /// The guard, or `None` if it is not free and we may not wait.
+    pub(super) fn lock<T>(self, mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+        match self {
+            Self::Wait => Some(whole(mutex.lock())),
+            Self::Never => free(mutex.try_lock()),
+        }
+    }
+    pub(super) fn read<T>(self, lock: &RwLock<T>) -> Option<RwLockReadGuard<'_, T>> {
+        match self {
+            Self::Wait => Some(whole(lock.read())),
+            Self::Never => free(lock.try_read()),
+        }
+    }
+    pub(super) fn write<T>(self, lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
+        match self {
+            Self::Wait => Some(whole(lock.write())),
+            Self::Never => free(lock.try_write()),
+        }
+    }
+}

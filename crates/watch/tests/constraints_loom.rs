@@ -1,0 +1,227 @@
+//! Every interleaving of a few operations on few slots, in loom's memory model:
+//! `RUSTFLAGS="--cfg loom" cargo test -p trapline-watch --release --test constraints_loom`.
+//!
+//! Each model gives every thread a short program. What the threads were answered must be what some serial order of the same
+//! operations gives on the rule itself (`laws::BruteForce`), and what is held at the end must keep the rule.
+#![cfg(loom)]
+
+use std::collections::HashSet;
+use std::num::NonZeroU8;
+
+use loom::sync::Arc;
+use trapline_watch::constraints::laws::{BruteForce, Step, play_one};
+use trapline_watch::constraints::{
+    Accounting, Claim, Constraints, Cpu, Kind, Machine, Request, Reservation, Slots, Target, TaskId,
+    TryError, set_home,
+};
+
+/// Answers of each thread's operations.
+type Answers = Vec<Vec<bool>>;
+
+fn task(number: u32) -> Target {
+    Target::Task(id(number))
+}
+
+fn id(number: u32) -> TaskId {
+    TaskId::new(number).expect("a task")
+}
+
+fn on(number: u32, cpu: u32) -> Target {
+    Target::TaskOnCpu(id(number), Cpu(cpu))
+}
+
+fn cpu(number: u32) -> Target {
+    Target::Cpu(Cpu(number))
+}
+
+fn reserve(target: Target) -> Step {
+    Step::Reserve(target.one(Kind::Data))
+}
+
+fn machine(cpus: u32, slots: u8) -> Machine {
+    Machine::new(cpus, Slots::Shared(slots)).expect("a machine")
+}
+
+/// The answers of all serial orders that keep each thread's own.
+fn serial(machine: Machine, programs: &[Vec<Step>]) -> HashSet<Answers> {
+    fn orders(left: &[usize], order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+        if left.iter().all(|&n| n == 0) {
+            all.push(order.clone());
+        }
+        for thread in (0..left.len()).filter(|&thread| left[thread] > 0) {
+            let mut left = left.to_vec();
+            left[thread] -= 1;
+            order.push(thread);
+            orders(&left, order, all);
+            order.pop();
+        }
+    }
+    let mut all = Vec::new();
+    orders(&programs.iter().map(Vec::len).collect::<Vec<_>>(), &mut Vec::new(), &mut all);
+    all.into_iter()
+        .map(|order| {
+            let rule = BruteForce::new(machine);
+            let mut held: Vec<Vec<Reservation>> = programs.iter().map(|_| Vec::new()).collect();
+            let mut answers: Answers = programs.iter().map(|_| Vec::new()).collect();
+            for thread in order {
+                let step = programs[thread][answers[thread].len()];
+                answers[thread].push(play_one(&rule, &mut held[thread], step));
+            }
+            answers
+        })
+        .collect()
+}
+
+fn model(bound: Option<usize>, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = bound;
+    builder.check(run);
+}
+
+fn keeps_the_rule(machine: &Machine, held: &[Reservation]) {
+    let held: Vec<Request> = held.iter().map(|r| r.target().wants(r.claim())).collect();
+    assert_eq!(BruteForce::holds(machine, &held), Ok(()), "{held:?}");
+}
+
+fn check(machine: Machine, bound: Option<usize>, programs: Vec<Vec<Step>>) {
+    check_as(machine, bound, |thread| thread, programs);
+}
+
+/// With a home lane for each thread; two CPUs have two lanes, and numbers of the same parity share.
+fn check_as(machine: Machine, bound: Option<usize>, home: fn(usize) -> usize, programs: Vec<Vec<Step>>) {
+    let allowed = std::sync::Arc::new(serial(machine, &programs));
+    assert!(!allowed.is_empty());
+    model(bound, move || {
+        let accounting = Arc::new(Constraints::new(machine));
+        let threads: Vec<_> = programs
+            .iter()
+            .cloned()
+            .enumerate()
+            .map(|(thread, program)| {
+                let accounting = accounting.clone();
+                loom::thread::spawn(move || {
+                    set_home(home(thread));
+                    let mut held = Vec::new();
+                    let answers: Vec<bool> =
+                        program.iter().map(|&step| play_one(&*accounting, &mut held, step)).collect();
+                    (answers, held)
+                })
+            })
+            .collect();
+        let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("it ends")).collect();
+        let (answers, held): (Answers, Vec<Vec<Reservation>>) = ends.into_iter().unzip();
+        assert!(allowed.contains(&answers), "{answers:?} is no serial order's: {allowed:?}");
+        let held: Vec<Reservation> = held.into_iter().flatten().collect();
+        keeps_the_rule(&machine, &held);
+        held.into_iter().for_each(|reservation| accounting.release(reservation));
+        assert_eq!(accounting.held(), []);
+        let all = NonZeroU8::new(machine.slots_for(Kind::Data)).expect("slots");
+        let all = accounting.reserve(cpu(0).wants(Claim::weighing(Kind::Data, all)));
+        assert!(all.is_ok(), "every count is back at 0");
+    });
+}
+
+#[test]
+fn two_tasks_come_and_go_in_one_lane() {
+    let program = |number| vec![reserve(task(number)), Step::Release(0)];
+    check_as(machine(2, 2), Some(3), |thread| 2 * thread, vec![program(1), program(2)]);
+}
+
+#[test]
+fn a_task_and_a_cpu_want_the_last_slot() {
+    check(machine(2, 1), None, vec![vec![reserve(task(1))], vec![reserve(cpu(0))]]);
+}
+
+#[test]
+fn a_bound_task_and_a_cpu_want_the_last_slot() {
+    check(machine(2, 1), None, vec![vec![reserve(on(1, 1))], vec![reserve(cpu(1))]]);
+}
+
+#[test]
+fn one_task_wants_the_last_slot_twice() {
+    check(machine(2, 1), None, vec![vec![reserve(task(1))], vec![reserve(on(1, 0))]]);
+}
+
+#[test]
+fn a_slot_is_given_back_while_a_cpu_wants_it() {
+    check(machine(2, 1), None, vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(cpu(1))]]);
+}
+
+/// The task goes up in one lane and down in another.
+#[test]
+fn two_tasks_a_cpu_and_a_release() {
+    let programs =
+        vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(task(2))], vec![reserve(cpu(0))]];
+    check(machine(2, 1), Some(3), programs);
+}
+
+#[test]
+fn two_bound_tasks_and_their_cpu() {
+    check(
+        machine(2, 2),
+        Some(2),
+        vec![vec![reserve(on(1, 0))], vec![reserve(on(2, 0))], vec![reserve(cpu(0))]],
+    );
+}
+
+#[test]
+fn two_cpus_and_a_task() {
+    check(machine(2, 1), Some(3), vec![vec![reserve(cpu(0))], vec![reserve(cpu(1))], vec![reserve(task(1))]]);
+}
+
+#[test]
+fn a_modified_breakpoint_keeps_its_slot_until_it_has_the_other() {
+    let machine = Machine::new(2, Slots::Apart { data: 1, instruction: 1 }).expect("a machine");
+    let to_code = Step::Modify(0, Claim::one(Kind::Instruction));
+    let code = Step::Reserve(cpu(0).one(Kind::Instruction));
+    check(machine, Some(3), vec![vec![reserve(task(1)), to_code], vec![code, reserve(cpu(0))]]);
+}
+
+#[test]
+fn a_heavier_breakpoint_and_a_cpu() {
+    let heavier = Step::Modify(0, Claim::weighing(Kind::Data, NonZeroU8::MIN.saturating_add(1)));
+    check(machine(2, 2), Some(3), vec![vec![reserve(task(1)), heavier], vec![reserve(cpu(1))]]);
+}
+
+#[test]
+fn one_mutex_on_one_cpu() {
+    check(machine(1, 1), None, vec![vec![reserve(task(1)), Step::Release(0)], vec![reserve(cpu(0))]]);
+}
+
+/// Whoever may not wait is served, refused or told to come back; told so, it has changed nothing.
+#[test]
+fn try_forms_change_nothing_when_busy() {
+    let machine = machine(2, 1);
+    model(Some(3), move || {
+        let accounting = Arc::new(Constraints::new(machine));
+        let attempt = |target: Target, home: usize| {
+            let accounting = accounting.clone();
+            loom::thread::spawn(move || {
+                set_home(home);
+                accounting.try_reserve(target.one(Kind::Data))
+            })
+        };
+        let threads = [attempt(task(1), 0), attempt(cpu(1), 1)];
+        let mut held: Vec<Reservation> = Vec::new();
+        let mine = accounting.reserve(task(2).one(Kind::Data));
+        let mut busy = 0;
+        for thread in threads {
+            match thread.join().expect("it ends") {
+                Ok(reservation) => held.push(reservation),
+                Err(TryError::Busy) => busy += 1,
+                Err(TryError::Refused(_)) => {}
+            }
+        }
+        held.extend(mine);
+        keeps_the_rule(&machine, &held);
+        // Tasks do not shut each other out, so if the CPU was not served, both tasks were, or one met it at work.
+        assert!(!held.is_empty() || busy > 0);
+        for reservation in held {
+            let released = accounting.try_release(reservation);
+            assert!(released.is_ok(), "nobody is in the way");
+        }
+        assert_eq!(accounting.held(), []);
+        let slot = accounting.try_reserve(cpu(0).one(Kind::Data));
+        assert!(slot.is_ok(), "a busy or refused operation left nothing behind");
+    });
+}

@@ -1,0 +1,106 @@
+//! Many threads at one accounting, on the real locks: whenever all stand still, what they hold keeps the rule and is what the
+//! accounting says; at the end nothing is left. More threads than lanes, so that some share.
+#![cfg(not(loom))]
+
+use std::sync::{Barrier, Mutex};
+
+use trapline_watch::constraints::laws::BruteForce;
+use trapline_watch::constraints::{
+    Accounting, Claim, Constraints, Cpu, Held, Kind, Machine, Request, Reservation, Slots, Target, TaskId,
+};
+
+const THREADS: usize = 12;
+const ROUNDS: usize = 300;
+const OPS: usize = 40;
+
+/// Marsaglia's xorshift: the same sequences at every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+    fn request(&mut self, cpus: u32) -> Request {
+        let task = TaskId::new(1 + self.below(6) as u32).expect("a task");
+        let cpu = Cpu(self.below(cpus.into()) as u32);
+        let target = match self.below(8) {
+            0..4 => Target::Task(task),
+            4..7 => Target::TaskOnCpu(task, cpu),
+            _ => Target::Cpu(cpu),
+        };
+        target.one(if self.below(3) == 0 { Kind::Instruction } else { Kind::Data })
+    }
+}
+
+/// Operations of one thread until it stands still.
+fn work(accounting: &Constraints, random: &mut Random, held: &mut Vec<Reservation>, cpus: u32) {
+    for _ in 0..OPS {
+        let some = (!held.is_empty()).then(|| random.below(held.len().max(1) as u64) as usize);
+        match (random.below(10), some) {
+            (0..3, Some(at)) => accounting.release(held.swap_remove(at)),
+            (3, Some(at)) => {
+                let kind = if random.below(2) == 0 { Kind::Data } else { Kind::Instruction };
+                // Refused or not is the accounting's to say; the rule is checked below.
+                let _answer = accounting.modify(&mut held[at], Claim::one(kind));
+            }
+            (4, Some(at)) => {
+                let gone = held.swap_remove(at);
+                held.extend(accounting.try_release(gone).err());
+            }
+            (5, _) => held.extend(accounting.try_reserve(random.request(cpus))),
+            _ => held.extend(accounting.reserve(random.request(cpus))),
+        }
+    }
+}
+
+fn slots_of(held: &[Held]) -> u32 {
+    held.iter().map(|line| line.data + line.instruction).sum()
+}
+
+#[test]
+fn whenever_all_stand_still_the_rule_holds() {
+    for (cpus, slots) in
+        [(2, Slots::Shared(4)), (1, Slots::Shared(4)), (3, Slots::Apart { data: 4, instruction: 6 })]
+    {
+        let machine = Machine::new(cpus, slots).expect("a machine");
+        let accounting = Constraints::new(machine);
+        let (barrier, all) = (Barrier::new(THREADS), Mutex::new(vec![Vec::<Request>::new(); THREADS]));
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (accounting, barrier, all) = (&accounting, &barrier, &all);
+                scope.spawn(move || {
+                    let (mut random, mut held) = (Random(0x9E37_79B9 + thread as u64), Vec::new());
+                    for _ in 0..ROUNDS {
+                        work(accounting, &mut random, &mut held, cpus);
+                        let mine = held.iter().map(|r: &Reservation| r.target().wants(r.claim())).collect();
+                        all.lock().expect("no thread failed")[thread] = mine;
+                        if barrier.wait().is_leader() {
+                            check(&machine, accounting, &all.lock().expect("no thread failed").concat());
+                        }
+                        barrier.wait();
+                    }
+                    held.into_iter().for_each(|reservation| accounting.release(reservation));
+                });
+            }
+        });
+        assert_eq!(accounting.held(), []);
+    }
+}
+
+fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
+    assert_eq!(BruteForce::holds(machine, all), Ok(()), "{all:?}");
+    let of_tasks = all.iter().filter(|request| !matches!(request.target(), Target::Cpu(_)));
+    assert_eq!(slots_of(&accounting.held()), of_tasks.count() as u32, "weights are 1");
+    // The histograms are right if a CPU can be given what the rule leaves, and no more.
+    for cpu in (0..machine.cpus()).map(|cpu| Target::Cpu(Cpu(cpu))) {
+        for kind in [Kind::Data, Kind::Instruction] {
+            let more = accounting.reserve(cpu.one(kind));
+            let rule = BruteForce::holds(machine, &[all, &[cpu.one(kind)]].concat());
+            assert_eq!(more.is_ok(), rule.is_ok(), "{cpu:?} {kind:?} beside {all:?}");
+            more.into_iter().for_each(|reservation| accounting.release(reservation));
+        }
+    }
+}
