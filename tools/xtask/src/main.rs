@@ -4,6 +4,7 @@
 //! Does not: hide a tool's output, or count a step that was skipped as passed.
 #![forbid(unsafe_code)]
 
+mod arm64;
 mod arrows;
 mod fuzz;
 mod packages;
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   arrows   which crate may use which, and which may not contain unsafe code
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
+  arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
   stress   attach and detach under load [--cycles N]";
 
 /// What a step came to.
@@ -87,6 +89,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "arrows" => arrows::check(),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "test" => test::run(args),
+        "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }
@@ -94,13 +97,14 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 7] = [
+    let steps: [(&str, &[&str]); 8] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),
         ("doc", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "20"]),
+        ("arm64", &[]),
         ("stress", &["--cycles", "300"]),
     ];
     let mut total = Outcome::default();

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
 }
 
 /// Runs a test command; its lines are shown as they come, and counted.
-fn run_and_count(mut command: Command) -> Result<Outcome> {
+pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
     let mut tally = Tally::default();
     if let Some(output) = child.stdout.take() {
