@@ -27,7 +27,7 @@ impl Rng {
     }
     #[cfg(target_arch = "aarch64")]
     fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 16) % bound
+        ((self.next() >> 32) * bound) >> 32
     }
 }
 

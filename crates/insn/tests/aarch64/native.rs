@@ -66,12 +66,13 @@ impl Subject {
     fn registers(&self, machine: &Machine, rng: &mut Rng) -> Registers {
         let mut x = [0; 31];
         for register in &mut x {
-            *register = match rng.below(6) {
-                0 => 0,
-                1 => rng.next() << 32,
-                2 => rng.below(4),
-                3 => 1 << rng.below(64),
-                _ => rng.next(),
+            let random = rng.next();
+            *register = match random >> 60 {
+                0 | 1 => 0,
+                2 | 3 => random << 32,
+                4 | 5 => random & 3,
+                6 | 7 => 1 << (random & 63),
+                _ => random.rotate_left(17),
             };
         }
         if let (Verdict::Simulate(Op::BranchTo { to, .. }), Some(target)) = (self.verdict, self.names)
@@ -80,7 +81,8 @@ impl Subject {
             *register = target;
         }
         let sp = machine.stack + 1024 + 16 * rng.below((STACK as u64 - 2048) / 16);
-        let v = std::array::from_fn(|_| u128::from(rng.next()) << 64 | u128::from(rng.next()));
+        let (low, high) = (rng.next(), rng.next());
+        let v = std::array::from_fn(|n| u128::from(low) << 64 | u128::from(high.rotate_left(n as u32)));
         Registers { x, sp, pc: self.at, nzcv: (rng.next() & 0xF) << 28, v }
     }
 }
