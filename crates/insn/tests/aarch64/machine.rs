@@ -166,7 +166,7 @@ impl Machine {
         Self { arena, far, stack, _alone: alone }
     }
 
-    /// Where the word under test stands: everything in reach of it is in the arena.
+    /// The page where the word under test stands: everything in reach of it is in the arena.
     pub(crate) const fn middle(&self) -> u64 {
         self.arena + REACH + (1 << 20)
     }

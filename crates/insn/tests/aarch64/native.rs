@@ -27,7 +27,7 @@ struct Subject {
 impl Subject {
     /// A random word of the class, with a pad wherever it may lead and random bytes where it loads from.
     fn new(class: &Class, machine: &Machine, rng: &mut Rng) -> Self {
-        let at = machine.middle();
+        let at = machine.middle() + 4 * rng.below(1 << 10);
         loop {
             let word = class.word(rng.next() as u32);
             let verdict = decode(word);
