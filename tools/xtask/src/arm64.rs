@@ -23,7 +23,6 @@ const PORTABLE: &[(&str, &[&str])] = &[
         &["--lib", "--test=aarch64", "--test=aarch64_no_std", "--test=decode", "--test=relocate"],
     ),
     ("trapline-image", &["--lib", "--test=patterns"]),
-    ("trapline-plan", &["--lib", "--test=synthetic"]),
 ];
 
 /// Runs the step.
