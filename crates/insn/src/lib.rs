@@ -1,7 +1,8 @@
-//! Machine code as values: decode, classify, relocate. Internal to Trapline.
+//! Machine code as values: decode, classify, relocate, simulate. Internal to Trapline.
 //!
 //! In: bytes and the address that they stand at (a plain `u64`: callers decode in whatever space they work in, stated
-//! or live). Out: instructions, a function's exits, and displaced instructions that do the same elsewhere.
+//! or live). Out: instructions, a function's exits, displaced instructions that do the same elsewhere, and the effect of
+//! one on registers and memory.
 //!
 //! Invariants: INSN-1 no input panics, however malformed; INSN-2 what is not understood is `Flow::Invalid` and is
 //! never displaced (SAFE-5); INSN-3 a displaced instruction leaves the same registers, flags and memory as in its
@@ -10,4 +11,5 @@
 //! Does not: read files, know processes, choose windows, or write code anywhere.
 #![forbid(unsafe_code)]
 
+pub mod aarch64;
 pub mod x86_64;

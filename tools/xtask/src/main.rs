@@ -4,6 +4,7 @@
 //! Does not: hide a tool's output, or count a step that was skipped as passed.
 #![forbid(unsafe_code)]
 
+mod arm64;
 mod arrows;
 mod fuzz;
 mod models;
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
+  arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
   stress   attach and detach under load [--cycles N]";
 
 /// What a step came to.
@@ -90,6 +92,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "test" => test::run(args),
+        "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }
@@ -105,6 +108,7 @@ fn ci() -> Result<Outcome> {
         ("loom", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "20"]),
+        ("arm64", &[]),
         ("stress", &["--cycles", "300"]),
     ];
     let mut total = Outcome::default();

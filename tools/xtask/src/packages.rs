@@ -29,27 +29,60 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/lib/python3.11/test/test_grammar.py"], package: "libpython3.11-testsuite" },
 ];
 
-/// Installs what is missing, as far as that is allowed.
+/// What cross-building for arm64 and emulating it takes. Debian's own newer compiler, because its library for arm64 is a
+/// package too; that brings arm64's C library, which the emulated programs load. (The C library of
+/// `libc6-arm64-cross` hangs in `pthread_create` under this emulator; it only serves the linker.)
+const ARM64: &[Need] = &[
+    Need { files: &["/usr/bin/rustc"], package: "rustc-web" },
+    Need { files: &["/usr/lib/rustlib/aarch64-unknown-linux-gnu"], package: "libstd-rust-web-dev:arm64" },
+    Need { files: &["/lib/ld-linux-aarch64.so.1"], package: "libc6:arm64" },
+    Need { files: &["/usr/bin/aarch64-linux-gnu-gcc"], package: "gcc-aarch64-linux-gnu" },
+    Need { files: &["/usr/aarch64-linux-gnu/lib/crt1.o"], package: "libc6-dev-arm64-cross" },
+    Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
+];
+
+/// Installs what the tests of this machine lack, as far as that is allowed.
 pub(crate) fn ensure() {
-    let missing = missing();
-    if missing.is_empty() {
-        return;
-    }
-    println!("missing packages: {}", missing.join(" "));
-    match apt_prefix() {
-        Some(prefix) => install(&prefix, &missing),
-        None => println!("not permitted to install packages (not root, no sudo, or TRAPLINE_APT=0)"),
-    }
-    for package in self::missing() {
+    for package in ensure_all(NEEDS, &[]) {
         println!("LOUD SKIP: package {package} is missing; tests that need it skip themselves");
     }
 }
 
-fn missing() -> Vec<&'static str> {
+/// The same for the tests of arm64. Gives the packages that are still missing.
+pub(crate) fn ensure_arm64() -> Vec<&'static str> {
+    ensure_all(ARM64, &["arm64"])
+}
+
+fn ensure_all(needs: &[Need], foreign: &[&str]) -> Vec<&'static str> {
+    let absent = missing(needs);
+    if absent.is_empty() {
+        return absent;
+    }
+    println!("missing packages: {}", absent.join(" "));
+    match apt_prefix() {
+        Some(prefix) => {
+            for architecture in foreign {
+                run(&prefix, &["dpkg", "--add-architecture", architecture]);
+            }
+            install(&prefix, &absent);
+        }
+        None => println!("not permitted to install packages (not root, no sudo, or TRAPLINE_APT=0)"),
+    }
+    missing(needs)
+}
+
+fn missing(needs: &[Need]) -> Vec<&'static str> {
     let absent = |need: &&Need| !need.files.iter().any(|file| Path::new(file).exists());
-    let mut packages: Vec<_> = NEEDS.iter().filter(absent).map(|need| need.package).collect();
+    let mut packages: Vec<_> = needs.iter().filter(absent).map(|need| need.package).collect();
     packages.dedup();
     packages
+}
+
+/// Whether this succeeds, with what it takes to be root before it.
+fn run(prefix: &[&str], words: &[&str]) -> bool {
+    let mut command = Command::new(prefix[0]);
+    command.args(&prefix[1..]).args(words);
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// The words before `apt-get`, if we may run it at all.
@@ -66,11 +99,8 @@ fn apt_prefix() -> Option<Vec<&'static str>> {
 }
 
 fn install(prefix: &[&str], packages: &[&str]) {
-    let apt = |args: &[&str]| {
-        let mut command = Command::new(prefix[0]);
-        command.args(&prefix[1..]).args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]).args(args);
-        command.status().is_ok_and(|status| status.success())
-    };
+    let apt =
+        |args: &[&str]| run(prefix, &[&["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"], args].concat());
     let get = || packages.iter().filter(|p| !apt(&["install", "-y", "--no-install-recommends", p])).count();
     if get() > 0 && apt(&["update"]) {
         get();

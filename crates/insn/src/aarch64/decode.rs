@@ -1,0 +1,466 @@
+//! What a probe can do with an A64 word: simulate it, run it elsewhere, or neither.
+//!
+//! In: a word. Out: a [`Verdict`], which holds the operands where they matter.
+//! Invariants: INSN-1; INSN-2 (what is not known is [`Verdict::Refuse`]). The only groups of instructions that see their
+//! own address are branches, exceptions and system, `adr`, literal loads, and the forms of FEAT_PAuth_LR; all words
+//! of these groups are told apart here. Words of the other groups do the same at any address, also those that are
+//! not allocated: they are undefined there as here.
+//! Does not: look at neighbours: see [`exclusive`](super::exclusive). Sections named are those of the Arm ARM (DDI 0487).
+
+use super::gpr::Gpr;
+
+/// What to do with a word under a probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// [`simulate`](super::simulate()) does what it does. It may also be relocated.
+    Simulate(Op),
+    /// It runs at another address, [relocated](super::relocate()).
+    OutOfLine(Away),
+    /// No probe here.
+    Refuse(Refusal),
+}
+
+/// An instruction that is simulated. Offsets are in bytes, from the instruction itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// `nop`, `yield`, `dgh`, `bti`, and `prfm` of a literal when simulated: no register and no memory changes.
+    Nop,
+    /// `b`, or with `link` `bl`.
+    Branch {
+        /// Distance to the target.
+        offset: i32,
+        /// The return address goes to x30.
+        link: bool,
+    },
+    /// `b.cond`, `bc.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`.
+    BranchIf {
+        /// When it is taken.
+        test: Test,
+        /// Distance to the target.
+        offset: i32,
+    },
+    /// `br`, `blr`, `ret`.
+    BranchTo {
+        /// Which of them.
+        through: Through,
+        /// The register that holds the target; 31 is zero.
+        to: Gpr,
+    },
+    /// `adr`, or with `pages` `adrp`.
+    Address {
+        /// Destination; 31 is zero.
+        to: Gpr,
+        /// Distance; for `adrp` from the page of the instruction, and a multiple of 4096.
+        offset: i64,
+        /// Counted from the page.
+        pages: bool,
+    },
+    /// `ldr`, `ldrsw`, `prfm` of a literal.
+    Load {
+        /// What is done with the literal.
+        literal: Literal,
+        /// Destination; 31 is zero. For `prfm` the kind of prefetch.
+        to: Gpr,
+        /// Distance to the literal.
+        offset: i32,
+    },
+    /// `stp` or `str` of general registers, pre-indexed by sp: sp moves by `offset`, and the registers go there.
+    Push {
+        /// 8 bytes each, or 4.
+        wide: bool,
+        /// At the lower address; 31 is zero.
+        first: Gpr,
+        /// Above it (`stp`); 31 is zero.
+        second: Option<Gpr>,
+        /// What is added to sp.
+        offset: i32,
+    },
+    /// `add` or `sub` of an immediate, 64 bits, flags untouched; so also `mov` from or to sp. 31 is sp.
+    Add {
+        /// Destination.
+        to: Gpr,
+        /// Source.
+        from: Gpr,
+        /// What is added.
+        amount: i32,
+    },
+}
+
+/// When a conditional branch is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// By the flags.
+    Flags(Cond),
+    /// `cbz`, `cbnz`.
+    Zero {
+        /// The register; 31 is zero.
+        of: Gpr,
+        /// 64 bits of it, or 32.
+        wide: bool,
+        /// Taken when it is zero, or when it is not.
+        when: bool,
+    },
+    /// `tbz`, `tbnz`.
+    Bit {
+        /// The register; 31 is zero.
+        of: Gpr,
+        /// Which bit.
+        bit: u8,
+        /// Taken when the bit has this value.
+        when: bool,
+    },
+}
+
+/// A condition, 0 to 15 in the order of the Arm ARM C1.2.4 (`eq`, `ne`, …, `al`, `nv`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cond(u8);
+
+impl Cond {
+    /// Whether it holds under these flags: N, Z, C, V in bits 31 to 28, as in PSTATE.
+    #[must_use]
+    pub const fn holds(self, nzcv: u32) -> bool {
+        let (n, z, c, v) =
+            (nzcv >> 31 & 1 != 0, nzcv >> 30 & 1 != 0, nzcv >> 29 & 1 != 0, nzcv >> 28 & 1 != 0);
+        let base = match self.0 >> 1 {
+            0 => z,
+            1 => c,
+            2 => n,
+            3 => v,
+            4 => c && !z,
+            5 => n == v,
+            6 => n == v && !z,
+            _ => return true,
+        };
+        base != (self.0 & 1 != 0)
+    }
+    /// `al` and `nv`, which both hold always.
+    #[must_use]
+    pub const fn is_always(self) -> bool {
+        self.0 >> 1 == 7
+    }
+}
+
+/// A branch through a register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Through {
+    /// `br`.
+    Jump,
+    /// `blr`.
+    Call,
+    /// `ret`.
+    Return,
+}
+
+/// What is loaded from a literal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Literal {
+    /// 4 bytes, zero-extended.
+    Word,
+    /// 8 bytes.
+    Double,
+    /// 4 bytes, sign-extended (`ldrsw`).
+    Signed,
+    /// A hint that it will be used (`prfm`).
+    Prefetch,
+}
+
+/// A vector register's size, in a literal load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vector {
+    /// 4 bytes.
+    S,
+    /// 8 bytes.
+    D,
+    /// 16 bytes.
+    Q,
+}
+
+/// An instruction that runs away from its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Away {
+    /// The same word does the same anywhere, and goes on to the next.
+    Plain,
+    /// `retaa`, `braa` and their kin: the same word does the same anywhere, and control never comes back. The modifier
+    /// is a register, not the address of the instruction.
+    Authenticated,
+    /// `ldr` of a literal to a vector register.
+    LoadVector {
+        /// How much.
+        size: Vector,
+        /// The vector register's number.
+        to: u8,
+        /// Distance to the literal.
+        offset: i32,
+    },
+}
+
+/// Why a word takes no probe.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// `udf`.
+    #[error("udf: permanently undefined, its address tells why")]
+    Undefined,
+    /// Not allocated, or newer than this table, in a group whose instructions may see their address.
+    #[error("no instruction that is known")]
+    Unallocated,
+    /// `cb<cc>`, `cbb<cc>`, `cbh<cc>` (FEAT_CMPBR): branches that are not relocated yet.
+    #[error("compares and branches (FEAT_CMPBR): not relocated yet")]
+    CompareBranch,
+    /// `brk`: somebody's breakpoint, and handlers look its address up.
+    #[error("brk: traps, and its address is what tells why")]
+    Breakpoint,
+    /// `hlt`, `dcps1` to `dcps3`.
+    #[error("halts for a debugger")]
+    Halt,
+    /// `svc`: the kernel may step back onto it to restart a call.
+    #[error("svc: a system call")]
+    SystemCall,
+    /// `hvc`, `smc`.
+    #[error("calls a hypervisor or secure monitor")]
+    Monitor,
+    /// What user space may not run: it traps, and its address tells why.
+    #[error("privileged")]
+    Privileged,
+    /// `ldxr`, `stxr` and kin: an exception clears the monitor, and the loop around may never end.
+    #[error("an exclusive load or store")]
+    Exclusive,
+    /// `cpyp`, `setm` and kin: the kernel steps back to the first of the three.
+    #[error("part of a memory copy or set of three instructions")]
+    MemoryCopy,
+    /// Signs or authenticates with its own address as a modifier (FEAT_PAuth_LR).
+    #[error("signs or authenticates by its own address")]
+    SignsAddress,
+    /// `blraa` and kin: a call that authenticates; it leaves its own address in x30.
+    #[error("an authenticated call")]
+    AuthenticatedCall,
+    /// `tstart`, `ttest`, `tcommit`, `tcancel`.
+    #[error("part of a transaction")]
+    Transaction,
+    /// 128-bit system instructions and registers.
+    #[error("a system instruction of 128 bits")]
+    System128,
+}
+
+use Verdict::{OutOfLine, Refuse, Simulate};
+const PLAIN: Verdict = OutOfLine(Away::Plain);
+
+/// What to do with `word`. By the groups of the Arm ARM C4.1, bits 28 to 25.
+#[must_use]
+pub const fn decode(word: u32) -> Verdict {
+    match word >> 25 & 0xF {
+        0b1000 | 0b1001 => immediate(word),
+        0b1010 | 0b1011 => control(word),
+        0b0100 | 0b0110 | 0b1100 | 0b1110 => memory(word),
+        // FEAT_PAuth_LR: paciasppc, pacnbiasppc, autiasppcr and their twins.
+        0b0101 | 0b1101 if word & 0xFFFF_C000 == 0xDAC1_8000 => Refuse(Refusal::SignsAddress),
+        // Registers; floating point and vectors; SVE.
+        0b0101 | 0b1101 | 0b0111 | 0b1111 | 0b0010 => PLAIN,
+        // SME.
+        0 if word >> 31 != 0 => PLAIN,
+        0 if word >> 16 == 0 => Refuse(Refusal::Undefined),
+        _ => Refuse(Refusal::Unallocated),
+    }
+}
+
+/// Sign-extends the `len` bits from bit `at`.
+const fn signed(word: u32, at: u32, len: u32) -> i32 {
+    (word << (32 - at - len)).cast_signed() >> (32 - len)
+}
+
+/// Data processing with an immediate.
+const fn immediate(word: u32) -> Verdict {
+    let to = Gpr::field(word, 0);
+    if word & 0x1F00_0000 == 0x1000_0000 {
+        let pages = word >> 31 != 0;
+        let value = (signed(word, 5, 19) as i64) << 2 | (word >> 29 & 3) as i64;
+        return Simulate(Op::Address { to, offset: if pages { value << 12 } else { value }, pages });
+    }
+    // FEAT_PAuth_LR: autiasppc and autibsppc.
+    if word & 0x7F80_0000 == 0x7380_0000 {
+        return Refuse(Refusal::SignsAddress);
+    }
+    if word & 0xBF80_0000 == 0x9100_0000 {
+        let value = ((word >> 10 & 0xFFF) << (12 * (word >> 22 & 1))).cast_signed();
+        let amount = if word >> 30 & 1 != 0 { -value } else { value };
+        return Simulate(Op::Add { to, from: Gpr::field(word, 5), amount });
+    }
+    PLAIN
+}
+
+/// Branches, exceptions and system instructions.
+const fn control(word: u32) -> Verdict {
+    let of = Gpr::field(word, 0);
+    let when = word >> 24 & 1 != 0;
+    match word >> 24 {
+        0x14..=0x17 | 0x94..=0x97 => {
+            Simulate(Op::Branch { offset: signed(word, 0, 26) << 2, link: word >> 31 != 0 })
+        }
+        0x54 => {
+            let test = Test::Flags(Cond((word & 0xF) as u8));
+            Simulate(Op::BranchIf { test, offset: signed(word, 5, 19) << 2 })
+        }
+        0x34 | 0x35 | 0xB4 | 0xB5 => {
+            let test = Test::Zero { of, wide: word >> 31 != 0, when: !when };
+            Simulate(Op::BranchIf { test, offset: signed(word, 5, 19) << 2 })
+        }
+        0x36 | 0x37 | 0xB6 | 0xB7 => {
+            let test = Test::Bit { of, bit: (word >> 26 & 32 | word >> 19 & 31) as u8, when };
+            Simulate(Op::BranchIf { test, offset: signed(word, 5, 14) << 2 })
+        }
+        // FEAT_PAuth_LR: retaasppc and retabsppc.
+        0x55 => Refuse(Refusal::SignsAddress),
+        0x74 | 0x75 | 0xF4 | 0xF5 => Refuse(Refusal::CompareBranch),
+        0xD4 => exception(word),
+        0xD5 => system(word),
+        0xD6 | 0xD7 => by_register(word),
+        _ => Refuse(Refusal::Unallocated),
+    }
+}
+
+const fn exception(word: u32) -> Verdict {
+    Refuse(match (word >> 21 & 7, word & 0x1F) {
+        (0, 1) => Refusal::SystemCall,
+        (0, 2 | 3) => Refusal::Monitor,
+        (1, 0) => Refusal::Breakpoint,
+        (2, 0) | (5, 1..=3) => Refusal::Halt,
+        (3, 0) => Refusal::Transaction,
+        _ => Refusal::Unallocated,
+    })
+}
+
+/// `br` and its kin: opc in bits 24 to 21, op3 in 15 to 10, op4 in 4 to 0.
+const fn by_register(word: u32) -> Verdict {
+    let through = match word & !0x3E0 {
+        0xD61F_0000 => Through::Jump,
+        0xD63F_0000 => Through::Call,
+        0xD65F_0000 => Through::Return,
+        _ => return by_signed_register(word),
+    };
+    Simulate(Op::BranchTo { through, to: Gpr::field(word, 5) })
+}
+
+/// Pointer authentication, returns from exceptions, and what is not allocated.
+const fn by_signed_register(word: u32) -> Verdict {
+    let (zero_modifier, rn_31) = (word & 0x1F == 31, word >> 5 & 31 == 31);
+    match word >> 10 {
+        // braaz, brabz; braa, brab; retaa, retab.
+        0x35_87C2 | 0x35_87C3 if zero_modifier => OutOfLine(Away::Authenticated),
+        0x35_C7C2 | 0x35_C7C3 => OutOfLine(Away::Authenticated),
+        0x35_97C2 | 0x35_97C3 if rn_31 && zero_modifier => OutOfLine(Away::Authenticated),
+        // FEAT_PAuth_LR: retaasppcr, retabsppcr.
+        0x35_97C2 | 0x35_97C3 if rn_31 => Refuse(Refusal::SignsAddress),
+        // blraaz, blrabz; blraa, blrab.
+        0x35_8FC2 | 0x35_8FC3 if zero_modifier => Refuse(Refusal::AuthenticatedCall),
+        0x35_CFC2 | 0x35_CFC3 => Refuse(Refusal::AuthenticatedCall),
+        // eret, eretaa, eretab; drps.
+        0x35_A7C0 if rn_31 && word & 31 == 0 => Refuse(Refusal::Privileged),
+        0x35_A7C2 | 0x35_A7C3 if rn_31 && zero_modifier => Refuse(Refusal::Privileged),
+        0x35_AFC0 if rn_31 && word & 31 == 0 => Refuse(Refusal::Privileged),
+        _ => Refuse(Refusal::Unallocated),
+    }
+}
+
+/// System instructions: L in bit 21, op0 in 20 and 19, op1 in 18 to 16, CRn in 15 to 12, CRm in 11 to 8, op2 in 7 to 5.
+const fn system(word: u32) -> Verdict {
+    if word >> 22 & 3 != 0 {
+        return if word >> 23 & 1 == 0 { Refuse(Refusal::System128) } else { Refuse(Refusal::Unallocated) };
+    }
+    let (op1, crn) = (word >> 16 & 7, word >> 12 & 0xF);
+    match (word >> 19 & 3, word >> 21 & 1 != 0) {
+        (0, true) if op1 == 3 && crn == 3 => Refuse(Refusal::Transaction),
+        (0, true) => Refuse(Refusal::Unallocated),
+        (0, false) => match (op1, crn) {
+            // wfet, wfit.
+            (3, 1) if word & 0xFC0 == 0 => PLAIN,
+            (3, 2) if word & 31 == 31 => hint(word >> 5 & 0x7F),
+            (3, 3) if word & 31 == 31 => barrier(word),
+            (_, 4) if word & 31 == 31 => state(op1, word >> 5 & 7),
+            _ => Refuse(Refusal::Unallocated),
+        },
+        // Cache maintenance and the like for user space has op1 3; so do its registers. The kernel answers reads of the
+        // identification registers.
+        (1 | 3, _) if op1 == 3 => PLAIN,
+        (3, true) if op1 == 0 && crn == 0 => PLAIN,
+        _ => Refuse(Refusal::Privileged),
+    }
+}
+
+/// Hint space: what is not allocated does nothing, on processors that do not know it.
+const fn hint(number: u32) -> Verdict {
+    match number {
+        // nop, yield, dgh; bti, bti c, bti j, bti jc.
+        0 | 1 | 6 | 32 | 34 | 36 | 38 => Simulate(Op::Nop),
+        // pacm: the next instruction signs with its own address.
+        39 => Refuse(Refusal::SignsAddress),
+        _ => PLAIN,
+    }
+}
+
+const fn barrier(word: u32) -> Verdict {
+    match (word >> 5 & 7, word >> 8 & 0xF) {
+        // clrex, dsb, dmb, isb; dsb nXS; sb.
+        (2 | 4 | 5 | 6, _) | (1, 2 | 6 | 10 | 14) | (7, 0) => PLAIN,
+        (3, 0) => Refuse(Refusal::Transaction),
+        _ => Refuse(Refusal::Unallocated),
+    }
+}
+
+/// `msr` of an immediate, `cfinv`, `xaflag`, `axflag`.
+const fn state(op1: u32, op2: u32) -> Verdict {
+    match (op1, op2) {
+        // Flags; SSBS, DIT, SVCR, TCO.
+        (0, 0..=2) | (3, 1..=4) => PLAIN,
+        _ => Refuse(Refusal::Privileged),
+    }
+}
+
+/// Loads and stores.
+const fn memory(word: u32) -> Verdict {
+    if word & 0x3B00_0000 == 0x1800_0000 {
+        return literal(word);
+    }
+    // Exclusives have bit 23 clear; so has casp, which is told by bits 31 and 21. The unprivileged ones have bit 24.
+    let casp = word & 0x8120_0000 == 0x0020_0000;
+    if word & 0x3E80_0000 == 0x0800_0000 && !casp {
+        return Refuse(Refusal::Exclusive);
+    }
+    if word & 0x3B20_0C00 == 0x1900_0400 {
+        return Refuse(Refusal::MemoryCopy);
+    }
+    let (first, by_sp) = (Gpr::field(word, 0), Gpr::field(word, 5).is_31());
+    if by_sp && word & 0x7FC0_0000 == 0x2980_0000 {
+        let wide = word >> 31 != 0;
+        let offset = signed(word, 15, 7) << if wide { 3 } else { 2 };
+        return Simulate(Op::Push { wide, first, second: Some(Gpr::field(word, 10)), offset });
+    }
+    if by_sp && word & 0xBFE0_0C00 == 0xB800_0C00 {
+        return Simulate(Op::Push {
+            wide: word >> 30 & 1 != 0,
+            first,
+            second: None,
+            offset: signed(word, 12, 9),
+        });
+    }
+    PLAIN
+}
+
+/// Loads relative to the instruction: opc in bits 31 and 30, V in bit 26.
+const fn literal(word: u32) -> Verdict {
+    let (offset, to) = (signed(word, 5, 19) << 2, Gpr::field(word, 0));
+    if word >> 26 & 1 == 0 {
+        let literal = match word >> 30 {
+            0 => Literal::Word,
+            1 => Literal::Double,
+            2 => Literal::Signed,
+            _ => Literal::Prefetch,
+        };
+        return Simulate(Op::Load { literal, to, offset });
+    }
+    let size = match word >> 30 {
+        0 => Vector::S,
+        1 => Vector::D,
+        2 => Vector::Q,
+        _ => return Refuse(Refusal::Unallocated),
+    };
+    OutOfLine(Away::LoadVector { size, to: to.number() as u8, offset })
+}

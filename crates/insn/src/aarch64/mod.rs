@@ -1,0 +1,20 @@
+//! A64, the 64-bit instruction set of Arm: words of 4 bytes, little-endian.
+//!
+//! Nothing here allocates or needs `std`: the trap path decodes and simulates in the traced program itself.
+
+pub mod decode;
+pub mod encode;
+pub mod exclusive;
+pub mod gpr;
+pub mod live;
+pub mod padding;
+pub mod relocate;
+pub mod simulate;
+
+pub use decode::{Away, Cond, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
+pub use exclusive::in_exclusive;
+pub use gpr::Gpr;
+pub use live::{LandingPad, landing_pad, may_patch_live};
+pub use padding::padding_len;
+pub use relocate::{Immovable, Options, Relocated, relocate};
+pub use simulate::{Fault, Memory, State, simulate};

@@ -1,0 +1,14 @@
+//! The modules of A64 as a crate without `std` and without an allocator: that this builds is the test.
+
+#![no_std]
+
+#[path = "../src/aarch64/mod.rs"]
+#[allow(dead_code, unused_imports, unreachable_pub, reason = "a library's modules in a test's crate")]
+mod aarch64;
+
+use aarch64::{Op, Verdict, decode};
+
+#[test]
+fn a_push_is_decoded_without_std() {
+    assert!(matches!(decode(0xA9BF_7BFD), Verdict::Simulate(Op::Push { wide: true, offset: -16, .. })));
+}
