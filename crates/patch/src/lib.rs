@@ -41,7 +41,7 @@ pub use find::{Found, SegmentStatus, find_segments, status};
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request,
-    Restored, Timings, Untouched, Why,
+    Restored, Semaphore, Timings, Untouched, Why,
 };
 pub use segment::Segment;
 #[doc(hidden)]

@@ -103,8 +103,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
     let modules = request.modules;
-    let semaphores = semaphore::entries(process, modules)?;
-    let layout = layout(request, survey, semaphores.len() as u32);
+    let layout = layout(request, survey);
     let timed = modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency);
     let stamps = timed.then(|| find_stamps(process.pid(), survey)).transpose()?;
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
@@ -128,11 +127,13 @@ pub(crate) fn prepare(
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
     let plans = plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
+    let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
+    let semaphores = semaphore::entries(process, modules, is_placed)?;
     report.timings.verify = start.elapsed();
     Ok(Prepared { plans, sites, layout, stamps, semaphores })
 }
 
-fn layout(request: &Request<'_>, survey: &Survey, semaphores: u32) -> DataLayout {
+fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     let lines = survey.traits.lines;
     let by_thread = request.options.by_thread;
     let mut counts = DataCounts { lines, by_thread, ..DataCounts::default() };
@@ -145,7 +146,7 @@ fn layout(request: &Request<'_>, survey: &Survey, semaphores: u32) -> DataLayout
     }
     // Each patch may need a guard at its head.
     counts.guards += counts.patches;
-    counts.patches += semaphores;
+    counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();
     DataLayout::new(&counts)
 }
 

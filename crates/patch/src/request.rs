@@ -24,8 +24,17 @@ pub struct Module<'a> {
     pub map: &'a CodeMap,
     /// What is wanted. `Want::probe` and `Want::latency` are distinct over all modules of a request.
     pub wants: &'a [Want],
-    /// USDT semaphores to raise.
-    pub semaphores: &'a [Svma],
+    /// USDT semaphores to raise for those wants that get patches.
+    pub semaphores: &'a [Semaphore],
+}
+
+/// A USDT semaphore: a `u16` that is not 0 while somebody traces its marker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Semaphore {
+    /// The marker's probe.
+    pub probe: u32,
+    /// Where the word lies.
+    pub at: Svma,
 }
 
 /// How careful to be, and what is allowed.

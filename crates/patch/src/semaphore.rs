@@ -34,10 +34,17 @@ fn entry(addr: RemoteAddr, value: u16) -> Entry {
     Entry { addr, len: 2, kind: Kind::Semaphore, old: word(value), new: word(value.saturating_add(1)) }
 }
 
-/// Entries for all semaphores of a request, none raised yet. The same word asked for twice is raised once.
-pub(crate) fn entries(process: &Process, modules: &[Module<'_>]) -> Result<Vec<Entry>, PatchError> {
-    let mut at: Vec<RemoteAddr> =
-        modules.iter().flat_map(|m| m.semaphores.iter().map(|&s| m.bias.live(s))).collect();
+/// Entries for the semaphores of all markers that `is_placed`, none raised yet. The same word asked for twice is raised once.
+pub(crate) fn entries(
+    process: &Process,
+    modules: &[Module<'_>],
+    is_placed: impl Fn(u32) -> bool,
+) -> Result<Vec<Entry>, PatchError> {
+    let placed = |m: &Module<'_>| {
+        let semaphores = m.semaphores.iter().filter(|s| is_placed(s.probe));
+        semaphores.map(|s| m.bias.live(s.at)).collect::<Vec<_>>()
+    };
+    let mut at: Vec<RemoteAddr> = modules.iter().flat_map(placed).collect();
     at.sort_unstable();
     at.dedup();
     at.into_iter().map(|addr| Ok(entry(addr, read(process, addr)?))).collect()

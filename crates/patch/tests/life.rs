@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Victim, compile, request};
-use trapline_patch::{Options, attach, status};
+use trapline_patch::{Options, Semaphore, attach, status};
 use trapline_plan::Role;
 use trapline_record::Svma;
 use trapline_target::Process;
@@ -65,7 +65,11 @@ fn semaphores_are_raised_and_lowered() {
     let at = Svma(u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("hex"));
     let mut victim = Victim::start(&program, &[]);
     let wants = victim.wants(&ALL, Role::CountEntry);
-    let semaphores = [at, at];
+    let [first, .., last] = &wants[..] else { panic!("several wants") };
+    let marker = |probe| Semaphore { probe, at };
+    // Of two markers with one semaphore it is raised once; of one that gets no patch, not at all.
+    let other = Semaphore { probe: u32::MAX, at: at + 2 };
+    let semaphores = [marker(first.probe), marker(last.probe), other];
     let mut module = victim.module(&wants);
     module.semaphores = &semaphores;
     let (mut attached, report) = attach(&victim.process, &request(&[module])).expect("attached");

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use common::Victim;
-use trapline_target::kernel::{KernelLatency, PerfUprobe, UprobeMulti};
+use trapline_target::kernel::{KernelLatency, PerfUprobe, Uprobe, UprobeMulti};
 use trapline_target::{MapWatcher, Process};
 
 const SOURCE: &str = r#"
@@ -64,8 +64,9 @@ fn uprobe_multi_counts_to_the_hit() {
     }
     let mut case = case();
     let pid = Some(case.victim.pid());
-    let entries = UprobeMulti::attach(&case.path, &case.offsets, pid, false).unwrap();
-    let returns = UprobeMulti::attach(&case.path, &case.offsets, pid, true).unwrap();
+    let probes: Vec<Uprobe> = case.offsets.iter().copied().map(Uprobe::from).collect();
+    let entries = UprobeMulti::attach(&case.path, &probes, pid, false).unwrap();
+    let returns = UprobeMulti::attach(&case.path, &probes, pid, true).unwrap();
     case.run(b"w");
     assert_eq!(entries.counts().unwrap(), [1000, 10]);
     assert_eq!(returns.counts().unwrap(), [1000, 10]);

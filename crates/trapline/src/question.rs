@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use trapline_patch::{AttachReport, Durations, Request, Why};
+use trapline_patch::{AttachReport, Durations, Request, Semaphore, Why};
 use trapline_plan::{CodeMap, Role, Tactic, Want};
-use trapline_record::Svma;
 
 use crate::modules::Module;
 use crate::report::Refused;
@@ -19,7 +18,7 @@ use crate::traced::Wishes;
 pub(crate) struct Question<'a> {
     modules: &'a [Module],
     wants: Vec<Vec<Want>>,
-    semaphores: Vec<Vec<Svma>>,
+    semaphores: Vec<Vec<Semaphore>>,
     maps: Vec<Option<Arc<CodeMap>>>,
 }
 
@@ -27,16 +26,12 @@ impl<'a> Question<'a> {
     /// Asks for all places. `guarded`: guard traps can be served there.
     pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool) -> Self {
         let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
-        let mut semaphores: Vec<Vec<Svma>> = vec![Vec::new(); modules.len()];
+        let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
             let latency = (place.role == Role::Latency).then_some(probe);
             wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
-            semaphores[place.module].extend(place.semaphore);
+            semaphores[place.module].extend(place.semaphore.map(|at| Semaphore { probe, at }));
         }
-        semaphores.iter_mut().for_each(|some| {
-            some.sort_unstable();
-            some.dedup();
-        });
         let map = |(module, wants): (&Module, &Vec<Want>)| {
             (!wants.is_empty()).then(|| module.file.code_map(wants, guarded))
         };
@@ -69,13 +64,6 @@ impl<'a> Question<'a> {
             program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
         let durations = Durations { go_g, ..wishes.durations };
         Request { modules: asked, go: program.is_some(), durations, options: wishes.options }
-    }
-    /// Semaphores wanted, with their modules.
-    pub(crate) fn semaphores(&self) -> impl Iterator<Item = (&'a Module, Svma)> + '_ {
-        self.modules
-            .iter()
-            .zip(&self.semaphores)
-            .flat_map(|(module, some)| some.iter().map(move |&at| (module, at)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use trapline_target::kernel::{KernelLatency, UprobeMulti};
+use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
 
 use crate::functions;
 
@@ -37,7 +37,8 @@ impl Kernel {
     pub(crate) fn count(pid: u32, case: &str, limit: usize) -> Result<Self> {
         UprobeMulti::available()?;
         let (path, offsets) = sites(case, limit)?;
-        Ok(Self::Count(UprobeMulti::attach(&path, &offsets, Some(pid), false)?))
+        let probes: Vec<Uprobe> = offsets.into_iter().map(Uprobe::from).collect();
+        Ok(Self::Count(UprobeMulti::attach(&path, &probes, Some(pid), false)?))
     }
     /// Times a case's functions in one process.
     pub(crate) fn latency(pid: u32, case: &str, limit: usize) -> Result<Self> {

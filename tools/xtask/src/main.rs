@@ -100,7 +100,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 8] = [
+    let steps: [(&str, &[&str]); 9] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),

@@ -92,8 +92,8 @@ fn costs(run: &mut SampleRun, builder: Builder, program: &Path) -> Result<String
 }
 
 fn kernel_cost(run: &mut SampleRun, program: &Path, offset: u64, bare: f64) -> Result<f64, String> {
-    let link =
-        UprobeMulti::attach(program, &[offset], Some(run.pid()), false).map_err(|error| error.to_string())?;
+    let link = UprobeMulti::attach(program, &[offset.into()], Some(run.pid()), false)
+        .map_err(|error| error.to_string())?;
     let with = run.measured().ok_or("the sample program ended")?;
     drop(link);
     Ok(with - bare)

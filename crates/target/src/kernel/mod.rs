@@ -12,6 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use trapline_record::FileOffset;
+
 use crate::error::TargetError;
 use crate::process::possible_cpus;
 use crate::sys::{bpf, perf};
@@ -33,13 +35,29 @@ fn c_path(path: &Path) -> Result<CString, TargetError> {
     CString::new(OsStr::as_bytes(path.as_os_str())).map_err(|e| refused("its path", &e.into()))
 }
 
+/// A place in a file for a kernel probe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Uprobe {
+    /// The probed instruction.
+    pub offset: FileOffset,
+    /// A USDT semaphore, which the kernel raises by one while the probe is there, and lowers also when the tracer dies
+    /// (`ref_ctr_offsets` of a uprobe_multi link).
+    pub semaphore: Option<FileOffset>,
+}
+
+impl From<u64> for Uprobe {
+    fn from(offset: u64) -> Self {
+        Self { offset: FileOffset(offset), semaphore: None }
+    }
+}
+
 /// One uprobe_multi link that counts hits per site in a per-CPU BPF array.
 #[derive(Debug)]
 pub struct UprobeMulti {
     counts: OwnedFd,
     sites: u32,
     _program: OwnedFd,
-    _link: OwnedFd,
+    link: Option<OwnedFd>,
 }
 
 impl UprobeMulti {
@@ -52,24 +70,28 @@ impl UprobeMulti {
         let code = program::count(counts.as_fd());
         bpf::program(&code).map(drop).map_err(|e| refused("loading a BPF program", &e))
     }
-    /// Attaches to file offsets of `path` in process `pid`, or in all; `returns` counts returns instead of entries.
+    /// Attaches to places of the file at `path` in process `pid`, or in all; `returns` counts returns instead of entries.
     ///
     /// # Errors
     /// [`TargetError::Kernel`] with the reason.
     pub fn attach(
         path: &Path,
-        offsets: &[u64],
+        probes: &[Uprobe],
         pid: Option<u32>,
         returns: bool,
     ) -> Result<Self, TargetError> {
-        let sites = offsets.len() as u32;
+        let sites = probes.len() as u32;
         let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, sites).map_err(|e| refused("making a BPF map", &e))?;
         let code = program::count(counts.as_fd());
         let program = bpf::program(&code).map_err(|e| refused("loading a BPF program", &e))?;
-        let link = link(&program, path, offsets, pid, returns)?;
-        Ok(Self { counts, sites, _program: program, _link: link })
+        let link = link(&program, path, probes, pid, returns)?;
+        Ok(Self { counts, sites, _program: program, link: Some(link) })
     }
-    /// Hits of each site, in the order of `offsets`.
+    /// Takes the probes out, and lowers the semaphores. Counts can still be read.
+    pub fn detach(&mut self) {
+        self.link = None;
+    }
+    /// Hits of each site, in the order of `probes`.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -81,13 +103,22 @@ impl UprobeMulti {
 fn link(
     program: &OwnedFd,
     path: &Path,
-    offsets: &[u64],
+    probes: &[Uprobe],
     pid: Option<u32>,
     returns: bool,
 ) -> Result<OwnedFd, TargetError> {
     let path = c_path(path)?;
+    let offsets: Vec<u64> = probes.iter().map(|probe| probe.offset.0).collect();
+    let semaphores: Vec<u64> = probes.iter().map(|probe| probe.semaphore.map_or(0, |at| at.0)).collect();
     let cookies: Vec<u64> = (0..offsets.len() as u64).collect();
-    let sites = bpf::Sites { path: &path, offsets, cookies: &cookies, pid: pid.unwrap_or(0), returns };
+    let sites = bpf::Sites {
+        path: &path,
+        offsets: &offsets,
+        semaphores: &semaphores,
+        cookies: &cookies,
+        pid: pid.unwrap_or(0),
+        returns,
+    };
     bpf::uprobe_multi(program.as_fd(), &sites).map_err(|e| refused("attaching a uprobe_multi link", &e))
 }
 
@@ -170,8 +201,9 @@ impl KernelLatency {
         let counts = bpf::map(bpf::PERCPU_ARRAY, 4, 8, 64).map_err(map)?;
         let enter = load(&program::enter(starts.as_fd()))?;
         let leave = load(&program::leave(starts.as_fd(), counts.as_fd()))?;
-        let leaving = link(&leave, path, offsets, pid, true)?;
-        let entering = link(&enter, path, offsets, pid, false)?;
+        let probes: Vec<Uprobe> = offsets.iter().copied().map(Uprobe::from).collect();
+        let leaving = link(&leave, path, &probes, pid, true)?;
+        let entering = link(&enter, path, &probes, pid, false)?;
         Ok(Self { counts, _kept: [entering, leaving, enter, leave, starts] })
     }
     /// Calls per power of two of nanoseconds: slot `n` holds `2^n..2^(n+1)`, and slot 0 also 0.

@@ -123,6 +123,8 @@ pub(crate) struct Sites<'a> {
     pub(crate) path: &'a std::ffi::CStr,
     /// File offsets.
     pub(crate) offsets: &'a [u64],
+    /// File offset of a `u16` for each, which the kernel holds above 0 meanwhile; 0 for none.
+    pub(crate) semaphores: &'a [u64],
     /// A number for each, which the program may ask for.
     pub(crate) cookies: &'a [u64],
     /// Only in this process; 0 for all.
@@ -156,7 +158,7 @@ pub(crate) fn uprobe_multi(program: BorrowedFd<'_>, sites: &Sites<'_>) -> io::Re
             flags: 0,
             path: sites.path.as_ptr().expose_provenance() as u64,
             offsets: sites.offsets.as_ptr().expose_provenance() as u64,
-            ref_counters: 0,
+            ref_counters: sites.semaphores.as_ptr().expose_provenance() as u64,
             cookies: sites.cookies.as_ptr().expose_provenance() as u64,
             count: sites.offsets.len() as u32,
             multi_flags: u32::from(sites.returns),

@@ -2,14 +2,16 @@
 //!
 //! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `read` sums what they counted. Invariants: TRC-1 a (file, offset) is one site, however often its file was mapped;
-//! TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose processes.
+//! again; `kernel` probes what no jump reaches; `read` sums what was counted. Invariants: TRC-1 a (file, offset) is one
+//! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
+//! choose processes.
 //!
 //! [`ProcessReport`]: crate::ProcessReport
 
 mod attach;
 mod choose;
 mod costs;
+mod kernel;
 mod procfs;
 mod read;
 
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options};
-use trapline_record::{FileOffset, RemoteAddr};
+use trapline_record::FileOffset;
 use trapline_target::kernel::UprobeMulti;
 use trapline_target::{FileId, MapWatcher, Mapping, Process};
 
@@ -76,8 +78,6 @@ pub(crate) struct Traced {
     cpu_last: Duration,
     attached: Attached,
     links: Vec<UprobeMulti>,
-    /// Semaphores that we raised for markers which only the kernel's probes reach; others are in the journal.
-    raised: Vec<RemoteAddr>,
     /// For each segment: calls that run, by latency area.
     in_flight: Vec<HashMap<u32, u64>>,
     steps: Option<Steps>,
@@ -116,7 +116,6 @@ impl Traced {
             cpu_last: cpu,
             attached: Attached::default(),
             links: Vec::new(),
-            raised: Vec::new(),
             in_flight: Vec::new(),
             steps: None,
             watcher,

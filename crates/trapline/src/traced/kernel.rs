@@ -1,0 +1,162 @@
+//! Kernel probes for the places that no jump reaches.
+//!
+//! In: places. Out: links that count there, and a refusal for each place on which the kernel sets no probe. One link serves
+//! all places of a file; the kernel takes it whole or not at all, so a refused one is halved until the culprits stand alone.
+//! Semaphores of markers are the kernel's business: it lowers them even when the tracer is killed (SAFE-3).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use trapline_plan::{KernelSite, Role};
+use trapline_target::TargetError;
+use trapline_target::kernel::{Uprobe, UprobeMulti};
+
+use super::{Source, Traced};
+use crate::modules::Module;
+use crate::names::leads_to;
+use crate::question::kernel_cannot_time;
+use crate::report::{Refused, Tactic};
+use crate::sites::Place;
+
+/// Links that are tried for one file: enough to find four culprits among ten thousand places.
+const ATTEMPTS: usize = 128;
+
+impl Traced {
+    /// Links what can be linked. Returns are reached by links of their own.
+    pub(super) fn attach_kernel(
+        &mut self,
+        modules: &[Module],
+        places: &[Place],
+        sites: &[(u32, KernelSite)],
+        refused: &mut Vec<Refused>,
+    ) {
+        let mut groups: BTreeMap<(usize, bool), Vec<&Place>> = BTreeMap::new();
+        for place in sites.iter().filter_map(|(_, site)| places.get(site.probe as usize)) {
+            match place.role {
+                Role::Latency => refused.push(kernel_cannot_time(place)),
+                role => groups.entry((place.module, role == Role::CountExits)).or_default().push(place),
+            }
+        }
+        let pid = self.process.pid();
+        for ((module, returns), places) in groups {
+            let file = &modules[module].file;
+            let path = self.process.rooted(&file.path);
+            if !leads_to(&path, file.id) {
+                // A link by this path would count in the file that stands there now, that is, nothing.
+                refused.extend(places.into_iter().map(replaced));
+                continue;
+            }
+            let probes: Vec<Uprobe> = places.iter().map(|place| self.probe(modules, place)).collect();
+            let attach = |part| UprobeMulti::attach(&path, part, Some(pid), returns);
+            let halved = halved(probes.len(), ATTEMPTS, |part| attach(&probes[part]));
+            for (part, link) in halved.linked {
+                self.links.push(link);
+                let link = self.links.len() - 1;
+                for (nth, place) in places[part].iter().enumerate() {
+                    self.track(modules, place, Tactic::Kernel, Source::Kernel { link, nth });
+                }
+            }
+            for (part, error) in halved.refused {
+                let culprits = part.len();
+                refused.extend(places[part].iter().map(|place| refusal(place, &error, culprits)));
+            }
+        }
+    }
+    fn probe(&mut self, modules: &[Module], place: &Place) -> Uprobe {
+        let semaphore = place.semaphore.and_then(|at| {
+            let offset = modules[place.module].file.image.offset_of(at);
+            if offset.is_none() {
+                self.notices
+                    .push(format!("{}: its semaphore lies in no file and is not raised", place.probe));
+            }
+            offset
+        });
+        Uprobe { offset: place.offset, semaphore }
+    }
+}
+
+fn replaced(place: &Place) -> Refused {
+    let reason =
+        "no jump fits, and a kernel uprobe cannot reach the file, which was replaced on disk".to_owned();
+    Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
+}
+
+fn refusal(place: &Place, error: &TargetError, among: usize) -> Refused {
+    let whose = if among > 1 { format!(", for one of {among} places or more") } else { String::new() };
+    let reason = format!("no jump fits, and {error}{whose}");
+    Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
+}
+
+/// What became of the places, by ranges of their indices.
+struct Halved<L, E> {
+    linked: Vec<(Range<usize>, L)>,
+    refused: Vec<(Range<usize>, E)>,
+}
+
+/// Links all of `count` places: together if that works, else what `link` refuses in halves, the larger ones first. At most
+/// `attempts` links are tried; whatever is still in company with a culprit then is refused with it.
+fn halved<L, E>(
+    count: usize,
+    attempts: usize,
+    mut link: impl FnMut(Range<usize>) -> Result<L, E>,
+) -> Halved<L, E> {
+    let mut halved = Halved { linked: Vec::new(), refused: Vec::new() };
+    let mut parts = VecDeque::new();
+    parts.push_back(0..count);
+    let mut tried = 0;
+    while let Some(part) = parts.pop_front() {
+        tried += 1;
+        match link(part.clone()) {
+            Ok(link) => halved.linked.push((part, link)),
+            Err(_) if part.len() > 1 && tried + parts.len() + 2 <= attempts => {
+                let middle = part.start.midpoint(part.end);
+                parts.extend([part.start..middle, middle..part.end]);
+            }
+            Err(error) => halved.refused.push((part, error)),
+        }
+    }
+    halved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::halved;
+
+    /// Of `count` places, those linked and those refused, when `bad` are the culprits; and the attempts made.
+    fn outcome(count: usize, attempts: usize, bad: &[usize]) -> (Vec<usize>, Vec<usize>, usize) {
+        let mut tried = 0;
+        let halved = halved(count, attempts, |part| {
+            tried += 1;
+            if bad.iter().any(|index| part.contains(index)) { Err(part.len()) } else { Ok(()) }
+        });
+        let mut linked: Vec<usize> = halved.linked.into_iter().flat_map(|(part, ())| part).collect();
+        let mut refused: Vec<usize> = halved.refused.into_iter().flat_map(|(part, _)| part).collect();
+        linked.sort_unstable();
+        refused.sort_unstable();
+        (linked, refused, tried)
+    }
+
+    #[test]
+    fn only_culprits_are_refused() {
+        for bad in [&[][..], &[0], &[9999], &[17, 18, 5000], &[1, 3000, 6000, 9999]] {
+            let (linked, refused, tried) = outcome(10_000, super::ATTEMPTS, bad);
+            assert_eq!(refused, bad);
+            assert_eq!(linked.len(), 10_000 - bad.len());
+            assert!(tried <= super::ATTEMPTS, "{tried}");
+        }
+        assert_eq!(outcome(1, 1, &[0]), (vec![], vec![0], 1));
+    }
+
+    #[test]
+    fn attempts_are_bounded_and_every_place_has_an_answer() {
+        let all: Vec<usize> = (0..1000).collect();
+        for attempts in [1, 2, 3, 10, 128] {
+            let (linked, refused, tried) = outcome(1000, attempts, &all);
+            assert_eq!((linked.len(), refused.len()), (0, 1000));
+            assert!(tried <= attempts, "{tried} of {attempts}");
+            let (linked, refused, tried) = outcome(1000, attempts, &[3, 700]);
+            assert_eq!(linked.len() + refused.len(), 1000);
+            assert!(refused.contains(&3) && refused.contains(&700) && tried <= attempts);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! USDT markers: counted however they are reached, and their semaphores raised only while somebody traces.
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Tracing, once};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const ROUNDS: u64 = 50;
+
+/// The victim, its marker that only the kernel's probes reach, and its PID.
+fn target() -> Result<Running, String> {
+    let victim = Running::start(&victims::c("markers", Variant::NonPie)?, &[]);
+    let listed = once(&["list", "--json", "-p", &victim.pid().to_string(), "usdt:markers:markers:kernel"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    if text.contains("\"tactic\":\"kernel\"") {
+        Ok(victim)
+    } else {
+        Err(format!("no kernel uprobe here: {text}"))
+    }
+}
+
+fn is_raised(victim: &mut Running, name: &str) -> bool {
+    let rounds = victim.run(ROUNDS)[&format!("{name}_raised")];
+    assert!(rounds == 0 || rounds == ROUNDS, "{name}: raised in {rounds} of {ROUNDS} rounds");
+    rounds > 0
+}
+
+#[test]
+fn a_marker_that_only_the_kernel_reaches() {
+    let mut victim = or_skip!(target());
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:kernel"]).expect("attaches");
+    let told = victim.run(ROUNDS);
+    let report = tracing.stop();
+    assert_eq!((told["kernel_raised"], told["jumped_raised"]), (ROUNDS, 0));
+    assert_eq!(report.hits("kernel"), told["kernel"], "{}", report.errors);
+    assert!(!is_raised(&mut victim, "kernel"), "not lowered: {}", report.errors);
+    text::assert_clean(victim.pid(), &before);
+}
+
+/// SAFE-3 for semaphores: those of markers that jumps reach, and of those that the kernel's probes reach.
+#[test]
+fn semaphores_are_lowered_after_a_tracer_was_killed() {
+    let mut victim = or_skip!(target());
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    for probes in [&["kernel"][..], &["jumped"], &["jumped", "kernel"]] {
+        let probes: Vec<String> = probes.iter().map(|name| format!("usdt:markers:markers:{name}")).collect();
+        let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
+        let mut tracing = Tracing::start("count", &words).expect("attaches");
+        for name in ["jumped", "kernel"] {
+            assert_eq!(is_raised(&mut victim, name), probes.iter().any(|p| p.ends_with(name)), "{name}");
+        }
+        tracing.signal(libc::SIGKILL);
+        drop(tracing.end());
+        let output = once(&["detach", "-p", &pid]);
+        assert!(output.status.success(), "{probes:?}: {}", String::from_utf8_lossy(&output.stderr));
+        for name in ["jumped", "kernel"] {
+            assert!(!is_raised(&mut victim, name), "{probes:?}: {name} is still raised");
+        }
+        text::assert_clean(victim.pid(), &before);
+    }
+}
+
+#[test]
+fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
+    let mut victim = or_skip!(target());
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "usdt:markers:markers:*"]).expect("attaches");
+    let told = victim.run(ROUNDS);
+    let report = tracing.stop();
+    for name in ["jumped", "kernel"] {
+        assert_eq!(report.hits(name), told[name], "{name}: {}", report.errors);
+    }
+    let refused = report.refused();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].0.ends_with(":nobody") && refused[0].1.contains("os error"), "{refused:?}");
+    assert_eq!(told["nobody_raised"], 0, "raised for a probe that is not there");
+    text::assert_clean(victim.pid(), &before);
+}
