@@ -114,3 +114,22 @@ fn a_program_that_catches_its_own_faults() {
     let seen = counted(&path, &[], &["checked_load", "guarded_load", "in_handler"], 20_000);
     assert!(seen.told["in_handler"] > 0);
 }
+
+#[test]
+fn what_may_fault_is_moved_on_request_only() {
+    let path = or_skip!(victims::plain("segv"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let tactic = |flags: &[&str]| {
+        let words = [flags, &["-p", &pid, "guarded_load"]].concat();
+        let report = Tracing::start("count", &words).expect("attaches").stop();
+        (report.probe("guarded_load").expect("probed")["tactic"].clone(), report.errors)
+    };
+    let (plain, said) = tactic(&[]);
+    assert_eq!(plain, "kernel", "{said}");
+    assert!(said.contains("--faults-are-fatal"), "the way out is named: {said}");
+    // Not run meanwhile: this program's handler does look addresses up.
+    let (moved, said) = tactic(&["--faults-are-fatal"]);
+    assert_eq!(moved, "short", "{said}");
+    assert!(victim.run(1_000)["in_handler"] > 0, "as it was, after a detach");
+}

@@ -114,8 +114,12 @@ impl Attached {
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
         let survey = Survey::new(process, request.go, &request.options, idle)?;
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
-        let mut report =
-            AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
+        let mut report = AttachReport {
+            fault_handler: survey.traits.has_fault_handler,
+            no_traps: survey.no_traps,
+            stopped_all: survey.still,
+            ..AttachReport::default()
+        };
         report.timings.look = start.elapsed();
         Ok(Work { survey, remote, report })
     }

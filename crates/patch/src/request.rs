@@ -48,6 +48,8 @@ pub struct Options {
     pub kernel_allowed: bool,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
+    /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
+    pub faults_are_fatal: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
     pub patience: Duration,
 }
@@ -59,6 +61,7 @@ impl Default for Options {
             free: false,
             kernel_allowed: false,
             by_thread: false,
+            faults_are_fatal: false,
             patience: Duration::from_millis(20),
         }
     }
@@ -249,6 +252,8 @@ pub struct AttachReport {
     pub refused: Vec<Refused>,
     /// Sites for the caller to reach by kernel uprobes, with the index of their module.
     pub kernel: Vec<(u32, KernelSite)>,
+    /// The process catches faults, so that what may fault was not moved.
+    pub fault_handler: bool,
     /// All threads were stopped while code changed, because of this; `None` with `--strict` or an unproven CPU too.
     pub no_traps: Option<NoTraps>,
     /// All threads were stopped while code changed.

@@ -60,7 +60,7 @@ impl Survey {
             cpus: features.cpus,
             rdpid: features.rdpid,
             fsgsbase: features.fsgsbase,
-            has_fault_handler: status.caught & (bit(SIGSEGV) | bit(SIGBUS)) != 0,
+            has_fault_handler: !options.faults_are_fatal && status.caught & (bit(SIGSEGV) | bit(SIGBUS)) != 0,
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },

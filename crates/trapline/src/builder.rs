@@ -21,6 +21,7 @@ pub struct Builder {
     pub(crate) target: Target,
     pub(crate) specs: Vec<ProbeSpec>,
     pub(crate) strict: bool,
+    faults_are_fatal: bool,
     pub(crate) follow: bool,
     pub(crate) by: Option<By>,
     outermost: bool,
@@ -62,6 +63,13 @@ impl Builder {
     #[must_use]
     pub const fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
+        self
+    }
+    /// The targets' SIGSEGV and SIGBUS handlers only report and end them, and look no address up: instructions that may fault
+    /// may be moved. Not true of the JVM, Go, .NET, or what runs WebAssembly.
+    #[must_use]
+    pub const fn faults_are_fatal(mut self, fatal: bool) -> Self {
+        self.faults_are_fatal = fatal;
         self
     }
     /// Follows fork and exec.
@@ -112,7 +120,13 @@ impl Builder {
     pub(crate) fn wishes(&self, timed: bool) -> Wishes {
         let kernel_allowed = UprobeMulti::available().is_ok();
         let by_thread = !timed && matches!(self.by, Some(By::Thread | By::ThreadName));
-        let options = Options { strict: self.strict, kernel_allowed, by_thread, ..Options::default() };
+        let options = Options {
+            strict: self.strict,
+            faults_are_fatal: self.faults_are_fatal,
+            kernel_allowed,
+            by_thread,
+            ..Options::default()
+        };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         Wishes { specs: self.specs.clone(), timed, options, durations, steps: None }
     }

@@ -78,6 +78,8 @@ pub(crate) struct Run {
     pub(crate) dry_run: bool,
     /// Stop all threads while patching.
     pub(crate) strict: bool,
+    /// Move what may fault.
+    pub(crate) faults_are_fatal: bool,
     /// Where and how to print.
     pub(crate) sink: Sink,
 }
@@ -168,6 +170,8 @@ pub(crate) struct List {
     pub(crate) timed: bool,
     /// As `--strict` would.
     pub(crate) strict: bool,
+    /// As `--faults-are-fatal` would.
+    pub(crate) faults_are_fatal: bool,
     /// Where and how to print.
     pub(crate) sink: Sink,
 }
@@ -245,7 +249,14 @@ fn list(typed: typed::List) -> Result<List, UsageError> {
         (pids, names) => Target::Running { pids, names },
     };
     let sink = Sink { json: common.sink.json, output: common.sink.output, quiet: common.sink.quiet };
-    Ok(List { probes: probes(&typed.probes)?, target, timed: typed.lat, strict: common.strict, sink })
+    Ok(List {
+        probes: probes(&typed.probes)?,
+        target,
+        timed: typed.lat,
+        strict: common.strict,
+        faults_are_fatal: common.faults_are_fatal,
+        sink,
+    })
 }
 
 fn pids(typed: typed::Pids) -> Pids {
@@ -263,6 +274,7 @@ fn run(texts: &[String], typed: typed::Common) -> Result<Run, UsageError> {
         timestamps: typed.timestamps,
         dry_run: typed.dry_run,
         strict: typed.strict,
+        faults_are_fatal: typed.faults_are_fatal,
         sink: Sink { json: typed.json, output: typed.output, quiet: typed.quiet },
     })
 }

@@ -88,6 +88,10 @@ pub(crate) struct Common {
     /// Stop all threads while code changes, instead of none
     #[arg(long, help_heading = "Patching")]
     pub(crate) strict: bool,
+    /// The target's SIGSEGV handler only reports and ends it: also move instructions that may fault. True of redis; never of
+    /// the JVM, Go, .NET or WebAssembly, which look the address up
+    #[arg(long, help_heading = "Patching")]
+    pub(crate) faults_are_fatal: bool,
 }
 
 /// How hits are split.
@@ -167,6 +171,9 @@ pub(crate) struct ListCommon {
     /// As `--strict` would patch them
     #[arg(long)]
     pub(crate) strict: bool,
+    /// As `--faults-are-fatal` would patch them
+    #[arg(long)]
+    pub(crate) faults_are_fatal: bool,
     #[command(flatten)]
     pub(crate) sink: Sink,
 }

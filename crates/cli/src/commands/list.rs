@@ -12,7 +12,8 @@ pub(crate) fn run(args: &List) -> Result<Outcome, Failure> {
     let builder = Session::builder()
         .target(args.target.clone())
         .probes(args.probes.iter().cloned())
-        .strict(args.strict);
+        .strict(args.strict)
+        .faults_are_fatal(args.faults_are_fatal);
     show(&builder, args.timed, &args.sink)
 }
 

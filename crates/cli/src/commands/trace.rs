@@ -23,7 +23,7 @@ pub(crate) type Render<'a> = &'a dyn Fn(&ProcessReport, bool, Option<&str>) -> S
 /// The session that a command line describes.
 pub(crate) fn builder(run: &Run) -> Builder {
     let builder = Session::builder().target(run.target.clone()).probes(run.probes.iter().cloned());
-    builder.strict(run.strict).follow(run.follow)
+    builder.strict(run.strict).faults_are_fatal(run.faults_are_fatal).follow(run.follow)
 }
 
 /// Runs a session to its end.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::Options;
+use trapline_patch::{AttachReport, Options};
 use trapline_plan::Role;
 use trapline_target::kernel::UprobeMulti;
 
@@ -49,9 +49,22 @@ impl Traced {
         refused.extend(refusals(&report, places).into_iter().map(|(_, refused)| refused));
         let start = Instant::now();
         self.attach_kernel(modules, places, &report.kernel, refused);
+        self.note_slow(&report);
         self.costs.attach += start.elapsed();
         self.costs.add(&report.batch);
         Ok(())
+    }
+    /// Tells why many functions are counted by the kernel, if there is something to be done about it.
+    fn note_slow(&mut self, report: &AttachReport) {
+        let kernel = report.kernel.len();
+        if report.fault_handler && kernel > 0 {
+            let pid = self.process.pid();
+            self.notices.push(format!(
+                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process catches SIGSEGV \
+                 or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
+                 try --faults-are-fatal"
+            ));
+        }
     }
     pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
