@@ -39,6 +39,24 @@ fn a_marker_that_only_the_kernel_reaches() {
     text::assert_clean(victim.pid(), &before);
 }
 
+/// The kernel takes a path: one that leads to another file by now would be probed there, and count nothing.
+#[test]
+fn a_marker_in_a_file_that_was_replaced() {
+    let path = or_skip!(victims::c("markers", Variant::NonPie));
+    let copy = path.with_file_name(format!("markers-replaced-{}", std::process::id()));
+    std::fs::copy(&path, &copy).expect("a copy");
+    let victim = Running::start(&copy, &[]);
+    std::fs::remove_file(&copy).expect("removed");
+    std::fs::copy(&path, &copy).expect("replaced");
+    let pid = victim.pid().to_string();
+    let probe = format!("usdt:{}:markers:kernel", copy.display());
+    let output = once(&["count", "-d", "0.1", "-p", &pid, &probe]);
+    std::fs::remove_file(&copy).ok();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(matches!(output.status.code(), Some(1 | 3)), "counted in another file: {said}");
+    println!("{said}");
+}
+
 /// SAFE-3 for semaphores: those of markers that jumps reach, and of those that the kernel's probes reach.
 #[test]
 fn semaphores_are_lowered_after_a_tracer_was_killed() {
