@@ -22,6 +22,7 @@ pub mod kernel;
 mod launch;
 mod maps;
 mod park;
+pub mod perf;
 mod permission;
 mod process;
 mod regs;
