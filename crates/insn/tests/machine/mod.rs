@@ -319,6 +319,7 @@ impl Machine {
     }
 
     /// Where an address of stack or scratch memory lies in [`Outcome::memory`].
+    #[allow(dead_code, reason = "only `store` asks")]
     pub(crate) fn offset_of(&self, addr: u64) -> Option<usize> {
         let stack = self.stack + (STACK - SEEN_STACK) as u64 / 2;
         let within = |base: u64, len: usize| {
