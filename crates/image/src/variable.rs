@@ -14,6 +14,9 @@ use crate::select::nearest_of;
 /// Longer chains of typedefs and qualifiers are forged.
 const MAX_CHAIN: u32 = 64;
 
+/// Members looked at in one type, with those of anonymous members and base classes; more are forged.
+const MAX_MEMBERS: u32 = 100_000;
+
 type Entry<'a> = DebuggingInformationEntry<'a, 'a, Slice>;
 
 /// One step into a type.
@@ -226,7 +229,8 @@ impl Search<'_> {
                     return Ok(Err(NoVariable::NotAStructure { of, field }));
                 }
                 let mut known = Vec::new();
-                match self.field(unit, entry.offset(), field, &mut known, 0)? {
+                let mut budget = MAX_MEMBERS;
+                match self.field(unit, entry.offset(), field, &mut known, (0, &mut budget))? {
                     Some((offset, of)) => Ok(Ok(place.inside(offset, of, format!("{}.{field}", place.path)))),
                     None => Ok(Err(NoVariable::NoField {
                         of: place.path.clone(),
@@ -245,7 +249,7 @@ impl Search<'_> {
         of: UnitOffset,
         field: &str,
         known: &mut Vec<String>,
-        depth: u32,
+        (depth, budget): (u32, &mut u32),
     ) -> gimli::Result<Option<(u64, UnitOffset)>> {
         if depth > MAX_CHAIN {
             return Ok(None);
@@ -257,6 +261,8 @@ impl Search<'_> {
             if !matches!(entry.tag(), gimli::DW_TAG_member | gimli::DW_TAG_inheritance) {
                 continue;
             }
+            let Some(left) = budget.checked_sub(1) else { return Ok(None) };
+            *budget = left;
             let Some(AttributeValue::UnitRef(typed)) = entry.attr_value(gimli::DW_AT_type)? else { continue };
             let offset = member_offset(entry)?;
             match self.text(unit, entry, gimli::DW_AT_name)? {
@@ -264,7 +270,9 @@ impl Search<'_> {
                 Some(name) => known.push(name),
                 None => {
                     let inner = self.bare(unit, typed)?.offset();
-                    if let Some((inside, typed)) = self.field(unit, inner, field, known, depth + 1)? {
+                    if let Some((inside, typed)) =
+                        self.field(unit, inner, field, known, (depth + 1, budget))?
+                    {
                         return Ok(offset.map(|offset| (offset + inside, typed)));
                     }
                 }

@@ -41,6 +41,7 @@ mod target;
 mod threads;
 mod times;
 mod traced;
+pub mod watch;
 
 pub use error::Error;
 pub use inspect::{Listing, clean_up, patched};

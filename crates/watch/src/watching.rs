@@ -177,6 +177,7 @@ pub struct Watching {
     pending: Vec<(Sample, Option<u64>)>,
     horizon_ns: u64,
     began: Instant,
+    began_ns: u64,
     tally: Tally,
 }
 
@@ -222,6 +223,7 @@ impl Watching {
             pending: Vec::new(),
             horizon_ns: 0,
             began: begun,
+            began_ns: 0,
             tally: Tally::default(),
         };
         watching.enable()?;
@@ -231,6 +233,7 @@ impl Watching {
     }
     fn enable(&mut self) -> Result<(), WatchError> {
         let now = monotonic_ns();
+        self.began_ns = now;
         for (index, (lanes, target)) in self.lanes.iter().zip(&self.targets).enumerate() {
             for (point, one) in target.points.iter().enumerate() {
                 let value = self.options.values.then(|| read_bytes(&target.process, one.at)).flatten();
@@ -259,6 +262,11 @@ impl Watching {
     #[must_use]
     pub const fn sees_kernel(&self) -> bool {
         self.rings.options().kernel
+    }
+    /// When it began, on the clock of events.
+    #[must_use]
+    pub const fn start_ns(&self) -> u64 {
+        self.began_ns
     }
     /// The targets.
     #[must_use]
