@@ -41,7 +41,7 @@ pub enum Encoding {
     Pointer,
     /// True or false.
     Bool,
-    /// A character.
+    /// A character without a sign; one with a sign is a number.
     Char,
 }
 

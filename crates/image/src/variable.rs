@@ -356,10 +356,10 @@ fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
 
 const fn meaning(encoding: gimli::DwAte) -> Encoding {
     match encoding {
-        gimli::DW_ATE_signed => Encoding::Signed,
+        gimli::DW_ATE_signed | gimli::DW_ATE_signed_char => Encoding::Signed,
         gimli::DW_ATE_float => Encoding::Float,
         gimli::DW_ATE_boolean => Encoding::Bool,
-        gimli::DW_ATE_signed_char | gimli::DW_ATE_unsigned_char | gimli::DW_ATE_UTF => Encoding::Char,
+        gimli::DW_ATE_unsigned_char | gimli::DW_ATE_UTF => Encoding::Char,
         gimli::DW_ATE_address => Encoding::Pointer,
         _ => Encoding::Unsigned,
     }

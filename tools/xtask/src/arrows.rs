@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trapline-target", &["trapline-record"]),
     ("trapline-plan", &["trapline-record", "trapline-insn", "trapline-image"]),
     ("trapline-patch", &["trapline-record", "trapline-plan", "trapline-target"]),
+    ("trapline-watch", &["trapline-record", "trapline-insn", "trapline-image", "trapline-target"]),
     (
         "trapline",
         &[
@@ -28,6 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "trapline-plan",
             "trapline-target",
             "trapline-patch",
+            "trapline-watch",
         ],
     ),
     ("trapline-cli", &["trapline"]),

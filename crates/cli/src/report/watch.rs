@@ -318,3 +318,111 @@ fn cost(end: &WatchEnd) -> String {
         duration(spent as u64)
     )
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Tallied, Typed, line, summary, table, typed};
+    use std::rc::Rc;
+    use std::time::Duration;
+    use trapline::watch::{
+        Access, Accessed, Change, Encoding, Event, How, Kind, RemoteAddr, Tally, WatchEnd, Watched, Where,
+    };
+
+    fn place() -> Watched {
+        Watched {
+            pid: 42,
+            process: "victim".into(),
+            label: "server.small".into(),
+            addr: RemoteAddr(0x1000),
+            len: 1,
+            access: Access::Write,
+            encoding: Encoding::Signed,
+        }
+    }
+
+    /// Two accesses of one writer, the second with a late value.
+    pub(crate) fn sample() -> (Tallied, Vec<Accessed>, WatchEnd) {
+        let by = Rc::new(Where { function: "store+0x4".into(), line: Some(("/src/a.c".into(), 7)) });
+        let caller = Rc::new(Where { function: "libfoo:run+0x9".into(), line: None });
+        let one = |time_ns, before, after, how| Accessed {
+            event: Event {
+                time_ns,
+                target: 0,
+                point: 0,
+                pid: 42,
+                tid: 43,
+                comm: "worker".into(),
+                cpu: 1,
+                ip: RemoteAddr(0x2000),
+                kind: Kind::Write,
+                change: Change { before: Some(before), before_exact: true, after: Some(after), how },
+                stack: Vec::new(),
+            },
+            watched: 0,
+            by: by.clone(),
+            stack: vec![caller.clone()],
+        };
+        let accesses = vec![one(1500, 0xff, 5, How::Stored), one(2500, 5, 6, How::Late)];
+        let mut tallied = Tallied::new(&[place()]);
+        accesses.iter().for_each(|one| tallied.add(one));
+        let tally = Tally {
+            events: 2,
+            lost: 3,
+            threads: 2,
+            born: 1,
+            arming: Duration::from_micros(1),
+            disarming: Duration::from_micros(2),
+            watched: Duration::from_secs(2),
+            ..Tally::default()
+        };
+        let end = WatchEnd {
+            rest: Vec::new(),
+            tally,
+            ns_per_trap: Some(9000.0),
+            cpu: Duration::from_millis(1),
+            command: None,
+        };
+        (tallied, accesses, end)
+    }
+
+    #[test]
+    fn lines_and_summary_for_people() {
+        let (tallied, accesses, end) = sample();
+        let text: String = accesses.iter().map(|one| line(one, &tallied, one.event.time_ns, false)).collect();
+        let wanted = "  0.000002 worker/43 write server.small store+0x4 a.c:7  -1 -> 5
+             libfoo:run+0x9
+  0.000003 worker/43 write server.small store+0x4 a.c:7  5 -> 6?
+             libfoo:run+0x9
+";
+        assert_eq!(text, wanted);
+        let wanted = "
+HITS  KIND   THREADS  COMM    FUNCTION
+   2  write        1  worker  store+0x4 a.c:7
+";
+        assert_eq!(table(&tallied), wanted);
+        let wanted = "
+2 accesses in 2.00 s, 50 % with an exact value; 3 lost
+2 threads armed in 1.000 us, 1 born since; disarmed in 2.000 us
+cost: 5 traps x 9.000 us, measured here on ourselves = 45.000 us, 4.5 % of the target's CPU time
+";
+        assert_eq!(summary(&tallied, &end), wanted);
+    }
+
+    #[test]
+    fn bytes_are_shown_as_they_are_meant() {
+        let mut one = place();
+        for (encoding, len, bits, text) in [
+            (Encoding::Signed, 2, 0xffff, "-1"),
+            (Encoding::Unsigned, 2, 0xffff, "65535"),
+            (Encoding::Float, 4, 0x3fc0_0000, "1.5"),
+            (Encoding::Float, 8, 0x3ff8_0000_0000_0000, "1.5"),
+            (Encoding::Pointer, 8, 0x1000, "0x1000"),
+            (Encoding::Char, 1, 97, "97 'a'"),
+            (Encoding::Bool, 1, 1, "true"),
+        ] {
+            (one.encoding, one.len) = (encoding, len);
+            assert_eq!(typed(bits, &one).text(), text);
+        }
+        assert_eq!(Typed::Float(2.9).integer(), 2);
+    }
+}

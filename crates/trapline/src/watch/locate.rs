@@ -60,6 +60,10 @@ impl Locator {
         let file = &module.file;
         self.debug.entry(file.id).or_insert_with(|| file.image.debug_info().map(Rc::new)).clone()
     }
+    /// Whether an address lies in code of a file.
+    pub(super) fn is_code(&self, target: usize, ip: RemoteAddr) -> bool {
+        self.processes.get(target).is_some_and(|known| known.module_at(ip).is_some())
+    }
     /// Where an address is; for a return address, where its call is.
     pub(super) fn place(&mut self, target: usize, ip: RemoteAddr, returns: bool) -> Rc<Where> {
         if let Some(known) = self.places.get(&(target, ip.0, returns)) {

@@ -19,7 +19,7 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
-use trapline_record::RemoteAddr;
+pub use trapline_record::RemoteAddr;
 use trapline_target::{Launched, Parked, Process};
 use trapline_watch::{Breakpoint, Cost, Options, Point, Watching, cost};
 
@@ -311,6 +311,9 @@ fn accessed(locator: &SharedLocator, first: &[usize], event: Event) -> Accessed 
     let target = event.target;
     // A return address stands behind its call; the instruction itself is where it is.
     let by = locator.place(target, event.ip, false);
-    let stack = event.stack.iter().map(|&ip| locator.place(target, ip, true)).collect();
+    // Code without frame pointers leaves anything in rbp: the chain ends at the first address that is no code.
+    let known =
+        event.stack.iter().map_while(|&ip| locator.is_code(target, ip).then_some(ip)).collect::<Vec<_>>();
+    let stack = known.into_iter().map(|ip| locator.place(target, ip, true)).collect();
     Accessed { watched: first.get(target).copied().unwrap_or(0) + event.point, by, stack, event }
 }
