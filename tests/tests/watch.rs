@@ -247,3 +247,51 @@ fn bad_places_are_one_clear_line() {
         assert_eq!(said.lines().count(), 1, "{place}: {said}");
     }
 }
+
+/// A redis-server with debug information, built from the distribution's source package: its path is in TRAPLINE_REDIS_DEBUG.
+#[test]
+fn a_real_program_s_own_counter_agrees() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    or_skip!(available());
+    let path = or_skip!(
+        std::env::var("TRAPLINE_REDIS_DEBUG")
+            .map_err(|_| "TRAPLINE_REDIS_DEBUG names no redis-server with debug information")
+    );
+    let socket = std::env::temp_dir().join(format!("trapline-redis-{}", std::process::id()));
+    let mut command = std::process::Command::new(path);
+    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
+    let redis = Running::spawn(command);
+    while !redis.line().contains("ready to accept connections at") {}
+    let connection = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+    let mut replies = BufReader::new(connection.try_clone().expect("a descriptor"));
+    let mut ask = |text: &str, lines: usize| {
+        (&connection).write_all(text.as_bytes()).expect("redis reads");
+        let mut said = String::new();
+        (0..lines).for_each(|_| drop(replies.read_line(&mut said).expect("redis answers")));
+        said
+    };
+    const PLACE: &str = "server.stat_numcommands";
+    let pid = redis.pid().to_string();
+    let tracing =
+        Tracing::start("watch", &["-p", &pid, PLACE]).unwrap_or_else(|report| panic!("{}", report.errors));
+    const ROUNDS: u64 = 500;
+    const BATCH: usize = 20;
+    for _ in 0..ROUNDS {
+        let said = ask(&"PING\r\n".repeat(BATCH), BATCH);
+        assert_eq!(said.matches("+PONG").count(), BATCH);
+    }
+    let report = tracing.stop();
+    let all = accesses(&report, PLACE);
+    let values = exact(&all);
+    assert_eq!(values, (1..=(ROUNDS * BATCH as u64) as i64).collect::<Vec<_>>(), "{}", report.errors);
+    assert!(
+        all.iter().all(|one| one["tid"] == redis.pid()
+            && one["function"].as_str().is_some_and(|f| f.starts_with("call+")))
+    );
+    // The server's own counter, as it tells it: the lines of the answer up to that one.
+    let mut said = ask("INFO stats\r\n", 4);
+    while !said.contains("total_commands_processed") {
+        said = ask("", 1);
+    }
+    assert!(said.contains(&format!("total_commands_processed:{}", values.len())), "{said}");
+}
