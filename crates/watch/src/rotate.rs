@@ -18,14 +18,18 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    pub(crate) fn new(points: usize, lanes: usize, slice: Duration, now_ns: u64) -> Self {
+    pub(crate) fn new(points: usize, lanes: usize, slice: Duration) -> Self {
         Self {
             lanes,
             slice_ns: slice.as_nanos() as u64,
             now: (0..lanes.min(points)).collect(),
-            since_ns: now_ns,
+            since_ns: 0,
             covered_ns: vec![0; points],
         }
+    }
+    /// The first slice begins.
+    pub(crate) const fn begin(&mut self, now_ns: u64) {
+        self.since_ns = now_ns;
     }
     /// Points covered now, by lane.
     pub(crate) fn now(&self) -> &[usize] {
@@ -67,7 +71,7 @@ mod tests {
 
     #[test]
     fn every_point_has_its_turn_and_all_time_is_accounted() {
-        let mut rotation = Rotation::new(5, 2, Duration::from_nanos(10), 0);
+        let mut rotation = Rotation::new(5, 2, Duration::from_nanos(10));
         assert_eq!(rotation.now(), [0, 1]);
         assert_eq!(rotation.turn(9), []);
         assert_eq!(rotation.turn(10), [(0, 2), (1, 3)]);
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn one_point_in_a_lane_stays() {
-        let mut rotation = Rotation::new(2, 2, Duration::from_nanos(10), 0);
+        let mut rotation = Rotation::new(2, 2, Duration::from_nanos(10));
         assert_eq!(rotation.turn(10), []);
         assert_eq!(rotation.covered_ns(), [10, 10]);
     }

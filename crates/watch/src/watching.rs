@@ -176,7 +176,6 @@ pub struct Watching {
     map: Box<dyn CodeMap>,
     pending: Vec<(Sample, Option<u64>)>,
     horizon_ns: u64,
-    began: Instant,
     began_ns: u64,
     tally: Tally,
 }
@@ -222,18 +221,17 @@ impl Watching {
             map,
             pending: Vec::new(),
             horizon_ns: 0,
-            began: begun,
             began_ns: 0,
             tally: Tally::default(),
         };
         watching.enable()?;
         watching.tally.arming = begun.elapsed();
-        watching.began = Instant::now();
         Ok(watching)
     }
     fn enable(&mut self) -> Result<(), WatchError> {
         let now = monotonic_ns();
         self.began_ns = now;
+        self.lanes.iter_mut().filter_map(|lanes| lanes.rotation.as_mut()).for_each(|one| one.begin(now));
         for (index, (lanes, target)) in self.lanes.iter().zip(&self.targets).enumerate() {
             for (point, one) in target.points.iter().enumerate() {
                 let value = self.options.values.then(|| read_bytes(&target.process, one.at)).flatten();
@@ -276,7 +274,8 @@ impl Watching {
     /// What was counted so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        Tally { watched: self.began.elapsed(), ..self.tally.clone() }
+        let watched = Duration::from_nanos(monotonic_ns().saturating_sub(self.began_ns));
+        Tally { watched, ..self.tally.clone() }
     }
     /// Whether a target still lives.
     #[must_use]
@@ -297,8 +296,8 @@ impl Watching {
     #[must_use]
     pub fn finish(mut self) -> (Vec<Event>, Tally) {
         let begun = Instant::now();
-        self.tally.watched = self.began.elapsed();
         let now = monotonic_ns();
+        self.tally.watched = Duration::from_nanos(now.saturating_sub(self.began_ns));
         for lanes in &mut self.lanes {
             if let Some(rotation) = &mut lanes.rotation {
                 rotation.account(now);
@@ -563,7 +562,7 @@ fn lanes(
         return Err(error);
     }
     let threads = arm(&target.process, rings, &points[..lanes], progress)?;
-    let rotation = Rotation::new(points.len(), lanes, slice, monotonic_ns());
+    let rotation = Rotation::new(points.len(), lanes, slice);
     debug_assert_eq!(rotation.now().len(), lanes, "a point for each lane");
     Ok(Lanes { threads, rotation: Some(rotation) })
 }

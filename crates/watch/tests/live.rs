@@ -235,12 +235,8 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     let (_, tally) = watching.finish();
     let covered = &tally.covered_ns[0];
     assert!(covered.iter().all(|&ns| ns > 0), "{covered:?}");
-    let total: u64 = covered.iter().sum();
-    assert!(
-        total.abs_diff(4 * tally.watched.as_nanos() as u64) < total / 10,
-        "{covered:?} {:?}",
-        tally.watched
-    );
+    // Every lane covers somebody all the time.
+    assert_eq!(covered.iter().sum::<u64>(), 4 * tally.watched.as_nanos() as u64, "{covered:?}");
 }
 
 #[test]
