@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 use trapline_target::Process;
-use trapline_target::perf::this_thread;
+use trapline_target::perf::{Family, SampleOptions, SampleRings, this_thread};
 use trapline_watch::value::How;
 use trapline_watch::{
     Access, Breakpoint, Event, Kind, NoMap, Options, Point, Tally, Target, WatchError, Watching, Watchpoint,
@@ -237,6 +237,42 @@ fn full_slots_arm_nothing_and_turns_cover_all() {
     assert!(covered.iter().all(|&ns| ns > 0), "{covered:?}");
     // Every lane covers somebody all the time.
     assert_eq!(covered.iter().sum::<u64>(), 4 * tally.watched.as_nanos() as u64, "{covered:?}");
+}
+
+#[test]
+fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
+    let _one = alone();
+    static CELLS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+    let sampled = SampleOptions {
+        family: Family::Alone,
+        registers: false,
+        stack: false,
+        values: false,
+        kernel: false,
+        pages: 8,
+    };
+    let rings = SampleRings::open(sampled).expect("rings");
+    let breakpoint = |cell: &'static AtomicU64| Breakpoint { addr: at(cell), len: 8, access: Access::Write };
+    let (tell, tids) = std::sync::mpsc::channel();
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        // Moved in, so that a panic ends the thread too.
+        let done = done;
+        scope.spawn(move || {
+            tell.send(this_thread()).expect("somebody listens");
+            // An error means that the other end is gone: done.
+            drop(wait.recv());
+        });
+        // The youngest thread, listed last, has a register less than the others.
+        let last = tids.recv().expect("it begins");
+        let held = rings.arm(last, breakpoint(&CELLS[0]), false).expect("a free register");
+        let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
+        let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
+        let Err(WatchError::NoSlots(full)) = error else { panic!("four fit: {error:?}") };
+        assert_eq!((full.tid, full.free), (last, 3));
+        assert_eq!(rings.free_slots(this_thread(), breakpoint(&CELLS[0])).expect("registers"), 4);
+        drop((held, done));
+    });
 }
 
 #[test]
