@@ -141,6 +141,11 @@ pub struct Tally {
 pub trait CodeMap {
     /// Start of the function that holds an address.
     fn start_of(&mut self, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr>;
+    /// Code as the file has it, for a process that has ended.
+    fn code(&mut self, process: &Process, addr: RemoteAddr, len: u64) -> Option<Vec<u8>> {
+        let _ = (process, addr, len);
+        None
+    }
 }
 
 /// Knows no function.
@@ -487,7 +492,9 @@ fn decode(process: &Process, map: &mut dyn CodeMap, ip: u64) -> Vec<Accessor> {
     // Close to the end of a mapping there is less behind.
     for ahead in [AHEAD, 0] {
         let mut bytes = vec![0; (ip - addr + ahead) as usize];
-        if process.read(RemoteAddr(addr), &mut bytes).is_ok() {
+        let live = process.read(RemoteAddr(addr), &mut bytes).is_ok();
+        let filed = if live { None } else { map.code(process, RemoteAddr(addr), bytes.len() as u64) };
+        if let Some(bytes) = filed.or_else(|| live.then_some(bytes)) {
             return site::accessors(Code { bytes: &bytes, addr, in_step: start.is_some() }, ip);
         }
     }

@@ -139,4 +139,10 @@ impl CodeMap for Map {
     fn start_of(&mut self, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr> {
         self.0.borrow_mut().start_of(process, ip)
     }
+    fn code(&mut self, process: &Process, addr: RemoteAddr, len: u64) -> Option<Vec<u8>> {
+        let locator = self.0.borrow();
+        let known = locator.processes.iter().find(|known| known.pid == process.pid())?;
+        let module = known.module_at(addr)?;
+        module.file.image.text(module.bias.stated(addr), len).map(<[u8]>::to_vec)
+    }
 }
