@@ -3,11 +3,15 @@
 use std::sync::atomic::AtomicU64;
 
 use trapline_image::{Image, NoDebugFiles, ProbeSpec};
-use trapline_insn::x86_64::{Options, relocate_bytes, sweep};
+use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
 use trapline_record::control::at;
 use trapline_record::journal::Journal;
 use trapline_record::view::View;
 use trapline_target::filter::{Answer, Call, Insn, worst};
+use trapline_watch::expr::{Expr, Facts};
+use trapline_watch::record::{Layout, parse};
+use trapline_watch::site::{Code, accessors};
+use trapline_watch::spec::WatchSpec;
 
 /// A name, a corpus to start from, and what is done with each input.
 #[derive(Debug)]
@@ -18,13 +22,17 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 6] = [
+pub(crate) const TARGETS: [Target; 10] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
     Target { name: "probe-spec", corpus: specs, run: spec },
     Target { name: "segment", corpus: segments, run: segment },
     Target { name: "seccomp", corpus: filters, run: filter },
+    Target { name: "variables", corpus: debugged, run: variables },
+    Target { name: "sample", corpus: samples, run: sample },
+    Target { name: "store", corpus: code, run: store },
+    Target { name: "place", corpus: places, run: place },
 ];
 
 /// Files of at most this size go into the corpus: mutation wants many small inputs.
@@ -187,4 +195,83 @@ fn filter(bytes: &[u8]) {
     let known = worst(&filter, &call([0, 4096, 3, 0x22, u64::MAX, 0].map(Some)));
     assert!(known <= unknown, "knowing more never makes it worse");
     assert!(unknown == Answer::Harms || !filter.is_empty(), "no program, no answer");
+}
+
+/// This program's debug information is large: a small program's, where a compiler left one.
+fn debugged() -> Vec<Vec<u8>> {
+    let mut all = programs();
+    let dir = std::env::temp_dir().join(format!("trapline-fuzz-{}", std::process::id()));
+    let source = "struct s { int a[3]; union { long b; double c; }; struct s *d; } v; static char w; int main(void) { return v.a[1] + w; }";
+    let built = std::fs::create_dir_all(&dir).and_then(|()| {
+        let (from, to) = (dir.join("v.c"), dir.join("v"));
+        std::fs::write(&from, source)?;
+        std::process::Command::new("cc").args(["-g", "-o"]).arg(&to).arg(&from).status()?;
+        std::fs::read(&to)
+    });
+    // Without a compiler there is less to begin with.
+    all.splice(0..0, built);
+    drop(std::fs::remove_dir_all(&dir));
+    all
+}
+
+fn variables(bytes: &[u8]) {
+    let Ok(image) = Image::parse(bytes.to_vec(), &mut NoDebugFiles) else { return };
+    let _symbols = (image.data_named("v"), image.data_near("w"), image.data_at(image.entry()));
+    let Some(debug) = image.debug_info() else { return };
+    for path in ["v", "v.a[1]", "v.b", "v.c", "v.d", "w", "v.a[9]", "nobody"] {
+        let _found = debug.variables(path);
+    }
+    for function in image.functions().iter().take(20) {
+        let _line = debug.line(function.start);
+    }
+}
+
+/// A type, then a body.
+fn samples() -> Vec<Vec<u8>> {
+    let words: Vec<u8> = (0..40_u64).flat_map(|word| (word * 0x0101_0101).to_le_bytes()).collect();
+    [9_u8, 2, 3, 4, 7]
+        .into_iter()
+        .map(|kind| std::iter::once(kind).chain(words.iter().copied()).collect())
+        .collect()
+}
+
+fn sample(bytes: &[u8]) {
+    let Some((kind, body)) = bytes.split_first() else { return };
+    for (registers, stack) in [(false, false), (true, false), (false, true), (true, true)] {
+        let layout = Layout { registers, stack, value_ids: vec![0, 1] };
+        let _record = parse(&layout, u32::from(*kind), body);
+    }
+}
+
+fn store(bytes: &[u8]) {
+    let regs = RegFile { gprs: [0x40_0010; 16], flags: 0x246 };
+    if let Some(one) = Accessor::decode(bytes, 0x40_0000) {
+        let effect = one.effect(&regs);
+        assert!(one.end() > one.addr(), "an instruction has a length");
+        assert!(!one.writes() || effect.stored != trapline_insn::x86_64::Stored::Nothing, "a store stores");
+    }
+    for in_step in [false, true] {
+        let code = Code { bytes, addr: 0x40_0000, in_step };
+        for ip in [0x40_0000, 0x40_0005, 0x40_0000 + bytes.len() as u64, 0, u64::MAX] {
+            let _found = accessors(code, ip);
+        }
+    }
+}
+
+fn places() -> Vec<Vec<u8>> {
+    let texts = [
+        "libx:server.a[3].b+0x10:4:rw",
+        "0x7fff0010:8",
+        "ns::v:x",
+        "value > 10 && !(old & 0xff) || tid == 3",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn place(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _spec = text.parse::<WatchSpec>();
+    if let Ok(expr) = text.parse::<Expr>() {
+        let _held = expr.holds(&Facts { value: Some(-1), old: None, ..Facts::default() });
+    }
 }

@@ -10,8 +10,8 @@ use crate::gopclntab::{self, GoFunction};
 use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
 use crate::unwind::{self, Fde};
 use crate::{
-    Bytes, DebugFile, DebugFiles, Function, FunctionIndex, ImageError, ImageKind, Machine, Name, RseqSection,
-    Segment, Usdt, debugdata, demangle, dynamic, inlined, notes, targets,
+    Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
+    Machine, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined, notes, targets,
 };
 use object::elf as constants;
 use std::sync::OnceLock;
@@ -205,6 +205,52 @@ impl Image {
     }
     pub(crate) fn inlined_copies(&self, name: &str) -> u32 {
         inlined::copies(self.debug.as_ref().unwrap_or(&self.elf), name)
+    }
+    /// Variables whose symbol has that name, raw or demangled; each address once.
+    #[must_use]
+    pub fn data_named(&self, name: &str) -> Vec<DataSymbol> {
+        let mut found: Vec<DataSymbol> = Vec::new();
+        self.each_data(&mut |raw, symbol| {
+            let named = raw == name || demangle::short(raw).is_some_and(|text| text == name);
+            if named
+                && !found.iter().any(|one| one.at == symbol.at && one.thread_local == symbol.thread_local)
+            {
+                found.push(DataSymbol { name: name.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
+    /// Names of variables that are like `name`, the nearest first.
+    #[must_use]
+    pub fn data_near(&self, name: &str) -> Vec<String> {
+        let mut near = Vec::new();
+        self.each_data(&mut |raw, _| near.push(demangle::short(raw).unwrap_or_else(|| raw.to_owned())));
+        crate::select::nearest_of(name, near.into_iter())
+    }
+    /// The variable that holds an address, for naming it.
+    #[must_use]
+    pub fn data_at(&self, at: Svma) -> Option<DataSymbol> {
+        let mut found = None;
+        self.each_data(&mut |raw, symbol| {
+            let holds = at.0.checked_sub(symbol.at.0).is_some_and(|into| into < symbol.size.max(1));
+            if holds && !symbol.thread_local && found.is_none() {
+                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
+    fn each_data<'a>(&'a self, each: &mut dyn FnMut(&'a str, DataSymbol)) {
+        for from in std::iter::once(&self.elf).chain(&self.debug) {
+            data::TABLES.into_iter().for_each(|kind| data::each(&self.elf, from, kind, each));
+        }
+    }
+    /// Types, variables and lines of the file or its debug file; `None` without DWARF. Takes time and memory in
+    /// proportion to the debug sections.
+    #[must_use]
+    pub fn debug_info(&self) -> Option<DebugInfo> {
+        let has = |elf: &&Elf| elf.section(".debug_info").is_some();
+        let elf = self.debug.as_ref().filter(has).or_else(|| Some(&self.elf).filter(has))?;
+        DebugInfo::read(elf)
     }
     /// USDT markers, in the order of the file's notes.
     pub fn usdt(&self) -> &[Usdt] {

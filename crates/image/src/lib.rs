@@ -7,7 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod data;
 mod debugdata;
+mod debuginfo;
 mod demangle;
 mod dynamic;
 mod elf;
@@ -24,8 +26,11 @@ mod spec;
 mod symbols;
 mod targets;
 mod unwind;
+mod variable;
 
 pub use bytes::{Bytes, DebugFile, DebugFiles, NoDebugFiles};
+pub use data::DataSymbol;
+pub use debuginfo::{DebugInfo, Encoding, Line, NoVariable, Variable};
 pub use elf::{ImageKind, Machine, Segment};
 pub use error::ImageError;
 pub use function::{Function, FunctionIndex, Kind, Name, Names, NoMatch, Selected};

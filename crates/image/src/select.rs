@@ -134,21 +134,20 @@ impl Query<'_> {
     }
 
     fn nearest(&self, wanted: &str) -> Vec<String> {
-        let limit = (wanted.chars().count() / 3).max(1);
-        let mut near: Vec<(usize, String)> = Vec::new();
-        for function in self.image.functions() {
-            for name in self.image.names(function) {
-                let text = demangle::short(name.raw).unwrap_or_else(|| name.raw.to_owned());
-                if let Some(distance) = distance(wanted, &text, limit) {
-                    near.push((distance, text));
-                }
-            }
-        }
-        near.sort();
-        near.dedup();
-        near.truncate(NEAREST);
-        near.into_iter().map(|(_, text)| text).collect()
+        let names = self.image.functions().iter().flat_map(|function| self.image.names(function));
+        nearest_of(wanted, names.map(|name| demangle::short(name.raw).unwrap_or_else(|| name.raw.to_owned())))
     }
+}
+
+/// A few names that are spelt like `wanted`, the nearest first.
+pub(crate) fn nearest_of(wanted: &str, names: impl Iterator<Item = String>) -> Vec<String> {
+    let limit = (wanted.chars().count() / 3).max(1);
+    let mut near: Vec<(usize, String)> =
+        names.filter_map(|text| distance(wanted, &text, limit).map(|distance| (distance, text))).collect();
+    near.sort();
+    near.dedup();
+    near.truncate(NEAREST);
+    near.into_iter().map(|(_, text)| text).collect()
 }
 
 fn is_mangled(raw: &str) -> bool {

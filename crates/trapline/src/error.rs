@@ -76,6 +76,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Watchpoints.
+    #[error(transparent)]
+    Watch(#[from] trapline_watch::WatchError),
+    /// No place to watch was found.
+    #[error("nothing to watch: {}", .misses.join("; "))]
+    NoPlace {
+        /// For each place, what was not found and what is like it.
+        misses: Vec<String>,
+    },
     /// What the stubs cannot do.
     #[error("{what} is not built into this version's probes: {why}")]
     Missing {
@@ -90,7 +99,7 @@ impl Error {
     /// Whether it means that all was understood and nothing could be probed.
     #[must_use]
     pub const fn is_nothing_probed(&self) -> bool {
-        matches!(self, Self::NoMatch { .. } | Self::AllRefused { .. })
+        matches!(self, Self::NoMatch { .. } | Self::AllRefused { .. } | Self::NoPlace { .. })
     }
 }
 

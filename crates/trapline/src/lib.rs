@@ -42,6 +42,7 @@ mod target;
 mod threads;
 mod times;
 mod traced;
+pub mod watch;
 
 pub use builder::Builder;
 pub use error::Error;

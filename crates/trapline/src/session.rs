@@ -60,6 +60,9 @@ pub struct Running {
 }
 
 impl Running {
+    pub(crate) const fn new(launched: Launched) -> Self {
+        Self { launched, status: None }
+    }
     /// How it ended, if it has.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.status = self.status.or_else(|| self.launched.try_wait().ok().flatten());
@@ -310,7 +313,8 @@ impl Drop for Session {
 }
 
 /// A command that must not run if it cannot be probed.
-struct KillOnDrop(Option<Launched>);
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(pub(crate) Option<Launched>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {

@@ -1,4 +1,28 @@
-//! Hardware breakpoints: which of them fit. Internal to Trapline.
-#![forbid(unsafe_code)]
+//! Hardware breakpoints on running programs.
+//!
+//! In: threads and addresses. Out: who accessed them, when, and what was there before and after. Invariants: WCH-1 the
+//! target is never stopped or signalled; WCH-2 all threads are armed or none is; WCH-3 a value that is called exact is the
+//! one that this access left; WCH-4 what the kernel dropped is counted. Does not: resolve names, print, wait for Ctrl-C.
+#![deny(unsafe_code)]
 
+mod arm;
+mod calibrate;
 pub mod constraints;
+mod error;
+pub mod expr;
+mod holders;
+pub mod record;
+mod rotate;
+pub mod site;
+pub mod spec;
+pub mod value;
+mod watching;
+mod watchpoint;
+
+pub use arm::Progress;
+pub use calibrate::{Cost, cost};
+pub use error::{NoSlots, WatchError};
+pub use holders::Holder;
+pub use trapline_target::perf::{Access, Breakpoint, Family};
+pub use watching::{CodeMap, Event, Kind, NoMap, Options, Point, Tally, Target, Watching};
+pub use watchpoint::{Armable, Counter, Events, Watchpoint};

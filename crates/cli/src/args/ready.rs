@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use trapline::watch::{Expr, ExprError, WatchSpec, WatchSpecError};
 use trapline::{By, Pattern, ProbeKind, ProbeSpec, SpecError, Target};
 
 use super::typed::{self, TypedBy, TypedTarget, Verb};
@@ -28,6 +29,24 @@ pub(crate) enum UsageError {
         /// What is wrong with it.
         why: SpecError,
     },
+    /// A place to watch.
+    #[error("cannot read place `{text}`: {why}")]
+    Place {
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        why: WatchSpecError,
+    },
+    /// A condition.
+    #[error("{option}: cannot read `{text}`: {why}")]
+    Expr {
+        /// The option.
+        option: &'static str,
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        why: ExprError,
+    },
     /// `lat` times whole functions.
     #[error("cannot time `{0}`: lat takes functions; write PATH:func, or use count for uretprobe and usdt")]
     NotAFunction(String),
@@ -49,6 +68,8 @@ pub(crate) enum Ready {
     Count(Count),
     /// `lat`
     Lat(Lat),
+    /// `watch`
+    Watch(Watch),
     /// `list`
     List(List),
     /// `status`
@@ -159,6 +180,35 @@ pub(crate) struct Lat {
     pub(crate) shape: Shape,
 }
 
+/// `watch`, ready.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// What.
+    pub(crate) places: Vec<WatchSpec>,
+    /// Which processes.
+    pub(crate) target: Target,
+    /// With forked children.
+    pub(crate) forks: bool,
+    /// No line for each access.
+    pub(crate) count: bool,
+    /// Only accesses that fulfil it.
+    pub(crate) filter: Option<Expr>,
+    /// Ends the run.
+    pub(crate) until: Option<Expr>,
+    /// With callers.
+    pub(crate) stack: bool,
+    /// Turns of this length where debug registers do not suffice.
+    pub(crate) rotate: Option<Duration>,
+    /// Print the summary this often.
+    pub(crate) interval: Option<Duration>,
+    /// Stop after this long.
+    pub(crate) duration: Option<Duration>,
+    /// Show the time of day.
+    pub(crate) timestamps: bool,
+    /// Where and how to print.
+    pub(crate) sink: Sink,
+}
+
 /// `list`, ready.
 #[derive(Debug)]
 pub(crate) struct List {
@@ -199,6 +249,7 @@ pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
     Ok(match verb {
         Verb::Count(typed) => Ready::Count(count(typed)?),
         Verb::Lat(typed) => Ready::Lat(lat(typed)?),
+        Verb::Watch(typed) => Ready::Watch(watch(typed)?),
         Verb::List(typed) => Ready::List(list(typed)?),
         Verb::Status(typed) => Ready::Status(pids(typed)),
         Verb::Detach(typed) => Ready::Detach(pids(typed)),
@@ -235,6 +286,37 @@ fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
         return Err(UsageError::NotAFunction(wrong.text.clone()));
     }
     Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, shape })
+}
+
+fn watch(typed: typed::Watch) -> Result<Watch, UsageError> {
+    let place = |text: &String| text.parse().map_err(|why| UsageError::Place { text: text.clone(), why });
+    let places = typed.places.iter().map(place).collect::<Result<_, _>>()?;
+    let forks = typed.target.follow;
+    let target = target(typed.target)?;
+    if target == Target::Any {
+        return Err(UsageError::Conflict(
+            "watch needs a process: give one with -p or -n, or start a command with -c or behind --",
+        ));
+    }
+    let sink = Sink { json: typed.sink.json, output: typed.sink.output, quiet: typed.sink.quiet };
+    Ok(Watch {
+        places,
+        target,
+        forks,
+        count: typed.count,
+        filter: typed.filter.map(|text| expr("--if", text)).transpose()?,
+        until: typed.until.map(|text| expr("--until", text)).transpose()?,
+        stack: typed.stack,
+        rotate: typed.rotate.as_deref().map(|text| positive("--rotate", text)).transpose()?,
+        interval: typed.interval.as_deref().map(|text| positive("--interval", text)).transpose()?,
+        duration: typed.duration.as_deref().map(|text| positive("--duration", text)).transpose()?,
+        timestamps: typed.timestamps,
+        sink,
+    })
+}
+
+fn expr(option: &'static str, text: String) -> Result<Expr, UsageError> {
+    text.parse().map_err(|why| UsageError::Expr { option, text, why })
 }
 
 fn is_function(probe: &ProbeSpec) -> bool {
@@ -368,6 +450,15 @@ mod tests {
     }
 
     #[test]
+    fn watch_takes_places_and_conditions() {
+        let line = "trapline watch -f --rotate --if 'value > 10' libx:table+8:4:rw server.count -- ls -l";
+        let Ok(Ready::Watch(watch)) = parse(line) else { panic!() };
+        assert_eq!((watch.places.len(), watch.forks), (2, true));
+        assert_eq!(watch.rotate, Some(std::time::Duration::from_millis(100)));
+        assert!(matches!(watch.target, Target::Launch(words) if words == ["ls", "-l"]));
+    }
+
+    #[test]
     fn units_exclude_each_other() {
         let Ok(Ready::Lat(lat)) = parse("trapline lat -u -F -p 1 -p 2 --min 1ms malloc") else { panic!() };
         assert_eq!((lat.shape.unit, lat.shape.min_ns), (TimeUnit::Micros, 1_000_000));
@@ -387,6 +478,10 @@ mod tests {
             ("trapline count -c '' malloc", "no command was given"),
             ("trapline count -p 0 malloc", "invalid value '0'"),
             ("trapline count", "required"),
+            ("trapline watch counter", "watch needs a process"),
+            ("trapline watch -p 1 counter:r", "cannot watch reads alone"),
+            ("trapline watch -p 1 --if 'value >' counter", "--if: cannot read `value >`"),
+            ("trapline watch -p 1 --rotate=0 counter", "--rotate: `0` is no useful time"),
         ] {
             let error = parse(line).expect_err(line);
             assert!(error.contains(says), "{line}: {error}");

@@ -6,8 +6,11 @@ pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod patched;
 pub(crate) mod trace;
+pub(crate) mod watch;
 
 use std::process::{ExitCode, ExitStatus};
+
+use trapline::watch::WatchError;
 
 use crate::output::{OutputError, say};
 
@@ -46,6 +49,7 @@ impl From<trapline::Error> for Failure {
     fn from(error: trapline::Error) -> Self {
         match error {
             trapline::Error::NoTarget { .. } => Self::Usage(error),
+            trapline::Error::Watch(WatchError::Range { .. } | WatchError::Twice { .. }) => Self::Usage(error),
             error if error.is_nothing_probed() => Self::Nothing(error),
             error => Self::Session(error),
         }

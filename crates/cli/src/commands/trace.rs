@@ -132,7 +132,7 @@ fn close(
 }
 
 /// Waits for the launched command, which is no longer traced. A second Ctrl-C stops waiting.
-fn wait(mut command: Running, interrupts: &Interrupts) -> Outcome {
+pub(crate) fn wait(mut command: Running, interrupts: &Interrupts) -> Outcome {
     loop {
         if let Some(status) = command.status() {
             return Outcome::Command(status);

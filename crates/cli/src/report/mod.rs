@@ -8,3 +8,5 @@ pub(crate) mod list;
 pub(crate) mod number;
 pub(crate) mod summary;
 pub(crate) mod table;
+pub(crate) mod watch;
+pub(crate) mod watch_json;

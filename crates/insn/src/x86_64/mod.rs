@@ -7,6 +7,7 @@ pub mod gpr;
 pub mod padding;
 pub mod relocate;
 pub mod scan;
+pub mod store;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
 pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
@@ -17,3 +18,4 @@ pub use relocate::{
     Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_with,
 };
 pub use scan::{Found, Scanned, scan};
+pub use store::{Accessor, Effect, Op, RegFile, Stored};

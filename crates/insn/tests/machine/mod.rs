@@ -318,6 +318,16 @@ impl Machine {
         self.scratch + SCRATCH as u64 / 4 + rng.next() % (SCRATCH as u64 / 2) / 16 * 16
     }
 
+    /// Where an address of stack or scratch memory lies in [`Outcome::memory`].
+    #[allow(dead_code, reason = "only `store` asks")]
+    pub(crate) fn offset_of(&self, addr: u64) -> Option<usize> {
+        let stack = self.stack + (STACK - SEEN_STACK) as u64 / 2;
+        let within = |base: u64, len: usize| {
+            addr.checked_sub(base).filter(|&at| at < len as u64).map(|at| at as usize)
+        };
+        within(stack, SEEN_STACK).or_else(|| Some(SEEN_STACK + within(self.scratch, SCRATCH)?))
+    }
+
     fn seen(&mut self) -> [&mut [u8]; 2] {
         let stack = self.stack + (STACK - SEEN_STACK) as u64 / 2;
         // SAFETY: both ranges lie in mappings that this machine made and keeps; `&mut self` keeps them unshared.

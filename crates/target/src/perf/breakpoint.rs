@@ -196,8 +196,8 @@ impl Breakpoint {
     /// [`BreakpointError::System`].
     pub fn set_enabled(&mut self, enabled: bool) -> Result<(), BreakpointError> {
         let what = if enabled { "enable a hardware breakpoint" } else { "disable a hardware breakpoint" };
-        perf::set_enabled(self.event.as_fd(), enabled)
-            .map_err(|source| BreakpointError::System { what, source })?;
+        let set = if enabled { perf::enable } else { perf::disable };
+        set(self.event.as_fd()).map_err(|source| BreakpointError::System { what, source })?;
         self.enabled = enabled;
         Ok(())
     }

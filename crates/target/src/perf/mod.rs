@@ -1,3 +1,39 @@
-//! perf events as values: what the kernel counts for us.
+//! Hardware breakpoints of other tasks as perf events that write samples into shared rings.
+//!
+//! Input: thread ids, addresses, what to sample. Output: the kernel's records as bytes, one ring for each CPU. Invariants:
+//! PRF-1 every event ends with the value that stands for it, whatever fails on the way; PRF-2 no task is stopped or
+//! signalled: events are opened on running tasks. Does not: understand records, choose threads, know slots.
 
 pub mod breakpoint;
+mod program;
+mod sampled;
+
+pub use sampled::{Access, Armed, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, USER_REGS};
+
+use std::time::Duration;
+
+/// CLOCK_MONOTONIC in nanoseconds, the clock of all samples.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    crate::sys::clock::monotonic().as_nanos() as u64
+}
+
+/// Makes room for so many descriptors; gives how many there may be now.
+///
+/// # Errors
+/// When the limit cannot be read or set.
+pub fn allow_files(more: u64) -> std::io::Result<u64> {
+    crate::sys::limit::raise(more)
+}
+
+/// The calling thread's number.
+#[must_use]
+pub fn this_thread() -> u32 {
+    crate::sys::clock::thread_id()
+}
+
+/// CPU time of the calling thread.
+#[must_use]
+pub fn thread_time() -> Duration {
+    crate::sys::clock::thread_time()
+}

@@ -5,15 +5,19 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
+/// BPF_MAP_TYPE_PERF_EVENT_ARRAY.
+pub(crate) const PERF_EVENT_ARRAY: u32 = 4;
 /// BPF_MAP_TYPE_HASH.
 pub(crate) const HASH: u32 = 1;
 /// BPF_MAP_TYPE_PERCPU_ARRAY.
 pub(crate) const PERCPU_ARRAY: u32 = 6;
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP: i32 = 1;
+const MAP_UPDATE: i32 = 2;
 const PROG_LOAD: i32 = 5;
 const LINK_CREATE: i32 = 28;
 const PROG_TYPE_KPROBE: u32 = 2;
+const PROG_TYPE_PERF_EVENT: u32 = 7;
 const TRACE_UPROBE_MULTI: u32 = 48;
 
 /// One instruction, as the kernel takes it.
@@ -69,8 +73,38 @@ pub(crate) fn lookup(map: BorrowedFd<'_>, key: u32, cpus: usize) -> io::Result<V
     Ok(values)
 }
 
+/// Puts a descriptor into an array.
+pub(crate) fn put(map: BorrowedFd<'_>, key: u32, value: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attr {
+        map: u32,
+        pad: u32,
+        key: u64,
+        value: u64,
+        flags: u64,
+    }
+    let value = value.as_raw_fd();
+    let attr = Attr {
+        map: map.as_raw_fd() as u32,
+        pad: 0,
+        key: (&raw const key).expose_provenance() as u64,
+        value: (&raw const value).expose_provenance() as u64,
+        flags: 0,
+    };
+    bpf(MAP_UPDATE, &attr).map(drop)
+}
+
 /// Loads a program for uprobe_multi; an error carries the verifier's last words.
 pub(crate) fn program(code: &[Insn]) -> io::Result<OwnedFd> {
+    load(code, PROG_TYPE_KPROBE, TRACE_UPROBE_MULTI)
+}
+
+/// Loads a program for the overflows of perf events; errors as above.
+pub(crate) fn overflow_program(code: &[Insn]) -> io::Result<OwnedFd> {
+    load(code, PROG_TYPE_PERF_EVENT, 0)
+}
+
+fn load(code: &[Insn], kind: u32, attach_type: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
         kind: u32,
@@ -89,7 +123,7 @@ pub(crate) fn program(code: &[Insn]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut log = vec![0u8; 1 << 16];
     let mut attr = Attr {
-        kind: PROG_TYPE_KPROBE,
+        kind,
         count: code.len() as u32,
         code: code.as_ptr().expose_provenance() as u64,
         license: license.as_ptr().expose_provenance() as u64,
@@ -100,7 +134,7 @@ pub(crate) fn program(code: &[Insn]) -> io::Result<OwnedFd> {
         flags: 0,
         name: *b"trapline\0\0\0\0\0\0\0\0",
         ifindex: 0,
-        attach_type: TRACE_UPROBE_MULTI,
+        attach_type,
     };
     let first = owned(bpf(PROG_LOAD, &attr));
     let Err(error) = first else { return first };

@@ -16,3 +16,26 @@ pub(crate) fn local_time() -> (i32, i32, i32) {
     unsafe { libc::localtime_r(&raw const now, &raw mut tm) };
     (tm.tm_hour, tm.tm_min, tm.tm_sec)
 }
+
+fn read(clock: libc::clockid_t) -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live; the clock is one of the two below, which always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn monotonic() -> std::time::Duration {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// CPU time of the calling thread.
+pub(crate) fn thread_time() -> std::time::Duration {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::gettid() }.cast_unsigned()
+}

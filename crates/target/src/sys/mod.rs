@@ -9,6 +9,7 @@ pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod fault;
 pub(crate) mod fd;
+pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod perf;
 pub(crate) mod ptrace;

@@ -3,18 +3,25 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::check;
 use super::map::Map;
 
 /// Flag bits of `perf_event_attr`.
-pub(crate) const DISABLED: u64 = 1 << 0;
+pub(crate) const DISABLED: u64 = 1;
 pub(crate) const INHERIT: u64 = 1 << 1;
 pub(crate) const EXCLUDE_KERNEL: u64 = 1 << 5;
 pub(crate) const EXCLUDE_HV: u64 = 1 << 6;
 pub(crate) const MMAP: u64 = 1 << 8;
+pub(crate) const COMM: u64 = 1 << 9;
+pub(crate) const TASK: u64 = 1 << 13;
 pub(crate) const WATERMARK: u64 = 1 << 14;
+pub(crate) const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 pub(crate) const MMAP2: u64 = 1 << 23;
+pub(crate) const USE_CLOCKID: u64 = 1 << 25;
+pub(crate) const INHERIT_THREAD: u64 = 1 << 35;
+pub(crate) const REMOVE_ON_EXEC: u64 = 1 << 36;
 
 /// The part of `perf_event_attr` that we use; its first 112 bytes.
 #[repr(C)]
@@ -31,7 +38,11 @@ pub(crate) struct Attr {
     pub(crate) bp_type: u32,
     pub(crate) config1: u64,
     pub(crate) config2: u64,
-    pub(crate) rest: [u64; 5],
+    pub(crate) branch_sample_type: u64,
+    pub(crate) sample_regs_user: u64,
+    pub(crate) sample_stack_user: u32,
+    pub(crate) clockid: i32,
+    pub(crate) rest: [u64; 2],
 }
 
 /// Opens an event; −1 stands for all, as in the system call.
@@ -54,25 +65,55 @@ pub(crate) fn redirect(event: BorrowedFd<'_>, into: BorrowedFd<'_>) -> io::Resul
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, into.as_raw_fd()) })).map(drop)
 }
 
-/// Lets an event count, or not.
-pub(crate) fn set_enabled(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
+/// Starts an event.
+pub(crate) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
     const ENABLE: libc::c_ulong = 0x2400;
-    const DISABLE: libc::c_ulong = 0x2401;
-    let request = if enabled { ENABLE } else { DISABLE };
-    // SAFETY: plain numbers; the event is open while borrowed.
-    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), request, 0) })).map(drop)
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })).map(drop)
 }
 
-/// Gives a breakpoint another address, length or type; the other fields must be as they were.
+/// Stops an event.
+pub(crate) fn disable(event: BorrowedFd<'_>) -> io::Result<()> {
+    const DISABLE: libc::c_ulong = 0x2401;
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), DISABLE, 0) })).map(drop)
+}
+
+/// The number that an event's records carry.
+pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
+    const ID: libc::c_ulong = 0x8008_2407;
+    let mut id = 0u64;
+    // SAFETY: `id` is live and of the size that the request writes.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), ID, &raw mut id) })).map(|_| id)
+}
+
+/// Runs a BPF program at each overflow of an event.
+pub(crate) fn set_program(event: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    const SET_BPF: libc::c_ulong = 0x4004_2408;
+    // SAFETY: plain numbers; both are open while borrowed.
+    check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) })).map(drop)
+}
+
+/// Moves a breakpoint, of this event and of those inherited from it: `attr` differs from the event's own in `bp_*` only.
 pub(crate) fn modify(event: BorrowedFd<'_>, mut attr: Attr) -> io::Result<()> {
     const MODIFY_ATTRIBUTES: libc::c_ulong = 0x4008_240b;
     attr.size = size_of::<Attr>() as u32;
-    // SAFETY: `attr` is live and as long as it says; the event is open while borrowed.
+    // SAFETY: `attr` is live and as long as it says.
     check(i64::from(unsafe { libc::ioctl(event.as_raw_fd(), MODIFY_ATTRIBUTES, &raw const attr) })).map(drop)
 }
 
+/// Waits until one of them is readable, at most so long.
+pub(crate) fn wait(events: &[BorrowedFd<'_>], at_most: Duration) {
+    let one = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = events.iter().map(one).collect();
+    let ms = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the array is live and as long as stated. An interrupted wait is a short one.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
+}
+
 const PAGE: u64 = 4096;
-const RING: u64 = 16 * PAGE;
+/// Pages of a ring whose size nobody asked for.
+const PAGES: u64 = 16;
 const DATA_HEAD: usize = 1024 / 8;
 const DATA_TAIL: usize = 1032 / 8;
 
@@ -81,40 +122,51 @@ const DATA_TAIL: usize = 1032 / 8;
 pub(crate) struct Ring {
     event: OwnedFd,
     map: Map,
+    len: u64,
 }
 
 impl Ring {
     pub(crate) fn new(event: OwnedFd) -> io::Result<Self> {
-        let map = Map::new(event.as_fd(), (PAGE + RING) as usize)?;
-        Ok(Self { event, map })
+        Self::with_pages(event, PAGES)
+    }
+    /// A ring of so many pages, a power of two.
+    pub(crate) fn with_pages(event: OwnedFd, pages: u64) -> io::Result<Self> {
+        let map = Map::new(event.as_fd(), (PAGE + pages * PAGE) as usize)?;
+        Ok(Self { event, map, len: pages * PAGE })
     }
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
-    /// Takes all records: type and body each.
-    pub(crate) fn drain(&self, mut each: impl FnMut(u32, &[u8])) {
+    /// Takes all records: type and body each. The other side writes the ring, so nothing in it is believed: a header that
+    /// does not fit what is left ends the round, and false says that the rest was given up.
+    pub(crate) fn drain(&self, mut each: impl FnMut(u32, &[u8])) -> bool {
         let words = self.map.words();
         let head = words[DATA_HEAD].load(Ordering::Acquire);
         let mut tail = words[DATA_TAIL].load(Ordering::Relaxed);
+        let mut body = Vec::new();
+        let mut sound = true;
         while tail < head {
-            let header = self.copy(tail, 8);
+            let mut header = [0; 8];
+            self.copy(tail, &mut header);
             let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
             let size = u64::from(u16::from_le_bytes([header[6], header[7]]));
-            if size < 8 {
+            if size < 8 || size > head - tail {
                 tail = head;
+                sound = false;
                 break;
             }
-            each(kind, &self.copy(tail + 8, size - 8));
+            body.resize(size as usize - 8, 0);
+            self.copy(tail + 8, &mut body);
+            each(kind, &body);
             tail += size;
         }
         words[DATA_TAIL].store(tail, Ordering::Release);
+        sound
     }
-    fn copy(&self, at: u64, len: u64) -> Vec<u8> {
-        let mut bytes = vec![0; len as usize];
-        let first = len.min(RING - at % RING) as usize;
+    fn copy(&self, at: u64, bytes: &mut [u8]) {
+        let first = (bytes.len() as u64).min(self.len - at % self.len) as usize;
         let (left, right) = bytes.split_at_mut(first);
-        let whole = self.map.read(PAGE + at % RING, left) && self.map.read(PAGE, right);
+        let whole = self.map.read(PAGE + at % self.len, left) && self.map.read(PAGE, right);
         debug_assert!(whole, "a record lies inside the ring");
-        bytes
     }
 }

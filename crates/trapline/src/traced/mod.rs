@@ -26,7 +26,8 @@ use trapline_target::kernel::UprobeMulti;
 use trapline_target::{FileId, MapWatcher, Mapping, Process};
 
 use self::costs::Costs;
-use self::procfs::{children, cpu_time};
+use self::procfs::children;
+pub(crate) use self::procfs::cpu_time;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Mapped, mapped};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// User and system time of a process, from /proc/PID/stat.
-pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     // Linux reports it in units of USER_HZ, which is 100 on every architecture that we run on.
     const TICK: Duration = Duration::from_millis(10);
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -1,0 +1,428 @@
+//! Accesses as lines, writers as a table, and what every watch says at its end.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use trapline::time_of_day;
+use trapline::watch::{Access, Accessed, Encoding, Facts, How, Kind, Tally, WatchEnd, Watched, Where};
+
+use super::number::{duration, grouped, percent, plural};
+use super::table::{Align, Table};
+
+/// What was counted of one writer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Writer {
+    /// Index of the place.
+    pub(crate) watched: usize,
+    /// Thread name.
+    pub(crate) comm: Rc<str>,
+    /// What it did.
+    pub(crate) kind: Kind,
+    /// Where its code is.
+    pub(crate) by: Rc<Where>,
+}
+
+/// Accesses of one writer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Accesses {
+    /// How many.
+    pub(crate) count: u64,
+    /// By these threads.
+    pub(crate) tids: Vec<u32>,
+}
+
+/// What was counted of all.
+#[derive(Debug)]
+pub(crate) struct Tallied {
+    /// The places.
+    pub(crate) watched: Vec<Watched>,
+    writers: HashMap<Writer, Accesses>,
+    /// Accesses shown or counted.
+    pub(crate) shown: u64,
+    /// Of these, with a value that is exact.
+    pub(crate) exact: u64,
+    /// Accesses for which the condition could not be decided.
+    pub(crate) undecided: u64,
+}
+
+/// More threads of one writer are not told apart.
+const MAX_TIDS: usize = 10_000;
+
+impl Tallied {
+    /// Nothing yet.
+    pub(crate) fn new(watched: &[Watched]) -> Self {
+        Self { watched: watched.to_vec(), writers: HashMap::new(), shown: 0, exact: 0, undecided: 0 }
+    }
+    /// Counts one.
+    pub(crate) fn add(&mut self, one: &Accessed) {
+        self.shown += 1;
+        self.exact += u64::from(one.event.change.how.is_exact());
+        let writer = Writer {
+            watched: one.watched,
+            comm: one.event.comm.clone(),
+            kind: one.event.kind,
+            by: one.by.clone(),
+        };
+        let accesses = self.writers.entry(writer).or_default();
+        accesses.count += 1;
+        if !accesses.tids.contains(&one.event.tid) && accesses.tids.len() < MAX_TIDS {
+            accesses.tids.push(one.event.tid);
+        }
+    }
+    /// Writers, most accesses first.
+    pub(crate) fn writers(&self) -> Vec<(&Writer, &Accesses)> {
+        let mut all: Vec<(&Writer, &Accesses)> = self.writers.iter().collect();
+        all.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.by.function.cmp(&b.0.by.function)));
+        all
+    }
+    /// Accesses of one place.
+    pub(crate) fn of_place(&self, watched: usize) -> u64 {
+        self.writers.iter().filter(|(writer, _)| writer.watched == watched).map(|(_, all)| all.count).sum()
+    }
+    /// What conditions may ask about.
+    pub(crate) fn facts(&self, one: &Accessed) -> Facts {
+        let watched = &self.watched[one.watched];
+        let number = |value: Option<u64>| value.map(|bits| typed(bits, watched).integer());
+        let change = one.event.change;
+        Facts {
+            value: number(change.after),
+            old: number(change.before),
+            tid: one.event.tid,
+            pid: one.event.pid,
+            cpu: one.event.cpu,
+        }
+    }
+}
+
+/// A value as it is meant.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Typed {
+    /// Unsigned.
+    Unsigned(u64),
+    /// Signed.
+    Signed(i64),
+    /// Floating point.
+    Float(f64),
+    /// An address.
+    Pointer(u64),
+    /// A character.
+    Char(u8),
+    /// True or false.
+    Bool(bool),
+}
+
+/// The watched bytes as they are meant.
+pub(crate) fn typed(bits: u64, watched: &Watched) -> Typed {
+    let unused = 64 - 8 * u32::from(watched.len.clamp(1, 8));
+    match watched.encoding {
+        Encoding::Signed => Typed::Signed((bits << unused).cast_signed() >> unused),
+        Encoding::Float if watched.len == 8 => Typed::Float(f64::from_bits(bits)),
+        Encoding::Float if watched.len == 4 => Typed::Float(f32::from_bits(bits as u32).into()),
+        Encoding::Pointer => Typed::Pointer(bits),
+        Encoding::Char if watched.len == 1 => Typed::Char(bits as u8),
+        Encoding::Bool => Typed::Bool(bits != 0),
+        _ => Typed::Unsigned(bits),
+    }
+}
+
+impl Typed {
+    /// For conditions; fractions are cut off.
+    fn integer(self) -> i128 {
+        match self {
+            Self::Unsigned(value) | Self::Pointer(value) => value.into(),
+            Self::Signed(value) => value.into(),
+            Self::Float(value) => value as i128,
+            Self::Char(value) => value.into(),
+            Self::Bool(value) => value.into(),
+        }
+    }
+    fn text(self) -> String {
+        match self {
+            Self::Unsigned(value) => value.to_string(),
+            Self::Signed(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Pointer(value) => format!("{value:#x}"),
+            Self::Char(value) if value.is_ascii_graphic() => format!("{value} '{}'", char::from(value)),
+            Self::Char(value) => value.to_string(),
+            Self::Bool(value) => value.to_string(),
+        }
+    }
+}
+
+/// `old -> new`, a `?` behind what is not sure.
+fn values(one: &Accessed, watched: &Watched) -> String {
+    let change = one.event.change;
+    let text = |value: Option<u64>, exact: bool| match value {
+        Some(bits) => typed(bits, watched).text() + if exact { "" } else { "?" },
+        None => "?".to_owned(),
+    };
+    let after = text(change.after, change.how.is_exact());
+    match one.event.kind {
+        Kind::Execute => String::new(),
+        Kind::Read => format!("  = {after}"),
+        Kind::Write | Kind::Kernel | Kind::Unknown => {
+            format!("  {} -> {after}", text(change.before, change.before_exact))
+        }
+    }
+}
+
+/// What an access was.
+pub(crate) const fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Write => "write",
+        Kind::Read => "read",
+        Kind::Execute => "execute",
+        Kind::Kernel => "kernel",
+        Kind::Unknown => "access",
+    }
+}
+
+/// Where a value is from.
+pub(crate) const fn how_word(how: How) -> &'static str {
+    match how {
+        How::Stored => "stored",
+        How::Read => "read",
+        How::Derived => "derived",
+        How::Late => "late",
+        How::Unknown => "unknown",
+    }
+}
+
+/// Which accesses are watched.
+pub(crate) const fn access_word(access: Access) -> &'static str {
+    match access {
+        Access::Write => "w",
+        Access::ReadWrite => "rw",
+        Access::Execute => "x",
+    }
+}
+
+/// `function+0x12 file.c:34`.
+fn place(by: &Where) -> String {
+    match &by.line {
+        Some((file, line)) => format!("{} {}:{line}", by.function, base(file)),
+        None => by.function.clone(),
+    }
+}
+
+fn base(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
+}
+
+/// One access, with its callers below.
+pub(crate) fn line(one: &Accessed, tallied: &Tallied, since_ns: u64, time: bool) -> String {
+    let watched = &tallied.watched[one.watched];
+    let when = if time { time_of_day() } else { format!("{:>10.6}", since_ns as f64 / 1e9) };
+    let event = &one.event;
+    let mut out = format!(
+        "{when} {}/{} {} {} {}{}\n",
+        event.comm,
+        event.tid,
+        kind_word(event.kind),
+        watched.label,
+        place(&one.by),
+        values(one, watched)
+    );
+    one.stack.iter().for_each(|caller| out.push_str(&format!("             {}\n", place(caller))));
+    out
+}
+
+/// Said when all is armed.
+pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
+    let one = |one: &Watched| {
+        format!("{} at {} ({} bytes) in {} ({})", one.label, one.addr, one.len, one.process, one.pid)
+    };
+    let places: Vec<String> = watched.iter().map(one).collect();
+    format!("trapline: watching {}, {}", places.join(", "), plural(tally.threads as u64, "thread", "threads"))
+}
+
+/// Writers, most accesses first.
+pub(crate) fn table(tallied: &Tallied) -> String {
+    let several = tallied.watched.len() > 1;
+    let mut columns = vec![("HITS", Align::Right), ("KIND", Align::Left), ("THREADS", Align::Right)];
+    columns.push(("COMM", Align::Left));
+    if several {
+        columns.push(("PLACE", Align::Left));
+    }
+    columns.push(("FUNCTION", Align::Left));
+    let mut table = Table::new(&columns);
+    for (writer, accesses) in tallied.writers() {
+        let mut row = vec![
+            grouped(accesses.count),
+            kind_word(writer.kind).to_owned(),
+            grouped(accesses.tids.len() as u64),
+            writer.comm.to_string(),
+        ];
+        if several {
+            row.push(tallied.watched[writer.watched].label.clone());
+        }
+        row.push(place(&writer.by));
+        table.row(row);
+    }
+    format!("\n{}", table.text())
+}
+
+/// What was seen, what was not, and what it cost.
+pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
+    let tally = &end.tally;
+    let mut out = String::from("\n");
+    let mut say = |line: String| {
+        out.push_str(&line);
+        out.push('\n');
+    };
+    let share = if tallied.shown > 0 { tallied.exact as f64 / tallied.shown as f64 } else { 1.0 };
+    let mut seen = format!(
+        "{} in {:.2} s, {} with an exact value; {} lost",
+        plural(tallied.shown, "access", "accesses"),
+        tally.watched.as_secs_f64(),
+        percent(share),
+        grouped(tally.lost)
+    );
+    if tallied.undecided > 0 {
+        seen.push_str(&format!("; {} whose condition could not be decided", grouped(tallied.undecided)));
+    }
+    if tally.malformed > 0 {
+        seen.push_str(&format!("; {} that made no sense", plural(tally.malformed, "record", "records")));
+    }
+    say(seen);
+    for (place, covered) in tallied.watched.iter().zip(tally.covered_ns.iter().flatten()) {
+        let share = *covered as f64 / (tally.watched.as_nanos() as f64).max(1.0);
+        say(format!("{}: watched {} of the time, in turns", place.label, percent(share.min(1.0))));
+    }
+    say(format!(
+        "{} armed in {}, {} born since; disarmed in {}",
+        plural(tally.threads as u64, "thread", "threads"),
+        duration(tally.arming.as_nanos() as u64),
+        grouped(tally.born),
+        duration(tally.disarming.as_nanos() as u64)
+    ));
+    say(cost(end));
+    out
+}
+
+/// Traps times what one was measured to cost.
+fn cost(end: &WatchEnd) -> String {
+    let traps = end.tally.events + end.tally.lost;
+    let Some(ns) = end.ns_per_trap else {
+        return format!("cost: {} traps, of a cost that could not be measured here", grouped(traps));
+    };
+    let spent = traps as f64 * ns;
+    let share = match end.cpu.as_nanos() as f64 {
+        cpu if cpu > 0.0 => format!("{} of the target's CPU time", percent((spent / cpu).min(1.0))),
+        _ => "no CPU time of the target to compare with".to_owned(),
+    };
+    format!(
+        "cost: {} traps x {}, measured here on ourselves = {}, {share}",
+        grouped(traps),
+        duration(ns as u64),
+        duration(spent as u64)
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{Tallied, Typed, line, summary, table, typed};
+    use std::rc::Rc;
+    use std::time::Duration;
+    use trapline::watch::{
+        Access, Accessed, Change, Encoding, Event, How, Kind, RemoteAddr, Tally, WatchEnd, Watched, Where,
+    };
+
+    fn place() -> Watched {
+        Watched {
+            pid: 42,
+            process: "victim".into(),
+            label: "server.small".into(),
+            addr: RemoteAddr(0x1000),
+            len: 1,
+            access: Access::Write,
+            encoding: Encoding::Signed,
+        }
+    }
+
+    /// Two accesses of one writer, the second with a late value.
+    pub(crate) fn sample() -> (Tallied, Vec<Accessed>, WatchEnd) {
+        let by = Rc::new(Where { function: "store+0x4".into(), line: Some(("/src/a.c".into(), 7)) });
+        let caller = Rc::new(Where { function: "libfoo:run+0x9".into(), line: None });
+        let one = |time_ns, before, after, how| Accessed {
+            event: Event {
+                time_ns,
+                target: 0,
+                point: 0,
+                pid: 42,
+                tid: 43,
+                comm: "worker".into(),
+                cpu: 1,
+                ip: RemoteAddr(0x2000),
+                kind: Kind::Write,
+                change: Change { before: Some(before), before_exact: true, after: Some(after), how },
+                stack: Vec::new(),
+            },
+            watched: 0,
+            by: by.clone(),
+            stack: vec![caller.clone()],
+        };
+        let accesses = vec![one(1500, 0xff, 5, How::Stored), one(2500, 5, 6, How::Late)];
+        let mut tallied = Tallied::new(&[place()]);
+        accesses.iter().for_each(|one| tallied.add(one));
+        let tally = Tally {
+            events: 2,
+            lost: 3,
+            threads: 2,
+            born: 1,
+            arming: Duration::from_micros(1),
+            disarming: Duration::from_micros(2),
+            watched: Duration::from_secs(2),
+            ..Tally::default()
+        };
+        let end = WatchEnd {
+            rest: Vec::new(),
+            tally,
+            ns_per_trap: Some(9000.0),
+            cpu: Duration::from_millis(1),
+            command: None,
+        };
+        (tallied, accesses, end)
+    }
+
+    #[test]
+    fn lines_and_summary_for_people() {
+        let (tallied, accesses, end) = sample();
+        let text: String = accesses.iter().map(|one| line(one, &tallied, one.event.time_ns, false)).collect();
+        let wanted = "  0.000002 worker/43 write server.small store+0x4 a.c:7  -1 -> 5
+             libfoo:run+0x9
+  0.000003 worker/43 write server.small store+0x4 a.c:7  5 -> 6?
+             libfoo:run+0x9
+";
+        assert_eq!(text, wanted);
+        let wanted = "
+HITS  KIND   THREADS  COMM    FUNCTION
+   2  write        1  worker  store+0x4 a.c:7
+";
+        assert_eq!(table(&tallied), wanted);
+        let wanted = "
+2 accesses in 2.00 s, 50 % with an exact value; 3 lost
+2 threads armed in 1.000 us, 1 born since; disarmed in 2.000 us
+cost: 5 traps x 9.000 us, measured here on ourselves = 45.000 us, 4.5 % of the target's CPU time
+";
+        assert_eq!(summary(&tallied, &end), wanted);
+    }
+
+    #[test]
+    fn bytes_are_shown_as_they_are_meant() {
+        let mut one = place();
+        for (encoding, len, bits, text) in [
+            (Encoding::Signed, 2, 0xffff, "-1"),
+            (Encoding::Unsigned, 2, 0xffff, "65535"),
+            (Encoding::Float, 4, 0x3fc0_0000, "1.5"),
+            (Encoding::Float, 8, 0x3ff8_0000_0000_0000, "1.5"),
+            (Encoding::Pointer, 8, 0x1000, "0x1000"),
+            (Encoding::Char, 1, 97, "97 'a'"),
+            (Encoding::Bool, 1, 1, "true"),
+        ] {
+            (one.encoding, one.len) = (encoding, len);
+            assert_eq!(typed(bits, &one).text(), text);
+        }
+        assert_eq!(Typed::Float(2.9).integer(), 2);
+    }
+}

@@ -1,0 +1,154 @@
+//! DWARF: the line of an address, and variables with their types.
+//!
+//! In: debug sections. Out: [`Line`]s, [`Variable`]s. Lines by addr2line, everything by gimli. Invariants: IMG-3: sections
+//! larger than a stated limit are not read. Does not: evaluate locations other than fixed addresses.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use gimli::{EndianArcSlice, LittleEndian};
+use trapline_record::Svma;
+
+use crate::debugdata;
+use crate::elf::Elf;
+
+/// Larger debug information is not read, in bytes of `.debug_info`.
+const MAX_INFO: u64 = 512 << 20;
+
+pub(crate) type Slice = EndianArcSlice<LittleEndian>;
+
+/// A place in a source file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// As the compiler was given it.
+    pub file: String,
+    /// Counted from 1.
+    pub line: u32,
+}
+
+/// How bytes are meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Encoding {
+    /// Unsigned integer; also what is not known.
+    #[default]
+    Unsigned,
+    /// Two's complement.
+    Signed,
+    /// IEEE 754.
+    Float,
+    /// An address.
+    Pointer,
+    /// True or false.
+    Bool,
+    /// A character without a sign; one with a sign is a number.
+    Char,
+}
+
+/// A variable, or a field of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variable {
+    /// As asked for.
+    pub path: String,
+    /// Its first byte.
+    pub at: Svma,
+    /// Bytes.
+    pub size: u64,
+    /// How they are meant.
+    pub encoding: Encoding,
+}
+
+/// Why there is no such variable.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoVariable {
+    /// No global variable has the name.
+    #[error("no variable {name}{}", near(.nearest))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Names like it.
+        nearest: Vec<String>,
+    },
+    /// Its type has no such field.
+    #[error("{of} has no field {field}{}", near(.nearest))]
+    NoField {
+        /// The type or path.
+        of: String,
+        /// The field.
+        field: String,
+        /// Fields like it.
+        nearest: Vec<String>,
+    },
+    /// A field of something that has none.
+    #[error("{of} is no structure, so it has no field {field}")]
+    NotAStructure {
+        /// The path so far.
+        of: String,
+        /// The field.
+        field: String,
+    },
+    /// A pointer is in the way.
+    #[error("{of} is a pointer; what it points to may move: read it and watch 0xADDRESS:LEN")]
+    Pointer {
+        /// The path so far.
+        of: String,
+    },
+    /// An index that does not fit.
+    #[error("{of} has {len} elements; {index} is none of them")]
+    Index {
+        /// The path so far.
+        of: String,
+        /// Elements; 0 for what is no array.
+        len: u64,
+        /// As asked for.
+        index: u64,
+    },
+    /// It lies in registers, on stacks, or in each thread.
+    #[error("{name} has no fixed address: {why}")]
+    NotFixed {
+        /// The variable.
+        name: String,
+        /// Where it lies.
+        why: &'static str,
+    },
+    /// Not `name.field[3]`.
+    #[error("cannot read `{0}`; write for example server.clients[2].count")]
+    Syntax(String),
+}
+
+fn near(nearest: &[String]) -> String {
+    if nearest.is_empty() { String::new() } else { format!(" (did you mean {}?)", nearest.join(", ")) }
+}
+
+/// A file's debug information.
+pub struct DebugInfo {
+    pub(crate) dwarf: Arc<gimli::Dwarf<Slice>>,
+    lines: Option<addr2line::Context<Slice>>,
+}
+
+impl fmt::Debug for DebugInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DebugInfo").finish_non_exhaustive()
+    }
+}
+
+impl DebugInfo {
+    pub(crate) fn read(elf: &Elf) -> Option<Self> {
+        if elf.section(".debug_info").is_none_or(|section| section.size > MAX_INFO) {
+            return None;
+        }
+        let load = |id: gimli::SectionId| {
+            let bytes: Cow<'_, [u8]> = debugdata::section(elf, id.name());
+            Ok::<Slice, gimli::Error>(EndianArcSlice::new(Arc::from(&bytes[..]), LittleEndian))
+        };
+        let dwarf = Arc::new(gimli::Dwarf::load(load).ok()?);
+        let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
+        Some(Self { dwarf, lines })
+    }
+    /// The line that an instruction was made from.
+    #[must_use]
+    pub fn line(&self, at: Svma) -> Option<Line> {
+        let found = self.lines.as_ref()?.find_location(at.0).ok()??;
+        Some(Line { file: found.file?.to_owned(), line: found.line? })
+    }
+}

@@ -1,0 +1,395 @@
+//! From `server.clients[2].count` to an address and a type.
+//!
+//! In: DWARF, a path. Out: [`Variable`]s, one for each global variable of that name (static ones may be several), or why there is
+//! none. Walks the units, so it is asked once for each name. Invariants: IMG-3: types that contain themselves end the walk.
+
+use std::collections::HashMap;
+
+use gimli::{AttributeValue, DebuggingInformationEntry, Reader as _, Unit, UnitOffset};
+use trapline_record::Svma;
+
+use crate::debuginfo::{DebugInfo, Encoding, NoVariable, Slice, Variable};
+use crate::select::nearest_of;
+
+/// Longer chains of typedefs and qualifiers are forged.
+const MAX_CHAIN: u32 = 64;
+
+/// Members looked at in one type, with those of anonymous members and base classes; more are forged.
+const MAX_MEMBERS: u32 = 100_000;
+
+type Entry<'a> = DebuggingInformationEntry<'a, 'a, Slice>;
+
+/// One step into a type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Step {
+    Field(String),
+    Index(u64),
+}
+
+/// `name.field[3]` → name, steps.
+fn steps(path: &str) -> Result<(String, Vec<Step>), NoVariable> {
+    let wrong = || NoVariable::Syntax(path.to_owned());
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (name, mut rest) = path.split_at(end);
+    let mut steps = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        rest = &rest[1..];
+        if first == '.' {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            steps.push(Step::Field(rest[..end].to_owned()));
+            rest = &rest[end..];
+        } else {
+            let (index, behind) = rest.split_once(']').ok_or_else(wrong)?;
+            steps.push(Step::Index(index.trim().parse().map_err(|_| wrong())?));
+            rest = behind;
+            if !(rest.is_empty() || rest.starts_with(['.', '['])) {
+                return Err(wrong());
+            }
+        }
+    }
+    let empty = |step: &Step| matches!(step, Step::Field(name) if name.is_empty());
+    if name.is_empty() || steps.iter().any(empty) { Err(wrong()) } else { Ok((name.to_owned(), steps)) }
+}
+
+impl DebugInfo {
+    /// Global and static variables that a path means.
+    ///
+    /// # Errors
+    /// [`NoVariable`] says what is like it.
+    pub fn variables(&self, path: &str) -> Result<Vec<Variable>, NoVariable> {
+        let (name, steps) = steps(path)?;
+        let mut search =
+            Search { info: self, name: &name, found: Vec::new(), trouble: None, known: Vec::new() };
+        // A malformed unit ends the walk: what was found before it stays.
+        let _ = search.units(&steps, path);
+        let Search { mut found, trouble, known, .. } = search;
+        found.sort_by_key(|one| one.at);
+        found.dedup_by_key(|one| one.at);
+        match (found.is_empty(), trouble) {
+            (false, _) => Ok(found),
+            (true, Some(trouble)) => Err(trouble),
+            (true, None) => Err(NoVariable::Unknown { nearest: nearest_of(&name, known.into_iter()), name }),
+        }
+    }
+}
+
+struct Search<'a> {
+    info: &'a DebugInfo,
+    name: &'a str,
+    found: Vec<Variable>,
+    /// Why a variable of that name would not do.
+    trouble: Option<NoVariable>,
+    /// Names of all others.
+    known: Vec<String>,
+}
+
+impl Search<'_> {
+    fn units(&mut self, steps: &[Step], path: &str) -> gimli::Result<()> {
+        let dwarf = self.info.dwarf.clone();
+        let mut units = dwarf.units();
+        while let Some(header) = units.next()? {
+            let unit = dwarf.unit(header)?;
+            self.unit(&unit, steps, path)?;
+        }
+        Ok(())
+    }
+    fn unit(&mut self, unit: &Unit<Slice>, steps: &[Step], path: &str) -> gimli::Result<()> {
+        // Declarations (of class members) by offset, for the definitions that point at them.
+        let mut declared: HashMap<UnitOffset, String> = HashMap::new();
+        let mut entries = unit.entries();
+        while let Some((_, entry)) = entries.next_dfs()? {
+            if !matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_member) {
+                continue;
+            }
+            let specified = match entry.attr_value(gimli::DW_AT_specification)? {
+                Some(AttributeValue::UnitRef(of)) => Some(of),
+                _ => None,
+            };
+            let own = self.text(unit, entry, gimli::DW_AT_name)?;
+            let name = own.or_else(|| specified.and_then(|of| declared.get(&of).cloned()));
+            let Some(name) = name else { continue };
+            if entry.attr_value(gimli::DW_AT_location)?.is_none() {
+                if entry.tag() == gimli::DW_TAG_variable || entry.attr_value(gimli::DW_AT_external)?.is_some()
+                {
+                    declared.insert(entry.offset(), name);
+                }
+                continue;
+            }
+            if name != self.last_part() && !self.is_linked_as(unit, entry)? {
+                self.known.push(name);
+                continue;
+            }
+            let typed = match specified {
+                Some(of) => unit.entry(of)?.attr_value(gimli::DW_AT_type)?,
+                None => entry.attr_value(gimli::DW_AT_type)?,
+            };
+            match self.variable(unit, entry, typed, steps, path)? {
+                Ok(variable) => self.found.push(variable),
+                Err(trouble) => self.trouble = Some(trouble),
+            }
+        }
+        Ok(())
+    }
+    fn last_part(&self) -> &str {
+        self.name.rsplit_once("::").map_or(self.name, |(_, last)| last)
+    }
+    fn is_linked_as(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<bool> {
+        Ok(self.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
+    }
+    fn text(
+        &self,
+        unit: &Unit<Slice>,
+        entry: &Entry<'_>,
+        which: gimli::DwAt,
+    ) -> gimli::Result<Option<String>> {
+        let Some(value) = entry.attr_value(which)? else { return Ok(None) };
+        let text = self.info.dwarf.attr_string(unit, value)?;
+        Ok(text.to_string().ok().map(std::borrow::Cow::into_owned))
+    }
+    fn variable(
+        &self,
+        unit: &Unit<Slice>,
+        entry: &Entry<'_>,
+        typed: Option<AttributeValue<Slice>>,
+        steps: &[Step],
+        path: &str,
+    ) -> gimli::Result<Result<Variable, NoVariable>> {
+        let not_fixed = |why| NoVariable::NotFixed { name: self.name.to_owned(), why };
+        let at = match self.location(unit, entry)? {
+            Ok(at) => at,
+            Err(why) => return Ok(Err(not_fixed(why))),
+        };
+        let Some(AttributeValue::UnitRef(of)) = typed else {
+            return Ok(Err(not_fixed("its type is not in the debug information")));
+        };
+        let mut place = Place { offset: 0, of, path: self.name.to_owned() };
+        for step in steps {
+            place = match self.step(unit, &place, step)? {
+                Ok(next) => next,
+                Err(trouble) => return Ok(Err(trouble)),
+            };
+        }
+        let (size, encoding) = self.scalar(unit, place.of)?;
+        Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
+    }
+    /// Its address, or why it has none.
+    fn location(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Result<u64, &'static str>> {
+        let Some(AttributeValue::Exprloc(location)) = entry.attr_value(gimli::DW_AT_location)? else {
+            return Ok(Err("it lies in registers or on a stack"));
+        };
+        let mut operations = location.operations(unit.encoding());
+        let first = operations.next()?;
+        let second = operations.next()?;
+        Ok(match (first, second) {
+            (Some(gimli::Operation::Address { address }), None) => Ok(address),
+            (Some(gimli::Operation::AddressIndex { index }), None) => {
+                Ok(self.info.dwarf.address(unit, index)?)
+            }
+            (_, Some(gimli::Operation::TLS)) => Err("each thread has its own"),
+            _ => Err("it lies in registers or on a stack"),
+        })
+    }
+    /// A type without typedefs and qualifiers.
+    fn bare<'u>(&self, unit: &'u Unit<Slice>, mut of: UnitOffset) -> gimli::Result<Entry<'u>> {
+        for _ in 0..MAX_CHAIN {
+            let entry = unit.entry(of)?;
+            let wraps = matches!(
+                entry.tag(),
+                gimli::DW_TAG_typedef
+                    | gimli::DW_TAG_const_type
+                    | gimli::DW_TAG_volatile_type
+                    | gimli::DW_TAG_atomic_type
+                    | gimli::DW_TAG_restrict_type
+            );
+            match entry.attr_value(gimli::DW_AT_type)? {
+                Some(AttributeValue::UnitRef(next)) if wraps => of = next,
+                _ => return Ok(entry),
+            }
+        }
+        Err(gimli::Error::UnexpectedNull)
+    }
+    fn step(
+        &self,
+        unit: &Unit<Slice>,
+        place: &Place,
+        step: &Step,
+    ) -> gimli::Result<Result<Place, NoVariable>> {
+        let entry = self.bare(unit, place.of)?;
+        if entry.tag() == gimli::DW_TAG_pointer_type {
+            return Ok(Err(NoVariable::Pointer { of: place.path.clone() }));
+        }
+        match step {
+            Step::Field(field) => {
+                let record = matches!(
+                    entry.tag(),
+                    gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
+                );
+                if !record {
+                    let (of, field) = (place.path.clone(), field.clone());
+                    return Ok(Err(NoVariable::NotAStructure { of, field }));
+                }
+                let mut known = Vec::new();
+                let mut budget = MAX_MEMBERS;
+                match self.field(unit, entry.offset(), field, &mut known, (0, &mut budget))? {
+                    Some((offset, of)) => Ok(Ok(place.inside(offset, of, format!("{}.{field}", place.path)))),
+                    None => Ok(Err(NoVariable::NoField {
+                        of: place.path.clone(),
+                        nearest: nearest_of(field, known.into_iter()),
+                        field: field.clone(),
+                    })),
+                }
+            }
+            Step::Index(index) => self.element(unit, &entry, place, *index),
+        }
+    }
+    /// Distance and type of a field, also of one in an anonymous member or a base class.
+    fn field(
+        &self,
+        unit: &Unit<Slice>,
+        of: UnitOffset,
+        field: &str,
+        known: &mut Vec<String>,
+        (depth, budget): (u32, &mut u32),
+    ) -> gimli::Result<Option<(u64, UnitOffset)>> {
+        if depth > MAX_CHAIN {
+            return Ok(None);
+        }
+        let mut tree = unit.entries_tree(Some(of))?;
+        let mut members = tree.root()?.children();
+        while let Some(member) = members.next()? {
+            let entry = member.entry();
+            if !matches!(entry.tag(), gimli::DW_TAG_member | gimli::DW_TAG_inheritance) {
+                continue;
+            }
+            let Some(left) = budget.checked_sub(1) else { return Ok(None) };
+            *budget = left;
+            let Some(AttributeValue::UnitRef(typed)) = entry.attr_value(gimli::DW_AT_type)? else { continue };
+            let offset = member_offset(entry)?;
+            match self.text(unit, entry, gimli::DW_AT_name)? {
+                Some(name) if name == field => return Ok(offset.map(|offset| (offset, typed))),
+                Some(name) => known.push(name),
+                None => {
+                    let inner = self.bare(unit, typed)?.offset();
+                    if let Some((inside, typed)) =
+                        self.field(unit, inner, field, known, (depth + 1, budget))?
+                    {
+                        return Ok(offset.map(|offset| (offset + inside, typed)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+    fn element(
+        &self,
+        unit: &Unit<Slice>,
+        array: &Entry<'_>,
+        place: &Place,
+        index: u64,
+    ) -> gimli::Result<Result<Place, NoVariable>> {
+        let none = |len| NoVariable::Index { of: place.path.clone(), len, index };
+        let typed = array.attr_value(gimli::DW_AT_type)?;
+        let (gimli::DW_TAG_array_type, Some(AttributeValue::UnitRef(of))) = (array.tag(), typed) else {
+            return Ok(Err(none(0)));
+        };
+        let lens = self.dimensions(unit, array.offset())?;
+        let inner: u64 = lens.iter().skip(1).product();
+        let len = lens.first().copied().unwrap_or(0);
+        if index >= len || lens.len() > 1 {
+            return Ok(Err(none(if lens.len() > 1 { len * inner } else { len })));
+        }
+        let size = self.scalar(unit, of)?.0;
+        Ok(Ok(place.inside(index.saturating_mul(size), of, format!("{}[{index}]", place.path))))
+    }
+    fn dimensions(&self, unit: &Unit<Slice>, array: UnitOffset) -> gimli::Result<Vec<u64>> {
+        let mut tree = unit.entries_tree(Some(array))?;
+        let mut children = tree.root()?.children();
+        let mut lens = Vec::new();
+        while let Some(child) = children.next()? {
+            let entry = child.entry();
+            let number =
+                |which| entry.attr_value(which).map(|value| value.and_then(|value| value.udata_value()));
+            if entry.tag() == gimli::DW_TAG_subrange_type {
+                let bound = number(gimli::DW_AT_upper_bound)?.map(|bound| bound.saturating_add(1));
+                lens.push(number(gimli::DW_AT_count)?.or(bound).unwrap_or(0));
+            }
+        }
+        Ok(lens)
+    }
+    /// Size and meaning of a type.
+    fn scalar(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<(u64, Encoding)> {
+        let entry = self.bare(unit, of)?;
+        let size = entry.attr_value(gimli::DW_AT_byte_size)?.and_then(|size| size.udata_value());
+        let encoding = match entry.tag() {
+            gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type => {
+                return Ok((size.unwrap_or(8), Encoding::Pointer));
+            }
+            gimli::DW_TAG_array_type => {
+                let Some(AttributeValue::UnitRef(element)) = entry.attr_value(gimli::DW_AT_type)? else {
+                    return Ok((size.unwrap_or(0), Encoding::Unsigned));
+                };
+                let all: u64 = self.dimensions(unit, entry.offset())?.iter().product();
+                // An array of itself is forged, and `bare` of an element that is an array goes one level down.
+                let one = self.bare(unit, element)?.attr_value(gimli::DW_AT_byte_size)?;
+                let one = one.and_then(|size| size.udata_value()).unwrap_or(0);
+                return Ok((size.unwrap_or(all.saturating_mul(one)), Encoding::Unsigned));
+            }
+            _ => match entry.attr_value(gimli::DW_AT_encoding)? {
+                Some(AttributeValue::Encoding(encoding)) => meaning(encoding),
+                _ => Encoding::Unsigned,
+            },
+        };
+        Ok((size.unwrap_or(0), encoding))
+    }
+}
+
+fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
+    if let Some(bits) = entry.attr_value(gimli::DW_AT_data_bit_offset)?.and_then(|bits| bits.udata_value()) {
+        return Ok(Some(bits / 8));
+    }
+    Ok(match entry.attr_value(gimli::DW_AT_data_member_location)? {
+        Some(value) => value.udata_value(),
+        // Members of a union begin where it does.
+        None => Some(0),
+    })
+}
+
+const fn meaning(encoding: gimli::DwAte) -> Encoding {
+    match encoding {
+        gimli::DW_ATE_signed | gimli::DW_ATE_signed_char => Encoding::Signed,
+        gimli::DW_ATE_float => Encoding::Float,
+        gimli::DW_ATE_boolean => Encoding::Bool,
+        gimli::DW_ATE_unsigned_char | gimli::DW_ATE_UTF => Encoding::Char,
+        gimli::DW_ATE_address => Encoding::Pointer,
+        _ => Encoding::Unsigned,
+    }
+}
+
+/// A place inside a variable, and the type there.
+#[derive(Debug)]
+struct Place {
+    offset: u64,
+    of: UnitOffset,
+    path: String,
+}
+
+impl Place {
+    const fn inside(&self, by: u64, of: UnitOffset, path: String) -> Self {
+        Self { offset: self.offset.wrapping_add(by), of, path }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Step, steps};
+
+    #[test]
+    fn paths_are_taken_apart() {
+        let field = |name: &str| Step::Field(name.to_owned());
+        assert_eq!(steps("a"), Ok(("a".into(), vec![])));
+        assert_eq!(steps("a.b[3].c"), Ok(("a".into(), vec![field("b"), Step::Index(3), field("c")])));
+        for wrong in ["", ".a", "a.", "a..b", "a[", "a[x]", "a[1]b", "a[]", "a[-1]"] {
+            assert!(steps(wrong).is_err(), "{wrong}");
+        }
+    }
+}

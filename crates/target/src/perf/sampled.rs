@@ -1,0 +1,373 @@
+//! One ring for each CPU, and breakpoint events of any task that write their samples into it.
+//!
+//! The kernel's rules that shape this (perf_event_open(2), and `perf record` for the same reason): a ring may be mapped with
+//! `inherit` only by an event that is bound to a CPU, and an event may write into another's ring only on the same CPU. So a
+//! thread gets one event for each CPU, redirected to that CPU's ring, which belongs to an event of our own. Where BPF is
+//! permitted that event also takes what the program reads at the trap, so that value and sample stand one after the other.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use trapline_record::RemoteAddr;
+
+use super::program;
+use crate::sys::bpf;
+use crate::sys::perf::{self, Attr, Ring};
+
+const TYPE_SOFTWARE: u32 = 1;
+const TYPE_BREAKPOINT: u32 = 5;
+const SW_DUMMY: u64 = 9;
+const SW_BPF_OUTPUT: u64 = 10;
+
+const SAMPLE_IP: u64 = 1;
+const SAMPLE_TID: u64 = 1 << 1;
+const SAMPLE_TIME: u64 = 1 << 2;
+const SAMPLE_ADDR: u64 = 1 << 3;
+const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+const SAMPLE_CPU: u64 = 1 << 7;
+const SAMPLE_RAW: u64 = 1 << 10;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+const SAMPLE_IDENTIFIER: u64 = 1 << 16;
+
+/// The user registers that are sampled: bit numbers of `asm/perf_regs.h` for ax bx cx dx si di bp sp ip flags, r8…r15.
+pub const USER_REGS: u64 = 0x3ff | 0xff << 16;
+
+/// Which accesses trap. x86-64 cannot watch reads alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Access {
+    /// Stores.
+    Write,
+    /// Loads and stores.
+    ReadWrite,
+    /// Execution of the instruction at the address, before it runs.
+    Execute,
+}
+
+/// What a debug register is to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Breakpoint {
+    /// First byte; a multiple of `len`.
+    pub addr: RemoteAddr,
+    /// 1, 2, 4 or 8 bytes; 1 for [`Access::Execute`].
+    pub len: u8,
+    /// What traps.
+    pub access: Access,
+}
+
+/// Who inherits a thread's events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// Nobody.
+    Alone,
+    /// Threads that it makes, and those that they make.
+    Threads,
+    /// Threads and forked processes.
+    Forks,
+}
+
+/// What the samples hold, and who writes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SampleOptions {
+    /// Who inherits.
+    pub family: Family,
+    /// User registers, see [`USER_REGS`].
+    pub registers: bool,
+    /// The user's call chain, by frame pointers.
+    pub stack: bool,
+    /// The watched bytes, read at the trap by a BPF program where that is permitted.
+    pub values: bool,
+    /// Accesses that the kernel makes for the program, such as `read(2)` into a buffer, where that is permitted.
+    pub kernel: bool,
+    /// Pages of each ring, a power of two; fewer where the user's locked memory does not suffice.
+    pub pages: u64,
+}
+
+/// One CPU's ring.
+#[derive(Debug)]
+struct CpuRing {
+    cpu: u32,
+    ring: Ring,
+}
+
+/// The rings, and the program that fills them with values.
+#[derive(Debug)]
+pub struct SampleRings {
+    rings: Vec<CpuRing>,
+    options: SampleOptions,
+    program: Option<OwnedFd>,
+    _array: Option<OwnedFd>,
+    value_ids: Vec<u64>,
+    no_values: Option<String>,
+}
+
+/// A breakpoint of one thread: an event for each CPU.
+#[derive(Debug)]
+pub struct Armed {
+    events: Vec<OwnedFd>,
+    attr: Attr,
+}
+
+/// An event that could not be opened.
+#[derive(Debug)]
+pub struct NotArmed {
+    /// The thread.
+    pub tid: u32,
+    /// The CPU.
+    pub cpu: u32,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+impl SampleRings {
+    /// Makes one ring for each CPU that is on.
+    ///
+    /// # Errors
+    /// When the kernel does not permit perf events at all, or has no memory to lock.
+    pub fn open(options: SampleOptions) -> io::Result<Self> {
+        let mut rings = Self {
+            rings: Vec::new(),
+            options,
+            program: None,
+            _array: None,
+            value_ids: Vec::new(),
+            no_values: None,
+        };
+        if options.values {
+            match rings.with_values() {
+                Ok(()) => return Ok(rings),
+                Err(error) => {
+                    rings.no_values = Some(error.to_string());
+                    (rings.rings, rings.value_ids) = (Vec::new(), Vec::new());
+                }
+            }
+        }
+        let attr = Attr { kind: TYPE_SOFTWARE, config: SW_DUMMY, ..rings.owner() };
+        rings.make(attr, 0)?;
+        Ok(rings)
+    }
+    /// Rings of events that take a BPF program's output.
+    fn with_values(&mut self) -> io::Result<()> {
+        let attr = Attr {
+            kind: TYPE_SOFTWARE,
+            config: SW_BPF_OUTPUT,
+            sample_type: SAMPLE_IDENTIFIER | SAMPLE_RAW,
+            sample_period: 1,
+            ..self.owner()
+        };
+        self.make(attr, -1)?;
+        let entries = self.rings.iter().map(|one| one.cpu + 1).max().unwrap_or(1);
+        let array = bpf::map(bpf::PERF_EVENT_ARRAY, 4, 4, entries)?;
+        for one in &self.rings {
+            bpf::put(array.as_fd(), one.cpu, one.ring.event())?;
+            perf::enable(one.ring.event())?;
+            self.value_ids.push(perf::id(one.ring.event())?);
+        }
+        self.program = Some(bpf::overflow_program(&program::read_value(array.as_fd()))?);
+        self._array = Some(array);
+        Ok(())
+    }
+    /// What all ring owners have in common. The ring's watermark is the owner's.
+    fn owner(&self) -> Attr {
+        let wakeup = u32::try_from(self.options.pages * 512).unwrap_or(u32::MAX);
+        Attr {
+            flags: perf::WATERMARK | perf::USE_CLOCKID | perf::EXCLUDE_KERNEL,
+            wakeup,
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        }
+    }
+    fn make(&mut self, attr: Attr, pid: i32) -> io::Result<()> {
+        for cpu in online_cpus() {
+            match perf::open(attr, pid, cpu as i32) {
+                Ok(event) => self.rings.push(CpuRing { cpu, ring: ring(event, self.options.pages)? }),
+                // A CPU that went off since.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ENODEV)) } else { Ok(()) }
+    }
+    /// CPUs, that is, events for each breakpoint of a thread.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        self.rings.len()
+    }
+    /// Why no BPF program reads values, if none does and one was wanted.
+    #[must_use]
+    pub fn no_values(&self) -> Option<&str> {
+        self.no_values.as_deref()
+    }
+    /// Whether a BPF program reads values.
+    #[must_use]
+    pub const fn reads_values(&self) -> bool {
+        self.program.is_some()
+    }
+    /// The identifiers that the program's records carry.
+    #[must_use]
+    pub fn value_ids(&self) -> &[u64] {
+        &self.value_ids
+    }
+    /// What the samples hold.
+    #[must_use]
+    pub const fn options(&self) -> SampleOptions {
+        self.options
+    }
+    fn attr(&self, at: Breakpoint, tell_tasks: bool) -> Attr {
+        let SampleOptions { family, registers, stack, kernel, .. } = self.options;
+        let mut flags = perf::DISABLED | perf::EXCLUDE_HV | perf::WATERMARK | perf::USE_CLOCKID;
+        flags |= perf::REMOVE_ON_EXEC | perf::EXCLUDE_CALLCHAIN_KERNEL;
+        flags |= match family {
+            Family::Alone => 0,
+            Family::Threads => perf::INHERIT | perf::INHERIT_THREAD,
+            Family::Forks => perf::INHERIT,
+        };
+        flags |= if kernel { 0 } else { perf::EXCLUDE_KERNEL };
+        flags |= if tell_tasks { perf::TASK | perf::COMM } else { 0 };
+        let mut sample = SAMPLE_IDENTIFIER | SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_ADDR | SAMPLE_CPU;
+        sample |= if registers { SAMPLE_REGS_USER } else { 0 } | if stack { SAMPLE_CALLCHAIN } else { 0 };
+        let (bp_type, len) = match at.access {
+            Access::Write => (2, at.len),
+            Access::ReadWrite => (3, at.len),
+            // The kernel takes only the size of a long here, and watches one byte.
+            Access::Execute => (4, 8),
+        };
+        Attr {
+            kind: TYPE_BREAKPOINT,
+            sample_period: 1,
+            sample_type: sample,
+            flags,
+            wakeup: 1,
+            bp_type,
+            config1: at.addr.0,
+            config2: len.into(),
+            sample_regs_user: if registers { USER_REGS } else { 0 },
+            clockid: libc::CLOCK_MONOTONIC,
+            ..Attr::default()
+        }
+    }
+    /// Opens a breakpoint of one thread on every CPU, not yet enabled. With `tell_tasks` the births and names of its
+    /// threads are recorded too; once for each thread is enough.
+    ///
+    /// # Errors
+    /// [`NotArmed`]; nothing of it stays open.
+    pub fn arm(&self, tid: u32, at: Breakpoint, tell_tasks: bool) -> Result<Armed, NotArmed> {
+        let attr = self.attr(at, tell_tasks);
+        let mut events = Vec::with_capacity(self.rings.len());
+        for CpuRing { cpu, ring } in &self.rings {
+            let failed = |source| NotArmed { tid, cpu: *cpu, source };
+            let event = perf::open(attr, tid as i32, *cpu as i32).map_err(failed)?;
+            perf::redirect(event.as_fd(), ring.event()).map_err(failed)?;
+            if let Some(program) = &self.program {
+                perf::set_program(event.as_fd(), program.as_fd()).map_err(failed)?;
+            }
+            events.push(event);
+        }
+        Ok(Armed { events, attr })
+    }
+    /// How many more breakpoints of that kind fit one thread now, on every CPU; found by trying, nothing is left.
+    ///
+    /// # Errors
+    /// When the reason is another than full slots.
+    pub fn free_slots(&self, tid: u32, at: Breakpoint) -> Result<u32, NotArmed> {
+        /// More than any processor has.
+        const MOST: u32 = 64;
+        let mut held = Vec::new();
+        while (held.len() as u32) < MOST {
+            match self.arm(tid, at, false) {
+                Ok(armed) => held.push(armed),
+                Err(error) if error.source.raw_os_error() == Some(libc::ENOSPC) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(held.len() as u32)
+    }
+    /// Takes all records: CPU, type and body each. False when some ring's rest was given up.
+    pub fn drain(&self, mut each: impl FnMut(u32, u32, &[u8])) -> bool {
+        let mut sound = true;
+        for one in &self.rings {
+            sound &= one.ring.drain(|kind, body| each(one.cpu, kind, body));
+        }
+        sound
+    }
+    /// Waits until a ring begins to fill, at most so long.
+    pub fn wait(&self, at_most: Duration) {
+        let events: Vec<BorrowedFd<'_>> = self.rings.iter().map(|one| one.ring.event()).collect();
+        perf::wait(&events, at_most);
+    }
+}
+
+/// The largest ring that our locked memory allows.
+fn ring(event: OwnedFd, pages: u64) -> io::Result<Ring> {
+    const LEAST: u64 = 8;
+    let mut pages = pages.max(LEAST);
+    loop {
+        match Ring::with_pages(event.try_clone()?, pages) {
+            Err(error) if pages > LEAST && error.raw_os_error() == Some(libc::EPERM) => pages /= 2,
+            other => return other,
+        }
+    }
+}
+
+impl Armed {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// None is known for an open event.
+    pub fn enable(&self) -> io::Result<()> {
+        self.events.iter().try_for_each(|event| perf::enable(event.as_fd()))
+    }
+    /// Stops it, with all that inherited it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn disable(&self) -> io::Result<()> {
+        self.events.iter().try_for_each(|event| perf::disable(event.as_fd()))
+    }
+    /// The identifiers that its samples carry, also those of tasks that inherited it.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn ids(&self) -> io::Result<Vec<u64>> {
+        self.events.iter().map(|event| perf::id(event.as_fd())).collect()
+    }
+    /// Moves it, with all that inherited it, to another address of the same or another length; it is enabled then.
+    ///
+    /// # Errors
+    /// When the kernel does not take the address.
+    pub fn move_to(&mut self, at: Breakpoint) -> io::Result<()> {
+        (self.attr.config1, self.attr.flags) = (at.addr.0, self.attr.flags & !perf::DISABLED);
+        (self.attr.bp_type, self.attr.config2) = match at.access {
+            Access::Write => (2, at.len.into()),
+            Access::ReadWrite => (3, at.len.into()),
+            Access::Execute => (4, 8),
+        };
+        self.events.iter().try_for_each(|event| perf::modify(event.as_fd(), self.attr))
+    }
+}
+
+/// Numbers of `/sys/devices/system/cpu/online`, such as `0-3,8`.
+fn online_cpus() -> Vec<u32> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus = parse_cpus(&text);
+    if cpus.is_empty() { (0..crate::process::possible_cpus()).collect() } else { cpus }
+}
+
+fn parse_cpus(text: &str) -> Vec<u32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<u32>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_cpus;
+
+    #[test]
+    fn cpus_are_listed_in_ranges() {
+        assert_eq!(parse_cpus("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
+        assert_eq!(parse_cpus(""), [0u32; 0]);
+    }
+}

@@ -1,0 +1,319 @@
+//! Watching data: who wrote it, when, and what.
+//!
+//! In: places as users name them, processes. Out: [`Accessed`]s with functions and lines, and at the end what was not seen.
+//! Invariants: WCH-1…5 of `trapline-watch`; SES-2. Does not: print, wait, handle signals.
+
+mod locate;
+mod place;
+
+pub use trapline_image::{Encoding, Line};
+pub use trapline_watch::expr::{Expr, ExprError, Facts};
+pub use trapline_watch::spec::{Place, WatchSpec, WatchSpecError};
+pub use trapline_watch::value::{Change, How};
+pub use trapline_watch::{
+    Access, Armable, Counter, Event, Events, Kind, NoSlots, Progress, Tally, WatchError, Watchpoint,
+};
+
+use std::cell::RefCell;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub use trapline_record::RemoteAddr;
+use trapline_target::{Launched, Parked, Process};
+use trapline_watch::{Breakpoint, Cost, Options, Point, Watching, cost};
+
+use crate::error::Error;
+use crate::session::{KillOnDrop, Running};
+use crate::target::{Target, resolve};
+use crate::traced::cpu_time;
+
+use locate::{Locator, SharedLocator};
+
+/// What to watch, and how.
+#[derive(Clone, Debug, Default)]
+pub struct WatchBuilder {
+    target: Target,
+    specs: Vec<WatchSpec>,
+    options: Options,
+}
+
+/// A place that is watched in a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Watched {
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub process: String,
+    /// As the user named it.
+    pub label: String,
+    /// First byte.
+    pub addr: RemoteAddr,
+    /// Bytes.
+    pub len: u8,
+    /// Which accesses.
+    pub access: Access,
+    /// How its bytes are meant.
+    pub encoding: Encoding,
+}
+
+/// Where code is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Where {
+    /// `function+0x12`, with the library before it; an address when nothing is known.
+    pub function: String,
+    /// Its source line.
+    pub line: Option<(String, u32)>,
+}
+
+/// One access.
+#[derive(Clone, Debug)]
+pub struct Accessed {
+    /// What was seen.
+    pub event: Event,
+    /// Index into [`WatchSession::watched`].
+    pub watched: usize,
+    /// Who made it.
+    pub by: Rc<Where>,
+    /// Its callers, innermost first, if asked for.
+    pub stack: Vec<Rc<Where>>,
+}
+
+/// Watchpoints at work.
+#[derive(Debug)]
+pub struct WatchSession {
+    watching: Watching,
+    locator: SharedLocator,
+    watched: Vec<Watched>,
+    /// First of each target's places in `watched`.
+    first: Vec<usize>,
+    cost: Option<Cost>,
+    cpu_began: Vec<Duration>,
+    cpu: Duration,
+    launched: Option<Launched>,
+    notices: Vec<String>,
+}
+
+/// What a session leaves.
+#[derive(Debug)]
+pub struct WatchEnd {
+    /// Accesses not handed out before.
+    pub rest: Vec<Accessed>,
+    /// What was not seen, and what arming took.
+    pub tally: Tally,
+    /// Measured here at the start, on ourselves; nanoseconds that one access took longer.
+    pub ns_per_trap: Option<f64>,
+    /// CPU time of the processes while they were watched.
+    pub cpu: Duration,
+    /// The launched command, if there was one.
+    pub command: Option<Running>,
+}
+
+impl WatchBuilder {
+    /// Watches these processes.
+    #[must_use]
+    pub fn target(mut self, target: Target) -> Self {
+        self.target = target;
+        self
+    }
+    /// Adds places.
+    #[must_use]
+    pub fn places(mut self, specs: impl IntoIterator<Item = WatchSpec>) -> Self {
+        self.specs.extend(specs);
+        self
+    }
+    /// Forked children too.
+    #[must_use]
+    pub const fn forks(mut self, forks: bool) -> Self {
+        self.options.forks = forks;
+        self
+    }
+    /// Call chains, by frame pointers.
+    #[must_use]
+    pub const fn stack(mut self, stack: bool) -> Self {
+        self.options.stack = stack;
+        self
+    }
+    /// Whether a BPF program may read values at the trap.
+    #[must_use]
+    pub const fn bpf(mut self, bpf: bool) -> Self {
+        self.options.bpf = bpf;
+        self
+    }
+    /// Take turns of this length where debug registers do not suffice.
+    #[must_use]
+    pub const fn rotate(mut self, slice: Option<Duration>) -> Self {
+        self.options.rotate = slice;
+        self
+    }
+    /// Arms everything, in all threads of all processes, or nothing.
+    ///
+    /// # Errors
+    /// When a process cannot be traced, a place is not found, or a thread cannot be armed.
+    pub fn start(self, progress: &mut dyn FnMut(Progress)) -> Result<WatchSession, Error> {
+        if let Target::Launch(words) = self.target.clone() {
+            let (launched, parked) = launch(&words)?;
+            let mut launched = KillOnDrop(Some(launched));
+            let process = Process::open(parked.pid())?;
+            let mut session = self.arm(vec![process], Vec::new(), progress)?;
+            let failed = |source| Error::Launch { command: words[0].clone(), source };
+            parked.release().map_err(failed)?;
+            session.launched = launched.0.take();
+            return Ok(session);
+        }
+        let mut notices = Vec::new();
+        let processes = resolve(&self.target, &[], &mut notices)?;
+        self.arm(processes, notices, progress)
+    }
+    fn arm(
+        self,
+        processes: Vec<Process>,
+        mut notices: Vec<String>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<WatchSession, Error> {
+        let cost = match cost(self.options) {
+            Ok(cost) => Some(cost),
+            Err(error @ WatchError::NoHardware { .. }) => return Err(error.into()),
+            // Our own debug registers are taken, or we may not use them; arming will say what the matter is.
+            Err(_) => None,
+        };
+        let mut locator = Locator::default();
+        let (mut targets, mut watched, mut first, mut misses) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for process in processes {
+            let (found, missed) = place::find(&process, &mut locator, &self.specs)?;
+            misses.extend(missed);
+            if found.is_empty() {
+                continue;
+            }
+            first.push(watched.len());
+            let point = |one: &Watched| Point {
+                at: Breakpoint { addr: one.addr, len: one.len, access: one.access },
+                label: one.label.clone(),
+            };
+            targets.push(trapline_watch::Target { points: found.iter().map(point).collect(), process });
+            watched.extend(found);
+        }
+        misses.sort();
+        misses.dedup();
+        if targets.is_empty() {
+            return Err(Error::NoPlace { misses });
+        }
+        notices.extend(misses);
+        let cpu_began = targets.iter().map(|one| cpu_time(one.process.pid()).unwrap_or_default()).collect();
+        let locator = Rc::new(RefCell::new(locator));
+        let watching =
+            Watching::start(targets, self.options, Box::new(locate::Map(locator.clone())), progress)?;
+        notices.extend(blind_spots(&watching));
+        Ok(WatchSession {
+            watching,
+            locator,
+            watched,
+            first,
+            cost,
+            cpu_began,
+            cpu: Duration::ZERO,
+            launched: None,
+            notices,
+        })
+    }
+}
+
+/// What this user does not get to see.
+fn blind_spots(watching: &Watching) -> Vec<String> {
+    let mut notices = Vec::new();
+    if let Some(why) = watching.no_bpf() {
+        notices.push(format!(
+            "values that registers do not tell are read late: no BPF program may read them at the trap ({why})"
+        ));
+    }
+    if !watching.sees_kernel() {
+        notices.push(
+            "writes by the kernel, such as read(2) into a buffer, are not seen without CAP_PERFMON".into(),
+        );
+    }
+    notices
+}
+
+fn launch(words: &[String]) -> Result<(Launched, Parked), Error> {
+    let (program, args) =
+        words.split_first().map_or(("", &words[..0]), |(program, args)| (program.as_str(), args));
+    let mut command = Command::new(program);
+    command.args(args);
+    Launched::start(command).map_err(|source| Error::Launch { command: program.to_owned(), source })
+}
+
+impl WatchSession {
+    /// Describes a session.
+    #[must_use]
+    pub fn builder() -> WatchBuilder {
+        WatchBuilder::default()
+    }
+    /// All places, process by process.
+    #[must_use]
+    pub fn watched(&self) -> &[Watched] {
+        &self.watched
+    }
+    /// When it began, on the clock of accesses.
+    #[must_use]
+    pub const fn start_ns(&self) -> u64 {
+        self.watching.start_ns()
+    }
+    /// What else a user should know now, each once.
+    pub fn take_notices(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notices)
+    }
+    /// Waits for accesses, at most so long.
+    pub fn poll(&mut self, at_most: Duration) -> Vec<Accessed> {
+        let events = self.watching.poll(at_most);
+        events.into_iter().map(|event| self.accessed(event)).collect()
+    }
+    /// What was counted so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.watching.tally()
+    }
+    /// Whether a process is left to watch.
+    #[must_use]
+    pub fn is_alive(&mut self) -> bool {
+        self.account();
+        self.watching.is_alive()
+    }
+    /// A process that ended takes what it spent with it: the most that was seen counts.
+    fn account(&mut self) {
+        let targets = self.watching.targets().iter().zip(&self.cpu_began);
+        let spent = targets
+            .filter_map(|(target, began)| Some(cpu_time(target.process.pid())?.saturating_sub(*began)));
+        self.cpu = self.cpu.max(spent.sum());
+    }
+    /// Disarms everything.
+    #[must_use]
+    pub fn finish(mut self) -> WatchEnd {
+        self.account();
+        let Self { watching, locator, first, cost, cpu, launched, .. } = self;
+        let (events, tally) = watching.finish();
+        let rest = events.into_iter().map(|event| accessed(&locator, &first, event)).collect();
+        WatchEnd {
+            rest,
+            tally,
+            ns_per_trap: cost.map(|cost| cost.ns_per_trap),
+            cpu,
+            command: launched.map(Running::new),
+        }
+    }
+    fn accessed(&self, event: Event) -> Accessed {
+        accessed(&self.locator, &self.first, event)
+    }
+}
+
+fn accessed(locator: &SharedLocator, first: &[usize], event: Event) -> Accessed {
+    let mut locator = locator.borrow_mut();
+    let target = event.target;
+    // A return address stands behind its call; the instruction itself is where it is.
+    let by = locator.place(target, event.ip, false);
+    // Code without frame pointers leaves anything in rbp: the chain ends at the first address that is no code.
+    let known =
+        event.stack.iter().map_while(|&ip| locator.is_code(target, ip).then_some(ip)).collect::<Vec<_>>();
+    let stack = known.into_iter().map(|ip| locator.place(target, ip, true)).collect();
+    Accessed { watched: first.get(target).copied().unwrap_or(0) + event.point, by, stack, event }
+}

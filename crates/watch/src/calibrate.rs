@@ -1,0 +1,73 @@
+//! What a trap costs here, measured on ourselves with the samples that the target will write.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use trapline_record::RemoteAddr;
+use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, this_thread};
+
+use crate::arm::explain;
+use crate::error::WatchError;
+use crate::watching::Options;
+
+/// Writes that are timed; some 20 ms.
+const WRITES: u64 = 2000;
+/// Pages of a ring that holds them.
+const PAGES: u64 = 256;
+
+/// What was measured.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cost {
+    /// Nanoseconds that one access took longer, sample and all; the least of a few rounds.
+    pub ns_per_trap: f64,
+    /// Debug registers of a CPU, found by trying.
+    pub slots: u32,
+}
+
+/// A word that nobody else writes.
+static CELL: AtomicU64 = AtomicU64::new(0);
+
+fn write() -> f64 {
+    let begun = Instant::now();
+    for value in 0..WRITES {
+        CELL.store(value, Ordering::Relaxed);
+    }
+    begun.elapsed().as_nanos() as f64 / WRITES as f64
+}
+
+/// Measures.
+///
+/// # Errors
+/// When nothing can be watched here, or breakpoints are taken and do not trap.
+pub fn cost(options: Options) -> Result<Cost, WatchError> {
+    let sampled = SampleOptions {
+        family: Family::Alone,
+        registers: options.values,
+        stack: options.stack,
+        values: options.values && options.bpf,
+        kernel: false,
+        pages: PAGES,
+    };
+    let rings = SampleRings::open(sampled).map_err(|source| WatchError::Rings { source })?;
+    let at = Breakpoint {
+        addr: RemoteAddr((&raw const CELL).expose_provenance() as u64),
+        len: 8,
+        access: Access::Write,
+    };
+    let failed = |error| explain(&rings, error, &[at]);
+    let tid = this_thread();
+    let slots = rings.free_slots(tid, at).map_err(failed)?;
+    let armed = rings.arm(tid, at, false).map_err(failed)?;
+    let bare = write();
+    armed.enable().map_err(|source| WatchError::Kernel { tid, source })?;
+    let (mut ns_per_trap, mut traps) = (f64::MAX, 0);
+    for _ in 0..3 {
+        ns_per_trap = ns_per_trap.min(write() - bare);
+        rings.drain(|_, _, _| traps += 1);
+    }
+    drop(armed);
+    if traps == 0 {
+        return Err(WatchError::NoHardware { why: format!("{} writes of our own did not trap", 3 * WRITES) });
+    }
+    Ok(Cost { ns_per_trap: ns_per_trap.max(0.0), slots })
+}

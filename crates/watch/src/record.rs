@@ -1,0 +1,258 @@
+//! The kernel's records as values.
+//!
+//! In: a record's type and body, and what was asked to be in it. Out: [`Record`]. The other side of a shared ring is not
+//! believed: every length is checked, and what does not fit is [`Record::Malformed`]. Layout: perf_event_open(2).
+
+use trapline_insn::x86_64::RegFile;
+
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const EXIT: u32 = 4;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+/// Longer chains are cut by the kernel already (`perf_event_max_stack`).
+const MAX_CHAIN: u64 = 4096;
+/// `PERF_CONTEXT_MAX`: entries from here on are marks, not addresses.
+const CONTEXT: u64 = -4095_i64 as u64;
+/// `perf_regs.h` order of ax bx cx dx si di bp sp, as hardware numbers.
+const LEGACY: [usize; 8] = [0, 3, 1, 2, 6, 7, 5, 4];
+
+/// What samples hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// User registers.
+    pub registers: bool,
+    /// The call chain.
+    pub stack: bool,
+    /// Identifiers of events whose samples are what the BPF program read.
+    pub value_ids: Vec<u64>,
+}
+
+/// The user's registers at a trap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UserRegs {
+    /// General registers and flags.
+    pub file: RegFile,
+    /// Instruction pointer.
+    pub ip: u64,
+}
+
+/// One trap.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sample {
+    /// The event, or the one that it was inherited from.
+    pub id: u64,
+    /// Behind the access; in the kernel when that made it.
+    pub ip: u64,
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The breakpoint's address.
+    pub addr: u64,
+    /// CPU.
+    pub cpu: u32,
+    /// Registers, if asked for and there.
+    pub regs: Option<UserRegs>,
+    /// Return addresses, innermost first, if asked for.
+    pub stack: Vec<u64>,
+}
+
+/// What the BPF program read at a trap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Read {
+    /// Process.
+    pub pid: u32,
+    /// Thread.
+    pub tid: u32,
+    /// The breakpoint's address.
+    pub addr: u64,
+    /// The 8 bytes at `addr` rounded down to 8; `None` when they could not be read.
+    pub word: Option<u64>,
+}
+
+/// A record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// A trap.
+    Sample(Sample),
+    /// Comes right before the sample of the same trap.
+    Read(Read),
+    /// So many records were dropped.
+    Lost(u64),
+    /// A thread was born.
+    Fork {
+        /// The thread.
+        tid: u32,
+        /// Who made it.
+        parent: u32,
+        /// When.
+        time_ns: u64,
+    },
+    /// A thread ended.
+    Exit {
+        /// The thread.
+        tid: u32,
+        /// When.
+        time_ns: u64,
+    },
+    /// A thread was named.
+    Comm {
+        /// The thread.
+        tid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// Something else.
+    Other,
+    /// Too short for what it says.
+    Malformed,
+}
+
+/// Reads a record.
+#[must_use]
+pub fn parse(layout: &Layout, kind: u32, body: &[u8]) -> Record {
+    let mut at = Cursor(body);
+    let record = match kind {
+        SAMPLE => sample(layout, &mut at),
+        LOST => lost(&mut at),
+        COMM => comm(&mut at),
+        FORK => task(&mut at).map(|(tid, parent, time_ns)| Record::Fork { tid, parent, time_ns }),
+        EXIT => task(&mut at).map(|(tid, _, time_ns)| Record::Exit { tid, time_ns }),
+        _ => Some(Record::Other),
+    };
+    record.unwrap_or(Record::Malformed)
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl Cursor<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*bytes))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*bytes))
+    }
+}
+
+fn sample(layout: &Layout, at: &mut Cursor<'_>) -> Option<Record> {
+    let id = at.u64()?;
+    if layout.value_ids.contains(&id) {
+        return read(at).map(Record::Read);
+    }
+    let mut one = Sample { id, ip: at.u64()?, pid: at.u32()?, tid: at.u32()?, ..Sample::default() };
+    (one.time_ns, one.addr) = (at.u64()?, at.u64()?);
+    one.cpu = at.u32()?;
+    at.u32()?;
+    if layout.stack {
+        let entries = at.u64()?;
+        if entries > MAX_CHAIN {
+            return None;
+        }
+        for _ in 0..entries {
+            let entry = at.u64()?;
+            if entry < CONTEXT {
+                one.stack.push(entry);
+            }
+        }
+    }
+    if layout.registers {
+        one.regs = registers(at)?;
+    }
+    Some(Record::Sample(one))
+}
+
+/// The ABI, then the registers in the order of their bits; none for ABI 0.
+fn registers(at: &mut Cursor<'_>) -> Option<Option<UserRegs>> {
+    if at.u64()? == 0 {
+        return Some(None);
+    }
+    let mut regs = UserRegs::default();
+    for number in LEGACY {
+        regs.file.gprs[number] = at.u64()?;
+    }
+    (regs.ip, regs.file.flags) = (at.u64()?, at.u64()?);
+    for gpr in &mut regs.file.gprs[8..] {
+        *gpr = at.u64()?;
+    }
+    Some(Some(regs))
+}
+
+/// Length of what follows, then the program's four words.
+fn read(at: &mut Cursor<'_>) -> Option<Read> {
+    if at.u32()? < 32 {
+        return None;
+    }
+    let (task, addr, word, error) = (at.u64()?, at.u64()?, at.u64()?, at.u64()?);
+    Some(Read { pid: (task >> 32) as u32, tid: task as u32, addr, word: (error == 0).then_some(word) })
+}
+
+fn lost(at: &mut Cursor<'_>) -> Option<Record> {
+    at.u64()?;
+    at.u64().map(Record::Lost)
+}
+
+fn task(at: &mut Cursor<'_>) -> Option<(u32, u32, u64)> {
+    let (_pid, _parent, tid, parent) = (at.u32()?, at.u32()?, at.u32()?, at.u32()?);
+    Some((tid, parent, at.u64()?))
+}
+
+fn comm(at: &mut Cursor<'_>) -> Option<Record> {
+    let (_pid, tid) = (at.u32()?, at.u32()?);
+    let end = at.0.iter().position(|&byte| byte == 0)?;
+    Some(Record::Comm { tid, name: String::from_utf8_lossy(&at.0[..end]).into_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layout, Record, SAMPLE, parse};
+    use proptest::prelude::*;
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_sample_is_read_field_by_field() {
+        let layout = Layout { registers: true, stack: true, value_ids: vec![7] };
+        let mut all = vec![5, 0x1000, 42 | 43 << 32, 99, 0x2000, 1, 3, -512_i64 as u64, 0x1000, 0x3000, 2];
+        all.extend(100..118);
+        let Record::Sample(one) = parse(&layout, SAMPLE, &words(&all)) else { panic!("a sample") };
+        assert_eq!((one.id, one.ip, one.pid, one.tid, one.time_ns), (5, 0x1000, 42, 43, 99));
+        assert_eq!((one.addr, one.cpu, &one.stack[..]), (0x2000, 1, &[0x1000, 0x3000][..]));
+        let regs = one.regs.expect("registers");
+        // ax bx cx dx si di bp sp ip flags r8…r15 came as 100…117.
+        assert_eq!(regs.file.gprs[..8], [100, 102, 103, 101, 107, 106, 104, 105]);
+        assert_eq!((regs.ip, regs.file.flags, regs.file.gprs[8], regs.file.gprs[15]), (108, 109, 110, 117));
+        for short in 0..all.len() {
+            assert_eq!(parse(&layout, SAMPLE, &words(&all[..short])), Record::Malformed, "{short}");
+        }
+    }
+
+    #[test]
+    fn what_the_program_read_is_told_by_its_identifier() {
+        let layout = Layout { value_ids: vec![7], ..Layout::default() };
+        let mut body = words(&[7]);
+        body.extend(36u32.to_le_bytes());
+        body.extend(words(&[42 << 32 | 43, 0x2000, 0x55, 0]));
+        let Record::Read(read) = parse(&layout, SAMPLE, &body) else { panic!("a value") };
+        assert_eq!((read.pid, read.tid, read.addr, read.word), (42, 43, 0x2000, Some(0x55)));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_do_no_harm(
+            kind in 0u32..12, body in proptest::collection::vec(any::<u8>(), 0..400),
+            registers: bool, stack: bool, id: u64,
+        ) {
+            let layout = Layout { registers, stack, value_ids: vec![id, 0] };
+            let _record = parse(&layout, kind, &body);
+        }
+    }
+}

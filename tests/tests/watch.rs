@@ -1,0 +1,297 @@
+//! `trapline watch` on real programs: every access told once, by whom, with its value; nothing left armed.
+
+use serde_json::Value;
+use trapline_tests::or_skip;
+use trapline_tests::running::{Running, Told};
+use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::victims::{self, Variant};
+
+const TIMES: u64 = 400;
+
+/// Breakpoint events can be had here at all.
+fn available() -> Result<(), String> {
+    let victim = Running::start(&victims::plain("writers")?, &[]);
+    let out = once(&["watch", "-p", &victim.pid().to_string(), "-d", "1ms", "own_count"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    if said.contains("no debug registers") { Err(said) } else { Ok(()) }
+}
+
+/// One run of the victim under watch.
+fn watched(path: &std::path::Path, how: &str, args: &[&str]) -> (Told, Report, u32) {
+    let mut victim = Running::start(path, &[how]);
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(args.iter().copied()).collect();
+    let tracing = Tracing::start("watch", &words)
+        .unwrap_or_else(|report| panic!("the tracer ended: {}\n{}", report.status, report.errors));
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    assert!(status.contains("TracerPid:\t0\n"), "somebody traces it");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    let pid = victim.pid();
+    assert!(victim.finish().success());
+    (told, report, pid)
+}
+
+fn accesses<'a>(report: &'a Report, place: &str) -> Vec<&'a Value> {
+    report.objects.iter().filter(|one| one["type"] == "watch" && one["place"] == place).collect()
+}
+
+fn last(report: &Report) -> &Value {
+    let is_last = |one: &&Value| one["type"] == "watch_summary" && one["last"] == true;
+    report.objects.iter().find(is_last).unwrap_or_else(|| panic!("no summary; {}", report.errors))
+}
+
+/// Values after each access, all exact.
+fn exact(all: &[&Value]) -> Vec<i64> {
+    let value = |one: &&Value| {
+        assert_eq!(one["exact"], true, "{one}");
+        one["after"].as_i64().unwrap_or_else(|| panic!("no value in {one}"))
+    };
+    all.iter().map(value).collect()
+}
+
+#[test]
+fn every_write_is_told_with_thread_function_and_value() {
+    or_skip!(available());
+    const FIELD: &str = "server.list[2].deep";
+    for variant in [Variant::Plain, Variant::NonPie, Variant::O0, Variant::Static] {
+        let path = or_skip!(victims::c("writers", variant));
+        let places = ["shared_count", "own_count", FIELD, "server.small"];
+        let (told, report, pid) = watched(&path, "threads", &places);
+        let times = TIMES as i64;
+        let summary = last(&report);
+        assert_eq!(
+            (&summary["lost"], &summary["malformed"]),
+            (&0.into(), &0.into()),
+            "{variant:?}: {summary}"
+        );
+        let plain = accesses(&report, "own_count");
+        assert!(plain.iter().all(|one| one["tid"] == pid
+            && one["function"].as_str().is_some_and(|f| f.starts_with("plain_store+"))));
+        assert!(plain.iter().all(
+            |one| one["file"].as_str().is_some_and(|f| f.ends_with("writers.c")) && one["line"].is_u64()
+        ));
+        assert_eq!(exact(&plain), (0..times).collect::<Vec<_>>(), "{variant:?}");
+        assert_eq!(
+            exact(&accesses(&report, FIELD)),
+            (0..times).map(|i| i * 3).collect::<Vec<_>>(),
+            "{variant:?}"
+        );
+        let small: Vec<i64> = (0..times).map(|i| -(i % 100)).collect();
+        assert_eq!(exact(&accesses(&report, "server.small")), small, "{variant:?}");
+        let shared = accesses(&report, "shared_count");
+        assert_eq!(shared.len() as u64, told["shared"], "{variant:?}: as many as the program counted");
+        let mut tids: Vec<u64> = shared.iter().filter_map(|one| one["tid"].as_u64()).collect();
+        tids.sort_unstable();
+        let each: Vec<usize> = tids.chunk_by(|a, b| a == b).map(<[u64]>::len).collect();
+        assert_eq!(each, [TIMES as usize; 5], "{variant:?}: two threads that waited, three born later");
+    }
+}
+
+#[test]
+fn before_is_what_was_there() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let (_, report, _) = watched(&path, "threads", &["own_count"]);
+    let all = accesses(&report, "own_count");
+    for (index, one) in all.iter().enumerate().skip(1) {
+        assert_eq!(
+            (&one["before"], &one["before_exact"]),
+            (&(index as u64 - 1).into(), &true.into()),
+            "{one}"
+        );
+    }
+}
+
+#[test]
+fn forked_children_are_watched_when_asked_for() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let (told, report, pid) = watched(&path, "fork", &["-f", "child_count"]);
+    let all = accesses(&report, "child_count");
+    let (child, parent): (Vec<&Value>, Vec<&Value>) =
+        all.into_iter().partition(|one| one["pid"] == told["child"]);
+    assert!(parent.iter().all(|one| one["pid"] == pid));
+    assert_eq!(exact(&child), (1..=TIMES as i64).collect::<Vec<_>>());
+    assert_eq!(exact(&parent), (0..TIMES as i64).map(|i| i + 1_000_000).collect::<Vec<_>>());
+    let (_, report, pid) = watched(&path, "fork", &["child_count"]);
+    let all = accesses(&report, "child_count");
+    assert!(all.len() as u64 == TIMES && all.iter().all(|one| one["pid"] == pid), "{}", report.errors);
+}
+
+#[test]
+fn a_launched_command_is_watched_from_before_main() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let file = path.display().to_string();
+    // Its input is at its end: it begins, serves nobody, and ends.
+    let out = once(&["watch", "--json", "server.self", "--", &file]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let objects: Vec<Value> = said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let writes: Vec<&Value> = objects.iter().filter(|one| one["type"] == "watch").collect();
+    assert_eq!(writes.len(), 1, "{said}");
+    assert!(writes[0]["function"].as_str().is_some_and(|name| name.starts_with("main+")), "{said}");
+    let start = &objects[0]["places"][0];
+    let server = start["addr"].as_u64().expect("an address") & !0xfff;
+    assert_eq!(writes[0]["after"].as_u64().map(|to| to & !0xfff), Some(server), "{said}");
+}
+
+#[test]
+fn executions_are_counted() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let (_, report, _) = watched(&path, "threads", &["--count", "plain_store:x"]);
+    assert_eq!(last(&report)["accesses"], TIMES);
+    assert!(accesses(&report, "plain_store:x").is_empty(), "--count prints no line for each");
+    assert_eq!(last(&report)["writers"][0]["function"], "plain_store+0x0");
+}
+
+#[test]
+fn conditions_filter_and_end() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let (_, report, _) = watched(&path, "threads", &["--if", "value >= 10 && value % 2 == 0", "own_count"]);
+    let values = exact(&accesses(&report, "own_count"));
+    assert_eq!(values, (10..TIMES as i64).filter(|value| value % 2 == 0).collect::<Vec<_>>());
+    let mut victim = Running::start(&path, &["threads"]);
+    let pid = victim.pid().to_string();
+    let words = ["--until", "value == 20", "-p", &pid, "own_count"];
+    let mut tracing = Tracing::start("watch", &words).unwrap_or_else(|report| panic!("{}", report.errors));
+    let _told = victim.run(TIMES);
+    let report = tracing.end();
+    assert_eq!(exact(&accesses(&report, "own_count")), (0..=20).collect::<Vec<_>>(), "{}", report.errors);
+}
+
+#[test]
+fn too_many_places_arm_nothing_or_take_turns() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["rotate"]);
+    let pid = victim.pid().to_string();
+    let turns: Vec<String> = (0..6).map(|k| format!("turn[{k}]")).collect();
+    let words: Vec<&str> =
+        ["watch", "-p", &pid].into_iter().chain(turns.iter().map(String::as_str)).collect();
+    let out = once(&words);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    for word in ["6 wanted", "4 in each CPU", "4 free for thread", "--rotate"] {
+        assert!(said.contains(word), "no `{word}` in {said}");
+    }
+    // Whoever holds registers is named, and what it holds is not ours to take.
+    let holder = Tracing::start("watch", &["-p", &pid, &turns[0], &turns[1]])
+        .unwrap_or_else(|r| panic!("{}", r.errors));
+    let out = once(&["watch", "-p", &pid, &turns[2], &turns[3], &turns[4]]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("2 free") && said.contains(&format!("trapline ({})", holder.pid())), "{said}");
+    let _report = holder.stop();
+    let words: Vec<&str> =
+        ["-p", &pid, "--rotate=20ms"].into_iter().chain(turns.iter().map(String::as_str)).collect();
+    let tracing = Tracing::start("watch", &words).unwrap_or_else(|report| panic!("{}", report.errors));
+    // Until turns went round: each run takes some milliseconds.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < std::time::Duration::from_secs(2) {
+        let _told = victim.run(TIMES);
+    }
+    let report = tracing.stop();
+    let summary = last(&report);
+    for (index, turn) in turns.iter().enumerate() {
+        let place = &summary["places"][index];
+        assert_eq!(place["place"], *turn);
+        assert!(place["covered_ns"].as_u64().is_some_and(|ns| ns > 0), "{summary}");
+    }
+    let covered: u64 = (0..6).filter_map(|index| summary["places"][index]["covered_ns"].as_u64()).sum();
+    let whole = 4e9 * summary["seconds"].as_f64().unwrap_or(0.0);
+    assert!((covered as f64 / whole - 1.0).abs() < 1e-6, "{covered} of {whole}");
+    // Nothing is left: four places fit again.
+    let out = once(&["watch", "-d", "1ms", "-p", &pid, &turns[0], &turns[1], &turns[2], &turns[3]]);
+    assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn a_launched_command_that_cannot_be_watched_does_not_run() {
+    let path = or_skip!(victims::plain("writers"));
+    let file = path.display().to_string();
+    let out = once(&["watch", "no_such_variable", "--", &file]);
+    assert_eq!(out.status.code(), Some(3));
+    assert!(!String::from_utf8_lossy(&out.stdout).contains("ready"), "it ran");
+}
+
+#[test]
+fn bad_places_are_one_clear_line() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let victim = Running::start(&path, &["threads"]);
+    let pid = victim.pid().to_string();
+    let stripped = Running::start(&or_skip!(victims::c("writers", Variant::Stripped)), &["threads"]);
+    let other = stripped.pid().to_string();
+    for (pid, place, status, says) in [
+        (&pid, "shared_cuont", 3, "did you mean shared_count"),
+        (&pid, "server.lst", 3, "did you mean list"),
+        (&pid, "server.list[4].deep", 3, "has 4 elements"),
+        (&pid, "server.self.small", 3, "is a pointer"),
+        (&pid, "server", 2, "bytes long; name a field"),
+        (&pid, "server.list[0]:16", 2, "holds 1, 2, 4 or 8 bytes"),
+        (&pid, "server+3:2", 2, "at a multiple of 2"),
+        (&pid, "mine", 3, "each thread has its own"),
+        (&pid, "no_such_lib:counter", 3, "no file no_such_lib is mapped"),
+        (&pid, "0x10:8", 3, "is not mapped"),
+        (&pid, "no_such_function:x", 3, "no function no_such_function"),
+        (&other, "shared_count", 3, "no variable shared_count"),
+    ] {
+        let out = once(&["watch", "-p", pid, place]);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(status), "{place}: {said}");
+        assert!(said.contains(says), "{place}: no `{says}` in {said}");
+        assert_eq!(said.lines().count(), 1, "{place}: {said}");
+    }
+}
+
+/// A redis-server with debug information, built from the distribution's source package: its path is in TRAPLINE_REDIS_DEBUG.
+#[test]
+fn a_real_program_s_own_counter_agrees() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    or_skip!(available());
+    let path = or_skip!(
+        std::env::var("TRAPLINE_REDIS_DEBUG")
+            .map_err(|_| "TRAPLINE_REDIS_DEBUG names no redis-server with debug information")
+    );
+    let socket = std::env::temp_dir().join(format!("trapline-redis-{}", std::process::id()));
+    let mut command = std::process::Command::new(path);
+    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket);
+    let redis = Running::spawn(command);
+    while !redis.line().contains("ready to accept connections at") {}
+    let connection = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+    let mut replies = BufReader::new(connection.try_clone().expect("a descriptor"));
+    let mut ask = |text: &str, lines: usize| {
+        (&connection).write_all(text.as_bytes()).expect("redis reads");
+        let mut said = String::new();
+        (0..lines).for_each(|_| assert!(replies.read_line(&mut said).is_ok(), "redis answers"));
+        said
+    };
+    const PLACE: &str = "server.stat_numcommands";
+    let pid = redis.pid().to_string();
+    let tracing =
+        Tracing::start("watch", &["-p", &pid, PLACE]).unwrap_or_else(|report| panic!("{}", report.errors));
+    const ROUNDS: u64 = 500;
+    const BATCH: usize = 20;
+    for _ in 0..ROUNDS {
+        let said = ask(&"PING\r\n".repeat(BATCH), BATCH);
+        assert_eq!(said.matches("+PONG").count(), BATCH);
+    }
+    let report = tracing.stop();
+    let all = accesses(&report, PLACE);
+    let values = exact(&all);
+    assert_eq!(values, (1..=(ROUNDS * BATCH as u64) as i64).collect::<Vec<_>>(), "{}", report.errors);
+    assert!(
+        all.iter().all(|one| one["tid"] == redis.pid()
+            && one["function"].as_str().is_some_and(|f| f.starts_with("call+")))
+    );
+    // The server's own counter, as it tells it: the lines of the answer up to that one.
+    let mut said = ask("INFO stats\r\n", 4);
+    while !said.contains("total_commands_processed") {
+        said = ask("", 1);
+    }
+    assert!(said.contains(&format!("total_commands_processed:{}", values.len())), "{said}");
+}
