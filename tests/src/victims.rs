@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// How a C victim is compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,20 +70,21 @@ fn newest(files: &[PathBuf]) -> Option<std::time::SystemTime> {
     files.iter().filter_map(|file| file.metadata().and_then(|meta| meta.modified()).ok()).max()
 }
 
-/// Runs `compile` with a temporary output path unless `output` is newer than its sources. Tests run side by side, so
-/// the result is put in place by a rename.
+/// Runs `compile` with a temporary output path unless `output` is newer than its sources. Tests run side by side: one of
+/// them compiles, so that no file is replaced under a victim that runs, and puts the result in place by a rename.
 fn cached(
     output: PathBuf,
     from: &[PathBuf],
     compile: impl FnOnce(&Path) -> Command,
 ) -> Result<PathBuf, String> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let made = output.metadata().and_then(|meta| meta.modified()).ok();
     if made.is_some() && made >= newest(from) {
         return Ok(output);
     }
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let thread = format!("{:?}", std::thread::current().id()).replace(['(', ')'], "");
-    let temporary = output.with_file_name(format!(".{name}.{}.{thread}", std::process::id()));
+    let temporary = output.with_file_name(format!(".{name}.{}", std::process::id()));
     let mut command = compile(&temporary);
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().map_err(|error| format!("{program} does not run: {error}"))?;

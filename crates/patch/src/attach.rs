@@ -18,7 +18,7 @@ use crate::free::free;
 use crate::map::{map, unmap};
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
-use crate::request::{AttachReport, Request};
+use crate::request::{AttachReport, Memory, Request};
 use crate::survey::Survey;
 
 /// Puts patches into a process that has none of ours.
@@ -174,6 +174,7 @@ impl Attached {
         report.timings.second_stop = clock.elapsed();
         report.mapped = segment.mapped();
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
+        report.memory = Memory { sites: report.code + segment.tables(), per_cpu: segment.per_cpu() };
 
         let clock = Instant::now();
         if let Err(error) = segment.fill(&prepared.plans) {

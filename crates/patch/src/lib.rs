@@ -40,7 +40,7 @@ pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
 pub use rehearse::rehearse;
 pub use request::{
-    AttachReport, DetachReport, Durations, Left, Module, NoTraps, Options, Placed, Refused, Request,
+    AttachReport, DetachReport, Durations, Left, Memory, Module, NoTraps, Options, Placed, Refused, Request,
     Restored, Semaphore, Timings, Untouched, Why,
 };
 pub use segment::Segment;

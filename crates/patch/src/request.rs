@@ -270,6 +270,17 @@ pub struct AttachReport {
     pub mapped: u64,
     /// Bytes of generated code.
     pub code: u64,
+    /// What the patches take of the process' memory.
+    pub memory: Memory,
+}
+
+/// Memory that a batch adds to a process, in bytes; pages that nothing is written to stay unused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    /// Code, journal and guards.
+    pub sites: u64,
+    /// Counters and latency areas of one CPU, once it has hit them all.
+    pub per_cpu: u64,
 }
 
 /// A site that was not restored.

@@ -10,7 +10,7 @@ use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
 use trapline_record::threads::ThreadArea;
 use trapline_record::view::View;
-use trapline_record::{RemoteAddr, latency};
+use trapline_record::{RemoteAddr, journal, latency};
 use trapline_target::{FileId, SharedMap};
 
 use crate::error::PatchError;
@@ -99,6 +99,16 @@ impl Segment {
     }
     pub(crate) fn journal(&self) -> Journal<'_> {
         Journal::new(self.view(), self.layout.journal_off)
+    }
+    /// Bytes of journal and guard table in use.
+    pub(crate) fn tables(&self) -> u64 {
+        self.entries.len() as u64 * journal::ENTRY_LEN + self.guards.len() as u64 * 16
+    }
+    /// Bytes of counters and latency areas that one CPU writes.
+    pub(crate) fn per_cpu(&self) -> u64 {
+        let counters = self.layout.counters;
+        let latency = u64::from(self.layout.latency_count) * latency::STRIDE;
+        counters.len() / u64::from(counters.lines.max(1)) + latency
     }
     pub(crate) fn mapped(&self) -> u64 {
         self.regions.iter().map(|r| r.region.len).sum()

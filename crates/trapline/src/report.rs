@@ -253,6 +253,10 @@ pub struct Summary {
     pub attach_time: Duration,
     /// Time that it took to detach.
     pub detach_time: Duration,
+    /// Bytes of the processes' memory that the probes took: code, journal and guards of all sites.
+    pub memory_sites: u64,
+    /// The same for counters and latency areas, for each CPU that hits them.
+    pub memory_per_cpu: u64,
     /// Bytes of address space that stay mapped for code and data in processes that still run.
     pub left_mapped: u64,
     /// Bytes of memory behind them.

@@ -296,6 +296,8 @@ impl Session {
             summary.longest_stop = summary.longest_stop.max(costs.longest_stop);
             summary.attach_time += costs.attach;
             summary.detach_time += costs.detach;
+            summary.memory_sites += costs.memory.sites;
+            summary.memory_per_cpu += costs.memory.per_cpu;
             summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
             summary.foreign_sites += costs.foreign_sites;
         }

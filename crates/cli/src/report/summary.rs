@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trapline::{Refused, Summary};
+use trapline::{Refused, Summary, Tactic};
 
 use super::number::{bytes, duration, grouped, percent, plural};
 
@@ -27,6 +27,7 @@ pub(crate) fn text(summary: &Summary) -> String {
         grouped(summary.guard_traps)
     ));
     say(left(summary));
+    say(memory(summary));
     say(cost(summary));
     summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut say);
     out
@@ -92,6 +93,17 @@ fn left(summary: &Summary) -> String {
     line
 }
 
+fn memory(summary: &Summary) -> String {
+    let jumps: u64 =
+        summary.patched.iter().filter(|(tactic, _)| *tactic != Tactic::Kernel).map(|(_, n)| n).sum();
+    format!(
+        "memory added: {} ({} a site), and {} for each CPU that hits",
+        bytes(summary.memory_sites),
+        bytes(summary.memory_sites / jumps.max(1)),
+        bytes(summary.memory_per_cpu)
+    )
+}
+
 fn cost(summary: &Summary) -> String {
     let share = summary.overhead.map_or_else(
         || "no CPU time of the target to compare with".to_owned(),
@@ -132,6 +144,8 @@ mod tests {
             attach_time: Duration::from_micros(1500),
             detach_time: Duration::from_millis(2),
             longest_stop: Duration::from_micros(80),
+            memory_sites: 1200,
+            memory_per_cpu: 64,
             left_mapped: 68_157_440,
             left_resident: 8192,
             ns_per_hit: 1.0,
@@ -147,6 +161,7 @@ refused: 4 too-short
   u:a:f2: 2 bytes
 hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
 attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
+memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits
 cost: 1,000,000 hits x 1.0 ns, estimated from this machine's memory and clock speed = 0.04 % of the target's CPU time
 note: libx was replaced on disk
 ";
@@ -168,6 +183,7 @@ note: libx was replaced on disk
 sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked child counted with their parent
 hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
 attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
+memory added: 0 B (0 B a site), and 0 B for each CPU that hits
 cost: 0 hits x 0.0 ns, estimated from this machine's memory and clock speed = no CPU time of the target to compare with
 ";
         assert_eq!(text(&summary), wanted);

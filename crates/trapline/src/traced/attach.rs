@@ -51,7 +51,7 @@ impl Traced {
         self.attach_kernel(modules, places, &report.kernel, refused);
         self.note_slow(&report);
         self.costs.attach += start.elapsed();
-        self.costs.add(&report.batch);
+        self.costs.add_attach(&report);
         Ok(())
     }
     /// Tells why many functions are counted by the kernel, if there is something to be done about it.

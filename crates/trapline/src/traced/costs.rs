@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use trapline_patch::{AttachReport, Memory};
 use trapline_target::BatchReport;
 
 /// What attaching and detaching cost, and left.
@@ -14,10 +15,16 @@ pub(crate) struct Costs {
     pub(crate) restarted: u64,
     pub(crate) guards: u64,
     pub(crate) left_mapped: u64,
+    pub(crate) memory: Memory,
     pub(crate) foreign_sites: u64,
 }
 
 impl Costs {
+    pub(super) fn add_attach(&mut self, report: &AttachReport) {
+        self.add(&report.batch);
+        self.memory.sites += report.memory.sites;
+        self.memory.per_cpu += report.memory.per_cpu;
+    }
     pub(super) fn add(&mut self, batch: &BatchReport) {
         self.longest_stop = self.longest_stop.max(batch.longest_stop);
         self.interrupted += batch.interrupted_syscalls;
