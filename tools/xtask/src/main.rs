@@ -107,7 +107,7 @@ fn ci() -> Result<Outcome> {
         ("doc", &[]),
         ("loom", &[]),
         ("test", &[]),
-        ("fuzz", &["--seconds", "20"]),
+        ("fuzz", &["--seconds", "10"]),
         ("arm64", &[]),
         ("stress", &["--cycles", "300"]),
     ];

@@ -18,7 +18,7 @@ Probes are bpftrace's: uprobe:PATH:func[+off], uretprobe:PATH:func, usdt:PATH:pr
 PATH may be a path, a library's short name (libc) or the program's own name; without it: the program, then its
 libraries. func may hold * and ?, or be a /regular expression/, sym@VERSION or 0xADDRESS.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed; with a launched command, its own status
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed (with -f known at the end); with a launched command, its own status
 (128+n if signal n ended it). Ctrl-C prints the result, detaches and exits 0.";
 
 /// The verbs.
