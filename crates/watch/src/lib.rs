@@ -3,7 +3,7 @@
 //! In: threads and addresses. Out: who accessed them, when, and what was there before and after. Invariants: WCH-1 the
 //! target is never stopped or signalled; WCH-2 all threads are armed or none is; WCH-3 a value that is called exact is the
 //! one that this access left; WCH-4 what the kernel dropped is counted. Does not: resolve names, print, wait for Ctrl-C.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod arm;
 mod calibrate;

@@ -9,6 +9,7 @@ mod arrows;
 mod fuzz;
 mod models;
 mod packages;
+mod redis;
 mod stress;
 mod tally;
 mod test;

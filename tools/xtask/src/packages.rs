@@ -23,6 +23,9 @@ const NEEDS: &[Need] = &[
     // Holds the server too, under the name redis-check-rdb: it looks at its own name. No service is started that way.
     Need { files: &["/usr/bin/redis-server", "/usr/bin/redis-check-rdb"], package: "redis-tools" },
     Need { files: &["/usr/bin/redis-benchmark"], package: "redis-tools" },
+    // Builds redis from its source package.
+    Need { files: &["/usr/bin/dpkg-source"], package: "dpkg-dev" },
+    Need { files: &["/usr/bin/make"], package: "make" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
     // Shows every store of a stub.
     Need { files: &["/usr/bin/valgrind"], package: "valgrind" },

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 
 use crate::tally::Tally;
-use crate::{Outcome, cargo, cargo_path, packages};
+use crate::{Outcome, cargo, cargo_path, packages, redis};
 
 /// Builds the command first (tests run it as users do), then runs all tests. Arguments after `--` go to libtest,
 /// those before it to cargo.
@@ -20,6 +20,9 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     let (for_cargo, for_tests) = (&args[..split], args.get(split + 1..).unwrap_or_default());
     let mut command = Command::new(cargo_path());
     command.args(["test", "--release", "--no-fail-fast"]);
+    if let Some(redis) = redis::ensure() {
+        command.env(redis::VARIABLE, redis);
+    }
     if !for_cargo.iter().any(|arg| arg == "-p") {
         command.arg("--workspace");
     }
