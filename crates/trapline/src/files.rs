@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
@@ -27,21 +26,12 @@ pub(crate) struct ModuleFile {
     pub(crate) image: Image,
     /// The path names another file by now.
     pub(crate) replaced: bool,
-    prepared: AtomicBool,
     whole: OnceLock<Arc<CodeMap>>,
     /// The map made last for some wants: many processes are asked the same.
     near: Mutex<Option<(Vec<Want>, Arc<CodeMap>)>>,
 }
 
 impl ModuleFile {
-    /// Begins to gather what data says about code, on another thread, while places are chosen: all of it is needed once there is one.
-    pub(crate) fn prepare(self: &Arc<Self>) {
-        if !self.prepared.swap(true, Ordering::Relaxed) {
-            let file = self.clone();
-            // Without a thread it is gathered when it is needed.
-            drop(std::thread::Builder::new().spawn(move || file.image.code_targets().len()));
-        }
-    }
     /// Its branch targets: those near the wants where guards serve a branch that was not seen, else all of them.
     pub(crate) fn code_map(&self, wants: &[Want], guarded: bool) -> Arc<CodeMap> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -114,7 +104,6 @@ fn parse(
         path: path.to_owned(),
         image,
         replaced,
-        prepared: AtomicBool::new(false),
         whole: OnceLock::new(),
         near: Mutex::new(None),
     }))

@@ -58,9 +58,7 @@ impl Places {
         if spec.kind == ProbeKind::Usdt {
             return self.select_markers(one, module, spec);
         }
-        let all = file.image.select(&spec.func, one.basename())?;
-        file.prepare();
-        for selected in all {
+        for selected in file.image.select(&spec.func, one.basename())? {
             let function = file.image.function(selected.function);
             let named = names(&file.image, function, one.basename());
             if function.kind != Kind::Ifunc || process.is_none() {
