@@ -60,6 +60,9 @@ impl Batch<'_> {
             self.answer(stop, guard, &mut served)
                 .map_err(|e| TargetError::system(stop.tid(), "answer a stopped thread", e))?;
         }
+        if self.stopping {
+            self.ask_laggards(guard, &mut served)?;
+        }
         self.report.guards += u64::from(served.guards);
         self.report.signals += u64::from(served.signals);
         self.check_gone()?;
@@ -88,6 +91,27 @@ impl Batch<'_> {
             }
             pause(passed);
         }
+    }
+    /// Looks at each thread that is still to stop by itself: a wait for any shows the youngest first, so that an old one's stop or
+    /// end may wait behind those of many births. Who is no thread of ours any more has ended, and its end was seen.
+    fn ask_laggards(&mut self, guard: Guard<'_>, served: &mut Served) -> Result<(), TargetError> {
+        let late = self
+            .tracees
+            .iter()
+            .filter(|&(&tid, t)| t.wanted && t.held.is_none() && Some(tid) != self.unreaped);
+        let laggards: Vec<u32> = late.map(|(&tid, _)| tid).collect();
+        for tid in laggards {
+            let fail = |e| TargetError::system(tid, "look at a thread that is to stop", e);
+            match wait::peek(tid) {
+                Ok(Some(stop)) => self.answer(stop, guard, served).map_err(fail)?,
+                Ok(None) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                    self.tracees.remove(&tid);
+                }
+                Err(error) => return Err(fail(error)),
+            }
+        }
+        Ok(())
     }
     fn next_stop(&self) -> Result<Option<Stop>, TargetError> {
         if let Some(zombie) = self.unreaped {
