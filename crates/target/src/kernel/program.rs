@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::sys::bpf::{Insn, insn};
+use crate::sys::bpf::{FP, Insn, add_imm, call, insn, mov, mov_imm, spill};
 
 const LOOKUP: i32 = 1;
 const UPDATE: i32 = 2;
@@ -12,24 +12,7 @@ const DELETE: i32 = 3;
 const KTIME_NS: i32 = 5;
 const PID_TGID: i32 = 14;
 const COOKIE: i32 = 174;
-const FP: u8 = 10;
 
-const fn call(helper: i32) -> Insn {
-    insn(0x85, 0, 0, 0, helper)
-}
-const fn mov(dst: u8, src: u8) -> Insn {
-    insn(0xbf, dst, src, 0, 0)
-}
-const fn mov_imm(dst: u8, imm: i32) -> Insn {
-    insn(0xb7, dst, 0, 0, imm)
-}
-const fn add_imm(dst: u8, imm: i32) -> Insn {
-    insn(0x07, dst, 0, 0, imm)
-}
-/// `*(u64 *)(fp + off) = src`.
-const fn spill(off: i16, src: u8) -> Insn {
-    insn(0x7b, FP, src, off, 0)
-}
 /// `*(u32 *)(fp + off) = src`.
 const fn spill32(off: i16, src: u8) -> Insn {
     insn(0x63, FP, src, off, 0)

@@ -7,31 +7,13 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::sys::bpf::{Insn, insn};
+use crate::sys::bpf::{FP, Insn, add_imm, call, insn, mov, mov_imm, spill};
 
 const PID_TGID: i32 = 14;
 const PERF_EVENT_OUTPUT: i32 = 25;
 const PROBE_READ_USER: i32 = 112;
 /// Where `struct bpf_perf_event_data` has the breakpoint's address: behind `pt_regs` and the period.
 const CTX_ADDR: i16 = 21 * 8 + 8;
-const FP: u8 = 10;
-
-const fn call(helper: i32) -> Insn {
-    insn(0x85, 0, 0, 0, helper)
-}
-const fn mov(dst: u8, src: u8) -> Insn {
-    insn(0xbf, dst, src, 0, 0)
-}
-const fn mov_imm(dst: u8, imm: i32) -> Insn {
-    insn(0xb7, dst, 0, 0, imm)
-}
-const fn add_imm(dst: u8, imm: i32) -> Insn {
-    insn(0x07, dst, 0, 0, imm)
-}
-/// `*(u64 *)(fp + off) = src`.
-const fn spill(off: i16, src: u8) -> Insn {
-    insn(0x7b, FP, src, off, 0)
-}
 
 /// The program; `rings` is an array of ring-owning events, one for each CPU.
 pub(super) fn read_value(rings: BorrowedFd<'_>) -> Vec<Insn> {

@@ -31,6 +31,28 @@ pub(crate) const fn insn(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Insn
         | (off as u16 as u64) << 16
         | (imm as u32 as u64) << 32
 }
+/// The register that points behind the stack.
+pub(crate) const FP: u8 = 10;
+/// Calls a helper by its number.
+pub(crate) const fn call(helper: i32) -> Insn {
+    insn(0x85, 0, 0, 0, helper)
+}
+/// `dst = src`.
+pub(crate) const fn mov(dst: u8, src: u8) -> Insn {
+    insn(0xbf, dst, src, 0, 0)
+}
+/// `dst = imm`.
+pub(crate) const fn mov_imm(dst: u8, imm: i32) -> Insn {
+    insn(0xb7, dst, 0, 0, imm)
+}
+/// `dst += imm`.
+pub(crate) const fn add_imm(dst: u8, imm: i32) -> Insn {
+    insn(0x07, dst, 0, 0, imm)
+}
+/// `*(u64 *)(fp + off) = src`.
+pub(crate) const fn spill(off: i16, src: u8) -> Insn {
+    insn(0x7b, FP, src, off, 0)
+}
 
 fn bpf<T>(command: i32, attr: &T) -> io::Result<i64> {
     // SAFETY: each caller in this module passes a repr(C) struct laid out as the command's part of `union bpf_attr`,
