@@ -1,6 +1,8 @@
 //! Real programs of the distribution that tests trace, and where they are.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The first of these files that exists.
 ///
@@ -9,6 +11,17 @@ use std::path::{Path, PathBuf};
 pub fn find(paths: &[&str]) -> Result<PathBuf, String> {
     let found = paths.iter().map(Path::new).find(|path| path.exists());
     found.map(Path::to_path_buf).ok_or_else(|| format!("{} is not installed", paths.join(" or ")))
+}
+
+/// Copies a program that is to be run. Another process writes the copy: were this one to, a child that another test starts
+/// meanwhile would hold the file open for writing until its exec, and nobody could run it (ETXTBSY).
+///
+/// # Errors
+/// What `cp` says.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let output = Command::new("cp").arg("--").args([from, to]).output()?;
+    let said = || io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned());
+    if output.status.success() { Ok(()) } else { Err(said()) }
 }
 
 /// A redis-server of our own: the package's binary under the name that makes it a server. Copied, so that the file
@@ -23,8 +36,8 @@ pub fn redis_server() -> Result<PathBuf, String> {
     if !to.exists() {
         let temporary = dir.join(format!(".redis-server.{}", std::process::id()));
         std::fs::create_dir_all(&dir)
-            .and_then(|()| std::fs::copy(&from, &temporary))
-            .and_then(|_| std::fs::rename(&temporary, &to))
+            .and_then(|()| copy(&from, &temporary))
+            .and_then(|()| std::fs::rename(&temporary, &to))
             .map_err(|error| format!("{}: {error}", to.display()))?;
     }
     Ok(to)

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, binary, once};
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, text};
+use trapline_tests::{or_skip, programs, text};
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
@@ -58,7 +58,7 @@ fn no_permission_says_what_is_in_the_way() {
     let path = or_skip!(victims::plain("counter"));
     let victim = Running::start(&path, &[]);
     let copy = std::env::temp_dir().join(format!("trapline-nobody-{}", std::process::id()));
-    std::fs::copy(binary(), &copy).expect("a copy that anybody may run");
+    programs::copy(&binary(), &copy).expect("a copy that anybody may run");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]).arg(&copy);
     let output =
@@ -113,11 +113,11 @@ fn a_32_bit_target() {
 fn a_file_that_was_replaced_on_disk() {
     let path = or_skip!(victims::plain("counter"));
     let copy = path.with_file_name(format!("counter-replaced-{}", std::process::id()));
-    std::fs::copy(&path, &copy).expect("a copy");
+    programs::copy(&path, &copy).expect("a copy");
     let mut victim = Running::start(&copy, &[]);
     std::fs::remove_file(&copy).expect("removed");
     let other = or_skip!(victims::c("counter", Variant::O0));
-    std::fs::copy(&other, &copy).expect("replaced");
+    programs::copy(&other, &copy).expect("replaced");
     let pid = victim.pid().to_string();
     let output = once(&["count", "-q", "-d", "0.1", "-p", &pid, "leaf"]);
     println!("{}: {}", output.status, said(&output));

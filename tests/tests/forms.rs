@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, binary, once};
-use trapline_tests::{or_skip, text, victims};
+use trapline_tests::{or_skip, programs, text, victims};
 
 fn lines(output: &[u8]) -> Vec<Value> {
     String::from_utf8_lossy(output).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -126,7 +126,7 @@ fn a_regular_run_prints_a_table_and_a_summary() {
 fn every_process_of_a_name_and_every_process_that_maps_a_file() {
     let path = or_skip!(victims::plain("counter"));
     let copy = path.with_file_name(format!("cnt{}", std::process::id() % 1_000_000));
-    std::fs::copy(&path, &copy).expect("a copy with a name of its own");
+    programs::copy(&path, &copy).expect("a copy with a name of its own");
     let mut victims = [Running::start(&copy, &[]), Running::start(&copy, &[])];
     let name = copy.file_name().and_then(|n| n.to_str()).expect("a name").to_owned();
     for words in [vec!["-n", &name, "leaf"], vec![&format!("{}:leaf", copy.display())[..]]] {

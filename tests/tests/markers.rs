@@ -3,7 +3,7 @@
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, once};
 use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, text};
+use trapline_tests::{or_skip, programs, text};
 
 const ROUNDS: u64 = 50;
 
@@ -44,10 +44,10 @@ fn a_marker_that_only_the_kernel_reaches() {
 fn a_marker_in_a_file_that_was_replaced() {
     let path = or_skip!(victims::c("markers", Variant::NonPie));
     let copy = path.with_file_name(format!("markers-replaced-{}", std::process::id()));
-    std::fs::copy(&path, &copy).expect("a copy");
+    programs::copy(&path, &copy).expect("a copy");
     let victim = Running::start(&copy, &[]);
     std::fs::remove_file(&copy).expect("removed");
-    std::fs::copy(&path, &copy).expect("replaced");
+    programs::copy(&path, &copy).expect("replaced");
     let pid = victim.pid().to_string();
     let probe = format!("usdt:{}:markers:kernel", copy.display());
     let output = once(&["count", "-d", "0.1", "-p", &pid, &probe]);

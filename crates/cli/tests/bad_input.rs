@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Victim, program, run, text, trapline};
+use common::{Victim, copy_of_program, program, run, text, trapline};
 
 /// Runs it, and checks status and message.
 fn refused(args: &[&str], status: i32, says: &[&str]) {
@@ -82,7 +82,7 @@ fn a_disk_that_is_full_and_a_reader_that_is_gone() {
 #[test]
 fn a_file_replaced_on_disk_is_reported() {
     let copy = program().with_file_name(format!("trapline-victim-{}", std::process::id()));
-    std::fs::copy(program(), &copy).unwrap();
+    copy_of_program(&copy);
     let mut child = std::process::Command::new(&copy).stdin(std::process::Stdio::piped()).spawn().unwrap();
     std::fs::remove_file(&copy).unwrap();
     std::fs::write(&copy, "something else").unwrap();

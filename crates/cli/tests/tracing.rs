@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Tracer, Victim, field, program, run, text};
+use common::{Tracer, Victim, copy_of_program, field, program, run, text};
 
 const ROUNDS: u64 = 30_000;
 
@@ -130,7 +130,7 @@ fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
     let spot = program().with_file_name(format!("tl-spot-{}", std::process::id()));
     let copy = spot.with_extension("copy");
     std::fs::write(&spot, "another file at the same path").unwrap();
-    std::fs::copy(program(), &copy).unwrap();
+    copy_of_program(&copy);
     let script = "mount --bind \"$1\" \"$2\" && exec \"$2\"";
     let shell = ["-m", "sh", "-c", script, "sh"];
     let mut command = std::process::Command::new("unshare");

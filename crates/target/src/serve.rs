@@ -31,7 +31,7 @@ use crate::remote::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::ThreadStatus;
 use crate::sys::wait::{self, Stop};
-use crate::sys::{fd, ptrace};
+use crate::sys::{clock, fd, ptrace};
 
 /// Maps the address of a trapping byte to where its thread goes on.
 pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -175,12 +175,12 @@ impl Batch<'_> {
     /// An interrupt of ours, a first stop, or a group-stop.
     fn answer_stop(&mut self, tid: u32, signal: i32) -> io::Result<()> {
         let group = signal != libc::SIGTRAP;
-        let known = self.tracees.contains_key(&tid);
-        let tgid = if known { 0 } else { self.tgid_of(tid) };
         let main = self.process.pid();
+        let known = self.tracees.get(&tid).map(|t| t.tgid);
+        let tgid = known.or_else(|| self.tgid_of(tid)).unwrap_or(tid);
+        let unborn = known.is_none() && tgid != main;
         let hold_children = self.options.hold_children;
         let tracee = self.adopt(tid, tgid);
-        let unborn = tracee.tgid != main && !known;
         if tracee.wanted || unborn && hold_children {
             tracee.held = Some(group);
             wait::take(tid)?;
@@ -188,14 +188,11 @@ impl Batch<'_> {
         }
         unless_killed(if group { ptrace::listen(tid) } else { ptrace::cont(tid, 0) })
     }
-    fn tgid_of(&self, tid: u32) -> u32 {
-        self.process.thread_status(tid).map_or_else(
-            |_| {
-                let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-                ThreadStatus::parse(&text).tgid
-            },
-            |status| status.tgid,
-        )
+    /// The process of a thread of ours; `None` once it has ended and was reaped, and its id names nobody or a stranger.
+    fn tgid_of(&self, tid: u32) -> Option<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let status = ThreadStatus::parse(&text);
+        (status.tracer == clock::thread_id()).then_some(status.tgid)
     }
     /// Says whether a thread was born.
     fn answer_event(&mut self, tid: u32, event: i32) -> io::Result<bool> {
@@ -203,7 +200,10 @@ impl Batch<'_> {
         match event {
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
                 let child = ptrace::event_message(tid)? as u32;
-                let child_tgid = self.tgid_of(child);
+                let Some(child_tgid) = self.tgid_of(child) else {
+                    // It was born, ran and ended before its mother's stop was seen: nothing is left to adopt.
+                    return Ok(event == libc::PTRACE_EVENT_CLONE);
+                };
                 if child_tgid == tgid {
                     self.adopt(child, tgid);
                     return Ok(true);

@@ -32,7 +32,9 @@ fn opener() {
 fn told_as(uid: u32, pid: u32) -> String {
     // The test binary itself may lie where the other user cannot go.
     let copy = std::env::temp_dir().join(format!("trapline-opener-{}-{pid}", std::process::id()));
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    // By another process: a child that another test starts now would hold a file of ours open for writing (ETXTBSY).
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap();
+    assert!(copied.success());
     let mut command = Command::new(&copy);
     command.args(["--exact", "opener", "--ignored", "--nocapture"]).env("VICTIM", pid.to_string());
     let output = command.uid(uid).gid(uid).current_dir("/").stderr(Stdio::null()).output().unwrap();

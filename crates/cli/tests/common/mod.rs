@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -20,6 +20,12 @@ pub(crate) fn program() -> &'static PathBuf {
         std::fs::rename(&mine, &program).expect("a directory of our own");
         program
     })
+}
+
+/// A copy of the victim, written by another process: a child that another test starts meanwhile would hold a file of ours open for
+/// writing until its exec, and nobody could run it (ETXTBSY).
+pub(crate) fn copy_of_program(to: &Path) {
+    assert!(Command::new("cp").arg(program()).arg(to).status().expect("cp runs").success());
 }
 
 /// A running victim; killed when dropped.
