@@ -5,6 +5,7 @@ pub mod flags;
 pub mod function;
 pub mod gpr;
 pub mod padding;
+pub mod regs;
 pub mod relocate;
 pub mod scan;
 pub mod store;
@@ -14,6 +15,7 @@ pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, Part, analyse};
 pub use gpr::Gpr;
 pub use padding::padding_len;
+pub use regs::Regs;
 pub use relocate::{
     Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_with,
 };

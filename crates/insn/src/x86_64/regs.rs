@@ -1,0 +1,49 @@
+//! The registers of a thread as the in-process engine passes them around.
+//!
+//! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with C.
+
+use super::Gpr;
+
+/// General registers, flags and instruction pointer of one thread at one instruction.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Regs {
+    /// By hardware number: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+    pub gpr: [u64; 16],
+    /// The address of the instruction.
+    pub rip: u64,
+    /// RFLAGS.
+    pub rflags: u64,
+}
+
+impl Regs {
+    /// One register's value.
+    #[must_use]
+    pub const fn get(&self, reg: Gpr) -> u64 {
+        self.gpr[reg as usize]
+    }
+    /// Sets one register.
+    pub const fn set(&mut self, reg: Gpr, value: u64) {
+        self.gpr[reg as usize] = value;
+    }
+    /// The stack pointer.
+    #[must_use]
+    pub const fn sp(&self) -> u64 {
+        self.get(Gpr::Rsp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Gpr, Regs};
+    use std::mem::{offset_of, size_of};
+
+    #[test]
+    fn the_layout_is_what_stubs_store() {
+        assert_eq!((offset_of!(Regs, gpr), offset_of!(Regs, rip), offset_of!(Regs, rflags)), (0, 128, 136));
+        assert_eq!(size_of::<Regs>(), 144);
+        let mut regs = Regs::default();
+        regs.set(Gpr::Rsp, 7);
+        assert_eq!((regs.gpr[4], regs.sp()), (7, 7));
+    }
+}

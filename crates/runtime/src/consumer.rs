@@ -1,0 +1,1 @@
+//! Who is called at a hit.

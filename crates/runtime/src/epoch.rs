@@ -1,0 +1,1 @@
+//! When data that readers may still look at can be freed.

@@ -1,0 +1,1 @@
+//! A bounded pool of return instances for any number of threads.

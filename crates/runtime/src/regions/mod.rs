@@ -1,0 +1,1 @@
+//! Address → region → (file, offset), without a lock and without a store.

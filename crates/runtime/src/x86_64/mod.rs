@@ -1,0 +1,1 @@
+//! x86-64: the trap handler, and what the kernel saves at a signal.
