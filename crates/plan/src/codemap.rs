@@ -224,7 +224,7 @@ impl CodeMap {
                     near(f.start, f.end());
                     f.cold.iter().for_each(|&(start, len)| near(start, start + len));
                 }
-                (None, Role::CountAt(at)) => near(at, at + 16),
+                (None, Role::CountAt(at) | Role::CallAt(at)) => near(at, at + 16),
                 (None, _) => {}
             }
         }

@@ -28,7 +28,8 @@ pub use module::{bounds, plan_module, preview};
 pub use plan::{Chunk, Guard, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Stats, Tactic};
 pub use refusal::{PlanError, Refusal};
 pub use request::{
-    Buckets, LatencyInput, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, TrapsPolicy, Want,
+    Buckets, CallFunctions, CallInput, Callee, ExtendedState, LatencyInput, ModuleInput, ProcessTraits, Role,
+    RseqTraits, ThreadId, TrapsPolicy, Want,
 };
 pub use space::AddressSpace;
 /// The file that a plan is about.

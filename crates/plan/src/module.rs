@@ -4,7 +4,7 @@
 
 use crate::codemap::CodeMap;
 use crate::layout::{DataCounts, DataLayout};
-use crate::plan::{KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
+use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
 use crate::space::{AddressSpace, Need, PAGE, Place, choose};
@@ -13,7 +13,7 @@ use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
-use crate::x86_64::stub::{Buckets, Latency, Machine, ThreadId, Threads};
+use crate::x86_64::stub::{self, Buckets, Latency, Machine, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{FunctionIndex, Image, ImageKind};
 use trapline_record::addr::Bias;
@@ -38,22 +38,26 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
     let sites: u32 = wants
         .iter()
         .map(|want| match want.role {
-            Role::CountEntry | Role::CountAt(_) => 1,
-            Role::CountExits => exits(want),
+            Role::CountEntry | Role::CountAt(_) | Role::CallEntry | Role::CallAt(_) => 1,
+            Role::CountExits | Role::CallExits => exits(want),
             Role::Latency => 1 + exits(want),
         })
         .sum();
-    let timed = wants.iter().filter(|w| matches!(w.role, Role::CountExits | Role::Latency)).count();
+    let timed = wants.iter().filter(|w| has_exits(w.role)).count();
     let sites = sites + fragments_bound(image, timed);
     let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
     DataCounts {
         patches: 2 * sites,
         guards: 2 * sites * GUARDS_PER_PATCH,
-        counters: above(wants.iter().map(|w| w.probe).max()),
+        counters: above(wants.iter().filter(|w| !w.role.calls()).map(|w| w.probe).max()),
         latency: above(wants.iter().filter_map(|w| w.latency).max()),
         lines: traits.lines,
         by_thread: false,
     }
+}
+
+const fn has_exits(role: Role) -> bool {
+    matches!(role, Role::CountExits | Role::Latency | Role::CallExits)
 }
 
 /// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
@@ -69,7 +73,7 @@ fn fragments_bound(image: &Image, timed: usize) -> u32 {
 /// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     check(input)?;
-    let env = Env { image: input.image, map: input.map, traits: input.traits };
+    let env = Env { image: input.image, map: input.map, traits: input.traits, calls: input.calls };
     let place = choose(input.space, &need(input)?)?;
     let own = (place.data.addr, place.code.end());
     let order = by_function(input.wants);
@@ -134,7 +138,7 @@ type Half<'a> = &'a [(u32, Want)];
 
 /// Two halves that cannot be in each other's way: entries only, so that no window leaves its function.
 fn halves(order: &[(u32, Want)]) -> Option<(Half<'_>, Half<'_>)> {
-    let entry = |w: &Want| w.role == Role::CountEntry && w.function.is_some();
+    let entry = |w: &Want| matches!(w.role, Role::CountEntry | Role::CallEntry) && w.function.is_some();
     if order.len() < PARALLEL || !order.iter().all(|(_, w)| entry(w)) {
         return None;
     }
@@ -148,7 +152,12 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
         if index < have { Ok(()) } else { Err(PlanError::OutsideLayout { what, index, have }) }
     };
     for want in input.wants {
-        outside("counter", want.probe, input.layout.counters.count)?;
+        if want.role.calls() {
+            let callee = input.calls.and_then(|calls| calls.callees.get(want.probe as usize));
+            callee.ok_or(PlanError::NoCallee { probe: want.probe })?;
+        } else {
+            outside("counter", want.probe, input.layout.counters.count)?;
+        }
         if let Some(latency) = want.latency {
             outside("latency area", latency, input.layout.latency_count)?;
         }
@@ -173,14 +182,14 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
     for want in input.wants {
-        if let Role::CountAt(at) = want.role {
+        if let Role::CountAt(at) | Role::CallAt(at) = want.role {
             cover(at, at + 16);
         }
         let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
         cover(function.start, function.end());
         function.cold.iter().for_each(|&(start, len)| cover(start, start + len));
     }
-    if input.wants.iter().any(|w| matches!(w.role, Role::Latency | Role::CountExits)) {
+    if input.wants.iter().any(|w| has_exits(w.role)) {
         input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
     }
     if text.0 >= text.1 {
@@ -192,7 +201,8 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
         module: (live(low), live(high)),
         text: (live(text.0 - near.min(text.0.0)), live(text.1 + near)),
         data: input.layout.len,
-        arena: (u64::from(counts.patches / 2) * ARENA_PER_SITE + SPARE).next_multiple_of(PAGE) + PAGE,
+        arena: (u64::from(counts.patches / 2) * ARENA_PER_SITE + SPARE).next_multiple_of(PAGE)
+            + if input.calls.is_some() { 2 * PAGE } else { PAGE },
     })
 }
 
@@ -215,16 +225,21 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
     let threads = by_thread(input.traits.thread_id, input.layout, place);
-    let set = Setting { env, bias: input.bias, place, layout: input.layout, machine, latency, threads };
-    let landings = landings(sites, input.bias, place.k);
+    let (mirror_end, mut shared) = (place.arena, Vec::new());
+    let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
+    // The gate's page, then what belongs to single sites.
+    let place = Place { arena: gate.map_or(mirror_end, |_| mirror_end + PAGE), ..place };
+    let layout = input.layout;
+    let set = Setting { env, bias: input.bias, place, mirror_end, layout, machine, latency, threads, gate };
+    let landings = landings(sites, input.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
     let middle = if landings.len() < PARALLEL { landings.len() } else { landings.len() / 2 };
     let (first, second) = landings.split_at(middle);
     let between = place.arena + first.len() as u64 * ARENA_PER_SITE;
-    let end = second.first().map_or(place.arena, |l| l.0);
+    let end = second.first().map_or(mirror_end, |l| l.0);
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
-            .then(|| scope.spawn(|| lay(set, sites, second, place.arena, (between, limit), second.len())));
+            .then(|| scope.spawn(|| lay(set, sites, second, mirror_end, (between, limit), second.len())));
         let own = lay(set, sites, first, end, (place.arena, between.min(limit)), landings.len());
         (own, other.and_then(|t| t.join().ok()))
     });
@@ -234,6 +249,12 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     if let Some(b) = b {
         plan.join(b.part);
         lost.extend(b.lost);
+    }
+    if gate.is_some() {
+        debug_assert!(shared.len() as u64 <= PAGE, "the gate takes {} bytes", shared.len());
+        let (off, len) = (plan.bytes.len() as u32, shared.len() as u32);
+        plan.chunks.push(Chunk { addr: mirror_end, off, len });
+        plan.bytes.append(&mut shared);
     }
     let used = RemoteAddr(used.0.next_multiple_of(PAGE));
     plan.spare = Region { addr: used, len: SPARE };
@@ -267,7 +288,7 @@ fn lay(
     let mut emitter = Emitter::new(set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
-        let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.place.arena);
+        let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
         let site = &sites[site as usize];
         if let Err(why) = emitter.site(site, landing, next.0.saturating_sub(landing.0)) {
             // Each want that had a deed there is refused, not only the one that came first.
@@ -330,7 +351,7 @@ fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads>
 }
 
 /// Where each site's way in begins, in address order.
-fn landings(sites: &[Site], bias: Bias, k: i32) -> Vec<(RemoteAddr, u32)> {
+fn landings(sites: &[Site], bias: Bias, k: i32, arena: RemoteAddr) -> Vec<(RemoteAddr, u32)> {
     let mirror = |at: Svma| (bias.live(at) + JUMP).offset(i64::from(k));
     let mut all: Vec<(RemoteAddr, u32)> = sites
         .iter()
@@ -339,6 +360,8 @@ fn landings(sites: &[Site], bias: Bias, k: i32) -> Vec<(RemoteAddr, u32)> {
             Reach::Mirror => (mirror(site.start), n),
             Reach::Island(at) => (mirror(at), n),
             Reach::Pun(_, target) => (target, n),
+            // Nothing jumps there: the arena is as good as any place behind the mirror.
+            Reach::Trap => (arena, n),
         })
         .collect();
     all.sort();
@@ -397,6 +420,7 @@ pub fn preview(
         space: &space,
         layout: &layout,
         latency: Some(stamps),
+        calls: None,
         wants: &wants,
     };
     match plan_module(&input) {

@@ -35,7 +35,7 @@ pub enum Tactic {
     Short,
     /// `jmp rel32` whose last bytes are the following instruction's own.
     Pun,
-    /// `int3`; in-process engine only, never planned here.
+    /// `int3`, served by the guard handler; in-process engine only.
     Trap,
     /// A kernel uprobe.
     Kernel,

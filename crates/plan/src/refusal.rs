@@ -153,6 +153,18 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
+    /// A consumer of returns would be called before the value is there.
+    #[error("the exit {at} calls another function, whose return value is not there yet")]
+    TailCall {
+        /// The jump.
+        at: Place,
+    },
+    /// Only a trap would reach it, and traps cannot be served.
+    #[error("{site}: only a trap would reach it, and SIGTRAP is blocked or belongs to the program's runtime")]
+    MustNotTrap {
+        /// The instruction.
+        site: Place,
+    },
     /// A punned jump's target is occupied, and nothing else fits.
     #[error("{site}: every place that a jump could lead to is occupied")]
     NoRoom {
@@ -185,6 +197,8 @@ impl Refusal {
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",
             Self::NoExit { .. } => "no-exit",
+            Self::TailCall { .. } => "tail-call",
+            Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } => "no-room",
             Self::Incomplete { .. } => "incomplete",
         }
@@ -211,6 +225,12 @@ pub enum PlanError {
     /// Latency is wanted, and `LatencyInput::stamps` is `None`.
     #[error("latency is wanted, and no place for entry stamps was given")]
     NoStamps,
+    /// A consumer is wanted, and `ModuleInput::calls` has none for it.
+    #[error("no consumer was given for probe {probe}")]
+    NoCallee {
+        /// The want's probe.
+        probe: u32,
+    },
     /// A counter or latency index beyond the layout.
     #[error("{what} {index} is outside the data layout ({have})")]
     OutsideLayout {

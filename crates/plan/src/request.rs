@@ -3,7 +3,7 @@
 use crate::codemap::CodeMap;
 use crate::layout::DataLayout;
 use crate::space::AddressSpace;
-pub use crate::x86_64::stub::{Buckets, Rseq as RseqTraits, ThreadId};
+pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Rseq as RseqTraits, ThreadId};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -77,12 +77,48 @@ pub enum Role {
     CountAt(Svma),
     /// Stamp at entry, and time at every exit. The counter is not used.
     Latency,
+    /// Call a consumer at every entry.
+    CallEntry,
+    /// Call a consumer whenever this instruction is about to run.
+    CallAt(Svma),
+    /// Call a consumer at every return. An exit by a tail call is refused: the value is not there yet.
+    CallExits,
+}
+
+impl Role {
+    /// Whether a consumer is called; such a want has no counter.
+    #[must_use]
+    pub const fn calls(self) -> bool {
+        matches!(self, Self::CallEntry | Self::CallAt(_) | Self::CallExits)
+    }
+}
+
+/// What is called at a hit, in our own process; the same for all modules of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallInput<'a> {
+    /// What they all call.
+    pub functions: CallFunctions,
+    /// By [`Want::probe`]: what is passed, and what is saved around the call.
+    pub callees: &'a [Callee],
+    /// Sites that no jump reaches become an int3 that the guard table leads on from.
+    pub may_trap: bool,
+}
+
+/// One consumer list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Callee {
+    /// The first argument of the function called.
+    pub argument: u64,
+    /// Save and restore the extended state around the call.
+    pub saves_state: bool,
+    /// Take an int3, though a jump might fit.
+    pub by_trap: bool,
 }
 
 /// One thing wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
-    /// Which counter, and what answers refer to. Distinct for each want of a segment.
+    /// Which counter (or callee), and what answers refer to. Distinct for each want of a segment.
     pub probe: u32,
     /// For [`Role::Latency`]: which latency area.
     pub latency: Option<u32>,
@@ -124,6 +160,8 @@ pub struct ModuleInput<'a> {
     pub layout: &'a DataLayout,
     /// Needed when a want is [`Role::Latency`].
     pub latency: Option<LatencyInput>,
+    /// Needed when a want calls a consumer.
+    pub calls: Option<CallInput<'a>>,
     /// What is wanted.
     pub wants: &'a [Want],
 }

@@ -58,6 +58,7 @@ fn speed_is_printed() {
             space: &space,
             layout: &layout,
             latency: None,
+            calls: None,
             wants: &wants,
         };
         let start = Instant::now();

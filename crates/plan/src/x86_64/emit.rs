@@ -5,7 +5,7 @@
 
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
-use super::stub::{self, Latency, Machine, Pending, Threads, Timed};
+use super::stub::{self, Gate, Latency, Machine, Pending, Threads, Timed};
 use super::window::JUMP;
 use crate::layout::DataLayout;
 use crate::plan::{Chunk, Guard, ModulePlan, Patch, PatchRole};
@@ -24,6 +24,7 @@ const ALIGN: u64 = 16;
 const E9: u8 = 0xE9;
 /// `jmp rel8`
 const EB: u8 = 0xEB;
+const INT3: u8 = 0xCC;
 
 /// What stubs depend on, besides their site.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +32,16 @@ pub(crate) struct Setting<'a> {
     pub(crate) env: Env<'a>,
     pub(crate) bias: Bias,
     pub(crate) place: Place,
+    /// Where the mirror ends: no stub reaches beyond it.
+    pub(crate) mirror_end: RemoteAddr,
     pub(crate) layout: &'a DataLayout,
     pub(crate) machine: Machine,
     /// Present when something is timed.
     pub(crate) latency: Option<Latency>,
     /// Present when hits are counted by thread.
     pub(crate) threads: Option<Threads>,
+    /// Present when consumers are called.
+    pub(crate) gate: Option<Gate>,
 }
 
 /// Lays out code.
@@ -79,7 +84,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// # Errors
     /// The refusal, when an instruction cannot be moved after all. Nothing is planned then.
     pub(crate) fn site(&mut self, site: &Site, landing: RemoteAddr, room: u64) -> Result<(), Refusal> {
-        let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..));
+        let direct = room >= LEAST_STUB && !matches!(site.reach, Reach::Pun(..) | Reach::Trap);
         if direct {
             self.build(site, landing)?;
         }
@@ -94,9 +99,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
             }
             self.chunk(head);
             self.arena.0 = head + self.stub.len() as u64;
-            self.stub.clear();
-            self.stub.extend_from_slice(&jump(landing, head));
-            self.chunk(landing);
+            if site.reach != Reach::Trap {
+                self.stub.clear();
+                self.stub.extend_from_slice(&jump(landing, head));
+                self.chunk(landing);
+            }
             head
         };
         self.keep_guards(site);
@@ -261,6 +268,13 @@ impl<'a, 'p> Emitter<'a, 'p> {
             Deed::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
+            Deed::Call { probe, ip, exit } => {
+                if let (Some(gate), Some(callee)) = (self.set.gate, self.set.env.callee(probe)) {
+                    let way = gate.way(exit, callee.saves_state);
+                    stub::call(out, here, way, callee.argument, self.set.bias.live(ip).0);
+                }
+                None
+            }
         });
     }
 
@@ -340,6 +354,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
                 let changed = site.changed as usize;
                 new[..changed].copy_from_slice(&whole[..changed]);
             }
+            Reach::Trap => new[0] = INT3,
             Reach::Island(island) => {
                 let rel = island.0.wrapping_sub(site.start.0 + 2) as u8;
                 new[..2].copy_from_slice(&[EB, rel]);

@@ -10,7 +10,7 @@ pub mod stub;
 pub(crate) mod window;
 
 use crate::codemap::CodeMap;
-use crate::request::ProcessTraits;
+use crate::request::{CallInput, Callee, ProcessTraits};
 use trapline_image::Image;
 
 /// What deciding about a site depends on.
@@ -19,4 +19,12 @@ pub(crate) struct Env<'a> {
     pub(crate) image: &'a Image,
     pub(crate) map: &'a CodeMap,
     pub(crate) traits: &'a ProcessTraits,
+    pub(crate) calls: Option<CallInput<'a>>,
+}
+
+impl Env<'_> {
+    /// What a want of this probe calls; checked to be there before anything is planned.
+    pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {
+        self.calls.and_then(|calls| calls.callees.get(probe as usize).copied())
+    }
 }

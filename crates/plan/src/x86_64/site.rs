@@ -16,6 +16,8 @@ pub(crate) enum Deed {
     Enter { latency: u32, looped: bool },
     /// Time the exit.
     Exit { latency: u32, kind: stub::ExitKind },
+    /// Call a consumer, which sees this address as the instruction pointer.
+    Call { probe: u32, ip: Svma, exit: bool },
 }
 
 /// When it happens.
@@ -86,6 +88,8 @@ pub(crate) enum Reach {
     Island(Svma),
     /// `jmp rel32` whose displacement is these bytes, to this address.
     Pun([u8; 4], RemoteAddr),
+    /// `int3`, from which the guard table leads on.
+    Trap,
 }
 
 /// One patched place.
@@ -120,6 +124,7 @@ impl Site {
             Reach::Mirror => Tactic::Jump,
             Reach::Island(_) => Tactic::Short,
             Reach::Pun(..) => Tactic::Pun,
+            Reach::Trap => Tactic::Trap,
         }
     }
     /// Forgets what one want asked for. Returns whether anything is left to do here.

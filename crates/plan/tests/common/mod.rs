@@ -72,6 +72,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         space: &space,
         layout: &layout,
         latency: Some(latency),
+        calls: None,
         wants,
     };
     let plan = plan_module(&input).unwrap();

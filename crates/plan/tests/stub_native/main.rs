@@ -5,6 +5,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod arena;
+mod call;
 mod counts;
 mod durations;
 mod rdpid;

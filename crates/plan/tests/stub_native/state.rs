@@ -10,22 +10,23 @@ use trapline_plan::x86_64::stub::{
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
 use crate::threads::{threads, total};
 
-const FLAGS: u64 = 0x8D5; // CF PF AF ZF SF OF
+pub(crate) const FLAGS: u64 = 0x8D5; // CF PF AF ZF SF OF
 const RSP: usize = 4;
 
 #[repr(C, align(64))]
 #[derive(Clone)]
-struct State {
-    regs: [u64; 16],
-    flags: u64,
-    red: [u64; 16],
+pub(crate) struct State {
+    pub(crate) regs: [u64; 16],
+    pub(crate) flags: u64,
+    pub(crate) red: [u64; 16],
     vectors: u64,
     pad: [u64; 6],
-    zmm: [[u64; 8]; 32],
+    pub(crate) zmm: [[u64; 8]; 32],
 }
 
 // In: rdi = code, rsi = state. Loads the state, jumps to the code, which jumps to tl_back; stores the state.
 global_asm!(
+    ".globl tl_run; .globl tl_back",
     "tl_run: push rbx; push rbp; push r12; push r13; push r14; push r15; sub rsp, 8",
     "mov [rip+tl_state], rsi; mov [rip+tl_code], rdi",
     "cmp qword ptr [rsi+264], 0; je 2f",
@@ -51,11 +52,11 @@ global_asm!(
     ".pushsection .bss; tl_state: .quad 0; tl_code: .quad 0; tl_rsp: .quad 0; tl_rsi: .quad 0; .popsection",
 );
 unsafe extern "C" {
-    fn tl_run(code: u64, state: *mut State);
-    fn tl_back();
+    pub(crate) fn tl_run(code: u64, state: *mut State);
+    pub(crate) fn tl_back();
 }
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -63,7 +64,7 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0
     }
-    fn state(&mut self) -> State {
+    pub(crate) fn state(&mut self) -> State {
         State {
             regs: core::array::from_fn(|n| if n == RSP { 0 } else { self.next() }),
             flags: self.next() & FLAGS | 0x202,
@@ -76,13 +77,13 @@ impl Random {
 }
 
 /// Displaced code that leads back to the harness, wherever it is.
-fn back() -> Vec<u8> {
+pub(crate) fn back() -> Vec<u8> {
     let mut code = vec![0xFF, 0x25, 0, 0, 0, 0];
     code.extend((tl_back as *const () as u64).to_le_bytes());
     code
 }
 
-fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Random) {
+pub(crate) fn assert_kept(what: &str, code: u64, site: &Site, random: &mut Random) {
     for round in 0..50 {
         let before = random.state();
         let mut after = before.clone();
@@ -173,8 +174,12 @@ thread_local! {
     static G: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
+/// The harness has one user at a time.
+pub(crate) static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[test]
 fn state_is_kept() {
+    let _one = ONE.lock();
     let mut random = Random(0x1234_5678_9ABC_DEF1);
     counts_by_thread(&mut random);
     for machine in machines() {

@@ -34,7 +34,7 @@ impl Planner<'_> {
             _ => false,
         });
         self.entry(function, Deed::Enter { latency, looped }, owner(PatchRole::Entry))?;
-        self.each_exit(code, &owner, |kind| Deed::Exit { latency, kind })
+        self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
     }
 
     pub(super) fn count_exits(
@@ -50,7 +50,27 @@ impl Planner<'_> {
         if code.body.exits.is_empty() {
             return Err(Refusal::NoExit { at });
         }
-        self.each_exit(code, &owner, |_| deed)
+        self.each_exit(code, &owner, |_, _| deed)
+    }
+
+    /// Consumers of returns see the value that is returned, and the address of the instruction that does it.
+    pub(super) fn call_exits(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        probe: u32,
+    ) -> Result<(), Refusal> {
+        let at = self.env.image.function(function).start;
+        let code = code.ok_or(Refusal::NotInFile { at })?;
+        self.exits_known(code)?;
+        if code.body.exits.is_empty() {
+            return Err(Refusal::NoExit { at });
+        }
+        if let Some(tail) = code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret) {
+            return Err(Refusal::TailCall { at: self.env.place(Svma(tail.insn.addr), tail.insn.len.into()) });
+        }
+        self.each_exit(code, &owner, |ip, _| Deed::Call { probe, ip, exit: true })
     }
 
     fn exits_known(&self, code: &Code) -> Result<(), Refusal> {
@@ -67,7 +87,7 @@ impl Planner<'_> {
         &mut self,
         code: &Code,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: impl Fn(stub::ExitKind) -> Deed,
+        deed: impl Fn(Svma, stub::ExitKind) -> Deed,
     ) -> Result<(), Refusal> {
         let bound = 1 + self.env.map.exit_bound(code.function) as usize;
         for exit in &code.body.exits {
@@ -84,7 +104,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(stub::ExitKind) -> Deed,
+        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
     ) -> Result<(), Refusal> {
         let at = Svma(exit.insn.addr);
         let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
@@ -103,7 +123,7 @@ impl Planner<'_> {
         self.place(
             stretch,
             i,
-            Act { at, when, deed: deed(kind), dead, want: owner(role).want, detour: None },
+            Act { at, when, deed: deed(at, kind), dead, want: owner(role).want, detour: None },
             owner(role),
             true,
         )
@@ -117,7 +137,7 @@ impl Planner<'_> {
         code: &Code,
         exit: &Exit,
         owner: &impl Fn(PatchRole) -> Owner,
-        deed: &impl Fn(stub::ExitKind) -> Deed,
+        deed: &impl Fn(Svma, stub::ExitKind) -> Deed,
         bound: usize,
     ) -> Result<(), ()> {
         let (stretch, i) = code.stretch_of(exit.insn.addr).ok_or(())?;
@@ -135,7 +155,7 @@ impl Planner<'_> {
                     let (stretch, i) = code.stretch_of(at.0).ok_or(Refusal::NotInFile { at })?;
                     let owner = owner(PatchRole::ExitRet);
                     let dead = stub::Site::default();
-                    let deed = deed(stub::ExitKind::Return);
+                    let deed = deed(Svma(exit.insn.addr), stub::ExitKind::Return);
                     let act = Act { at, when, deed, dead, want: owner.want, detour: Some(detour) };
                     p.place(stretch, i, act, owner, true)
                 })?;

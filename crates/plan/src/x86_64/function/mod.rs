@@ -105,13 +105,13 @@ impl<'a> Planner<'a> {
     /// Plans all wants of one function (or, without one, single instructions).
     fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
         self.first = self.sites.len();
-        let entry_only = wants.iter().all(|(_, w)| w.role == Role::CountEntry);
+        let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
         let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
         let order = |role: Role| match role {
-            Role::CountEntry => 0,
+            Role::CountEntry | Role::CallEntry => 0,
             Role::Latency => 1,
-            Role::CountExits => 2,
-            Role::CountAt(_) => 3,
+            Role::CountExits | Role::CallExits => 2,
+            Role::CountAt(_) | Role::CallAt(_) => 3,
         };
         for rank in 0..4 {
             for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
@@ -125,6 +125,7 @@ impl<'a> Planner<'a> {
     fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
         let owner = |role| Owner { want: index, probe: want.probe, role };
         let count = Deed::Count { probe: want.probe };
+        let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
         match (want.role, want.function) {
             (Role::CountEntry, Some(f)) => {
                 let done = self.entry(f, count, owner(PatchRole::Entry));
@@ -134,6 +135,12 @@ impl<'a> Planner<'a> {
                 let done = self.instruction(f, at, code, count, owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), at)
             }
+            (Role::CallEntry, Some(f)) => {
+                let at = self.env.image.function(f).start;
+                self.entry(f, call(at), owner(PatchRole::Entry))
+            }
+            (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
+            (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
             (Role::CountExits, Some(f)) => self.whole(|p| p.count_exits(f, code, owner, count)),
             (Role::Latency, Some(f)) => {
                 let latency =

@@ -1,4 +1,4 @@
-//! A window and a tactic for one deed: jump, short jump, pun.
+//! A window and a tactic for one deed: jump, short jump, pun; for a consumer of our own process also a trap.
 //!
 //! In: an instruction, what is to happen there. Out: a site, whose bytes no other site changes, or why there is none.
 //! Does not: know why the deed is wanted.
@@ -7,11 +7,11 @@ use super::Planner;
 use crate::refusal::Refusal;
 use crate::request::TrapsPolicy;
 use crate::x86_64::padding::{SHORT, island};
-use crate::x86_64::site::{Act, Owner, Reach, Site};
-use crate::x86_64::window::{JUMP, Stretch, Window, in_rseq, refusal, walk};
+use crate::x86_64::site::{Act, Deed, Owner, Reach, Site};
+use crate::x86_64::window::{JUMP, Stop, Stretch, Window, in_rseq, refusal, walk};
 use smallvec::{SmallVec, smallvec};
 use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::Flow;
+use trapline_insn::x86_64::{Flow, faults_on_register, may_displace};
 use trapline_record::Svma;
 
 /// How far back an exit's window may begin.
@@ -19,7 +19,7 @@ const BACK: usize = 16;
 
 impl Planner<'_> {
     /// Puts a deed at instruction `i`: into a window that is there, into one of its own (beginning earlier where `back`
-    /// allows), or into one that is there and made longer; by jump, short jump or pun.
+    /// allows), or into one that is there and made longer; by jump, short jump or pun, or by the trap that a callee may take.
     pub(super) fn place(
         &mut self,
         stretch: Stretch<'_>,
@@ -34,6 +34,49 @@ impl Planner<'_> {
             site.add(act);
             return Ok(());
         }
+        let Deed::Call { probe, .. } = act.deed else { return self.by_jump(stretch, i, act, owner, back) };
+        let asked = self.env.callee(probe).is_some_and(|callee| callee.by_trap);
+        let allowed = asked || self.env.calls.is_some_and(|calls| calls.may_trap);
+        let jump = if asked { None } else { Some(self.by_jump(stretch, i, act, owner, back)) };
+        match jump {
+            None => self.trap(stretch, i, act, owner),
+            Some(Err(why)) if allowed => self.trap(stretch, i, act, owner).map_err(|_| why),
+            Some(done) => done,
+        }
+    }
+
+    /// An int3 over the instruction's first byte. It may be any that runs elsewhere as it runs here, a call too: what returns
+    /// to the instruction behind it meets that unchanged.
+    fn trap(&mut self, stretch: Stretch<'_>, i: usize, act: Act, owner: Owner) -> Result<(), Refusal> {
+        let insn = &stretch.insns[i];
+        let start = Svma(insn.addr);
+        let alone = Window { from: i, until: i + 1, start, len: insn.len.into(), pad: 0, stop: Stop::Enough };
+        let site = self.env.place(start, insn.len.into());
+        let place = self.env.place(start, 1);
+        if insn.flow == Flow::Invalid {
+            return Err(Refusal::NotCode { site });
+        }
+        may_displace(insn).map_err(|why| Refusal::Immovable { site: place, insn: site, why })?;
+        if self.env.traits.traps == TrapsPolicy::MustNotTrap {
+            return Err(Refusal::MustNotTrap { site });
+        }
+        if self.env.traits.has_fault_handler && faults_on_register(insn) {
+            return Err(Refusal::MayFault { site: place, insn: site });
+        }
+        if !self.is_clear(&alone, 1) {
+            return Err(self.overlap(&alone).unwrap_or(Refusal::NoRoom { site }));
+        }
+        self.push(stretch, &alone, 1, Reach::Trap, act, owner)
+    }
+
+    fn by_jump(
+        &mut self,
+        stretch: Stretch<'_>,
+        i: usize,
+        act: Act,
+        owner: Owner,
+        back: bool,
+    ) -> Result<(), Refusal> {
         let own = walk(&self.env, stretch, i, i);
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         if may_trap && own.room() >= JUMP && own.until > i && self.is_clear(&own, JUMP) {

@@ -342,6 +342,46 @@ impl<'a> Asm<'a> {
         self.raw(&[0xC3]);
     }
 
+    pub(super) fn pushfq(&mut self) {
+        self.raw(&[0x9C]);
+    }
+    pub(super) fn popfq(&mut self) {
+        self.raw(&[0x9D]);
+    }
+    /// `push qword [from]`, whose address is computed before the push.
+    pub(super) fn push_mem(&mut self, from: Mem) {
+        self.mem(false, false, &[0xFF], 6, from, 0);
+    }
+    /// `test reg, imm32` of the low half.
+    pub(super) fn test_imm32(&mut self, reg: Reg, bits: u32) {
+        self.regs(false, &[0xF7], 0, reg);
+        self.raw(&bits.to_le_bytes());
+    }
+    /// `test dword [with], imm32`.
+    pub(super) fn test_mem_imm32(&mut self, with: Mem, bits: u32) {
+        self.mem(false, false, &[0xF7], 0, with, 4);
+        self.raw(&bits.to_le_bytes());
+    }
+    /// `mov ah, [from]`; no register but rax to rdx and rsp, rbp, rsi, rdi may be named beside ah.
+    pub(super) fn load_ah(&mut self, from: Mem) {
+        self.mem(false, false, &[0x8A], 4, from, 0);
+    }
+    /// `xsavec64`, components in edx:eax.
+    pub(super) fn xsavec(&mut self, to: Mem) {
+        self.mem(false, true, &[0x0F, 0xC7], 4, to, 0);
+    }
+    /// `xrstor64`, components in edx:eax.
+    pub(super) fn xrstor(&mut self, from: Mem) {
+        self.mem(false, true, &[0x0F, 0xAE], 5, from, 0);
+    }
+    pub(super) fn call(&mut self, target: u64) {
+        self.raw(&[0xE8]);
+        self.rel32_to(target, 0);
+    }
+    pub(super) fn call_reg(&mut self, reg: Reg) {
+        self.regs(false, &[0xFF], 2, reg);
+    }
+
     /// Bit `bit` of a register to CF.
     pub(super) fn bit_test(&mut self, reg: Reg, bit: u8) {
         self.regs(true, &[0x0F, 0xBA], 4, reg);

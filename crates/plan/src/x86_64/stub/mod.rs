@@ -2,13 +2,14 @@
 //!
 //! Input: plain values (addresses, what the machine and the process offer, what is dead at the site). Output: bytes
 //! appended to a vector, correct at the one address named.
-//! Invariants: STUB-1 general registers only, and every register, flag, vector and red-zone byte is as it was when the
-//! displaced code begins (SAFE-2); STUB-2 rbp is never written, so that frame-pointer unwinding works in a stub;
+//! Invariants: STUB-1 general registers only (but for what `call` saves around a consumer), and every register, flag, vector and red-zone byte is as it was when the
+//! displaced code begins (SAFE-2); STUB-2 rbp keeps its value, so that frame-pointer unwinding works in a stub;
 //! STUB-3 no store to a line that another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every
 //! word is counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
 mod asm;
+pub mod call;
 pub mod count;
 pub mod latency;
 pub mod remote;
@@ -18,6 +19,7 @@ pub mod trap;
 mod word;
 
 use asm::Asm;
+pub use call::{CallFunctions, ExtendedState, Gate, call, gate};
 pub use count::count;
 pub use latency::{Buckets, ExitKind, Latency, Timed, latency_enter, latency_exit, latency_exit_branch};
 pub use remote::remote_sequence;

@@ -1,0 +1,277 @@
+//! SAFE-2 around a consumer's call: state is kept whatever the function does to the machine, and what it changes on purpose holds.
+
+use std::arch::{global_asm, is_x86_feature_detected};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trapline_insn::x86_64::{Gpr, Regs};
+use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, Site, call, gate};
+
+use crate::arena::Arena;
+use crate::state::{FLAGS, ONE, Random, assert_kept, back, tl_back, tl_run};
+
+const DF: u64 = 1 << 10;
+const AC: u64 = 1 << 18;
+const IP: u64 = 0x1234;
+const EVERY: Site = Site { flags_dead: false, dead: 0, red_zone_live: true };
+
+// What a compiled function may do: spoil all that a caller may not rely on, vectors too, before the body in Rust runs.
+global_asm!(
+    "tl_spoil: cmp dword ptr [rip + tl_spoils], 0; je 3f",
+    "cmp dword ptr [rip + tl_spoils], 2; jne 2f",
+    "vpternlogd zmm0, zmm0, zmm0, 255; vmovdqu64 zmm7, zmm0; vmovdqu64 zmm16, zmm0; vmovdqu64 zmm31, zmm0",
+    "kxnorq k1, k1, k1; vpxor xmm3, xmm3, xmm3",
+    "2: pcmpeqd xmm1, xmm1; fld1; fstp st(0)",
+    "3: test rsp, 15; jz 4f; test rsp, 7; jnz 4f",
+    "lea rax, [rsp+8]; test rax, 15; jnz 5f; jmp tl_body",
+    "4: ud2",
+    "5: ud2",
+    "tl_quiet: mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
+    "xor eax, eax; ret",
+    ".pushsection .data; .globl tl_spoils; tl_spoils: .long 0; .popsection",
+);
+unsafe extern "C" {
+    fn tl_spoil();
+    fn tl_quiet();
+    static mut tl_spoils: u32;
+}
+
+/// What the function is to do, and what it saw.
+struct Told {
+    seen: Vec<(u64, Regs)>,
+    change: Option<fn(&mut Regs) -> u64>,
+}
+static TOLD: Mutex<Told> = Mutex::new(Told { seen: Vec::new(), change: None });
+#[unsafe(no_mangle)]
+extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
+    let mut told = TOLD.lock().unwrap();
+    told.seen.push((number, *regs));
+    told.change.map_or(0, |change| change(regs))
+}
+
+fn state() -> ExtendedState {
+    // x87, SSE, AVX, AVX-512: all that the harness loads; the area of these is less than a page.
+    let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
+    ExtendedState { mask, len: 2696 }
+}
+
+fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
+    site_of(arena, tl_spoil as *const () as u64, number, saves)
+}
+
+/// Code that calls a function, and leads back to the harness.
+fn site_of(arena: &mut Arena, function: u64, number: u64, saves: bool) -> u64 {
+    let functions = CallFunctions { entry: function, exit: 0, state: saves.then(state) };
+    let mut out = Vec::new();
+    let gate = gate(&mut out, arena.next(), &functions);
+    arena.put(&out);
+    let mut out = Vec::new();
+    let at = arena.next();
+    call(&mut out, at, gate.way(false, saves), number, at + IP);
+    out.extend(back());
+    arena.put(&out)
+}
+
+fn tell(spoils: u32, change: Option<fn(&mut Regs) -> u64>) {
+    // SAFETY: written while nothing runs that reads it.
+    unsafe { tl_spoils = spoils };
+    *TOLD.lock().unwrap() = Told { seen: Vec::new(), change };
+}
+
+#[test]
+fn a_consumer_that_changes_nothing_is_not_noticed() {
+    let _one = ONE.lock();
+    let mut random = Random(0x0BAD_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    let vectors = if is_x86_feature_detected!("avx512f") { 2 } else { 1 };
+    // One that spoils all general registers that it may, and no vector.
+    let code = site_of(&mut arena, tl_quiet as *const () as u64, 7, false);
+    assert_kept("call, general registers only", code, &EVERY, &mut random);
+    for spoils in [0, vectors] {
+        for number in [7, 0x7fff_1234_5678_9abc] {
+            tell(spoils, None);
+            let code = site(&mut arena, number, true);
+            assert_kept(&format!("call, spoils {spoils}"), code, &EVERY, &mut random);
+            let told = TOLD.lock().unwrap();
+            assert_eq!(told.seen.len(), 50);
+            assert!(told.seen.iter().all(|&(n, regs)| n == number && regs.rip == code + IP));
+        }
+    }
+}
+
+#[test]
+fn the_consumer_sees_the_machine_as_it_is() {
+    let _one = ONE.lock();
+    let mut random = Random(0x1111_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    let code = site(&mut arena, 1, false);
+    for _ in 0..50 {
+        tell(0, None);
+        let before = random.state();
+        let mut after = before.clone();
+        // SAFETY: as in `assert_kept`.
+        unsafe { tl_run(code, &mut after) };
+        let seen = TOLD.lock().unwrap().seen[0].1;
+        for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
+            assert_eq!(seen.gpr[reg], before.regs[reg], "register {reg}");
+        }
+        assert_eq!((seen.rflags ^ before.flags) & (FLAGS | DF), 0);
+        // The harness tells stack pointers relative to its own.
+        STACK.store(seen.sp(), Ordering::Relaxed);
+        assert_eq!(after.regs[Gpr::Rsp as usize], 0);
+    }
+}
+
+static STACK: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn changed_registers_and_flags_hold_and_others_stay() {
+    let _one = ONE.lock();
+    let mut random = Random(0x2222_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    for saves in [false, true] {
+        let code = site(&mut arena, 1, saves);
+        for round in 0..64 {
+            tell(
+                1,
+                Some(|regs| {
+                    for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
+                        regs.gpr[reg] = !regs.gpr[reg];
+                    }
+                    regs.rflags ^= FLAGS;
+                    0
+                }),
+            );
+            let before = random.state();
+            let mut after = before.clone();
+            // SAFETY: as in `assert_kept`.
+            unsafe { tl_run(code, &mut after) };
+            for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
+                assert_eq!(after.regs[reg], !before.regs[reg], "register {reg}, round {round}");
+            }
+            assert_eq!((before.flags ^ after.flags) & FLAGS, FLAGS, "round {round}");
+            assert_eq!(before.red, after.red);
+            assert!(!saves || before.zmm == after.zmm);
+        }
+    }
+}
+
+#[test]
+fn direction_and_alignment_flags_are_clear_in_the_call_and_back_behind_it() {
+    let _one = ONE.lock();
+    let mut random = Random(0x3333_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    let code = site(&mut arena, 1, false);
+    // The consumer's own flags, then those it saw; AC would fault at the first unaligned access of the harness.
+    fn see(regs: &mut Regs) -> u64 {
+        let own: u64;
+        // SAFETY: reads the flags.
+        unsafe { core::arch::asm!("pushfq; pop {}", out(reg) own) };
+        assert_eq!(own & (DF | AC), 0);
+        STACK.store(regs.rflags, Ordering::Relaxed);
+        0
+    }
+    for _ in 0..20 {
+        tell(0, Some(see));
+        let mut before = random.state();
+        before.flags |= DF;
+        let mut after = before.clone();
+        // SAFETY: as in `assert_kept`; the harness clears DF when it is back.
+        unsafe { tl_run(code, &mut after) };
+        assert_eq!(STACK.load(Ordering::Relaxed) & DF, DF);
+        assert_eq!((before.flags ^ after.flags) & (FLAGS | DF), 0);
+        assert_eq!(before.regs[1..4], after.regs[1..4]);
+    }
+}
+
+/// Everything, the instruction pointer and the stack pointer too, from nearer and farther than the frame.
+#[test]
+fn a_moved_instruction_pointer_and_stack_hold() {
+    let _one = ONE.lock();
+    let mut random = Random(0x4444_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    static BY: AtomicU64 = AtomicU64::new(0);
+    fn go(regs: &mut Regs) -> u64 {
+        for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
+            regs.gpr[reg] = regs.gpr[reg].rotate_left(7);
+        }
+        regs.rflags ^= FLAGS;
+        regs.set(Gpr::Rsp, regs.sp().wrapping_add(BY.load(Ordering::Relaxed)));
+        regs.rip = tl_back as *const () as u64;
+        1
+    }
+    for saves in [false, true] {
+        let mut out = Vec::new();
+        let code = site(&mut arena, 1, saves);
+        // A site whose displaced code must not run.
+        out.extend([0x0F, 0x0B]);
+        // SAFETY: the jump back of `site` is overwritten before anything runs there.
+        let end = code + site_len();
+        unsafe { core::ptr::copy_nonoverlapping(out.as_ptr(), end as *mut u8, 2) };
+        for by in [0i64, 8, 16, 136, 64, -8, -16, -128, -136, -144, -280, -288, -512, -4096, -1, 3] {
+            BY.store(by as u64, Ordering::Relaxed);
+            tell(1, Some(go));
+            let before = random.state();
+            let mut after = before.clone();
+            // SAFETY: as in `assert_kept`; the new stack pointer lies in the harness' own stack.
+            unsafe { tl_run(code, &mut after) };
+            assert_eq!(after.regs[Gpr::Rsp as usize] as i64, by);
+            for reg in (0..16).filter(|&reg| reg != Gpr::Rsp as usize) {
+                assert_eq!(after.regs[reg], before.regs[reg].rotate_left(7), "register {reg}, by {by}");
+            }
+            assert_eq!((before.flags ^ after.flags) & FLAGS, FLAGS, "by {by}");
+            assert!(!saves || before.zmm == after.zmm);
+            if by == 0 {
+                assert_eq!(before.red, after.red, "the red zone of the new stack");
+            }
+        }
+    }
+}
+
+/// Bytes of a site's code before what was displaced.
+fn site_len() -> u64 {
+    let mut out = Vec::new();
+    call(&mut out, 0x1000, 0x2000, 1, 0x3000);
+    out.len() as u64
+}
+
+/// A signal at any instruction of a hit finds nothing of use below the stack pointer.
+#[test]
+fn signals_in_the_midst_of_hits_spoil_nothing() {
+    let _one = ONE.lock();
+    let mut arena = Arena::new();
+    let mut random = Random(0x5555_CAFE_1234_5679);
+    static MOVES: AtomicU64 = AtomicU64::new(0);
+    fn sometimes(regs: &mut Regs) -> u64 {
+        if MOVES.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            return 0;
+        }
+        regs.rip = tl_back as *const () as u64;
+        1
+    }
+    let code = site(&mut arena, 1, true);
+    extern "C" fn on_signal(_: i32) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the handler is async-signal-safe and stays; gettid and tgkill take plain numbers.
+    let me = unsafe {
+        libc::signal(libc::SIGUSR2, on_signal as *const () as usize);
+        libc::gettid()
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: as above; the thread lives as long as this scope.
+                unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), me, libc::SIGUSR2) };
+            }
+        });
+        while SIGNALS.load(Ordering::Relaxed) < 20_000 {
+            tell(0, Some(sometimes));
+            assert_kept("in a storm", code, &EVERY, &mut random);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
