@@ -104,7 +104,7 @@ impl Attached {
         Ok(work.report)
     }
     /// I1, and what /proc tells.
-    fn look(
+    pub(crate) fn look(
         &self,
         process: &Process,
         request: &Request<'_>,
@@ -197,10 +197,10 @@ impl Attached {
 }
 
 /// A batch under way.
-struct Work {
-    survey: Survey,
-    remote: RemoteOptions,
-    report: AttachReport,
+pub(crate) struct Work {
+    pub(crate) survey: Survey,
+    pub(crate) remote: RemoteOptions,
+    pub(crate) report: AttachReport,
 }
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };

@@ -33,6 +33,8 @@ pub struct Attached {
     pub(crate) clock_allowed: bool,
     /// Patches that were published, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
+    /// Segments of the process that this one was forked from; in our own process only.
+    pub(crate) inherited: Vec<FileId>,
 }
 
 impl Attached {
@@ -70,7 +72,7 @@ impl Attached {
         self.held.sort_unstable_by_key(|p| p.addr);
     }
     pub(crate) fn memfds(&self) -> Vec<FileId> {
-        self.segments.iter().map(Segment::memfd).collect()
+        self.segments.iter().map(Segment::memfd).chain(self.inherited.iter().copied()).collect()
     }
     pub(crate) fn push(&mut self, segment: Segment) {
         self.guards.extend_from_slice(&segment.guards);

@@ -10,6 +10,7 @@
 
 mod attach;
 mod attached;
+mod caller;
 mod cpu;
 mod detach;
 mod error;
@@ -18,6 +19,7 @@ mod fake;
 mod find;
 mod free;
 mod map;
+pub mod own;
 mod prepare;
 pub mod protocol;
 mod publish;

@@ -1,4 +1,5 @@
-//! Memory and signal actions in the target, made by one stopped thread: step I5 of `protocol`, and its undoing.
+//! Memory and signal actions in the target, made by one stopped thread, or by ourselves for ourselves: step I5 of `protocol`, and
+//! its undoing.
 //!
 //! In: regions with fixed addresses, a handler's code. Out: a segment in state Building, mapped; the handler in place.
 //! Invariants: code is mapped R-X from birth; an action is journaled before it is replaced (SAFE-3).
@@ -8,9 +9,10 @@ use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::control::{MEMFD_NAME, RegionKind, at};
 use trapline_record::{RemoteAddr, latency};
-use trapline_target::{Batch, Handler, RemoteCaller, RemoteOptions, SharedMap, TargetError};
+use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
 use crate::attached::{Attached, Installed};
+use crate::caller::Caller;
 use crate::error::PatchError;
 use crate::prepare::Prepared;
 use crate::segment::{Contents, Region3, Segment};
@@ -73,6 +75,21 @@ pub(crate) fn map(
     remote: &RemoteOptions,
 ) -> Result<Segment, PatchError> {
     let pid = batch.process().pid();
+    let mut caller = batch.remote(remote, &|addr| attached.resume(addr))?;
+    let result = map_by(attached, &mut caller, pid, prepared, survey);
+    caller.finish()?;
+    batch.set_trap_handler(attached.installed.and_then(|i| i.trap));
+    result
+}
+
+/// The same by whoever makes the calls.
+pub(crate) fn map_by(
+    attached: &mut Attached,
+    caller: &mut impl Caller,
+    pid: u32,
+    prepared: &Prepared,
+    survey: &Survey,
+) -> Result<Segment, PatchError> {
     let (regions, len) = regions(&prepared.layout, &prepared.plans, prepared.stamps);
     let first = &prepared.plans[0];
     let control = first.data.addr;
@@ -81,9 +98,8 @@ pub(crate) fn map(
     let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
     let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
 
-    let mut caller = batch.remote(remote, &|addr| attached.resume(addr))?;
     let mut made = Vec::new();
-    let result = map_regions(&mut caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
+    let result = map_regions(caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
         if survey.no_traps.is_some() {
             return Ok(segment);
         }
@@ -91,9 +107,9 @@ pub(crate) fn map(
             segment.write_code(first.spare.addr, &code)?;
             attached.installed = Some(Installed::new(handler));
         }
-        let taken = take_actions(attached, &mut caller, &segment, illegal);
+        let taken = take_actions(attached, caller, &segment, illegal);
         if taken.is_err() && attached.segments.is_empty() {
-            put_back(attached, &mut caller, &segment);
+            put_back(attached, caller, &segment);
         }
         taken.map(|()| segment)
     });
@@ -103,19 +119,17 @@ pub(crate) fn map(
             drop(caller.munmap(region.addr, region.len));
         }
     }
-    caller.finish()?;
-    batch.set_trap_handler(attached.installed.and_then(|i| i.trap));
     result
 }
 
 fn map_regions(
-    caller: &mut RemoteCaller<'_, '_>,
+    caller: &mut impl Caller,
     contents: Contents,
     layout: &DataLayout,
     len: u64,
     made: &mut Vec<Region>,
 ) -> Result<Segment, PatchError> {
-    let (fd, ours) = caller.memfd(MEMFD_NAME, true)?;
+    let (fd, ours) = caller.memfd(MEMFD_NAME)?;
     let mapped = || {
         let segment = Segment::begin(SharedMap::new(ours, len)?, *layout, contents)?;
         for r in &segment.regions {
@@ -131,7 +145,7 @@ fn map_regions(
     Ok(segment)
 }
 
-fn map_region(caller: &mut RemoteCaller<'_, '_>, fd: i32, r: &Region3) -> Result<(), TargetError> {
+fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), TargetError> {
     let (prot, how, fd) = match r.kind {
         RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
         RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
@@ -164,7 +178,7 @@ impl Installed {
 /// Takes SIGTRAP, and SIGILL if a displacement holds bytes that are no instruction, unless they are taken already.
 fn take_actions(
     attached: &mut Attached,
-    caller: &mut RemoteCaller<'_, '_>,
+    caller: &mut impl Caller,
     segment: &Segment,
     illegal: bool,
 ) -> Result<(), PatchError> {
@@ -194,7 +208,7 @@ fn take_actions(
 }
 
 /// Puts back the actions of a handler that this segment brought.
-fn put_back(attached: &mut Attached, caller: &mut RemoteCaller<'_, '_>, segment: &Segment) {
+fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let Some(installed) = attached.installed.take() else { return };
     for (served, ours) in SERVED.iter().zip([installed.trap, installed.illegal]) {
         let word = |n: u64| segment.view().get(served.old + n * 8);
@@ -215,9 +229,15 @@ pub(crate) fn unmap(
     segment: &Segment,
 ) {
     let Ok(mut caller) = batch.remote(remote, &|addr| attached.resume(addr)) else { return };
+    unmap_by(attached, &mut caller, segment);
+    drop(caller.finish());
+}
+
+/// The same by whoever makes the calls.
+pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
     if handler.is_some() {
-        put_back(attached, &mut caller, segment);
+        put_back(attached, caller, segment);
     }
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
@@ -225,5 +245,4 @@ pub(crate) fn unmap(
             drop(caller.munmap(r.region.addr, r.region.len));
         }
     }
-    drop(caller.finish());
 }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use trapline_plan::{
-    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, bounds,
-    plan_module,
+    CallInput, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role,
+    Tactic, bounds, plan_module,
 };
 use trapline_record::control::MAX_REGIONS;
 use trapline_record::journal::{Entry, Kind};
@@ -69,8 +69,8 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// (address that traps, where its thread goes on): interior boundaries, and heads that hold int3 for a while
-    /// (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
+    /// (address that traps, where its thread goes on): interior boundaries, and heads that hold int3, for a while or for
+    /// good (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
     pub(crate) fn guards(&self) -> Vec<(u64, u64)> {
         let mut guards = Vec::new();
         for plan in &self.plans {
@@ -82,8 +82,8 @@ impl Prepared {
             });
             guards.extend(covered.map(|guard| (guard.at.0, guard.resume.0)));
         }
-        let crossing = self.sites.iter().filter(|s| s.patch.crosses_line);
-        guards.extend(crossing.map(|s| (s.patch.addr.0, s.patch.head.0)));
+        let trapping = self.sites.iter().filter(|s| s.patch.crosses_line || s.patch.tactic == Tactic::Trap);
+        guards.extend(trapping.map(|s| (s.patch.addr.0, s.patch.head.0)));
         guards.sort_unstable();
         guards.dedup_by_key(|g| g.0);
         guards
@@ -110,7 +110,7 @@ pub(crate) fn prepare(
     let latency = stamps.map(|stamps| LatencyInput { stamps, min_ticks, buckets, outermost, go_g });
     let mut plans = Vec::with_capacity(modules.len());
     for (index, module) in modules.iter().enumerate() {
-        let mut plan = plan_one(module, survey, &layout, latency)?;
+        let mut plan = plan_one(module, survey, &layout, latency, request.calls)?;
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
     }
@@ -162,6 +162,7 @@ fn plan_one(
     survey: &mut Survey,
     layout: &DataLayout,
     latency: Option<LatencyInput>,
+    calls: Option<CallInput<'_>>,
 ) -> Result<ModulePlan, PatchError> {
     let plan = plan_module(&ModuleInput {
         image: module.image,
@@ -171,6 +172,7 @@ fn plan_one(
         space: &survey.space,
         layout,
         latency,
+        calls,
         wants: module.wants,
     })
     .map_err(|source| PatchError::Plan { module: module.name.to_owned(), source })?;

@@ -73,7 +73,7 @@ fn within<'a>(
 }
 
 /// What was written, and what turned out different in the instant of writing.
-fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
+pub(crate) fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
     for (site, outcome) in sites.iter().zip(outcomes) {
         let (addr, len) = (site.patch.addr, usize::from(site.patch.len));
         match outcome {
@@ -88,13 +88,13 @@ fn settle(sites: &[Site], outcomes: &[Outcome], report: &mut AttachReport) {
 }
 
 /// Index in the journal of the first semaphore.
-fn sites_in_journal(attached: &Attached) -> usize {
+pub(crate) fn sites_in_journal(attached: &Attached) -> usize {
     use trapline_record::journal::Kind;
     let entries = attached.segments.last().map_or(&[][..], |s| &s.entries);
     entries.iter().position(|e| e.kind == Kind::Semaphore).unwrap_or(entries.len())
 }
 
-fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: usize) -> u32 {
+pub(crate) fn raise(attached: &Attached, process: &Process, semaphores: &[Entry], first: usize) -> u32 {
     let Some(segment) = attached.segments.last() else { return 0 };
     let mut raised = 0;
     for (n, entry) in semaphores.iter().enumerate() {

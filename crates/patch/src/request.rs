@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use trapline_plan::{Buckets, CodeMap, Image, KernelSite, PatchRole, Refusal, Tactic, Want};
+use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Refusal, Tactic, Want};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
@@ -91,6 +91,8 @@ pub struct Request<'a> {
     pub durations: Durations,
     /// How.
     pub options: Options,
+    /// What is called at a hit, where consumers are wanted; in our own process only.
+    pub calls: Option<CallInput<'a>>,
 }
 
 /// A site that is in place.
@@ -149,6 +151,14 @@ pub enum Why {
         /// Why traps cannot be served.
         because: NoTraps,
     },
+    /// Our own process cannot stop its threads: a window with an instruction boundary inside takes a trap for whoever stands
+    /// there, and traps cannot be served.
+    NeedsTraps {
+        /// Where.
+        addr: RemoteAddr,
+        /// Why traps cannot be served.
+        because: NoTraps,
+    },
     /// More separate code regions than a segment can list.
     TooManyRegions {
         /// Where.
@@ -178,6 +188,9 @@ impl fmt::Display for Why {
             }
             Self::CrossesLine { addr, because } => {
                 write!(f, "{addr}: the patch crosses a cache line, which takes a trap, and {because}")
+            }
+            Self::NeedsTraps { addr, because } => {
+                write!(f, "{addr}: a thread may stand inside the patch, which takes a trap, and {because}")
             }
             Self::TooManyRegions { addr } => {
                 write!(f, "{addr}: more than {} separate code regions", trapline_record::control::MAX_REGIONS)

@@ -133,6 +133,15 @@ impl Process {
     pub fn thread_status(&self, tid: u32) -> Result<ThreadStatus, TargetError> {
         Ok(ThreadStatus::parse(&self.text(&format!("task/{tid}/status"))?))
     }
+    /// The status of the thread that asks; of use in our own process.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn status_of_caller(&self) -> Result<ThreadStatus, TargetError> {
+        let text = fs::read("/proc/thread-self/status");
+        let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
+        Ok(ThreadStatus::parse(&String::from_utf8_lossy(&bytes)))
+    }
     /// What call a thread is in.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ impl<'a> Question<'a> {
         let go_g =
             program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
         let durations = Durations { go_g, ..wishes.durations };
-        Request { modules: asked, go: program.is_some(), durations, options: wishes.options }
+        Request { modules: asked, go: program.is_some(), durations, options: wishes.options, calls: None }
     }
 }
 
@@ -102,6 +102,7 @@ fn kind_of(why: &Why) -> &'static str {
         Why::Held { .. } => "held",
         Why::SavedContext { .. } => "saved-context",
         Why::CrossesLine { .. } => "crosses-line",
+        Why::NeedsTraps { .. } => "needs-traps",
         Why::TooManyRegions { .. } => "too-many-regions",
         #[allow(unreachable_patterns, reason = "reasons may be added")]
         _ => "other",

@@ -160,7 +160,7 @@ pub fn want(file: &FileOnDisk, probe: u32, name: &str, role: Role) -> Want {
 }
 
 pub fn request<'a>(modules: &'a [Module<'a>]) -> Request<'a> {
-    Request { modules, go: false, durations: Default::default(), options: Options::default() }
+    Request { modules, go: false, durations: Default::default(), options: Options::default(), calls: None }
 }
 
 pub fn differences(process: &Process, file: &FileOnDisk, bias: Bias) -> Vec<String> {

@@ -11,6 +11,7 @@ pub(crate) mod fault;
 pub(crate) mod fd;
 pub(crate) mod limit;
 pub(crate) mod map;
+pub(crate) mod own;
 pub(crate) mod perf;
 pub(crate) mod ptrace;
 pub(crate) mod signals;

@@ -1,0 +1,83 @@
+//! Who gives a process memory and signal actions: a stopped thread of it, or we ourselves if it is our own.
+//!
+//! In: addresses and plain values. Out: what the system said. Does not: choose any of them.
+
+use std::os::fd::OwnedFd;
+
+use trapline_record::RemoteAddr;
+use trapline_target::{Handler, OwnCaller, RemoteCaller, TargetError};
+
+/// Calls that change a process' memory map and signal actions.
+pub(crate) trait Caller {
+    /// A memfd: its number in the process, and a descriptor of our own.
+    fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError>;
+    /// Closes the number.
+    fn close(&mut self, fd: i32) -> Result<(), TargetError>;
+    /// Maps at this very address.
+    fn mmap(
+        &mut self,
+        addr: RemoteAddr,
+        len: u64,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        off: u64,
+    ) -> Result<(), TargetError>;
+    /// Unmaps.
+    fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError>;
+    /// Reads or replaces an action.
+    fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError>;
+}
+
+impl Caller for RemoteCaller<'_, '_> {
+    fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError> {
+        RemoteCaller::memfd(self, name, true)
+    }
+    fn close(&mut self, fd: i32) -> Result<(), TargetError> {
+        RemoteCaller::close(self, fd)
+    }
+    fn mmap(
+        &mut self,
+        addr: RemoteAddr,
+        len: u64,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        off: u64,
+    ) -> Result<(), TargetError> {
+        RemoteCaller::mmap(self, addr, len, prot, flags, fd, off).map(drop)
+    }
+    fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
+        RemoteCaller::munmap(self, addr, len)
+    }
+    fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
+        RemoteCaller::sigaction(self, signal, new)
+    }
+}
+
+impl Caller for OwnCaller {
+    fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError> {
+        OwnCaller::memfd(self, name)
+    }
+    fn close(&mut self, fd: i32) -> Result<(), TargetError> {
+        OwnCaller::close(self, fd);
+        Ok(())
+    }
+    fn mmap(
+        &mut self,
+        addr: RemoteAddr,
+        len: u64,
+        prot: i32,
+        flags: i32,
+        fd: i32,
+        off: u64,
+    ) -> Result<(), TargetError> {
+        OwnCaller::mmap(self, addr, len, prot, flags, fd, off)
+    }
+    fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
+        OwnCaller::munmap(self, addr, len)
+    }
+    fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
+        OwnCaller::sigaction(self, signal, new)
+    }
+}

@@ -1,0 +1,101 @@
+//! How our own code changes while our own threads run it. No code here.
+//!
+//! [`protocol`](crate::protocol) holds: its words, its order (PATCH-3), its writes (PATCH-5, PATCH-6), its guard handler, its
+//! journal. Here stands what differs because the writer is one of the threads, and nobody is seized.
+//!
+//! # Who takes part
+//!
+//! - the *writer*: a thread that holds the engine's lock (one at a time); it may run patched code itself at any moment;
+//! - the other *threads*, running, none ever stopped;
+//! - the *guard handler* (`plan`'s generated one, the same that an outside tracer installs): it reads the segments' words only,
+//!   takes no lock, and so serves the writer's own traps too;
+//! - *children* forked meanwhile, by threads that do not hold the lock;
+//! - an *outside tracer* that wants to patch the same process.
+//!
+//! # Install
+//!
+//! | step | what | what others may meet |
+//! |---|---|---|
+//! | O1 | look: segments, maps, who blocks signals; plan; compare every site with the file (I1 and I3) | nothing was changed |
+//! | O2 | memfd, data RW, code R-X at the planned addresses, where nothing was (MAP_FIXED_NOREPLACE); control block in state Building; the guard handler, over an action that is journaled first (I5) | mapped and inert |
+//! | O3 | look for an outside tracer (PATCH-1, below); if there is one, undo O2 | |
+//! | O4 | fill code, guard table, journal; link the segment; state Armed (I6, I7) | |
+//! | O5 | publish islands, exits, entries (I8), each with one write to /proc/self/mem | below |
+//!
+//! PATCH-4 holds as outside: what a published byte can lead to exists before it. A thread that fetches the new bytes has seen an
+//! 8-byte store by the kernel's copy on this CPU or got the line from it; the code that they lead to was written before, through
+//! another mapping of the same page, and is reached by a jump: x86 keeps instruction fetch coherent with stores by physical address
+//! (SDM 3, 11.6), and no CPU can have fetched those lines earlier for execution, because nothing led there.
+//!
+//! ## A window inside one line
+//!
+//! As in I8: a thread before the head runs old or the jump; one at an interior boundary (preempted there, in a signal frame, come
+//! from a branch that nobody saw) traps, now or in minutes, and the guard handler sends it to the copy. There is no seizure, so
+//! the kernel delivers SIGTRAP at once. It needs that the thread does not block it:
+//!
+//! - *a thread that blocks SIGTRAP for good* is found by O1; windows with a boundary inside are then refused
+//!   ([`Why::NeedsTraps`](crate::Why)), as are those across a line and sites for a trap. Others need no trap ever;
+//! - *a thread that blocks all signals for an instant*, as libc does in `pthread_create`, `abort` and `posix_spawn`, and that is
+//!   preempted exactly at an interior boundary of a window that is published in that instant, is killed by the kernel. It takes a probe on
+//!   a function that libc calls in that state. Outside, the tracer repairs this; in our own process nobody can. Stated, not solved;
+//! - *a thread inside a consumer* runs with the mask of the code that it was called from.
+//!
+//! ## A window across a line
+//!
+//! C1 to C6, with `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) for each core sync: when it returns, every CPU that runs a thread of this
+//! process has serialised, and a thread that runs later serialises as it returns to user space. The int3 that stands at the head
+//! from C1 to C5 is served by the guard table (PATCH-7). A thread that calls the function in those microseconds with all signals
+//! blocked is the case above.
+//!
+//! ## A trap for good
+//!
+//! Where no jump fits, or where the caller asks, the patch is one byte, int3, and the guard table leads from its head to the stub.
+//! A byte is written whole on any CPU, and has no interior. It is removed like any other; a thread that has trapped and
+//! is on its way to the handler still finds the guard, because tables are never taken down, and runs the stub once more.
+//!
+//! # Who writes besides us
+//!
+//! Nobody may (PATCH-1). Threads of ours take the engine's lock. Against an outside tracer T, who seizes us, then looks for
+//! segments, then maps its own, and lets go when its patches are in place, we map (state Building), then look whether we are
+//! seized, then for segments:
+//!
+//! - T looks after our mapping: it finds it, sees that its tracer (we) lives, and refuses;
+//! - T looked before our mapping: it had seized us by then. Either it still holds us when we look, or it let go: then its segment is
+//!   mapped by now, and we find that. Both ways we undo O2, and report who it is.
+//!
+//! A debugger that holds us looks the same as T before its mapping. It is refused as well: two who put int3 into the same code would
+//! take each other's for theirs. When none of our sites is in place, all segments are in state Removed, and T may come; before a site
+//! is put back, the state is Armed again and the look is repeated, so that the same two cases decide.
+//!
+//! # Remove
+//!
+//! | step | what | what others may meet |
+//! |---|---|---|
+//! | Q1 | entries, then exits, then islands get *old* where they hold *new* (R3) | a thread in a stub or copy runs on there; one with the jump fetched runs the stub once more |
+//! | Q2 | if no site is left: state Removed | |
+//!
+//! Actions stay: the guard handler passes on what is not ours (TRAP-1), and without stopping everybody nobody can tell that no trap
+//! is on its way to it. Code stays mapped for the same reason (PATCH-10, DESIGN §3.12), and is used again: a site that is wanted once
+//! more *at the same address with the same file bytes* gets the same patch, leading to the same stub, by one write. So
+//! registering and unregistering for ever takes no more memory than doing it once. A stub holds a number that names a probe: the
+//! owner of that probe keeps it as long as the code.
+//!
+//! When a consumer may be dropped is not decided here: bytes are no proof that nobody is in a stub. The registry's grace period is.
+//!
+//! # Fork
+//!
+//! A child has a copy of the text and of the registry, and shares the segments' words. Each patch works by itself, so a fork
+//! between any two writes leaves a working child. A child forked between C1 and C5 keeps the int3 at that head, and is served by traps. The
+//! child's first registration notices the new pid: it opens its own memory (the old descriptor is the parent's!), makes
+//! segments of its own, with a handler of its own in front of the inherited one, and never writes inherited words. Taking
+//! inherited sites out changes the child's text only.
+//!
+//! # Handlers that hit meanwhile
+//!
+//! A consumer called while the writer is between two writes sees some sites patched and others not; nothing in the engine
+//! depends on more. A consumer must not register: it would wait for a lock that its own thread may hold.
+//!
+//! # Where /proc/self/mem is refused
+//!
+//! Some systems forbid it (`proc_mem.force_override=never`, a sandbox without /proc). There is no other way that keeps the rule that
+//! no page is ever writable and executable at once; the batch fails with the system's own error, and nothing was changed.

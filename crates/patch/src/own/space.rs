@@ -1,0 +1,35 @@
+//! Our own running code as a [`CodeSpace`].
+//!
+//! In: addresses and bytes. Out: reads and writes through /proc/self/mem, core syncs by membarrier. There is nobody to answer:
+//! traps are served by the guard handler.
+
+use trapline_record::RemoteAddr;
+use trapline_target::{OwnCaller, Process};
+
+use crate::space::{CodeSpace, SpaceError};
+
+/// This process, running.
+pub(super) struct Live<'a> {
+    process: &'a Process,
+}
+
+impl<'a> Live<'a> {
+    pub(super) const fn new(process: &'a Process) -> Self {
+        Self { process }
+    }
+}
+
+impl CodeSpace for Live<'_> {
+    fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
+        Ok(self.process.read(at, into)?)
+    }
+    fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        Ok(self.process.write_text(at, bytes)?)
+    }
+    fn sync(&mut self) -> Result<(), SpaceError> {
+        Ok(OwnCaller::default().sync_cores()?)
+    }
+    fn serve(&mut self) -> Result<(), SpaceError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Calls that change this very process.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::check;
+
+/// A memfd; executable where the system wants that said.
+pub(crate) fn memfd(name: &CStr) -> io::Result<OwnedFd> {
+    const MFD_EXEC: u32 = 0x10;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let make = |flags: u32| {
+        // SAFETY: the name is live and ends with a zero.
+        check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), flags) })
+    };
+    // Kernels before 6.3 do not know the flag.
+    let fd = make(flags | MFD_EXEC).or_else(|_| make(flags))?;
+    // SAFETY: the call succeeded and returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Maps where nothing is mapped.
+pub(crate) fn mmap(addr: u64, len: u64, prot: i32, flags: i32, fd: i32, off: u64) -> io::Result<()> {
+    let flags = flags | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: with MAP_FIXED_NOREPLACE nothing that exists is touched.
+    let at = unsafe { libc::mmap(addr as *mut _, len as usize, prot, flags, fd, off as i64) };
+    match at {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        at if at as u64 != addr => {
+            // A kernel that does not know the flag takes the address for a hint.
+            // SAFETY: the mapping was made by the call above.
+            unsafe { libc::munmap(at, len as usize) };
+            Err(io::ErrorKind::AlreadyExists.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// # Safety
+/// Nothing may use the range any more.
+pub(crate) unsafe fn munmap(addr: u64, len: u64) -> io::Result<()> {
+    // SAFETY: the caller's.
+    check(i64::from(unsafe { libc::munmap(addr as *mut _, len as usize) })).map(drop)
+}
+
+/// rt_sigaction as the kernel takes it, past what libc would do to it.
+///
+/// # Safety
+/// A new handler must be code with the kernel's signature that stays mapped, and its restorer too.
+pub(crate) unsafe fn sigaction(signal: i32, new: Option<&[u8; 32]>) -> io::Result<[u8; 32]> {
+    let mut old = [0u8; 32];
+    let new = new.map_or(std::ptr::null(), |new| new.as_ptr());
+    // SAFETY: both are the kernel's 32 bytes, live during the call; the action is the caller's.
+    check(unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, old.as_mut_ptr(), 8) })?;
+    Ok(old)
+}
+
+/// When it returns, every CPU that runs a thread of this process has serialised since the call.
+pub(crate) fn sync_cores() -> io::Result<()> {
+    const REGISTER: i32 = 1 << 6;
+    const SYNC_CORE: i32 = 1 << 5;
+    // SAFETY: plain numbers.
+    let call = |command: i32| check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) });
+    call(SYNC_CORE).or_else(|_| call(REGISTER).and_then(|_| call(SYNC_CORE))).map(drop)
+}
+
+/// The components of the extended state that the system has enabled.
+pub(crate) fn enabled_components() -> Option<u64> {
+    const OSXSAVE: u32 = 1 << 27;
+    // SAFETY: every x86-64 CPU has cpuid.
+    #[allow(unused_unsafe, reason = "safe in newer toolchains")]
+    let leaf = unsafe { core::arch::x86_64::__cpuid(1) };
+    if leaf.ecx & OSXSAVE == 0 {
+        return None;
+    }
+    let (low, high): (u32, u32);
+    // SAFETY: OSXSAVE says that xgetbv may be used; register 0 always exists.
+    unsafe {
+        core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+    }
+    Some(u64::from(high) << 32 | u64::from(low))
+}
+
+/// Leaf 13 of cpuid.
+pub(crate) fn xsave_leaf(index: u32) -> core::arch::x86_64::CpuidResult {
+    // SAFETY: every x86-64 CPU has cpuid; leaf 13 reads as zero where it does not exist.
+    #[allow(unused_unsafe, reason = "safe in newer toolchains")]
+    let leaf = unsafe { core::arch::x86_64::__cpuid_count(13, index) };
+    leaf
+}
