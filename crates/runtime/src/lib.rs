@@ -16,11 +16,14 @@ extern crate alloc;
 #[cfg(any(test, loom))]
 extern crate std;
 
+pub mod calls;
 pub mod consumer;
 pub mod dispatch;
+pub mod engine;
 pub mod epoch;
 pub mod pool;
 pub mod probe;
 pub mod regions;
 pub mod registry;
+mod sync;
 pub mod x86_64;

@@ -1,1 +1,3 @@
 //! x86-64: the trap handler, and what the kernel saves at a signal.
+
+pub mod thread;
