@@ -24,6 +24,7 @@ mod publish;
 mod quiesce;
 mod rehearse;
 mod request;
+mod run;
 mod segment;
 mod semaphore;
 mod space;
