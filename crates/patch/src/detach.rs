@@ -151,7 +151,7 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
 
     let clock = Instant::now();
     let mut outcomes = Vec::new();
-    let result = if options.strict || !crate::cpu::proven() {
+    let result = if options.strict || !crate::cpu::proven().words {
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
         let result = change(&mut Still { process }, &entries, Way::Remove, &mut outcomes);

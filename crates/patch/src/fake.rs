@@ -9,7 +9,7 @@ use crate::space::{CodeSpace, LINE, SpaceError};
 /// What was asked of the space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Did {
-    /// Eight bytes at an address.
+    /// One word or a run of them from an address on.
     Write(u64),
     /// A core sync.
     Sync,
@@ -23,17 +23,19 @@ pub(crate) struct Fake {
     pub(crate) base: u64,
     pub(crate) bytes: Vec<u8>,
     pub(crate) log: Vec<Did>,
-    /// The text after each write.
+    /// The text after each word that was stored.
     pub(crate) states: Vec<Vec<u8>>,
     /// The tracer dies instead of doing this write or sync, counted from 0.
     pub(crate) dies_at: Option<usize>,
     /// Addresses that cannot be reached.
     pub(crate) hole: Option<(u64, u64)>,
+    /// Writes may be longer than a word.
+    pub(crate) runs: bool,
 }
 
 impl Fake {
     pub(crate) fn new(base: u64, bytes: Vec<u8>) -> Self {
-        Self { base, bytes, log: Vec::new(), states: Vec::new(), dies_at: None, hole: None }
+        Self { base, bytes, log: Vec::new(), states: Vec::new(), dies_at: None, hole: None, runs: false }
     }
     pub(crate) fn writes(&self) -> Vec<u64> {
         self.log.iter().filter_map(|d| if let Did::Write(at) = d { Some(*at) } else { None }).collect()
@@ -70,13 +72,23 @@ impl CodeSpace for Fake {
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         self.live()?;
-        assert_eq!(bytes.len(), 8, "PATCH-5: one word");
-        assert_eq!(at.0 / LINE, (at.0 + 7) / LINE, "PATCH-5: {at} crosses a line");
+        let last = at.0 + bytes.len() as u64 - 1;
+        if bytes.len() == 8 {
+            assert_eq!(at.0 / LINE, last / LINE, "PATCH-5: {at} crosses a line");
+        } else {
+            assert!(self.runs && at.0.is_multiple_of(8) && bytes.len().is_multiple_of(8), "PATCH-5: words");
+            assert_eq!(at.0 / 4096, last / 4096, "PATCH-5: {at} crosses a page");
+        }
         let range = self.range(at.0, bytes.len())?;
-        self.bytes[range].copy_from_slice(bytes);
+        for (to, word) in range.step_by(8).zip(bytes.chunks(8)) {
+            self.bytes[to..to + 8].copy_from_slice(word);
+            self.states.push(self.bytes.clone());
+        }
         self.log.push(Did::Write(at.0));
-        self.states.push(self.bytes.clone());
         Ok(())
+    }
+    fn takes_runs(&self) -> bool {
+        self.runs
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
         self.live()?;

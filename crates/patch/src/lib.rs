@@ -26,6 +26,7 @@ mod publish;
 mod quiesce;
 mod rehearse;
 mod request;
+mod run;
 mod segment;
 mod semaphore;
 mod space;

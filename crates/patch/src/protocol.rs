@@ -38,7 +38,9 @@
 //!
 //! Eight bytes inside the line that cover the window are composed from the present ones, read in the same batch and
 //! corrected by our own writes since; the window must hold *old*, else the site is refused ("already patched by …?").
-//! One pwrite of these eight bytes makes the site. A thread may be
+//! One pwrite of these eight bytes makes the site. Where the kernel copies by aligned words and a run of toggles says so (`cpu`),
+//! one pwrite makes all sites of a page whose windows lie in such words, from the first to the last (`run`): it is a sequence of
+//! stores of eight bytes, each as below, in an order that does not matter inside a phase. A thread may be
 //! - *before the head*: it fetches the line before or after the write, never half of it: runs old or the jump;
 //! - *at an interior boundary*, preempted or interrupted there (4 to 17 % of patches of a hot function): its next
 //!   instruction's first byte is a trapping one: guard trap → copy;
@@ -48,8 +50,9 @@
 //! - *at a branch into the window that no analysis found*: as above, at each execution;
 //! - *in a system call or page fault of an interior instruction*: it resumes behind it or at it: as above;
 //! - *forking*: the child copies the page before or after the write; I10 makes them equal;
-//! - *writing the same line itself* (a debugger, a JIT): PATCH-1 is about us; a foreign change of the window is seen by the
-//!   comparison, one of the rest of the line in the microseconds between read and write would be lost. Stated, not solved.
+//! - *writing the same line or page itself* (a debugger, a JIT, a kernel uprobe): PATCH-1 is about us; a foreign change of the
+//!   window is seen by the comparison, one of the rest of the word or run in the microseconds between read and write would be
+//!   lost. Stated, not solved.
 //!
 //! ## I8 for a window that crosses a line (PATCH-6)
 //!
@@ -131,7 +134,7 @@
 //! - PATCH-2 every interior boundary of a published window holds a trapping opcode.
 //! - PATCH-3 islands, exits, entries when publishing; the reverse when removing.
 //! - PATCH-4 whatever a published byte can lead to exists before it.
-//! - PATCH-5 a write of code is one pwrite of at most eight bytes inside one line.
+//! - PATCH-5 a write of code is one pwrite, of eight bytes inside one line, or of aligned words inside one page.
 //! - PATCH-6 a window across a line changes in the order C1 to C6.
 //! - PATCH-7 a head that may hold int3 has a guard entry.
 //! - PATCH-8 a trap whose pc is already in our code is answered by returning.

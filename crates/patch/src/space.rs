@@ -40,8 +40,11 @@ impl From<TargetError> for SpaceError {
 pub(crate) trait CodeSpace {
     /// Reads present bytes.
     fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError>;
-    /// One write inside one line (PATCH-5), seen by every thread whole or not at all.
+    /// One write (PATCH-5): of one word inside one line, seen by every thread whole or not at all; or, where
+    /// [`takes_runs`](Self::takes_runs), of aligned words inside one page, each seen whole or not at all.
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError>;
+    /// Whether a write may be longer than a word.
+    fn takes_runs(&self) -> bool;
     /// When it returns, every CPU that runs this code has serialised since the call.
     fn sync(&mut self) -> Result<(), SpaceError>;
     /// Answers whoever stopped meanwhile.
@@ -64,6 +67,9 @@ impl CodeSpace for Running<'_, '_, '_> {
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         Ok(self.batch.process().write_text(at, bytes)?)
+    }
+    fn takes_runs(&self) -> bool {
+        crate::cpu::proven().runs
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
         let mut caller = self.batch.remote(self.remote, self.guard)?;
@@ -90,6 +96,9 @@ impl CodeSpace for Still<'_> {
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         Ok(self.process.write_text(at, bytes)?)
+    }
+    fn takes_runs(&self) -> bool {
+        true
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
         Ok(())

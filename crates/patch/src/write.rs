@@ -6,12 +6,15 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
+use crate::run::{change_run, in_word, same_run};
 use crate::space::{CodeSpace, LINE, SpaceError};
 
 /// The instruction that traps.
 const INT3: u8 = 0xcc;
 /// Writes between two looks for stops: about 20 µs.
 const SERVE_EVERY: u32 = 16;
+/// The same for runs of windows.
+const SERVE_EVERY_RUN: usize = 8;
 /// Bytes of text read at once; what was read is used within a millisecond.
 const RUN: u64 = 16 * 1024;
 
@@ -56,14 +59,14 @@ enum Present {
 }
 
 /// The window of an entry, `before` and `after` by the way it goes.
-struct Change<'e> {
+pub(crate) struct Change<'e> {
     entry: &'e Entry,
     before: &'e [u8],
     after: &'e [u8],
 }
 
 impl<'e> Change<'e> {
-    fn new(entry: &'e Entry, way: Way) -> Self {
+    pub(crate) fn new(entry: &'e Entry, way: Way) -> Self {
         let len = usize::from(entry.len).min(MAX_PATCH);
         let (old, new) = (&entry.old[..len], &entry.new[..len]);
         match way {
@@ -71,8 +74,12 @@ impl<'e> Change<'e> {
             Way::Remove => Self { entry, before: new, after: old },
         }
     }
-    fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         self.entry.addr.0
+    }
+    /// What the window is to hold.
+    pub(crate) fn after(&self) -> &'e [u8] {
+        self.after
     }
     fn len(&self) -> u64 {
         self.after.len() as u64
@@ -98,6 +105,22 @@ impl<'e> Change<'e> {
             Present::Between
         } else {
             Present::Foreign
+        }
+    }
+    /// What becomes of a window that holds `present`, and from which of its bytes on it is to be written, if at all.
+    pub(crate) fn decide(&self, present: &[u8], way: Way) -> (Outcome, Option<usize>) {
+        match self.classify(present, way) {
+            Present::After => (Outcome::Already, None),
+            Present::Foreign => {
+                let mut found = [0; MAX_PATCH];
+                found[..present.len()].copy_from_slice(present);
+                (Outcome::Differs { found }, None)
+            }
+            Present::Before => (Outcome::Done, Some(0)),
+            Present::Between if present[0] == INT3 && self.before[0] != INT3 => {
+                (Outcome::KeptBreakpoint, Some(1))
+            }
+            Present::Between => (Outcome::Done, Some(0)),
         }
     }
 }
@@ -154,7 +177,8 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
         .collect()
 }
 
-/// One phase: windows inside a line one by one, then those that cross lines together.
+/// One phase: windows inside a word by the page where that is proven, others inside a line one by one, then those that cross
+/// lines together.
 fn change_phase(
     space: &mut impl CodeSpace,
     entries: &[Entry],
@@ -162,6 +186,19 @@ fn change_phase(
     way: Way,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
+    let by_page = |&index: &usize| space.takes_runs() && in_word(&entries[index]);
+    let (runs, mut group): (Vec<usize>, Vec<usize>) = group.iter().partition(|index| by_page(index));
+    for (nth, run) in runs.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])).enumerate() {
+        match change_run(space, entries, run, way, outcomes) {
+            // Not all of the stretch is there: each by itself.
+            Err(SpaceError::Place(_)) => group.extend(run),
+            other => other?,
+        }
+        if nth % SERVE_EVERY_RUN == SERVE_EVERY_RUN - 1 {
+            space.serve()?;
+        }
+    }
+    group.sort_unstable_by_key(|&index| entries[index].addr);
     let mut text = Text::default();
     let mut crossing = Vec::new();
     let mut writes = 0u32;
@@ -198,24 +235,11 @@ fn one(
     change: &Change<'_>,
     way: Way,
 ) -> Result<Outcome, SpaceError> {
-    let len = change.after.len();
-    let mut window = [0; MAX_PATCH];
-    window[..len].copy_from_slice(text.window(change.addr(), len));
-    let present = &window[..len];
-    match change.classify(present, way) {
-        Present::After => Ok(Outcome::Already),
-        Present::Foreign => Ok(Outcome::Differs { found: window }),
-        Present::Before => {
-            text.put(space, change.addr(), change.after)?;
-            Ok(Outcome::Done)
-        }
-        Present::Between => {
-            let breakpoint = present[0] == INT3 && change.before[0] != INT3;
-            let from = usize::from(breakpoint);
-            text.put(space, change.addr() + from as u64, &change.after[from..])?;
-            Ok(if breakpoint { Outcome::KeptBreakpoint } else { Outcome::Done })
-        }
+    let (outcome, part) = change.decide(text.window(change.addr(), change.after.len()), way);
+    if let Some(part) = part {
+        text.put(space, change.addr() + part as u64, &change.after[part..])?;
     }
+    Ok(outcome)
 }
 
 /// Windows that cross a line: C1 to C6 of `protocol`, or the same backwards. All of them share each core sync.

@@ -63,6 +63,48 @@ fn there_and_back() {
 }
 
 #[test]
+fn windows_of_a_page_are_one_write_and_each_is_seen_whole() {
+    // In words of their own, far apart, one that leaves its word, and one of another page.
+    let at = [BASE, BASE + 2 * LINE, BASE + 2 * LINE + 12, BASE + 5 * LINE + 3, BASE + 4096 - 8, BASE + 4096];
+    let big: Vec<u8> = text().into_iter().cycle().take(8192).collect();
+    let all = at.map(|at| {
+        let from = (at - BASE) as usize;
+        let mut old = [0; 8];
+        old[..5].copy_from_slice(&big[from..from + 5]);
+        Entry { addr: RemoteAddr(at), len: 5, kind: Kind::Entry, old, new: JUMP }
+    });
+    let mut fake = Fake { runs: true, ..Fake::new(BASE, big.clone()) };
+    fake.bytes[3 * 64] ^= 1; // Between windows: stored as it is.
+    let before = fake.bytes.clone();
+    assert!(publish(&mut fake, &all).expect("alive").iter().all(|o| *o == Outcome::Done));
+    assert_eq!(fake.writes(), [BASE, BASE + 4096, BASE + 2 * LINE + 12]);
+    for (n, site) in all.iter().enumerate() {
+        let from = (site.addr.0 - BASE) as usize;
+        let whole =
+            |state: &Vec<u8>| state[from..from + 5] == site.old[..5] || state[from..from + 5] == JUMP[..5];
+        assert!(fake.states.iter().all(whole), "site {n}");
+    }
+    assert!(remove(&mut fake, &all).iter().all(|o| *o == Outcome::Done));
+    assert_eq!(fake.bytes, before);
+}
+
+#[test]
+fn what_cannot_be_written_as_a_run_is_written_alone() {
+    let all =
+        [entry(BASE, Kind::Entry), entry(BASE + LINE, Kind::Entry), entry(BASE + 2 * LINE, Kind::Entry)];
+    let mut fake = Fake { runs: true, hole: Some((BASE + LINE, BASE + 2 * LINE)), ..Fake::new(BASE, text()) };
+    let outcomes = publish(&mut fake, &all).expect("alive");
+    assert_eq!(outcomes, [Outcome::Done, Outcome::Unreachable, Outcome::Done]);
+    fake.hole = None;
+    fake.bytes[2] = 0x90;
+    fake.log.clear();
+    let outcomes = remove(&mut fake, &all);
+    assert!(matches!(outcomes[0], Outcome::Differs { .. }), "{outcomes:?}");
+    assert_eq!(outcomes[1..], [Outcome::Already, Outcome::Done]);
+    assert_eq!(fake.writes(), [BASE + 2 * LINE], "not from the foreign window on");
+}
+
+#[test]
 fn islands_then_exits_then_entries_and_back() {
     let all = &many()[..5];
     let mut fake = Fake::new(BASE, text());
@@ -108,14 +150,20 @@ fn no_moment_shows_a_torn_instruction() {
 /// The tracer dies before each write and each sync of a publication, and of a removal; whoever comes later restores all.
 #[test]
 fn death_anywhere_is_undone() {
+    deaths(false, 20);
+    deaths(true, 19);
+}
+
+fn deaths(runs: bool, expected: usize) {
     let all = many();
-    let mut whole = Fake::new(BASE, text());
+    let new = |text| Fake { runs, ..Fake::new(BASE, text) };
+    let mut whole = new(text());
     publish(&mut whole, &all).expect("alive");
     let armed = whole.bytes.clone();
     let steps = whole.log.iter().filter(|d| **d != Did::Serve).count();
-    assert_eq!(steps, 20);
+    assert_eq!(steps, expected);
     for dies_at in 0..=steps {
-        let mut fake = Fake::new(BASE, text());
+        let mut fake = new(text());
         fake.dies_at = Some(dies_at);
         drop(publish(&mut fake, &all));
         fake.dies_at = None;
@@ -123,7 +171,7 @@ fn death_anywhere_is_undone() {
         assert!(!left.iter().any(|o| matches!(o, Outcome::Differs { .. })), "death {dies_at}: {left:?}");
         assert_eq!(fake.bytes, text(), "death {dies_at} of a publication");
 
-        let mut fake = Fake::new(BASE, armed.clone());
+        let mut fake = new(armed.clone());
         fake.dies_at = Some(dies_at);
         let mut outcomes = Vec::new();
         drop(change(&mut fake, &all, Way::Remove, &mut outcomes));

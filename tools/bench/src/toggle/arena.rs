@@ -55,6 +55,16 @@ pub(crate) const HEADS: [Head; 5] = [
     },
 ];
 
+/// The words of one page that hold windows of one head, without their jumps and with them.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// From the arena's start.
+    at: usize,
+    images: [Vec<u8>; 2],
+    /// Windows in it, by their offsets in a line.
+    pub(crate) offsets: Vec<usize>,
+}
+
 /// How the eight bytes get there.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
@@ -62,6 +72,8 @@ pub(crate) enum By {
     Store,
     /// pwrite to /proc/self/mem, as the engine writes: the kernel's copy.
     Write,
+    /// The same of all words of a page, from the first window that lies in an aligned word to the last.
+    Run,
     /// Two four-byte stores. The control: threads see half of it, and the run ends with status 3.
     Halves,
 }
@@ -71,6 +83,7 @@ impl By {
         match self {
             Self::Store => "store",
             Self::Write => "write",
+            Self::Run => "run",
             Self::Halves => "halves",
         }
     }
@@ -181,8 +194,32 @@ impl Arena {
                 };
                 Ok(())
             }
-            By::Write => self.memory.write_all_at(&word.to_le_bytes(), at),
+            By::Write | By::Run => self.memory.write_all_at(&word.to_le_bytes(), at),
         }
+    }
+    /// The runs of a head: a page each.
+    pub(crate) fn runs(&self, head: usize) -> io::Result<Vec<Run>> {
+        let slots: Vec<Slot> = (0..OFFSETS).map(|offset| Slot::new(head, offset)).collect();
+        let in_word = |slot: &&Slot| slot.window() % 8 + JUMP.len() <= 8;
+        let slots: Vec<&Slot> = slots.iter().filter(in_word).collect();
+        let page = |slot: &Slot| slot.window() / PAGE;
+        slots.chunk_by(|a, b| page(a) == page(b)).map(|slots| self.run(slots)).collect()
+    }
+    fn run(&self, slots: &[&Slot]) -> io::Result<Run> {
+        let at = slots[0].window() / 8 * 8;
+        let end = slots[slots.len() - 1].window() / 8 * 8 + 8;
+        let mut old = vec![0; end - at];
+        self.memory.read_exact_at(&mut old, self.writable + at as u64)?;
+        let mut new = old.clone();
+        for slot in slots {
+            let from = slot.window() - at;
+            new[from..from + JUMP.len()].copy_from_slice(&JUMP);
+        }
+        Ok(Run { at, images: [old, new], offsets: slots.iter().map(|slot| slot.0 % OFFSETS).collect() })
+    }
+    /// Writes a run, with or without its jumps, in one write.
+    pub(crate) fn put_run(&self, run: &Run, jumps: bool) -> io::Result<()> {
+        self.memory.write_all_at(&run.images[usize::from(jumps)], self.writable + run.at as u64)
     }
 }
 

@@ -1,4 +1,5 @@
-//! `trapline-bench toggle`: whether an eight-byte write inside a cache line is seen whole by threads that run the code.
+//! `trapline-bench toggle`: whether an eight-byte write inside a cache line is seen whole by threads that run the code, and
+//! (`--by run`) each aligned word of a longer one.
 //!
 //! In: how many writes. Out: a row for each kind of head: calls, how many of them took the jump, how often a thread saw the
 //! code change, threads that were inside a window, wrong results. A run of 10⁹ without a wrong result is what
@@ -16,7 +17,7 @@ use serde::Serialize;
 
 use crate::functions::pin_to;
 use crate::row::Line;
-use arena::{Arena, By, HEADS, OFFSETS, Slot, call, traps};
+use arena::{Arena, By, HEADS, OFFSETS, Run, Slot, call, traps};
 
 /// Calls between two looks at what is being changed.
 const CALLS: u64 = 256;
@@ -32,13 +33,13 @@ pub(crate) struct ToggleRow {
     bench: &'static str,
     /// The head's name.
     case: &'static str,
-    /// `store` or `write`.
+    /// `store`, `write` or `run`.
     how: &'static str,
     /// Threads that call.
     threads: usize,
     /// Offsets of a cache line.
     offsets: usize,
-    /// Writes.
+    /// Windows changed.
     toggles: u64,
     seconds: f64,
     calls: u64,
@@ -56,7 +57,7 @@ impl Line for ToggleRow {
     fn text(&self) -> String {
         let share = 100.0 * self.seen as f64 / self.toggles.max(1) as f64;
         format!(
-            "toggle {:8} {} {}T  {} writes at {} offsets in {:.1} s: {} calls, {} by the jump, {} changes seen ({share:.2} %), {} inside, {} wrong",
+            "toggle {:8} {} {}T  {} windows changed at {} offsets in {:.1} s: {} calls, {} by the jump, {} changes seen ({share:.2} %), {} inside, {} wrong",
             self.case,
             self.how,
             self.threads,
@@ -89,7 +90,7 @@ struct Target {
 /// How to write.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Writes {
-    /// `toggle`: writes, in all.
+    /// `toggle`: windows changed, in all.
     #[arg(long, default_value_t = 10_000_000)]
     toggles: u64,
     /// `toggle`: how code is written.
@@ -127,7 +128,10 @@ fn one(arena: &Arena, head: usize, case: &'static str, writes: Writes, threads: 
                 })
             })
             .collect();
-        let written = writer(arena, head, writes, threads, target);
+        let written = match writes.by {
+            By::Run => run_writer(arena, head, writes, threads, target),
+            _ => writer(arena, head, writes, threads, target),
+        };
         target.over.store(true, Ordering::Relaxed);
         let tallies: Vec<_> = callers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         (written, tallies)
@@ -148,7 +152,11 @@ fn one(arena: &Arena, head: usize, case: &'static str, writes: Writes, threads: 
         case,
         how: writes.by.name(),
         threads,
-        offsets: OFFSETS,
+        offsets: if writes.by == By::Run {
+            arena.runs(head)?.iter().map(|run| run.offsets.len()).sum()
+        } else {
+            OFFSETS
+        },
         toggles: written?,
         seconds: begun.elapsed().as_secs_f64(),
         calls,
@@ -194,4 +202,32 @@ fn writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Targ
         }
     }
     Ok(pairs * 2 * (TURNS * OFFSETS) as u64)
+}
+
+/// The same by whole pages; the threads call one window of the page after the other. Says how many windows were changed.
+fn run_writer(arena: &Arena, head: usize, writes: Writes, cpus: usize, target: &Target) -> Result<u64> {
+    let runs = arena.runs(head)?;
+    let windows: usize = runs.iter().map(|run| run.offsets.len()).sum();
+    let rounds = (writes.toggles as usize).div_ceil(2 * TURNS * windows);
+    let one = |run: &Run, rounds: usize| -> Result<()> {
+        for _ in 0..rounds {
+            for jumps in [true, false] {
+                arena.put_run(run, jumps).context("a write failed")?;
+                (0..writes.gap).for_each(|_| std::hint::spin_loop());
+            }
+        }
+        Ok(())
+    };
+    for turn in 0..TURNS {
+        pin_to(turn % cpus);
+        for run in &runs {
+            for &offset in &run.offsets {
+                target.offset.store(offset, Ordering::Relaxed);
+                one(run, rounds.div_ceil(run.offsets.len()))?;
+            }
+        }
+    }
+    let of =
+        |run: &Run| 2 * TURNS * rounds.div_ceil(run.offsets.len()) * run.offsets.len() * run.offsets.len();
+    Ok(runs.iter().map(of).sum::<usize>() as u64)
 }
