@@ -13,6 +13,7 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod ring;
 pub mod sync;
 pub mod threads;
 pub mod view;

@@ -9,6 +9,7 @@ mod call;
 mod counts;
 mod durations;
 mod rdpid;
+mod records;
 mod state;
 mod threads;
 mod traps;

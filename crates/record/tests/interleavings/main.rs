@@ -14,5 +14,6 @@ mod blocks;
 mod memory;
 mod publish;
 mod remove;
+mod ring;
 mod rows;
 mod writer;

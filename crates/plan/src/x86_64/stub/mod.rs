@@ -15,6 +15,7 @@ pub mod latency;
 pub mod remote;
 mod rseq;
 pub mod threads;
+pub mod trace;
 pub mod trap;
 mod word;
 
@@ -24,6 +25,7 @@ pub use count::count;
 pub use latency::{Buckets, ExitKind, Latency, Timed, latency_enter, latency_exit, latency_exit_branch};
 pub use remote::remote_sequence;
 pub use threads::{ThreadId, Threads, count_by_thread};
+pub use trace::{Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.
@@ -75,6 +77,7 @@ pub struct Pending {
 enum Kind {
     Count(count::Tail),
     Threads(threads::Tail),
+    Traced(trace::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
 
@@ -97,6 +100,7 @@ impl Pending {
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
+            Kind::Traced(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }

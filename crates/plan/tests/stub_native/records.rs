@@ -1,0 +1,172 @@
+//! LOSS-2 and SAFE-2 for records: each tells what was there, and every hit is a record or counted as dropped, while threads are
+//! moved and interrupted and a reader takes what it can.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trapline_plan::x86_64::stub::{Machine, Rings, Site, ThreadId, Traced, trace};
+use trapline_record::ring::{HEAD, Kind, Record, RingArea};
+use trapline_record::view::View;
+
+use crate::arena::{Arena, LINES, call, get, machines, unregister};
+use crate::counts::{everywhere, storm};
+use crate::state::{ONE, Random, assert_kept, back, tl_run};
+
+const PROBE: u32 = 5;
+const CALLS: u64 = 200_000;
+
+fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
+    let area = RingArea { off: 0, rings: LINES - 1, slot, bytes };
+    Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0) }
+}
+
+fn view<'a>(rings: &Rings) -> View<'a> {
+    // SAFETY: the arena's mapping is larger than the rings, is never unmapped, and holds words that others store to whole.
+    let words = unsafe {
+        core::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
+    };
+    View::new(words)
+}
+
+/// What a reader does with all rings.
+struct Reader<'a> {
+    rings: &'a Rings,
+    tails: Vec<u64>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(rings: &'a Rings) -> Self {
+        Self { rings, tails: vec![0; rings.area.rings as usize] }
+    }
+    fn take(&mut self, mut each: impl FnMut(&Record)) {
+        for (ring, tail) in (0..).zip(&mut self.tails) {
+            self.rings.area.take(view(self.rings), ring, tail, &mut each).expect("a head that can be");
+        }
+    }
+}
+
+fn with_rseq() -> Option<Machine> {
+    machines().pop().filter(|machine| machine.rseq.is_some())
+}
+
+fn sites() -> impl Iterator<Item = Site> {
+    let dead = [0, 1 << 10, 1 << 11, 1 << 10 | 1 << 11 | 1 | 1 << 2];
+    dead.into_iter().flat_map(|dead| {
+        (0..4).map(move |n| Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 })
+    })
+}
+
+fn built(arena: &mut Arena, traced: &Traced<'_>, kind: Kind, values: usize, body: &[u8]) -> u64 {
+    let mut out = Vec::new();
+    let pending = trace(&mut out, arena.next(), traced, kind, values).expect("rseq");
+    out.extend(body);
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+#[test]
+fn records_tell_what_was_there_and_state_is_kept() {
+    let _one = ONE.lock();
+    let Some(machine) = with_rseq() else { return };
+    let mut random = Random(0x5151_1234_9876_0001);
+    for (kind, values, slot) in
+        [(Kind::Entry, 0, 64), (Kind::Entry, 5, 64), (Kind::Entry, 6, 128), (Kind::Return, 1, 64), (Kind::Tail, 0, 64)]
+    {
+        let mut arena = Arena::new();
+        // As small as a ring can be: most hits find it full until it is read.
+        let rings = rings(&arena, 2 * slot, slot);
+        let dropped = arena.word(0);
+        for site in sites() {
+            let traced = Traced { machine: &machine, rings: &rings, probe: PROBE, dropped, site };
+            let code = built(&mut arena, &traced, kind, values, &back());
+            let mut reader = Reader::new(&rings);
+            for ring in 0..rings.area.rings {
+                reader.tails[ring as usize] = view(&rings).get(rings.area.ring(ring) + HEAD);
+            }
+            assert_kept(&format!("{kind:?} {values} {site:?}"), code, &site, &mut random);
+            reader.take(|_| ());
+            let before = random.state();
+            let mut after = before.clone();
+            // SAFETY: as in `assert_kept`.
+            unsafe { tl_run(code, &mut after) };
+            let mut seen = Vec::new();
+            reader.take(|record| seen.push(*record));
+            let [record] = seen[..] else { panic!("{seen:?}") };
+            let want: Vec<u64> = match kind {
+                Kind::Entry => [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]).collect(),
+                Kind::Return => vec![before.regs[0]],
+                Kind::Tail => vec![],
+            };
+            assert_eq!((record.kind, record.probe, &record.values[..want.len()]), (kind, PROBE, &want[..]));
+            // SAFETY: gettid has no precondition.
+            assert_eq!(record.tid, unsafe { libc::gettid() } as u32);
+            // SAFETY: rdtsc has no precondition.
+            let now = unsafe { core::arch::x86_64::_rdtsc() };
+            assert!(record.ticks < now && now - record.ticks < 10_000_000_000, "{record:?}");
+        }
+        assert!(arena.counted(0) > 0, "the ring was full at times");
+    }
+}
+
+/// Eight threads that are moved about, a timer's handler that hits too, and a reader that takes what it can of small rings.
+#[test]
+fn every_hit_is_a_record_or_counted() {
+    let Some(machine) = with_rseq() else { return };
+    let mut arena = Arena::new();
+    let rings = rings(&arena, 64 * 256, 64);
+    let dropped = arena.word(0);
+    let traced = Traced { machine: &machine, rings: &rings, probe: PROBE, dropped, site: Site::default() };
+    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    let over = AtomicBool::new(false);
+    let (records, by_thread, handled) = std::thread::scope(|scope| {
+        let (over, rings) = (&over, &rings);
+        let reading = scope.spawn(move || {
+            let (mut reader, mut records, mut last) = (Reader::new(rings), 0u64, HashMap::new());
+            loop {
+                let ends = over.load(Ordering::Acquire);
+                let mut batch = Vec::new();
+                reader.take(|record| batch.push(*record));
+                records += batch.len() as u64;
+                // A thread's records lie in several rings; each ring is in order.
+                batch.sort_by_key(|record| record.ticks);
+                for record in batch.iter().filter(|record| record.values[0] < CALLS) {
+                    let last = last.entry(record.tid).or_insert((0, 0));
+                    *last = (last.0 + 1, record.values[0]);
+                }
+                if ends {
+                    return (records, last);
+                }
+            }
+        });
+        let handled =
+            storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n + 2), n + 2))));
+        over.store(true, Ordering::Release);
+        let (records, last) = reading.join().expect("the reader");
+        (records, last, handled)
+    });
+    let lost = arena.counted(0);
+    println!("{records} records, {lost} dropped, {handled} by the handler, {} threads", by_thread.len());
+    assert_eq!(records + lost, 8 * CALLS + handled);
+    assert!(handled > 10, "the storm never came");
+    assert!(by_thread.values().map(|seen| seen.0).sum::<u64>() > CALLS / 100, "{by_thread:?}");
+}
+
+#[test]
+fn threads_without_an_area_are_counted_as_dropped() {
+    let Some(machine) = with_rseq() else { return };
+    let mut arena = Arena::new();
+    let rings = rings(&arena, 64 * 256, 64);
+    let traced =
+        Traced { machine: &machine, rings: &rings, probe: PROBE, dropped: arena.word(0), site: Site::default() };
+    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            unregister();
+            (0..100).for_each(|n| assert_eq!(call(code, n), n));
+        });
+    });
+    assert_eq!(get(arena.word(0) + u64::from(LINES - 1) * 64), 100);
+    Reader::new(&rings).take(|_| panic!("nothing was written"));
+    let without = Machine { rseq: None, ..machine };
+    assert!(trace(&mut Vec::new(), 0, &Traced { machine: &without, ..traced }, Kind::Entry, 1).is_none());
+}
