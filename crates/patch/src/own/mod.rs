@@ -39,6 +39,17 @@ pub struct OwnSite {
     pub entry: Entry,
 }
 
+/// What a batch placed.
+#[derive(Debug, Default)]
+pub struct Added {
+    /// What was refused, and what it cost.
+    pub report: AttachReport,
+    /// Sites in place.
+    pub sites: Vec<OwnSite>,
+    /// (module, want, other want) that share a site, which is named after the first.
+    pub shares: Vec<(u32, u32, u32)>,
+}
+
 /// Our own process, and what is patched there.
 #[derive(Debug)]
 pub struct Own {
@@ -87,7 +98,7 @@ impl Own {
     ///
     /// # Errors
     /// Nothing was changed, or what was changed was undone.
-    pub fn add(&mut self, request: &Request<'_>) -> Result<(AttachReport, Vec<OwnSite>), PatchError> {
+    pub fn add(&mut self, request: &Request<'_>) -> Result<Added, PatchError> {
         let careful: Vec<Callee>;
         let mut request = *request;
         if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven()) {
@@ -102,11 +113,13 @@ impl Own {
         let mut prepared =
             prepare(&self.process, &request, &mut work.survey, &self.attached.held, &mut work.report)?;
         refuse_guarded(&mut prepared, &mut work);
-        let mut placed = Vec::new();
+        let mut added = Added::default();
         if !prepared.sites.is_empty() {
-            placed = self.install(prepared, &mut work)?;
+            added.shares = std::mem::take(&mut prepared.shares);
+            added.sites = self.install(prepared, &mut work)?;
         }
-        Ok((work.report, placed))
+        added.report = work.report;
+        Ok(added)
     }
     /// O2 to O5.
     fn install(&mut self, prepared: Prepared, work: &mut Work) -> Result<Vec<OwnSite>, PatchError> {
@@ -191,6 +204,23 @@ impl Own {
             self.take_out(&done)?;
         }
         Ok(all)
+    }
+    /// Whether all of these hold our bytes now. A library that was unloaded, and loaded there again, holds the file's.
+    #[must_use]
+    pub fn holds(&self, sites: &[OwnSite]) -> bool {
+        sites.iter().all(|site| {
+            let len = usize::from(site.entry.len);
+            let mut present = [0; 8];
+            self.process.read(site.entry.addr, &mut present[..len]).is_ok()
+                && present[..len] == site.entry.new[..len]
+        })
+    }
+    /// Sites that went away with their mapping.
+    pub fn forget(&mut self, sites: &[OwnSite]) {
+        self.live = self.live.saturating_sub(sites.len());
+        if self.live == 0 {
+            self.set_states(State::Removed);
+        }
     }
     fn change(&self, sites: &[OwnSite], way: Way) -> Result<Vec<Outcome>, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
