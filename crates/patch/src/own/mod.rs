@@ -8,7 +8,8 @@ pub mod protocol;
 mod space;
 
 use trapline_plan::{CallInput, Callee, PatchRole, Tactic};
-use trapline_record::control::State;
+use trapline_record::RemoteAddr;
+use trapline_record::control::{State, at};
 use trapline_record::journal::Entry;
 use trapline_target::{FileId, OwnCaller, Process};
 
@@ -20,7 +21,7 @@ use crate::map::{map_by, unmap_by};
 use crate::prepare::{Prepared, Site, prepare, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
-use crate::space::SpaceError;
+use crate::space::{LINE, SpaceError};
 use crate::write::{Outcome, Way, change};
 use space::Live;
 
@@ -35,8 +36,18 @@ pub struct OwnSite {
     pub role: PatchRole,
     /// How it is reached.
     pub tactic: Tactic,
+    /// Where its stub begins.
+    pub head: RemoteAddr,
     /// Address and bytes.
     pub entry: Entry,
+}
+
+impl OwnSite {
+    /// Whether an int3 may stand at its head.
+    fn may_trap(&self) -> bool {
+        let last = self.entry.addr.0 + u64::from(self.entry.len) - 1;
+        self.tactic == Tactic::Trap || self.entry.addr.0 / LINE != last / LINE
+    }
 }
 
 /// What a batch placed.
@@ -136,7 +147,10 @@ impl Own {
         report.mapped = segment.mapped();
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
         if let Some(last) = self.attached.segments.last() {
-            last.view().set(trapline_record::control::at::NEXT_SEGMENT, segment.control.0);
+            last.view().set(at::NEXT_SEGMENT, segment.control.0);
+        }
+        for &(addr, resume) in &segment.guards {
+            self.lead(addr, resume);
         }
         segment.set_state(State::Armed);
         self.attached.push(segment);
@@ -156,6 +170,7 @@ impl Own {
                 want: site.patch.want,
                 role: site.patch.role,
                 tactic: site.patch.tactic,
+                head: site.patch.head,
                 entry,
             })
             .collect();
@@ -195,6 +210,9 @@ impl Own {
                 alone?;
             }
         }
+        for site in sites.iter().filter(|site| site.may_trap()) {
+            self.lead(site.entry.addr.0, site.head.0);
+        }
         let outcomes = self.change(sites, Way::Publish)?;
         let done: Vec<OwnSite> =
             sites.iter().zip(&outcomes).filter(|(_, o)| is_in_place(**o)).map(|(site, _)| *site).collect();
@@ -220,6 +238,14 @@ impl Own {
         self.live = self.live.saturating_sub(sites.len());
         if self.live == 0 {
             self.set_states(State::Removed);
+        }
+    }
+    /// Makes all guards for an address lead to one place: what is patched there now, not what was before it.
+    fn lead(&mut self, addr: u64, resume: u64) {
+        for segment in &mut self.attached.segments {
+            let Ok(index) = segment.guards.binary_search_by_key(&addr, |guard| guard.0) else { continue };
+            segment.guards[index].1 = resume;
+            segment.view().set(segment.layout.guard_off + index as u64 * 16 + 8, resume);
         }
     }
     fn change(&self, sites: &[OwnSite], way: Way) -> Result<Vec<Outcome>, PatchError> {

@@ -153,9 +153,6 @@ impl Consumer {
     pub(super) const fn saves_state(&self) -> bool {
         !self.flags.has(Flags::GENERAL_REGS_ONLY)
     }
-    pub(super) const fn flags(&self) -> Flags {
-        self.flags
-    }
     /// What the engine calls, for as long as this box lives.
     pub(super) fn as_engine(self: &Box<Self>) -> engine::Consumer {
         engine::Consumer {

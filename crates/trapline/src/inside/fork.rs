@@ -23,9 +23,9 @@ pub(super) fn prepare() {
 unsafe extern "C" fn before() {
     let guard = lock();
     // A thread whose local storage is gone forks without the lock; nobody can do better there.
-    let _ = HELD.try_with(|held| *held.borrow_mut() = Some(guard));
+    HELD.try_with(|held| *held.borrow_mut() = Some(guard)).unwrap_or_default();
 }
 
 unsafe extern "C" fn after() {
-    let _ = HELD.try_with(|held| held.borrow_mut().take());
+    drop(HELD.try_with(|held| held.borrow_mut().take()));
 }

@@ -2,4 +2,6 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod calls;
+mod life;
+mod returns;
 mod victim;

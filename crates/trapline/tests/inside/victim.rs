@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use trapline_image::{Bytes, Image, NoDebugFiles};
+use trapline_record::{FileOffset, Svma};
 
 /// A loaded copy.
 pub(crate) struct Victim {
@@ -77,6 +78,19 @@ impl Victim {
         let found = self.image.select(&pattern, "victim").expect(name);
         let function = self.image.function(found[0].function);
         self.image.offset_of(function.start).expect("in a segment").0
+    }
+    /// Where an address lies in the file.
+    pub(crate) fn offset_of_address(&self, at: u64) -> u64 {
+        let bias = self.address("add") - self.image.svma_of(FileOffset(self.offset("add"))).expect("code").0;
+        self.image.offset_of(Svma(at - bias)).expect("in a segment").0
+    }
+    /// The code as it is now, from the first function to the last.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let names = ["add", "twice", "red", "scale", "fib", "tiny", "after", "tail"];
+        let all = names.map(|name| self.address(name));
+        let (low, high) = all.iter().fold((u64::MAX, 0), |(low, high), &at| (low.min(at), high.max(at + 16)));
+        // SAFETY: between functions of one section.
+        unsafe { std::slice::from_raw_parts(low as *const u8, (high - low) as usize).to_vec() }
     }
 }
 
