@@ -63,6 +63,8 @@ pub(crate) struct Prepared {
     pub(crate) plans: Vec<ModulePlan>,
     /// Their patches, sorted by address.
     pub(crate) sites: Vec<Site>,
+    /// (module, want, other want) that share a site.
+    pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
     pub(crate) stamps: Option<RemoteAddr>,
     pub(crate) semaphores: Vec<Entry>,
@@ -126,11 +128,14 @@ pub(crate) fn prepare(
     refuse(&mut sites, bad, report);
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
+    let shares = plans.iter().enumerate();
+    let shares =
+        shares.flat_map(|(n, plan)| plan.shares.iter().map(move |&(a, b)| (n as u32, a, b))).collect();
     let plans = plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, layout, stamps, semaphores })
+    Ok(Prepared { plans, sites, shares, layout, stamps, semaphores })
 }
 
 fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {

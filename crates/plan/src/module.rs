@@ -84,6 +84,9 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
     plan.pun_regions = pun_regions;
     emit(input, env, place, &sites, &mut plan);
+    let others =
+        |s: &Site| s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>();
+    plan.shares = sites.iter().filter(|s| s.acts.len() > 1).flat_map(others).collect();
     finish(&mut plan);
     Ok(plan)
 }

@@ -194,6 +194,8 @@ pub struct ModulePlan {
     pub guards: Vec<Guard>,
     /// Kernel uprobes to place.
     pub kernel: Vec<KernelSite>,
+    /// (want that a patch is named after, another want that it serves as well), where windows are shared.
+    pub shares: Vec<(u32, u32)>,
     /// What was refused, in the order of the wants.
     pub refused: Vec<Refused>,
     /// Sites by tactic.

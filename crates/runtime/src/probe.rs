@@ -13,13 +13,13 @@
 //! |---|---|
 //! | A1 build the new list from the old one | H1 enter (epoch R2, R3) |
 //! | A2 store the pointer (release) | H2 load the pointer (acquire) |
-//! | A3 the old list goes to limbo (epoch W2 to W5) | H3 walk the list, call |
+//! | A3 the old list is unlinked; it is freed after a grace (epoch W2 to W5) | H3 walk the list, call |
 //! | | H4 leave (epoch R5) |
 //!
 //! - *H2 before A2*: the old list, whole, for as long as H4 is to come (A3's grace). A consumer that was taken out is called by this
 //!   hit; unregistering has not returned, as it waits for the same grace.
 //! - *H2 after A2*: the new list. A2's release and H2's acquire make A1's stores visible: relaxed at either is a model's twin.
-//! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait in limbo.
+//! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
 //! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if its number stands in the call's
 //!   record: so one that was taken out meanwhile is not called, one that came meanwhile has no cookie and is not called, and one
 //!   that was taken out and put in again has another number.
@@ -31,7 +31,7 @@ use trapline_record::{FileId, FileOffset};
 
 use crate::consumer::{ConsumerId, Flags, Installed};
 use crate::engine::Engine;
-use crate::epoch::{Garbage, Inside};
+use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 
 /// Consumers of one probe, newest first. The first lies in the list itself: most probes have one.
@@ -70,38 +70,45 @@ impl Consumers {
         // is inside for 'a. Acquire: the list's own stores are visible.
         unsafe { self.0.load(Acquire).as_ref() }
     }
-    /// For the writer, who alone changes it.
-    fn current(&self) -> Option<&List> {
+    /// As the writer sees it.
+    fn current(&self, _writer: &Writer) -> Option<&List> {
         // SAFETY: null or alive: only the writer retires lists, and it is here.
         unsafe { self.0.load(Relaxed).as_ref() }
     }
-    /// A2. What was there before is garbage.
-    fn replace(&self, list: Option<List>) -> Option<Garbage> {
+    /// A2 and A3.
+    fn replace(&self, writer: &mut Writer, list: Option<List>) {
         let new = list.map_or(ptr::null_mut(), |list| Box::into_raw(Box::new(list)));
         let old = self.0.load(Relaxed);
         self.0.store(new, Release);
-        if old.is_null() {
-            return None;
+        if !old.is_null() {
+            // SAFETY: `old` came from `Box::into_raw` above, and no pointer leads to it any more.
+            writer.unlinked(unsafe { Box::from_raw(old) });
         }
-        // SAFETY: `old` came from `Box::into_raw` above, and no pointer leads to it any more.
-        Some(unsafe { Box::from_raw(old) })
     }
-    /// Puts one in front. For the writer.
-    pub fn add(&self, installed: Installed) -> Option<Garbage> {
-        let older = self.current().map(|list| list.iter().copied().collect()).unwrap_or_default();
-        self.replace(Some(List { newest: installed, older }))
+    /// Puts one in front.
+    pub fn add(&self, writer: &mut Writer, installed: Installed) {
+        let older = self.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
+        self.replace(writer, Some(List { newest: installed, older }));
     }
-    /// Takes one out: `None` if it is not there. For the writer.
-    pub fn remove(&self, id: ConsumerId) -> Option<Garbage> {
-        let list = self.current()?;
-        list.iter().any(|installed| installed.id == id).then_some(())?;
-        self.replace(List::new(list.iter().copied().filter(|installed| installed.id != id)))
+    /// Takes one out; hits that began before may still call it, until a grace has passed. False if it is not there.
+    pub fn remove(&self, writer: &mut Writer, id: ConsumerId) -> bool {
+        let Some(list) = self.current(writer) else { return false };
+        let is_there = list.iter().any(|installed| installed.id == id);
+        if is_there {
+            let others = List::new(list.iter().copied().filter(|installed| installed.id != id));
+            self.replace(writer, others);
+        }
+        is_there
     }
 }
 
 impl Drop for Consumers {
     fn drop(&mut self) {
-        drop(self.replace(None));
+        let list = self.0.load(Relaxed);
+        if !list.is_null() {
+            // SAFETY: it came from `Box::into_raw`; whoever drops a probe knows that no hit leads to it.
+            drop(unsafe { Box::from_raw(list) });
+        }
     }
 }
 
@@ -150,15 +157,19 @@ impl Probe {
     pub const fn consumers(&self) -> &Consumers {
         &self.consumers
     }
-    /// What every consumer declares: what a stub may leave out. For the writer.
+    /// What every consumer declares: what a stub may leave out.
     #[must_use]
-    pub fn all_declare(&self, flags: Flags) -> bool {
-        self.consumers.current().is_some_and(|list| list.iter().all(|one| one.consumer.flags.has(flags)))
+    pub fn all_declare(&self, writer: &Writer, flags: Flags) -> bool {
+        self.consumers
+            .current(writer)
+            .is_some_and(|list| list.iter().all(|one| one.consumer.flags.has(flags)))
     }
-    /// What any consumer declares: what the site must allow. For the writer.
+    /// What any consumer declares: what the site must allow.
     #[must_use]
-    pub fn any_declares(&self, flags: Flags) -> bool {
-        self.consumers.current().is_some_and(|list| list.iter().any(|one| one.consumer.flags.has(flags)))
+    pub fn any_declares(&self, writer: &Writer, flags: Flags) -> bool {
+        self.consumers
+            .current(writer)
+            .is_some_and(|list| list.iter().any(|one| one.consumer.flags.has(flags)))
     }
     /// At one hit every consumer said [`Verdict::REMOVE`](crate::consumer::Verdict::REMOVE). Asked and forgotten by whoever takes
     /// probes out; a consumer that was added since speaks for itself at the next hit.

@@ -29,6 +29,7 @@ mod cost;
 mod error;
 mod files;
 mod follow;
+pub mod inside;
 mod inspect;
 mod modules;
 mod names;

@@ -94,7 +94,8 @@ pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
     Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
 }
 
-fn kind_of(why: &Why) -> &'static str {
+/// A stable word for a reason.
+pub(crate) fn kind_of(why: &Why) -> &'static str {
     match why {
         Why::Plan(refusal) => refusal.kind(),
         Why::Differs { .. } => "bytes-differ",

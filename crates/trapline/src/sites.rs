@@ -155,8 +155,8 @@ impl Places {
     /// Adds a place, or its names to the one that is there.
     fn add(&mut self, names: Vec<String>, place: Place) {
         let kind = match place.role {
-            Role::CountExits => 1,
-            Role::CountEntry | Role::CountAt(_) | Role::Latency => 0,
+            Role::CountExits | Role::CallExits => 1,
+            _ => 0,
         };
         let next = self.found.len();
         let at = *self.index.entry((place.module, place.at.0, kind)).or_insert(next);

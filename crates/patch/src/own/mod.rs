@@ -8,7 +8,8 @@ pub mod protocol;
 mod space;
 
 use trapline_plan::{CallInput, Callee, PatchRole, Tactic};
-use trapline_record::control::State;
+use trapline_record::RemoteAddr;
+use trapline_record::control::{State, at};
 use trapline_record::journal::Entry;
 use trapline_target::{FileId, OwnCaller, Process};
 
@@ -20,7 +21,7 @@ use crate::map::{map_by, unmap_by};
 use crate::prepare::{Prepared, Site, prepare, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
-use crate::space::SpaceError;
+use crate::space::{LINE, SpaceError};
 use crate::write::{Outcome, Way, change};
 use space::Live;
 
@@ -35,8 +36,29 @@ pub struct OwnSite {
     pub role: PatchRole,
     /// How it is reached.
     pub tactic: Tactic,
+    /// Where its stub begins.
+    pub head: RemoteAddr,
     /// Address and bytes.
     pub entry: Entry,
+}
+
+impl OwnSite {
+    /// Whether an int3 may stand at its head.
+    fn may_trap(&self) -> bool {
+        let last = self.entry.addr.0 + u64::from(self.entry.len) - 1;
+        self.tactic == Tactic::Trap || self.entry.addr.0 / LINE != last / LINE
+    }
+}
+
+/// What a batch placed.
+#[derive(Debug, Default)]
+pub struct Added {
+    /// What was refused, and what it cost.
+    pub report: AttachReport,
+    /// Sites in place.
+    pub sites: Vec<OwnSite>,
+    /// (module, want, other want) that share a site, which is named after the first.
+    pub shares: Vec<(u32, u32, u32)>,
 }
 
 /// Our own process, and what is patched there.
@@ -87,7 +109,7 @@ impl Own {
     ///
     /// # Errors
     /// Nothing was changed, or what was changed was undone.
-    pub fn add(&mut self, request: &Request<'_>) -> Result<(AttachReport, Vec<OwnSite>), PatchError> {
+    pub fn add(&mut self, request: &Request<'_>) -> Result<Added, PatchError> {
         let careful: Vec<Callee>;
         let mut request = *request;
         if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven()) {
@@ -102,11 +124,13 @@ impl Own {
         let mut prepared =
             prepare(&self.process, &request, &mut work.survey, &self.attached.held, &mut work.report)?;
         refuse_guarded(&mut prepared, &mut work);
-        let mut placed = Vec::new();
+        let mut added = Added::default();
         if !prepared.sites.is_empty() {
-            placed = self.install(prepared, &mut work)?;
+            added.shares = std::mem::take(&mut prepared.shares);
+            added.sites = self.install(prepared, &mut work)?;
         }
-        Ok((work.report, placed))
+        added.report = work.report;
+        Ok(added)
     }
     /// O2 to O5.
     fn install(&mut self, prepared: Prepared, work: &mut Work) -> Result<Vec<OwnSite>, PatchError> {
@@ -123,7 +147,10 @@ impl Own {
         report.mapped = segment.mapped();
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
         if let Some(last) = self.attached.segments.last() {
-            last.view().set(trapline_record::control::at::NEXT_SEGMENT, segment.control.0);
+            last.view().set(at::NEXT_SEGMENT, segment.control.0);
+        }
+        for &(addr, resume) in &segment.guards {
+            self.lead(addr, resume);
         }
         segment.set_state(State::Armed);
         self.attached.push(segment);
@@ -143,6 +170,7 @@ impl Own {
                 want: site.patch.want,
                 role: site.patch.role,
                 tactic: site.patch.tactic,
+                head: site.patch.head,
                 entry,
             })
             .collect();
@@ -182,6 +210,9 @@ impl Own {
                 alone?;
             }
         }
+        for site in sites.iter().filter(|site| site.may_trap()) {
+            self.lead(site.entry.addr.0, site.head.0);
+        }
         let outcomes = self.change(sites, Way::Publish)?;
         let done: Vec<OwnSite> =
             sites.iter().zip(&outcomes).filter(|(_, o)| is_in_place(**o)).map(|(site, _)| *site).collect();
@@ -191,6 +222,31 @@ impl Own {
             self.take_out(&done)?;
         }
         Ok(all)
+    }
+    /// Whether all of these hold our bytes now. A library that was unloaded, and loaded there again, holds the file's.
+    #[must_use]
+    pub fn holds(&self, sites: &[OwnSite]) -> bool {
+        sites.iter().all(|site| {
+            let len = usize::from(site.entry.len);
+            let mut present = [0; 8];
+            self.process.read(site.entry.addr, &mut present[..len]).is_ok()
+                && present[..len] == site.entry.new[..len]
+        })
+    }
+    /// Sites that went away with their mapping.
+    pub fn forget(&mut self, sites: &[OwnSite]) {
+        self.live = self.live.saturating_sub(sites.len());
+        if self.live == 0 {
+            self.set_states(State::Removed);
+        }
+    }
+    /// Makes all guards for an address lead to one place: what is patched there now, not what was before it.
+    fn lead(&mut self, addr: u64, resume: u64) {
+        for segment in &mut self.attached.segments {
+            let Ok(index) = segment.guards.binary_search_by_key(&addr, |guard| guard.0) else { continue };
+            segment.guards[index].1 = resume;
+            segment.view().set(segment.layout.guard_off + index as u64 * 16 + 8, resume);
+        }
     }
     fn change(&self, sites: &[OwnSite], way: Way) -> Result<Vec<Outcome>, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();

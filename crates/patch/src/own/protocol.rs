@@ -53,6 +53,14 @@
 //! A byte is written whole on any CPU, and has no interior. It is removed like any other; a thread that has trapped and
 //! is on its way to the handler still finds the guard, because tables are never taken down, and runs the stub once more.
 //!
+//! # One address, several guards
+//!
+//! A place may be patched more than once over time: with another stub, or because another library lies there now. The guard handler
+//! takes the first entry for an address along the chain of segments, so before a site is published (O4, and when it is put back) all
+//! entries for its addresses are made to lead to what it leads to: one aligned word each. A thread that traps meanwhile reads
+//! the word before or after. Before: it goes on in an older copy of the same instructions, or runs an older stub of the same probe, as a
+//! thread that was there a moment earlier would; if another library was there, no thread can stand in it any more.
+//!
 //! # Who writes besides us
 //!
 //! Nobody may (PATCH-1). Threads of ours take the engine's lock. Against an outside tracer T, who seizes us, then looks for

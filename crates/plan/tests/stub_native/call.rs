@@ -228,6 +228,31 @@ fn a_moved_instruction_pointer_and_stack_hold() {
     }
 }
 
+/// The displaced instructions run, on another stack.
+#[test]
+fn a_moved_stack_holds_for_the_displaced_instructions() {
+    let _one = ONE.lock();
+    let mut random = Random(0x6666_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    let code = site(&mut arena, 1, true);
+    fn move_stack(regs: &mut Regs) -> u64 {
+        regs.set(Gpr::Rsp, regs.sp() - 24);
+        regs.set(Gpr::Rcx, 5);
+        2
+    }
+    for _ in 0..20 {
+        tell(1, Some(move_stack));
+        let before = random.state();
+        let mut after = before.clone();
+        // SAFETY: as in `assert_kept`; the new stack pointer lies in the harness' own stack.
+        unsafe { tl_run(code, &mut after) };
+        assert_eq!(after.regs[Gpr::Rsp as usize] as i64, -24);
+        assert_eq!((after.regs[0], after.regs[1], after.regs[2]), (before.regs[0], 5, before.regs[2]));
+        assert_eq!((before.flags ^ after.flags) & FLAGS, 0);
+        assert!(before.zmm == after.zmm);
+    }
+}
+
 /// Bytes of a site's code before what was displaced.
 fn site_len() -> u64 {
     let mut out = Vec::new();

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::any::Any;
 use core::fmt;
+use core::mem::ManuallyDrop;
 
 use super::line::{Active, Lines, ThreadPointer};
 
@@ -50,56 +51,80 @@ impl Grace {
         };
         self.noted.iter().filter_map(one)
     }
-    /// Waits no longer for one of whom the caller knows that no thread stands in its frame.
-    pub fn excuse(&mut self, straggler: Straggler) {
+    /// Waits no longer for one of whom the caller knows that it is not coming back.
+    ///
+    /// # Safety
+    /// No thread stands in that frame, and none will: the thread has ended, or is in a call above it on the same stack.
+    pub unsafe fn excuse(&mut self, straggler: Straggler) {
         self.noted.retain(|&noted| noted != (straggler.line, straggler.active));
     }
 }
 
 /// Something unlinked.
-pub type Garbage = Box<dyn Any + Send>;
+type Garbage = Box<dyn Any + Send>;
 
-/// Garbage, and the graces that it waits for. For writers.
-#[derive(Default)]
-pub struct Limbo {
-    fresh: Vec<Garbage>,
-    waiting: Vec<(Grace, Vec<Garbage>)>,
+/// The one that changes what hits read; with what it unlinked, until the graces have passed. What is left when it is dropped
+/// is leaked: nobody would know when to free it.
+pub struct Writer {
+    lines: Lines,
+    barrier: Barrier,
+    fresh: ManuallyDrop<Vec<Garbage>>,
+    waiting: ManuallyDrop<Vec<(Grace, Vec<Garbage>)>>,
 }
 
-impl Limbo {
-    /// Nothing yet.
+impl Writer {
+    /// Nothing unlinked yet.
+    ///
+    /// # Safety
+    /// No other writer changes the same things; all hits that read them enter one of these lines; `barrier` does what
+    /// [`Barrier`] says.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { fresh: Vec::new(), waiting: Vec::new() }
+    pub const unsafe fn new(lines: Lines, barrier: Barrier) -> Self {
+        let (fresh, waiting) = (ManuallyDrop::new(Vec::new()), ManuallyDrop::new(Vec::new()));
+        Self { lines, barrier, fresh, waiting }
     }
     /// Takes what no pointer leads to any more.
-    pub fn put(&mut self, garbage: Garbage) {
+    pub fn unlinked(&mut self, garbage: Box<dyn Any + Send>) {
         self.fresh.push(garbage);
     }
+    /// W2 and W3 for all that was unlinked so far: to be polled before a consumer's owner goes on. `None`: no barrier.
+    #[must_use]
+    pub fn grace(&self) -> Option<Grace> {
+        Grace::begin(&self.lines, self.barrier)
+    }
+    /// The lines that graces look at.
+    #[must_use]
+    pub const fn lines(&self) -> &Lines {
+        &self.lines
+    }
     /// Begins a grace for what came since the last time, and frees what has had its own. True when nothing is left.
-    pub fn sweep(&mut self, lines: &Lines, barrier: Barrier) -> bool {
+    pub fn sweep(&mut self) -> bool {
         if !self.fresh.is_empty()
-            && let Some(grace) = Grace::begin(lines, barrier)
+            && let Some(grace) = self.grace()
         {
-            self.waiting.push((grace, core::mem::take(&mut self.fresh)));
+            let fresh = core::mem::take(&mut *self.fresh);
+            self.waiting.push((grace, fresh));
         }
-        self.waiting.retain_mut(|(grace, _)| !grace.poll(lines));
-        self.waiting.is_empty() && self.fresh.is_empty()
+        self.waiting.retain_mut(|(grace, _)| !grace.poll(&self.lines));
+        self.is_clean()
     }
-    /// How many things wait.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.fresh.len() + self.waiting.iter().map(|(_, garbage)| garbage.len()).sum::<usize>()
+    /// The graces that garbage waits for: where a straggler can be excused.
+    pub fn graces(&mut self) -> impl Iterator<Item = &mut Grace> {
+        self.waiting.iter_mut().map(|(grace, _)| grace)
     }
-    /// Whether none does.
+    /// Whether nothing waits to be freed.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn is_clean(&self) -> bool {
+        self.fresh.is_empty() && self.waiting.is_empty()
     }
 }
 
-impl fmt::Debug for Limbo {
+impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limbo").field("len", &self.len()).finish_non_exhaustive()
+        let waiting: usize = self.waiting.iter().map(|(_, garbage)| garbage.len()).sum();
+        f.debug_struct("Writer")
+            .field("fresh", &self.fresh.len())
+            .field("waiting", &waiting)
+            .finish_non_exhaustive()
     }
 }

@@ -81,5 +81,5 @@
 mod grace;
 mod line;
 
-pub use grace::{Barrier, Garbage, Grace, Limbo, Straggler};
+pub use grace::{Barrier, Grace, Straggler, Writer};
 pub use line::{Inside, Line, Lines, Seal, ThreadPointer};

@@ -6,7 +6,9 @@ use trapline_insn::x86_64::Gpr;
 use trapline_runtime::consumer::{Flags, Hit, Verdict};
 use trapline_runtime::dispatch::GoOn;
 
-use crate::support::{Kind, add, calling, engine, enter, hit, log, logging, probe, regs, remove, taken};
+use crate::support::{
+    Kind, add, calling, engine, enter, hit, log, logging, probe, regs, remove, taken, writer,
+};
 
 #[test]
 fn newest_first() {
@@ -32,7 +34,7 @@ fn one_that_was_taken_out_is_not_called() {
     ids.iter().filter(|id| **id != ids[1]).for_each(|&id| remove(probe, id));
     hit(probe);
     assert_eq!(taken(log), []);
-    assert!(probe.consumers().remove(ids[0]).is_none(), "only once");
+    assert!(!probe.consumers().remove(&mut writer(engine), ids[0]), "only once");
 }
 
 /// The kernel's rule: a breakpoint goes if every consumer says so.
@@ -124,16 +126,17 @@ fn what_a_consumer_changes_decides_where_the_thread_goes_on() {
 
 #[test]
 fn a_probe_knows_what_its_consumers_declare() {
-    let probe = probe(engine(4), 5);
+    let engine = engine(4);
+    let (probe, writer) = (probe(engine, 5), writer(engine));
     let general = Flags::GENERAL_REGS_ONLY;
-    assert!(!probe.all_declare(general), "nobody is not everybody");
+    assert!(!probe.all_declare(&writer, general), "nobody is not everybody");
     let mut light = calling(unknown, std::ptr::null_mut());
     light.flags = general.with(Flags::MOVES_IP);
     add(probe, light);
-    assert!(probe.all_declare(general) && probe.any_declares(Flags::MOVES_IP));
+    assert!(probe.all_declare(&writer, general) && probe.any_declares(&writer, Flags::MOVES_IP));
     let heavy = add(probe, calling(unknown, std::ptr::null_mut()));
-    assert!(!probe.all_declare(general) && probe.any_declares(Flags::MOVES_IP));
-    assert!(!probe.any_declares(Flags::MOVES_SP));
+    assert!(!probe.all_declare(&writer, general) && probe.any_declares(&writer, Flags::MOVES_IP));
+    assert!(!probe.any_declares(&writer, Flags::MOVES_SP));
     remove(probe, heavy);
-    assert!(probe.all_declare(general));
+    assert!(probe.all_declare(&writer, general));
 }

@@ -7,7 +7,7 @@ use trapline_runtime::consumer::{Hit, Verdict};
 use trapline_runtime::engine::Tally;
 use trapline_runtime::epoch::ThreadPointer;
 
-use crate::support::{add, calling, engine, grace, hit, probe};
+use crate::support::{add, calling, engine, hit, probe, writer};
 
 // setjmp and longjmp, with one buffer for each thread that passes its own.
 std::arch::global_asm!(
@@ -92,17 +92,18 @@ fn a_hit_below_the_frame_that_was_left() {
 
 /// Unregisters although this thread's own frame was left and never entered again.
 fn remove_left(probe: &trapline_runtime::probe::Probe, id: trapline_runtime::consumer::ConsumerId) {
-    let garbage = probe.consumers().remove(id);
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
     let lines = probe.engine().lines();
     assert!(!lines.inside(ThreadPointer::own()), "above it, the frame is seen to be left");
-    let mut grace = grace(probe.engine());
+    let mut grace = writer.grace().expect("a barrier");
     let stragglers: Vec<_> = grace.stragglers(lines).collect();
     assert_eq!(stragglers.len(), 1);
     assert_eq!(stragglers[0].thread, ThreadPointer::own());
     assert!(!grace.poll(lines));
-    grace.excuse(stragglers[0]);
+    // SAFETY: its frame was left.
+    unsafe { grace.excuse(stragglers[0]) };
     assert!(grace.poll(lines));
-    drop(garbage);
 }
 
 /// A frame on memory that is gone.
@@ -136,10 +137,10 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
         libc::swapcontext(&raw mut main, &raw const other);
         libc::munmap(stack, LEN);
     }
-    let garbage = probe.consumers().remove(id);
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
     hit(probe);
     assert_eq!(probe.counts(), Tally { hits: 2, ..Tally::default() });
-    drop(garbage);
 }
 
 /// A thread that ends in a handler: its line is the next thread's that has its thread pointer, or a straggler.
@@ -165,13 +166,14 @@ fn a_thread_that_ends_in_a_handler() {
     while !gone(started.load(SeqCst)) {
         std::thread::yield_now();
     }
-    let garbage = probe.consumers().remove(id);
-    let mut grace = grace(engine);
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
+    let mut grace = writer.grace().expect("a barrier");
     assert!(!grace.poll(engine.lines()));
     let stragglers: Vec<_> = grace.stragglers(engine.lines()).collect();
     assert_eq!(stragglers.len(), 1);
-    grace.excuse(stragglers[0]);
+    // SAFETY: its frame was left.
+    unsafe { grace.excuse(stragglers[0]) };
     assert!(grace.poll(engine.lines()));
-    drop(garbage);
     drop(ending);
 }

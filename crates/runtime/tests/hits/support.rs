@@ -9,7 +9,7 @@ use trapline_record::{FileId, FileOffset};
 use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Handler, Hit, Installed, Verdict};
 use trapline_runtime::dispatch::{self, GoOn};
 use trapline_runtime::engine::{Counts, Engine, Memory};
-use trapline_runtime::epoch::{Grace, Limbo};
+use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 
@@ -37,31 +37,32 @@ pub(crate) fn installed(consumer: Consumer) -> Installed {
     Installed { id: ConsumerId(NEXT.fetch_add(1, Ordering::Relaxed)), consumer }
 }
 
-/// Adds a consumer; what it replaces is freed after its grace.
+/// The one writer of an engine, of which each test has its own.
+pub(crate) fn writer(engine: &Engine) -> Writer {
+    // SAFETY: each test changes its own probes, from one thread at a time; their hits enter these lines.
+    unsafe { Writer::new(*engine.lines(), membarrier) }
+}
+
+/// Adds a consumer.
 pub(crate) fn add(probe: &Probe, consumer: Consumer) -> ConsumerId {
     let one = installed(consumer);
-    free(probe, probe.consumers().add(one));
+    let mut writer = writer(probe.engine());
+    probe.consumers().add(&mut writer, one);
+    clean(writer);
     one.id
 }
 
 /// Takes a consumer out, and waits until it can no longer run.
 pub(crate) fn remove(probe: &Probe, id: ConsumerId) {
-    let garbage = probe.consumers().remove(id);
-    assert!(garbage.is_some(), "it was there");
-    free(probe, garbage);
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id), "it was there");
+    clean(writer);
 }
 
-pub(crate) fn free(probe: &Probe, garbage: Option<trapline_runtime::epoch::Garbage>) {
-    let mut limbo = Limbo::new();
-    garbage.into_iter().for_each(|garbage| limbo.put(garbage));
-    while !limbo.sweep(probe.engine().lines(), membarrier) {
+fn clean(mut writer: Writer) {
+    while !writer.sweep() {
         std::thread::yield_now();
     }
-}
-
-/// A grace that has begun.
-pub(crate) fn grace(engine: &Engine) -> Grace {
-    Grace::begin(engine.lines(), membarrier).expect("a barrier")
 }
 
 /// Of the registers at a site.

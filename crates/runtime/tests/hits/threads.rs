@@ -8,7 +8,7 @@ use trapline_runtime::engine::Tally;
 use trapline_runtime::epoch::ThreadPointer;
 use trapline_runtime::probe::Probe;
 
-use crate::support::{add, calling, engine, grace, hit, probe, remove};
+use crate::support::{add, calling, engine, hit, probe, remove, writer};
 
 unsafe extern "C" fn hit_again(data: *mut c_void, _: *mut Hit) -> Verdict {
     // SAFETY: `data` is a leaked probe.
@@ -99,14 +99,15 @@ fn a_grace_ends_when_the_handler_has() {
         while IN.load(SeqCst) == 0 {
             std::thread::yield_now();
         }
-        let garbage = probe.consumers().remove(id);
-        let mut grace = grace(engine);
+        let mut writer = writer(engine);
+        assert!(probe.consumers().remove(&mut writer, id));
+        let mut grace = writer.grace().expect("a barrier");
         assert!(!grace.poll(engine.lines()), "the handler runs");
         assert_eq!(grace.stragglers(engine.lines()).count(), 1);
         SLOW.store(false, SeqCst);
         hitting.join().expect("it hits");
         assert!(grace.poll(engine.lines()));
-        drop(garbage);
+        assert!(writer.sweep());
     });
 }
 

@@ -19,7 +19,8 @@
 //! | below, from a multiple of 64 down | XSAVE area, way back from the function |
 //!
 //! The function answers 0: go on with the displaced instructions, with the general registers and flags of `Regs` (the stack
-//! pointer stays); or 1: all of `Regs` holds, and control goes to its rip. There the last step is `ret 128` from a slot under the
+//! pointer stays); 1: all of `Regs` holds, and control goes to its rip; or 2: all of `Regs` holds, and control goes to the displaced
+//! instructions. In the last two the last step is `ret 128` from a slot under the
 //! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
 //!
 //! Flags come back by `sahf` and an addition, not by `popfq`, which alone would take a third of a hit. Bits that `sahf` does not
@@ -77,6 +78,11 @@ const SPECIAL: u32 = 1 << 10 | 1 << 14 | 1 << 18;
 /// The header of an XSAVE area, behind the legacy region: XSAVEC leaves these words, which XRSTOR wants to be 0.
 const RESERVED: core::ops::Range<i32> = 528..576;
 
+/// The answer that means the displaced instructions.
+const DISPLACED: i32 = 2;
+/// Bytes of the instruction behind a site's call, which takes the stack pointer back up.
+const BACK_UP: i32 = 8;
+
 const fn gpr(n: u8) -> i32 {
     n as i32 * 8
 }
@@ -95,7 +101,9 @@ pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
     asm.mov_imm64(RDI, argument);
     asm.lea(RSI, Mem::Rip(ip));
     asm.call(way);
+    let back = asm.here();
     asm.lea(RSP, Mem::At(RSP, DOWN));
+    debug_assert_eq!(asm.here() - back, BACK_UP as u64);
 }
 
 /// Appends the gate, to lie at `at`.
@@ -183,7 +191,7 @@ fn save(asm: &mut Asm<'_>, state: ExtendedState) {
     asm.xsavec(Mem::At(RSP, 0));
 }
 
-/// All of `Regs` holds. In: rbx + 8 = `Regs`, rsp = rbx.
+/// All of `Regs` holds. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, at which the way back to the site's code lies.
 ///
 /// What is popped at the end lies under the new red zone, which may be anywhere: above `Regs`, below, or across it. So `Regs` is
 /// first copied to below both, then from there to its place; the stack pointer is below all that is in use throughout.
@@ -191,6 +199,12 @@ fn leave(asm: &mut Asm<'_>) {
     /// From the slot of rip, under the new red zone, down to the first register popped.
     const POPPED: i32 = 15 * 8 + 8;
     let (from, slot, copy) = (RSI, RCX, RSP);
+    asm.alu_imm(Alu::Cmp, RAX, DISPLACED, false);
+    let elsewhere = asm.jcc_later(Cond::NotEqual);
+    asm.load(RAX, Mem::At(RBX, 0));
+    asm.lea(RAX, Mem::At(RAX, BACK_UP));
+    asm.store(Mem::At(RBX, FRAME + RIP), RAX);
+    asm.bind(elsewhere);
     asm.lea(from, Mem::At(RBX, FRAME));
     asm.load(slot, Mem::At(from, gpr(RSP.0)));
     asm.lea(slot, Mem::At(slot, -RED_ZONE - 8));

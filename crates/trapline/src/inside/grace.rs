@@ -1,0 +1,66 @@
+//! Waiting until no thread can be in a handler that was taken out.
+//!
+//! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by `longjmp`, or whose thread
+//! ended in it, never says so; the thread is then found by its number, and looked at from outside. Does not: unlink anything.
+
+use std::time::{Duration, Instant};
+
+use trapline_record::RemoteAddr;
+use trapline_runtime::engine::Engine;
+use trapline_runtime::epoch::{Grace, Straggler};
+use trapline_runtime::x86_64::thread::membarrier;
+use trapline_target::Process;
+
+/// Hits are over in microseconds; after so long those that are not are looked at.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Returns when every handler that had begun is over.
+pub(super) fn wait(engine: &Engine, process: &Process) {
+    let lines = engine.lines();
+    let mut grace = loop {
+        match Grace::begin(lines, membarrier) {
+            Some(grace) => break grace,
+            // It was registered when the engine was made; a system that refuses it now has run out of memory for a moment.
+            None => std::thread::yield_now(),
+        }
+    };
+    let start = Instant::now();
+    while !grace.poll(lines) {
+        if start.elapsed() < PATIENCE {
+            std::thread::yield_now();
+            continue;
+        }
+        let stragglers: Vec<Straggler> = grace.stragglers(lines).collect();
+        stragglers.into_iter().filter(|one| is_left(process, one)).for_each(|one| grace.excuse(one));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether the thread of that hit has ended, or is blocked in a call above the hit's frame on the same stack. What cannot be told
+/// counts as going on.
+fn is_left(process: &Process, straggler: &Straggler) -> bool {
+    /// `struct pthread`'s tid, in every glibc for x86-64; 0 when the thread has ended and its stack is kept for another.
+    const TID: u64 = 0x2d0;
+    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
+    let thread = straggler.thread.0;
+    // glibc's control block names itself at 0 and 16; musl's at 0 only. Unmapped, its thread is gone with it.
+    let Some(own) = word(thread) else { return true };
+    if own != thread || word(thread + 16) != Some(thread) {
+        return false;
+    }
+    let Some(tid) = word(thread + TID).map(|word| word as u32) else { return false };
+    if tid == 0 || process.thread_status(tid).is_err() {
+        return true;
+    }
+    let Ok(maps) = process.maps() else { return false };
+    let stack = maps.iter().find(|m| (m.start.0..m.end.0).contains(&straggler.frame));
+    let Some(stack) = stack else { return true };
+    // A thread that runs says nothing of its stack; it is asked again.
+    let blocked_at = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).unwrap_or_default();
+    let sp = blocked_at
+        .split_whitespace()
+        .rev()
+        .nth(1)
+        .and_then(|w| u64::from_str_radix(w.trim_start_matches("0x"), 16).ok());
+    sp.is_some_and(|sp| sp > straggler.frame && (stack.start.0..stack.end.0).contains(&sp))
+}

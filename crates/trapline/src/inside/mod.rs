@@ -1,0 +1,162 @@
+//! Probing ourselves: consumers registered on (file, offset), called by threads of this very process.
+//!
+//! In: a file, an offset in it, a [`Consumer`]. Out: the consumer called at every hit in every mapping of that file, by a jump where
+//! one fits. What [`crate::Session`] does to other processes from outside, a program does to itself here, as kernel code does
+//! with `uprobe_register`.
+//!
+//! ```no_run
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use trapline::inside::{Consumer, Verdict, register};
+//!
+//! static CALLS: AtomicU64 = AtomicU64::new(0);
+//!
+//! # fn main() -> Result<(), trapline::inside::Error> {
+//! let consumer = Consumer::entry(|_| {
+//!     CALLS.fetch_add(1, Ordering::Relaxed);
+//!     Verdict::Continue
+//! });
+//! let probe = register("/usr/lib/x86_64-linux-gnu/libc.so.6", 0x9d0a0, consumer)?;
+//! // … the program runs …
+//! probe.unregister()?; // no handler runs any more
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Mappings
+//!
+//! A consumer applies to every executable, private, unwritable mapping of the file. Those that are there are patched
+//! before [`register`] returns; a file that nobody maps yet is registered all the same. [`rescan`] takes hold of what was mapped
+//! since (`dlopen`, `mmap`).
+//!
+//! # What differs from the kernel's probes
+//!
+//! - Registering again at a place whose patch must change (a first consumer of returns, a first one that needs vector registers
+//!   saved, another probe within the same few bytes) takes the patch out for an instant: hits of that instant are not seen.
+//! - Returns are seen at the function's return instructions. A function that ends in a jump to another has none there, and is refused.
+//! - A hit inside a consumer of the same thread is not seen, and counted ([`Registration::counts`]).
+//! - [`Verdict::Remove`] takes effect at the next call of this module.
+//! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
+//!
+//! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
+
+mod consumer;
+mod error;
+mod faults;
+mod fork;
+mod grace;
+mod memory;
+mod place;
+mod state;
+
+pub use consumer::{Consumer, Hit, Verdict};
+pub use error::Error;
+pub use trapline_insn::x86_64::{Gpr, Regs};
+pub use trapline_plan::Tactic;
+pub use trapline_runtime::engine::Tally;
+
+use std::path::{Path, PathBuf};
+
+use state::{Key, State, lock};
+
+/// A site to be probed, and by whom.
+#[derive(Debug)]
+pub struct Request {
+    /// The file.
+    pub file: PathBuf,
+    /// Byte offset in the file of the instruction.
+    pub offset: u64,
+    /// Who is called.
+    pub consumer: Consumer,
+    /// Take a trap, though a jump might fit.
+    pub by_trap: bool,
+}
+
+impl Request {
+    /// By jump where one fits.
+    #[must_use]
+    pub fn new(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Self {
+        Self { file: file.as_ref().to_owned(), offset, consumer, by_trap: false }
+    }
+    /// Take a trap, though a jump might fit.
+    #[must_use]
+    pub const fn by_trap(mut self) -> Self {
+        self.by_trap = true;
+        self
+    }
+}
+
+/// A registered consumer. Dropping it unregisters.
+#[derive(Debug)]
+#[must_use = "dropping it unregisters the consumer"]
+pub struct Registration {
+    key: Option<Key>,
+}
+
+/// Registers a consumer on (file, offset).
+///
+/// # Errors
+/// Nothing is registered.
+pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Result<Registration, Error> {
+    let mut all = register_all([Request::new(file, offset, consumer)])?;
+    all.pop().ok_or(Error::Empty)
+}
+
+/// Registers all, or none: in the order of the requests.
+///
+/// # Errors
+/// Nothing is registered.
+pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
+    let keys = state::enter()?.register(requests.into_iter().collect())?;
+    Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
+}
+
+/// Unregisters all, and returns when no handler of any of them can still run.
+///
+/// # Errors
+/// Inside a handler: nothing was unregistered. Otherwise when code could not be written: the consumers are out all the same.
+pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
+    let mut registrations: Vec<Registration> = registrations.into_iter().collect();
+    let mut state = state::enter()?;
+    state.unregister(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
+}
+
+/// Takes hold of what was mapped since the last look, and lets go of what was unmapped. Returns how many sites were patched. Sites that
+/// cannot be patched where they are mapped now are left out, as the kernel leaves them out; [`Registration::sites`] tells.
+///
+/// # Errors
+/// When the process as a whole cannot be patched.
+pub fn rescan() -> Result<usize, Error> {
+    state::enter()?.rescan()
+}
+
+impl Registration {
+    /// Returns when no handler of it can still run.
+    ///
+    /// # Errors
+    /// As [`unregister_all`].
+    pub fn unregister(self) -> Result<(), Error> {
+        unregister_all([self])
+    }
+    /// Hits of the site so far, by all its consumers, and hits that were missed.
+    #[must_use]
+    pub fn counts(&self) -> Tally {
+        self.read(State::counts).unwrap_or_default()
+    }
+    /// How the site is reached in each mapping where it is patched now.
+    #[must_use]
+    pub fn sites(&self) -> Vec<Tactic> {
+        self.read(State::tactics).unwrap_or_default()
+    }
+    fn read<T>(&self, read: impl FnOnce(&State, Key) -> T) -> Option<T> {
+        Some(read(&*lock(), self.key?))
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
+            // The consumer is out of the list whatever becomes of the bytes.
+            drop(state.unregister(vec![key]));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The library: compiled once, loaded as often as wanted, each copy a file of its own.
+
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use trapline_image::{Bytes, Image, NoDebugFiles};
+use trapline_record::{FileOffset, Svma};
+
+/// A loaded copy.
+pub(crate) struct Victim {
+    pub(crate) path: PathBuf,
+    image: Image,
+    handle: *mut c_void,
+}
+
+// SAFETY: a handle of dlopen belongs to the process.
+unsafe impl Send for Victim {}
+// SAFETY: as above; dlsym may be called by any thread.
+unsafe impl Sync for Victim {}
+
+fn compiled() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inside/victim.c");
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inside-{}.so", std::process::id()));
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-g0", "-shared", "-fPIC", "-w", "-fcf-protection=none"])
+            .arg(source)
+            .arg("-o")
+            .arg(&out);
+        assert!(cc.status().expect("a C compiler").success());
+        out
+    })
+}
+
+impl Victim {
+    /// A file that nobody has loaded yet.
+    pub(crate) fn file() -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let path = compiled().with_extension(format!("{}.so", NEXT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::copy(compiled(), &path).expect("copied");
+        path
+    }
+    pub(crate) fn load() -> Self {
+        Self::load_file(Self::file())
+    }
+    pub(crate) fn load_file(path: PathBuf) -> Self {
+        let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: the library has no constructors.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null());
+        let bytes = std::fs::read(&path).expect("readable");
+        let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("an ELF file");
+        Self { path, image, handle }
+    }
+    pub(crate) fn address(&self, name: &str) -> u64 {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: the handle is open.
+        let at = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        assert!(!at.is_null(), "{name:?}");
+        at as u64
+    }
+    /// A function of one to two numbers.
+    pub(crate) fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u64 {
+        // SAFETY: all functions called this way take at most two numbers and return one.
+        unsafe { std::mem::transmute(self.address(name)) }
+    }
+    pub(crate) fn floats(&self, name: &str) -> extern "C" fn(f64, f64) -> f64 {
+        // SAFETY: `scale` is one.
+        unsafe { std::mem::transmute(self.address(name)) }
+    }
+    /// Where a function lies in the file.
+    pub(crate) fn offset(&self, name: &str) -> u64 {
+        let pattern = name.parse().expect("a pattern");
+        let found = self.image.select(&pattern, "victim").expect(name);
+        let function = self.image.function(found[0].function);
+        self.image.offset_of(function.start).expect("in a segment").0
+    }
+    /// Where an address lies in the file.
+    pub(crate) fn offset_of_address(&self, at: u64) -> u64 {
+        let bias = self.address("add") - self.image.svma_of(FileOffset(self.offset("add"))).expect("code").0;
+        self.image.offset_of(Svma(at - bias)).expect("in a segment").0
+    }
+    /// The code as it is now, from the first function to the last.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        let names = ["add", "twice", "red", "scale", "fib", "tiny", "after", "tail"];
+        let all = names.map(|name| self.address(name));
+        let (low, high) = all.iter().fold((u64::MAX, 0), |(low, high), &at| (low.min(at), high.max(at + 16)));
+        // SAFETY: between functions of one section.
+        unsafe { std::slice::from_raw_parts(low as *const u8, (high - low) as usize).to_vec() }
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
+        unsafe { libc::dlclose(self.handle) };
+    }
+}
