@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let done = match &ready {
         Ready::Count(args) => commands::count::run(args),
         Ready::Lat(args) => commands::lat::run(args),
+        Ready::Calls(args) => commands::calls::run(args),
         Ready::Watch(args) => commands::watch::run(args),
         Ready::List(args) => commands::list::run(args),
         Ready::Status(args) => commands::patched::status(args),

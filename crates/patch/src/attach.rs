@@ -220,7 +220,7 @@ fn thread_id(
     const POINTERS: [(u64, bool); 3] = [(0, true), (16, true), (24, false)];
     /// `struct pthread`'s tid, in every glibc for x86-64.
     const TID: i32 = 0x2d0;
-    if !request.options.by_thread {
+    if !request.options.by_thread && !is_recorded(request) {
         return Ok(ThreadId::Call);
     }
     let thread = RemoteAddr(caller.regs()?.thread_pointer());
@@ -233,12 +233,20 @@ fn thread_id(
     }
     match status.seccomp {
         Seccomp::Off => Ok(ThreadId::Call),
+        // Records name no thread then.
+        _ if !request.options.by_thread => Ok(ThreadId::Call),
         _ => Err(PatchError::NoThreadNumber { pid: process.pid() }),
     }
 }
 
+/// Whether the stubs read the clock.
 fn is_timed(request: &Request<'_>) -> bool {
-    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency)
+    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency) || is_recorded(request)
+}
+
+fn is_recorded(request: &Request<'_>) -> bool {
+    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(_));
+    request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
 }
 
 /// Two seizures as one.

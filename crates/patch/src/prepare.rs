@@ -141,7 +141,7 @@ pub(crate) fn prepare(
 fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     let lines = survey.traits.lines;
     let by_thread = request.options.by_thread;
-    let mut counts = DataCounts { lines, by_thread, ..DataCounts::default() };
+    let mut counts = DataCounts { lines, by_thread, ring: request.options.ring, ..DataCounts::default() };
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.wants);
         // Counter and latency indices are distinct over all modules: the highest counts, not the sum.

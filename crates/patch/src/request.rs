@@ -48,6 +48,8 @@ pub struct Options {
     pub kernel_allowed: bool,
     /// Count hits by thread; see `record::threads`.
     pub by_thread: bool,
+    /// Bytes of each CPU's ring of records, where some are wanted; a power of two.
+    pub ring: u32,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
@@ -61,6 +63,7 @@ impl Default for Options {
             free: false,
             kernel_allowed: false,
             by_thread: false,
+            ring: 4 << 20,
             faults_are_fatal: false,
             patience: Duration::from_millis(20),
         }

@@ -8,6 +8,7 @@ use trapline_plan::{DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
+use trapline_record::ring::RingArea;
 use trapline_record::threads::ThreadArea;
 use trapline_record::view::View;
 use trapline_record::{RemoteAddr, journal, latency};
@@ -54,6 +55,11 @@ impl Segment {
     #[must_use]
     pub const fn threads(&self) -> ThreadArea {
         self.layout.threads
+    }
+    /// Where its rings of records lie; empty when it records nothing.
+    #[must_use]
+    pub const fn rings(&self) -> RingArea {
+        self.layout.rings
     }
     /// Where everything lies.
     #[must_use]

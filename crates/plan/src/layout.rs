@@ -4,6 +4,7 @@
 
 use trapline_record::control::CONTROL_LEN;
 use trapline_record::counters::{CounterArea, LINE};
+use trapline_record::ring::RingArea;
 use trapline_record::threads::ThreadArea;
 use trapline_record::{journal, latency};
 
@@ -24,10 +25,14 @@ pub struct DataCounts {
     pub lines: u32,
     /// Count by thread.
     pub by_thread: bool,
+    /// Bytes of a record's slot, 0 when nothing is recorded; see [`RingArea::slot_for`].
+    pub slot: u32,
+    /// Bytes of each CPU's ring, where something is recorded; a power of two.
+    pub ring: u32,
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines` and `by_thread` are kept.
+    /// Adds what another module needs; `lines`, `by_thread` and `ring` are kept.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -37,6 +42,8 @@ impl DataCounts {
             latency: self.latency + other.latency,
             lines: self.lines,
             by_thread: self.by_thread,
+            slot: if self.slot > other.slot { self.slot } else { other.slot },
+            ring: self.ring,
         }
     }
 }
@@ -62,6 +69,8 @@ pub struct DataLayout {
     pub latency_count: u32,
     /// Counters by thread; stubs count there, and not by CPU, if there are rows.
     pub threads: ThreadArea,
+    /// Rings of records; empty when nothing is recorded.
+    pub rings: RingArea,
 }
 
 impl DataLayout {
@@ -81,7 +90,13 @@ impl DataLayout {
             rows: if counts.by_thread { ThreadArea::rows_for(counts.counters) } else { 0 },
             counters: counts.counters,
         };
-        let end = threads.off + threads.len();
+        let rings = RingArea {
+            off: (threads.off + threads.len()).next_multiple_of(PAGE),
+            rings: if counts.slot == 0 { 0 } else { counts.lines.saturating_sub(1) },
+            slot: counts.slot,
+            bytes: counts.ring,
+        };
+        let end = if rings.is_empty() { threads.off + threads.len() } else { rings.off + rings.len() };
         Self {
             len: end.next_multiple_of(PAGE),
             journal_off,
@@ -92,6 +107,7 @@ impl DataLayout {
             latency_off,
             latency_count: counts.latency,
             threads,
+            rings,
         }
     }
     /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.

@@ -13,10 +13,11 @@ use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
-use crate::x86_64::stub::{self, Buckets, Latency, Machine, ThreadId, Threads};
+use crate::x86_64::stub::{self, Buckets, Latency, Machine, Rings, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{FunctionIndex, Image, ImageKind};
 use trapline_record::addr::Bias;
+use trapline_record::ring::RingArea;
 use trapline_record::{RemoteAddr, Svma, control};
 
 /// Bytes of arena that a deed takes at most, with the displaced instructions around it.
@@ -38,9 +39,14 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
     let sites: u32 = wants
         .iter()
         .map(|want| match want.role {
-            Role::CountEntry | Role::CountAt(_) | Role::CallEntry | Role::CallAt(_) => 1,
+            Role::CountEntry
+            | Role::CountAt(_)
+            | Role::CallEntry
+            | Role::CallAt(_)
+            | Role::RecordAt(_)
+            | Role::Record { returns: false, .. } => 1,
             Role::CountExits | Role::CallExits => exits(want),
-            Role::Latency => 1 + exits(want),
+            Role::Latency | Role::Record { returns: true, .. } => 1 + exits(want),
         })
         .sum();
     let timed = wants.iter().filter(|w| has_exits(w.role)).count();
@@ -53,11 +59,22 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         latency: above(wants.iter().filter_map(|w| w.latency).max()),
         lines: traits.lines,
         by_thread: false,
+        slot: wants.iter().map(|w| slot(w.role)).max().unwrap_or(0),
+        ring: 0,
+    }
+}
+
+/// Bytes that a record takes.
+const fn slot(role: Role) -> u32 {
+    match role {
+        Role::Record { values, .. } => RingArea::slot_for(values as usize),
+        Role::RecordAt(_) => RingArea::slot_for(0),
+        _ => 0,
     }
 }
 
 const fn has_exits(role: Role) -> bool {
-    matches!(role, Role::CountExits | Role::Latency | Role::CallExits)
+    matches!(role, Role::CountExits | Role::Latency | Role::CallExits | Role::Record { returns: true, .. })
 }
 
 /// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
@@ -185,7 +202,7 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
     for want in input.wants {
-        if let Role::CountAt(at) | Role::CallAt(at) = want.role {
+        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at) = want.role {
             cover(at, at + 16);
         }
         let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
@@ -228,12 +245,14 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
     let threads = by_thread(input.traits.thread_id, input.layout, place);
+    let rings = rings(input.traits.thread_id, input.layout, place);
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
     // The gate's page, then what belongs to single sites.
     let place = Place { arena: gate.map_or(mirror_end, |_| mirror_end + PAGE), ..place };
     let layout = input.layout;
-    let set = Setting { env, bias: input.bias, place, mirror_end, layout, machine, latency, threads, gate };
+    let set =
+        Setting { env, bias: input.bias, place, mirror_end, layout, machine, latency, threads, rings, gate };
     let landings = landings(sites, input.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
     let middle = if landings.len() < PARALLEL { landings.len() } else { landings.len() / 2 };
@@ -351,6 +370,11 @@ fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
 fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads> {
     let area = layout.threads;
     (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
+}
+
+fn rings(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Rings> {
+    let area = layout.rings;
+    (!area.is_empty()).then(|| Rings { area, base: place.data.addr.0 + area.off, id })
 }
 
 /// Where each site's way in begins, in address order.

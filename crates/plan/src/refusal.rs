@@ -91,6 +91,14 @@ pub enum Refusal {
         /// The instruction.
         insn: Place,
     },
+    /// Records are committed by restartable sequences.
+    #[error(
+        "{at:#x}: the process' threads have no restartable sequences (musl, glibc before 2.35), which records need"
+    )]
+    NoRseq {
+        /// The function.
+        at: Svma,
+    },
     /// Bytes that are no instruction.
     #[error("{site}: not a known instruction")]
     NotCode {
@@ -189,6 +197,7 @@ impl Refusal {
             Self::ReturnsIn { .. } => "returns-in",
             Self::Immovable { .. } => "immovable",
             Self::MayFault { .. } => "may-fault",
+            Self::NoRseq { .. } => "no-rseq",
             Self::NotCode { .. } => "not-code",
             Self::InsideInstruction { .. } => "inside-instruction",
             Self::NotInFile { .. } => "not-in-file",

@@ -77,6 +77,15 @@ pub enum Role {
     CountAt(Svma),
     /// Stamp at entry, and time at every exit. The counter is not used.
     Latency,
+    /// Write a record at every entry, with the first arguments, and at every exit. The counter counts what was dropped.
+    Record {
+        /// Arguments, of [`ARGUMENTS`](crate::ARGUMENTS) the first.
+        values: u8,
+        /// Exits too.
+        returns: bool,
+    },
+    /// Write a record, without values, whenever this instruction is about to run.
+    RecordAt(Svma),
     /// Call a consumer at every entry.
     CallEntry,
     /// Call a consumer whenever this instruction is about to run.

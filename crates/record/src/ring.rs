@@ -219,13 +219,15 @@ mod tests {
                 view.set(at + 56, n);
                 view.set(AREA.ring(1) + HEAD, head + 64);
             }
-            let mut each = |r: &super::Record| seen.push((r.probe, r.tid, r.ticks, r.kind, r.sp, r.values[4]));
+            let mut each =
+                |r: &super::Record| seen.push((r.probe, r.tid, r.ticks, r.kind, r.sp, r.values[4]));
             assert_eq!(AREA.take(view, 1, &mut tail, &mut each), Ok(3));
             assert_eq!(AREA.take(view, 1, &mut tail, &mut each), Ok(0));
             assert_eq!(view.get(AREA.ring(1) + TAIL), tail);
         }
-        let want: Vec<_> =
-            (0..15).map(|n| (7, n, 1000 + u64::from(n) / 3, Kind::Return, 0x7000, u64::from(n) % 3)).collect();
+        let want: Vec<_> = (0..15)
+            .map(|n| (7, n, 1000 + u64::from(n) / 3, Kind::Return, 0x7000, u64::from(n) % 3))
+            .collect();
         assert_eq!(seen, want);
     }
 

@@ -31,6 +31,11 @@ impl TickClock {
     pub fn start() -> Self {
         Self { start: pair() }
     }
+    /// The counter when it was started.
+    #[must_use]
+    pub const fn started(&self) -> u64 {
+        self.start.0
+    }
     /// Nanoseconds per tick so far. Waits until at least 10 ms have passed since the start.
     #[must_use]
     pub fn ns_per_tick(&self) -> f64 {

@@ -13,7 +13,7 @@ use crate::report::By;
 use crate::session::Session;
 use crate::spread::Steps;
 use crate::target::Target;
-use crate::traced::Wishes;
+use crate::traced::{Aim, Wishes};
 
 /// What to trace, and how.
 #[derive(Clone, Debug, Default)]
@@ -108,18 +108,26 @@ impl Builder {
     /// # Errors
     /// When no process can be traced or nothing can be probed; nothing is left behind.
     pub fn count(self) -> Result<Session, Error> {
-        Session::start(self, false)
+        Session::start(self, Aim::Count)
     }
     /// Starts timing.
     ///
     /// # Errors
     /// As [`Self::count`].
     pub fn latency(self) -> Result<Session, Error> {
-        Session::start(self, true)
+        Session::start(self, Aim::Time)
     }
-    pub(crate) fn wishes(&self, timed: bool) -> Wishes {
+    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), and with `returns` what
+    /// it returned and when. [`Session::calls`] tells them.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn record(self, arguments: u8, returns: bool) -> Result<Session, Error> {
+        Session::start(self, Aim::Record { values: arguments.min(6), returns })
+    }
+    pub(crate) fn wishes(&self, aim: Aim) -> Wishes {
         let kernel_allowed = UprobeMulti::available().is_ok();
-        let by_thread = !timed && matches!(self.by, Some(By::Thread | By::ThreadName));
+        let by_thread = aim == Aim::Count && matches!(self.by, Some(By::Thread | By::ThreadName));
         let options = Options {
             strict: self.strict,
             faults_are_fatal: self.faults_are_fatal,
@@ -128,6 +136,6 @@ impl Builder {
             ..Options::default()
         };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
-        Wishes { specs: self.specs.clone(), timed, options, durations, steps: None }
+        Wishes { specs: self.specs.clone(), aim, options, durations, steps: None }
     }
 }

@@ -11,19 +11,24 @@ use std::time::Instant;
 
 use trapline_target::TickClock;
 
+use crate::traced::Aim;
+
 /// A kernel uprobe that counts through BPF: a trap and a program run. An order of magnitude, not measured here.
 pub(crate) const KERNEL_NS: f64 = 600.0;
 /// Updates that a duration takes: sum, bucket, number of calls, stamp.
 const UPDATES: f64 = 4.0;
 
+/// Words of a record.
+const RECORD_WORDS: f64 = 8.0;
+
 /// Nanoseconds per hit, estimated.
-pub(crate) fn per_hit(timed: bool) -> f64 {
+pub(crate) fn per_hit(aim: Aim) -> f64 {
     let update = best_of(|cell| cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
-    if !timed {
+    if aim == Aim::Count {
         return update;
     }
     let clock = best_of(|cell| cell.store(TickClock::ticks(), Ordering::Relaxed));
-    2.0 * clock + UPDATES * update
+    if aim == Aim::Time { 2.0 * clock + UPDATES * update } else { clock + RECORD_WORDS * update }
 }
 
 /// Nanoseconds per hit counted by thread: a locked addition, and a call where the process' C library is not known to keep
@@ -55,7 +60,7 @@ fn best_of(work: impl Fn(&AtomicU64)) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{per_hit, per_hit_by_thread};
+    use super::{Aim, per_hit, per_hit_by_thread};
 
     #[test]
     fn a_call_costs_more_than_a_word() {
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_duration_costs_more_than_a_count() {
-        let (count, time) = (per_hit(false), per_hit(true));
+        let (count, time) = (per_hit(Aim::Count), per_hit(Aim::Time));
         assert!(count > 0.0 && time > count && time < 10_000.0, "{count} {time}");
     }
 }

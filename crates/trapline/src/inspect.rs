@@ -17,6 +17,7 @@ use crate::question::{Question, kernel_cannot_time, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
 use crate::sites::{Place, Places, miss_text};
 use crate::target::{Target, resolve};
+use crate::traced::Aim;
 use crate::traced::{Traced, Wishes};
 
 /// What was found, and what was not.
@@ -35,7 +36,7 @@ impl Builder {
     /// # Errors
     /// When a process or file cannot be had, or nothing is found.
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
-        let wishes = self.wishes(timed);
+        let wishes = self.wishes(if timed { Aim::Time } else { Aim::Count });
         let mut files = Files::default();
         let mut listing = Listing::default();
         match &self.target {
@@ -142,7 +143,7 @@ fn list_files(
             modules.push(Module { file: file.clone(), called, bias: Bias(0), is_program: true });
             modules.len() - 1
         });
-        if let Err(miss) = places.select(None, &modules, module, spec, wishes.timed) {
+        if let Err(miss) = places.select(None, &modules, module, spec, wishes.aim) {
             listing.notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
@@ -159,11 +160,7 @@ fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mu
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
         for returns in [false, true] {
-            let role = match (returns, wishes.timed) {
-                (true, _) => Role::CountExits,
-                (false, true) => Role::Latency,
-                (false, false) => Role::CountEntry,
-            };
+            let role = wishes.aim.role(returns, None);
             let here = found.iter().filter(|p| p.module == index && (p.role == Role::CountExits) == returns);
             let some: Vec<_> = here.filter_map(|place| Some((place, place.function?))).collect();
             if some.is_empty() {

@@ -25,11 +25,12 @@
 #![deny(unsafe_code)]
 
 mod builder;
+mod calls;
 mod cost;
 mod error;
 mod files;
 mod follow;
-pub mod inside;
+//TEMP pub mod inside;
 mod inspect;
 mod modules;
 mod names;
@@ -46,6 +47,7 @@ mod traced;
 pub mod watch;
 
 pub use builder::Builder;
+pub use calls::{Call, How};
 pub use error::Error;
 pub use inspect::{Listing, clean_up, patched};
 pub use report::{

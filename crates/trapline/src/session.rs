@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use trapline_target::{Launched, Process, TickClock};
 
 use crate::builder::Builder;
+use crate::calls::Call;
 use crate::cost;
 use crate::error::Error;
 use crate::files::Files;
@@ -18,7 +19,7 @@ use crate::follow::Following;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary};
 use crate::spread::Scale;
 use crate::target::{Target, resolve};
-use crate::traced::{Traced, Wishes};
+use crate::traced::{Aim, Traced, Wishes};
 
 /// How often maps are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -48,6 +49,8 @@ pub struct Finished {
     pub summary: Summary,
     /// The launched command, if there was one.
     pub command: Option<Running>,
+    /// What was recorded and not yet told, with calls that had not ended.
+    pub calls: Vec<Call>,
     /// Why nothing was ever probed, if nothing was: [`Error::NoMatch`] or [`Error::AllRefused`].
     pub nothing: Option<Error>,
 }
@@ -76,9 +79,10 @@ impl Session {
     pub fn builder() -> Builder {
         Builder::default()
     }
-    pub(crate) fn start(builder: Builder, timed: bool) -> Result<Self, Error> {
+    pub(crate) fn start(builder: Builder, aim: Aim) -> Result<Self, Error> {
+        let timed = aim.is_timed();
         let mut session = Self {
-            wishes: builder.wishes(timed),
+            wishes: builder.wishes(aim),
             by: builder.by,
             files: Files::default(),
             traced: Vec::new(),
@@ -87,7 +91,7 @@ impl Session {
             following: Following::new(builder.follow),
             looked: Instant::now(),
             clock: TickClock::start(),
-            ns_per_hit: cost::per_hit(timed),
+            ns_per_hit: cost::per_hit(aim),
             notices: Vec::new(),
         };
         if timed && !builder.min.is_zero() {
@@ -249,8 +253,16 @@ impl Session {
     /// Counts or durations since attach, process by process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
         let scale = Scale::new(self.clock.ns_per_tick());
-        let (timed, by) = (self.wishes.timed, self.by);
+        let (timed, by) = (self.wishes.aim.is_timed(), self.by);
         self.traced.iter_mut().map(|traced| traced.report(scale, timed, by)).collect()
+    }
+    /// What was recorded since the last call, in the order in which it ended; see [`Builder::record`]. To be called often: what does
+    /// not fit into the rings meanwhile is dropped, and counted.
+    pub fn calls(&mut self) -> Vec<Call> {
+        let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
+        let mut calls: Vec<Call> = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, false)).collect();
+        calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
+        calls
     }
     /// Takes all patches out and tells what was counted and what is left.
     #[must_use]
@@ -262,12 +274,14 @@ impl Session {
             traced.detach(&self.wishes.options);
         }
         let nothing = self.check().err();
+        let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
+        let calls = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, true)).collect();
         let reports = self.report();
         let left_resident = self.traced.iter_mut().map(Traced::forget).sum();
         let summary = Summary { left_resident, ..self.summary() };
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
-        Finished { reports, summary, command, nothing }
+        Finished { reports, summary, command, nothing, calls }
     }
     fn summary(&mut self) -> Summary {
         if self.wishes.options.by_thread {
@@ -279,6 +293,7 @@ impl Session {
         let mut cpu = Duration::ZERO;
         for traced in &self.traced {
             summary.processes += 1;
+            summary.notices.extend(traced.record_notices());
             summary.ended += u64::from(traced.ended.is_some());
             summary.children += if self.following.born > 0 { 0 } else { traced.children.len() as u64 };
             summary.matched += traced.places;

@@ -15,6 +15,7 @@ use trapline_target::Process;
 use crate::error::nearest;
 use crate::modules::Module;
 use crate::report::Refused;
+use crate::traced::Aim;
 
 /// A place that a probe means.
 #[derive(Clone, Debug)]
@@ -51,22 +52,22 @@ impl Places {
         modules: &[Module],
         module: usize,
         spec: &ProbeSpec,
-        timed: bool,
+        aim: Aim,
     ) -> Result<(), Miss> {
         let one = &modules[module];
         let file = &one.file;
         if spec.kind == ProbeKind::Usdt {
-            return self.select_markers(one, module, spec);
+            return self.select_markers(one, module, spec, aim);
         }
         for selected in file.image.select(&spec.func, one.basename())? {
             let function = file.image.function(selected.function);
             let named = names(&file.image, function, one.basename());
             if function.kind != Kind::Ifunc || process.is_none() {
-                self.put(modules, module, spec.kind, selected.function, selected.offset, named, timed);
+                self.put(modules, module, spec.kind, selected.function, selected.offset, named, aim);
                 continue;
             }
             match process.and_then(|process| implementation(process, modules, module, function)) {
-                Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, timed),
+                Some(running) => self.put(modules, module, spec.kind, running, selected.offset, named, aim),
                 None => self.refused.push(Refused {
                     probe: probe_text(spec.kind, &one.called, &named[0]),
                     kind: "ifunc-unresolved",
@@ -87,7 +88,7 @@ impl Places {
         index: FunctionIndex,
         inside: u64,
         mut named: Vec<String>,
-        timed: bool,
+        aim: Aim,
     ) {
         let one @ Module { file, is_program, .. } = &modules[module];
         let function = file.image.function(index);
@@ -97,12 +98,7 @@ impl Places {
             }
         }
         let at = function.start + inside;
-        let role = match kind {
-            ProbeKind::Return => Role::CountExits,
-            _ if timed => Role::Latency,
-            _ if inside > 0 => Role::CountAt(at),
-            _ => Role::CountEntry,
-        };
+        let role = aim.role(kind == ProbeKind::Return, (inside > 0).then_some(at));
         let Some(offset) = file.image.offset_of(at) else { return };
         let suffix = if inside > 0 { format!("+{inside}") } else { String::new() };
         let texts = named.iter().map(|name| probe_text(kind, &one.called, &format!("{name}{suffix}")));
@@ -125,7 +121,13 @@ impl Places {
             },
         );
     }
-    fn select_markers(&mut self, one: &Module, module: usize, spec: &ProbeSpec) -> Result<(), Miss> {
+    fn select_markers(
+        &mut self,
+        one: &Module,
+        module: usize,
+        spec: &ProbeSpec,
+        aim: Aim,
+    ) -> Result<(), Miss> {
         let image = &one.file.image;
         let matches = |provider: &str, name: &str| {
             spec.provider.as_ref().is_none_or(|pattern| pattern.matches(provider)) && spec.func.matches(name)
@@ -142,7 +144,10 @@ impl Places {
                     at: marker.location,
                     offset,
                     function: image.function_at(marker.location),
-                    role: Role::CountAt(marker.location),
+                    role: match aim {
+                        Aim::Record { .. } => Role::RecordAt(marker.location),
+                        _ => Role::CountAt(marker.location),
+                    },
                     probe: String::new(),
                     aliases: Vec::new(),
                     label: format!("{}:{name}", one.basename()),
@@ -171,7 +176,7 @@ impl Places {
                 place.aliases.push(name);
             }
         }
-        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_)) {
+        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(_)) {
             place.semaphore = None;
         }
     }

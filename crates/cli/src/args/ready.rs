@@ -7,6 +7,7 @@ use std::time::Duration;
 use trapline::watch::{Expr, ExprError, WatchSpec, WatchSpecError};
 use trapline::{By, Pattern, ProbeKind, ProbeSpec, SpecError, Target};
 
+use super::signature::{self, Signature, SignatureError};
 use super::typed::{self, TypedBy, TypedTarget, Verb};
 use super::units::{self, Linear, UnitError};
 
@@ -28,6 +29,14 @@ pub(crate) enum UsageError {
         text: String,
         /// What is wrong with it.
         why: SpecError,
+    },
+    /// A signature.
+    #[error("cannot read the signature in `{text}`: {why}")]
+    Signature {
+        /// As typed.
+        text: String,
+        /// What is wrong with it.
+        why: SignatureError,
     },
     /// A place to watch.
     #[error("cannot read place `{text}`: {why}")]
@@ -68,6 +77,8 @@ pub(crate) enum Ready {
     Count(Count),
     /// `lat`
     Lat(Lat),
+    /// `trace`
+    Calls(Calls),
     /// `watch`
     Watch(Watch),
     /// `list`
@@ -180,6 +191,27 @@ pub(crate) struct Lat {
     pub(crate) shape: Shape,
 }
 
+/// `trace`, ready.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// What and how.
+    pub(crate) run: Run,
+    /// The same probes, with what was said of their values.
+    pub(crate) probes: Vec<(ProbeSpec, Option<Signature>)>,
+    /// Exits too.
+    pub(crate) returns: bool,
+    /// End after so many lines.
+    pub(crate) max: Option<u64>,
+}
+
+impl Calls {
+    /// Arguments that somebody wants to see.
+    pub(crate) fn arguments(&self) -> u8 {
+        let of = |signature: &Signature| signature.parameters.len() as u8;
+        self.probes.iter().filter_map(|(_, signature)| signature.as_ref().map(of)).max().unwrap_or(0)
+    }
+}
+
 /// `watch`, ready.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -249,6 +281,7 @@ pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
     Ok(match verb {
         Verb::Count(typed) => Ready::Count(count(typed)?),
         Verb::Lat(typed) => Ready::Lat(lat(typed)?),
+        Verb::Trace(typed) => Ready::Calls(calls(typed)?),
         Verb::Watch(typed) => Ready::Watch(watch(typed)?),
         Verb::List(typed) => Ready::List(list(typed)?),
         Verb::Status(typed) => Ready::Status(pids(typed)),
@@ -286,6 +319,16 @@ fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
         return Err(UsageError::NotAFunction(wrong.text.clone()));
     }
     Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, shape })
+}
+
+fn calls(typed: typed::Trace) -> Result<Calls, UsageError> {
+    let wrong = |text: &String, why| UsageError::Signature { text: text.clone(), why };
+    let split = |text: &String| signature::split(text).map_err(|why| wrong(text, why));
+    let (texts, signatures): (Vec<String>, Vec<Option<Signature>>) =
+        typed.probes.iter().map(split).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let run = run(&texts, typed.common)?;
+    let probes = run.probes.iter().cloned().zip(signatures).collect();
+    Ok(Calls { run, probes, returns: !typed.entry_only, max: typed.max })
 }
 
 fn watch(typed: typed::Watch) -> Result<Watch, UsageError> {

@@ -28,6 +28,8 @@ pub(crate) enum Verb {
     Count(Count),
     /// Time from entry to return, as a histogram
     Lat(Lat),
+    /// A line for each call: arguments, value, duration
+    Trace(Trace),
     /// Who writes a variable, when, and what: by hardware breakpoints
     Watch(Watch),
     /// Functions with file, offset, size, and the tactic that each would get
@@ -147,6 +149,29 @@ pub(crate) struct Lat {
     #[command(flatten)]
     pub(crate) common: Common,
 }
+
+/// `trace`
+#[derive(Args, Debug, Clone)]
+#[command(after_help = TRACE)]
+pub(crate) struct Trace {
+    /// Probes, for example 'libc:openat(int fd, ptr path, hex flags) -> int'
+    #[arg(value_name = "PROBE", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// Entries only: cheaper, and for functions whose exits are not all known
+    #[arg(long, help_heading = "Calls")]
+    pub(crate) entry_only: bool,
+    /// End after N calls
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Calls")]
+    pub(crate) max: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const TRACE: &str = "\
+A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as the
+signature behind the probe says: PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
+hex, ptr or TYPE *. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
+is dropped and counted as missed.";
 
 /// `watch`
 #[derive(Args, Debug, Clone)]

@@ -1,5 +1,6 @@
 //! The verbs: each takes its ready arguments, runs a session, and gives an exit status.
 
+pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod lat;

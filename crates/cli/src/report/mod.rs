@@ -1,5 +1,6 @@
 //! What a person or a program reads. In: a session's values. Out: text. Does not: know processes, or where text goes.
 
+pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod histogram;
 pub(crate) mod json;

@@ -112,7 +112,7 @@ impl Own {
     pub fn add(&mut self, request: &Request<'_>) -> Result<Added, PatchError> {
         let careful: Vec<Callee>;
         let mut request = *request;
-        if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven()) {
+        if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven().words) {
             // A byte is written whole on every CPU; that eight are was not proven for this one.
             careful = calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();
             request.calls = Some(CallInput { callees: &careful, ..calls });

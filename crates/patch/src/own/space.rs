@@ -26,6 +26,9 @@ impl CodeSpace for Live<'_> {
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         Ok(self.process.write_text(at, bytes)?)
     }
+    fn takes_runs(&self) -> bool {
+        crate::cpu::proven().runs
+    }
     fn sync(&mut self) -> Result<(), SpaceError> {
         Ok(OwnCaller::default().sync_cores()?)
     }

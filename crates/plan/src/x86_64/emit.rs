@@ -5,7 +5,7 @@
 
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
-use super::stub::{self, Gate, Latency, Machine, Pending, Threads, Timed};
+use super::stub::{self, Gate, Latency, Machine, Pending, Rings, Threads, Timed, Traced};
 use super::window::JUMP;
 use crate::layout::DataLayout;
 use crate::plan::{Chunk, Guard, ModulePlan, Patch, PatchRole};
@@ -40,6 +40,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) latency: Option<Latency>,
     /// Present when hits are counted by thread.
     pub(crate) threads: Option<Threads>,
+    /// Present when records are written.
+    pub(crate) rings: Option<Rings>,
     /// Present when consumers are called.
     pub(crate) gate: Option<Gate>,
 }
@@ -250,7 +252,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
 
     fn act(&mut self, act: &Act, at: RemoteAddr) {
         let here = at.0 + self.stub.len() as u64;
-        let Setting { machine, latency, threads, layout, place, .. } = &self.set;
+        let Setting { machine, latency, threads, rings, layout, place, .. } = &self.set;
         let out = &mut self.stub;
         let timed =
             |function| latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead });
@@ -267,6 +269,12 @@ impl<'a, 'p> Emitter<'a, 'p> {
             }
             Deed::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
+            }
+            Deed::Record { probe, kind, values } => {
+                let dropped = place.data.addr.0 + layout.counters.word(probe);
+                let traced =
+                    rings.as_ref().map(|rings| Traced { machine, rings, probe, dropped, site: act.dead });
+                traced.and_then(|traced| stub::trace(out, here, &traced, kind, values.into()))
             }
             Deed::Call { probe, ip, exit } => {
                 if let (Some(gate), Some(callee)) = (self.set.gate, self.set.env.callee(probe)) {

@@ -5,6 +5,7 @@ use super::window::JUMP;
 use crate::plan::Tactic;
 use smallvec::SmallVec;
 use trapline_insn::x86_64::Insn;
+use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
 /// What happens at a place.
@@ -14,6 +15,8 @@ pub(crate) enum Deed {
     Count { probe: u32 },
     /// Stamp the entry of this latency area's function.
     Enter { latency: u32, looped: bool },
+    /// Write a record; the probe's counter counts dropped ones.
+    Record { probe: u32, kind: Kind, values: u8 },
     /// Time the exit.
     Exit { latency: u32, kind: stub::ExitKind },
     /// Call a consumer, which sees this address as the instruction pointer.

@@ -69,9 +69,13 @@ fn records_tell_what_was_there_and_state_is_kept() {
     let _one = ONE.lock();
     let Some(machine) = with_rseq() else { return };
     let mut random = Random(0x5151_1234_9876_0001);
-    for (kind, values, slot) in
-        [(Kind::Entry, 0, 64), (Kind::Entry, 5, 64), (Kind::Entry, 6, 128), (Kind::Return, 1, 64), (Kind::Tail, 0, 64)]
-    {
+    for (kind, values, slot) in [
+        (Kind::Entry, 0, 64),
+        (Kind::Entry, 5, 64),
+        (Kind::Entry, 6, 128),
+        (Kind::Return, 1, 64),
+        (Kind::Tail, 0, 64),
+    ] {
         let mut arena = Arena::new();
         // As small as a ring can be: most hits find it full until it is read.
         let rings = rings(&arena, 2 * slot, slot);
@@ -93,7 +97,9 @@ fn records_tell_what_was_there_and_state_is_kept() {
             reader.take(|record| seen.push(*record));
             let [record] = seen[..] else { panic!("{seen:?}") };
             let want: Vec<u64> = match kind {
-                Kind::Entry => [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]).collect(),
+                Kind::Entry => {
+                    [7, 6, 2, 1, 8, 9][..values].iter().map(|&reg: &usize| before.regs[reg]).collect()
+                }
                 Kind::Return => vec![before.regs[0]],
                 Kind::Tail => vec![],
             };
@@ -156,8 +162,13 @@ fn threads_without_an_area_are_counted_as_dropped() {
     let Some(machine) = with_rseq() else { return };
     let mut arena = Arena::new();
     let rings = rings(&arena, 64 * 256, 64);
-    let traced =
-        Traced { machine: &machine, rings: &rings, probe: PROBE, dropped: arena.word(0), site: Site::default() };
+    let traced = Traced {
+        machine: &machine,
+        rings: &rings,
+        probe: PROBE,
+        dropped: arena.word(0),
+        site: Site::default(),
+    };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]);
     std::thread::scope(|scope| {
         scope.spawn(|| {

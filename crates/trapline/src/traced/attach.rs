@@ -68,7 +68,8 @@ impl Traced {
     }
     pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
-        let key = (file.id, place.offset, place.role == Role::CountExits);
+        let returns = matches!(place.role, Role::CountExits | Role::Record { returns: true, .. });
+        let key = (file.id, place.offset, returns);
         if let Some(&known) = self.keys.get(&key) {
             self.sites[known].sources.push(source);
             return;
@@ -84,6 +85,7 @@ impl Traced {
         self.keys.insert(key, self.sites.len());
         self.sites.push(Tracked {
             site: Arc::new(site),
+            role: place.role,
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),

@@ -48,7 +48,7 @@ impl Traced {
                     },
                 };
                 modules[module].called = called;
-                match places.select(Some(&self.process), &modules, module, spec, wishes.timed) {
+                match places.select(Some(&self.process), &modules, module, spec, wishes.aim) {
                     Ok(()) => drop(self.matched.insert(nth)),
                     Err(miss) => {
                         missed.0.push(modules[module].called.clone());

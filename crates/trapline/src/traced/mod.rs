@@ -2,7 +2,7 @@
 //!
 //! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `kernel` probes what no jump reaches; `read` sums what was counted. Invariants: TRC-1 a (file, offset) is one
+//! again; `kernel` probes what no jump reaches; `read` sums what was counted, `records` reads what was recorded. Invariants: TRC-1 a (file, offset) is one
 //! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
 //! choose processes.
 //!
@@ -14,6 +14,7 @@ mod costs;
 mod kernel;
 mod procfs;
 mod read;
+mod records;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,13 +22,15 @@ use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options};
-use trapline_record::FileOffset;
+use trapline_plan::Role;
+use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
 use trapline_target::{FileId, MapWatcher, Mapping, Process};
 
 use self::costs::Costs;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
+use self::records::Records;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Mapped, mapped};
@@ -41,12 +44,46 @@ use crate::threads::Names;
 #[derive(Clone, Debug)]
 pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
-    /// Time calls instead of counting.
-    pub(crate) timed: bool,
+    /// What is learnt of a hit.
+    pub(crate) aim: Aim,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
     /// Durations fall into these steps.
     pub(crate) steps: Option<Steps>,
+}
+
+/// What is learnt of a hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Aim {
+    /// That it happened.
+    Count,
+    /// How long it took.
+    Time,
+    /// All that a record tells: the first arguments and, if asked for, the return.
+    Record {
+        /// Arguments.
+        values: u8,
+        /// Exits too.
+        returns: bool,
+    },
+}
+
+impl Aim {
+    pub(crate) fn is_timed(self) -> bool {
+        self == Self::Time
+    }
+    /// What is wanted at a function's entry, or at the instruction `inside` it.
+    pub(crate) const fn role(self, returns: bool, inside: Option<Svma>) -> Role {
+        match (self, returns, inside) {
+            (Self::Record { values, .. }, true, _) => Role::Record { values, returns: true },
+            (Self::Record { .. }, false, Some(at)) => Role::RecordAt(at),
+            (Self::Record { values, returns }, false, None) => Role::Record { values, returns },
+            (_, true, _) => Role::CountExits,
+            (Self::Time, ..) => Role::Latency,
+            (_, false, Some(at)) => Role::CountAt(at),
+            (_, false, None) => Role::CountEntry,
+        }
+    }
 }
 
 /// Where a site's hits are counted.
@@ -62,6 +99,7 @@ type Key = (FileId, FileOffset, bool);
 #[derive(Debug)]
 struct Tracked {
     site: Arc<Site>,
+    role: Role,
     sources: Vec<Source>,
     last: u64,
     /// The same, split.
@@ -78,6 +116,7 @@ pub(crate) struct Traced {
     cpu_began: Duration,
     cpu_last: Duration,
     attached: Attached,
+    records: Records,
     links: Vec<UprobeMulti>,
     /// For each segment: calls that run, by latency area.
     in_flight: Vec<HashMap<u32, u64>>,
@@ -116,6 +155,7 @@ impl Traced {
             cpu_began: cpu,
             cpu_last: cpu,
             attached: Attached::default(),
+            records: Records::default(),
             links: Vec::new(),
             in_flight: Vec::new(),
             steps: None,

@@ -18,6 +18,9 @@ impl Traced {
     fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
+                if tracked.is_recorded() {
+                    return self.records.read.get(&(segment, index)).copied().unwrap_or(0);
+                }
                 let segment = &self.attached.segments()[segment];
                 let (view, threads) = (segment.view(), segment.threads());
                 match threads.is_empty() {
@@ -162,7 +165,8 @@ impl Traced {
         resident
     }
     pub(crate) fn missed(&self) -> u64 {
-        self.attached.segments().iter().map(trapline_patch::Segment::missed).sum()
+        let unstamped: u64 = self.attached.segments().iter().map(trapline_patch::Segment::missed).sum();
+        unstamped + self.dropped()
     }
     /// Whether each hit there takes a system call.
     pub(crate) fn asks_for_thread(&self) -> bool {

@@ -11,6 +11,7 @@ use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
 use trapline_record::Svma;
+use trapline_record::ring::Kind;
 
 /// Instructions before an exit that are copied, at most, where jumps lead to them.
 const MAX_TAIL: usize = 10;
@@ -35,6 +36,32 @@ impl Planner<'_> {
         });
         self.entry(function, Deed::Enter { latency, looped }, owner(PatchRole::Entry))?;
         self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
+    }
+
+    /// An entry and, with `returns`, all exits.
+    pub(super) fn record(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        probe: u32,
+        (values, returns): (u8, bool),
+    ) -> Result<(), Refusal> {
+        let at = self.env.image.function(function).start;
+        if self.env.traits.rseq.is_none() {
+            return Err(Refusal::NoRseq { at });
+        }
+        let deed = |kind| Deed::Record { probe, kind, values };
+        self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
+        if !returns {
+            return Ok(());
+        }
+        let code = code.ok_or(Refusal::NotInFile { at })?;
+        self.exits_known(code)?;
+        self.each_exit(code, &owner, |_, kind| match kind {
+            stub::ExitKind::Return => deed(Kind::Return),
+            stub::ExitKind::Tail => deed(Kind::Tail),
+        })
     }
 
     pub(super) fn count_exits(

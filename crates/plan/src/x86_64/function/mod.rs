@@ -24,6 +24,7 @@ use trapline_insn::x86_64::{
 };
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
+use trapline_record::ring::Kind;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
 const LOOK: usize = 6;
@@ -109,9 +110,9 @@ impl<'a> Planner<'a> {
         let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
         let order = |role: Role| match role {
             Role::CountEntry | Role::CallEntry => 0,
-            Role::Latency => 1,
+            Role::Latency | Role::Record { .. } => 1,
             Role::CountExits | Role::CallExits => 2,
-            Role::CountAt(_) | Role::CallAt(_) => 3,
+            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(_) => 3,
         };
         for rank in 0..4 {
             for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
@@ -139,7 +140,17 @@ impl<'a> Planner<'a> {
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
+            (Role::RecordAt(at), f) => {
+                if self.env.traits.rseq.is_none() {
+                    return Err(Refusal::NoRseq { at });
+                }
+                let deed = Deed::Record { probe: want.probe, kind: Kind::Entry, values: 0 };
+                self.instruction(f, at, code, deed, owner(PatchRole::Entry))
+            }
             (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
+            (Role::Record { values, returns }, Some(f)) => {
+                self.whole(|p| p.record(f, code, owner, want.probe, (values, returns)))
+            }
             (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
             (Role::CountExits, Some(f)) => self.whole(|p| p.count_exits(f, code, owner, count)),
             (Role::Latency, Some(f)) => {

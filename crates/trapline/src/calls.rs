@@ -1,0 +1,173 @@
+//! Records put together to calls.
+//!
+//! In: records as rings gave them. Out: calls: an entry with its arguments, and the exit that belongs to it. Invariants: CLS-1 an exit
+//! belongs to the last entry of the same thread, function and stack pointer; CLS-2 what has no other half is told as such.
+//! Does not: read rings (`traced::records`).
+//!
+//! A thread's records may lie in several rings, for it moves. All are put in the order of the clock, but an exit may be read one
+//! round earlier than its entry, from a ring that was looked at later. An exit without an entry therefore waits for one more round.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trapline_record::ring::{Kind, Record};
+
+use crate::report::Site;
+
+/// How a call ended, as far as was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// Only the entry was asked for.
+    Entered,
+    /// It returned.
+    Returned,
+    /// It went on as another function.
+    TailCall,
+    /// It had not ended when tracing did, or its exit was not seen (a longjmp, an exception, a dropped record).
+    Unfinished,
+}
+
+/// One call of a function, or one hit of an instruction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The process that was traced; a forked child's calls count as its parent's.
+    pub pid: u32,
+    /// The thread; 0 when its C library keeps no number.
+    pub tid: u32,
+    /// The function.
+    pub site: Arc<Site>,
+    /// When it was entered, from the session's start on.
+    pub at: Duration,
+    /// The first integer arguments, as registers hold them; as many as were asked for.
+    pub arguments: [u64; 6],
+    /// What it returned.
+    pub returned: Option<u64>,
+    /// How long it took.
+    pub took: Option<Duration>,
+    /// How it ended.
+    pub how: How,
+}
+
+/// A record, and in which segment of its process it was.
+pub(crate) type Found = (usize, Record);
+/// Thread, stack pointer, segment, probe.
+type Key = (u32, u64, usize, u32);
+
+/// An entry and its exit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Paired {
+    pub(crate) segment: usize,
+    pub(crate) entry: Record,
+    pub(crate) exit: Option<Record>,
+    pub(crate) how: How,
+}
+
+/// Entries that wait for their exits.
+#[derive(Debug, Default)]
+pub(crate) struct Pairing {
+    open: HashMap<Key, Record>,
+    /// Exits that found no entry in their round.
+    early: Vec<Found>,
+    /// Exits of calls whose entry was not seen: they ran at the start, or the record was dropped.
+    pub(crate) unpaired: u64,
+}
+
+impl Pairing {
+    /// Takes what one round found, and gives the calls that it ended. `waits` says whether an entry's exit is recorded.
+    pub(crate) fn feed(&mut self, mut round: Vec<Found>, waits: impl Fn(usize, u32) -> bool) -> Vec<Paired> {
+        let early = self.early.len();
+        let mut marked: Vec<(Found, bool)> = self.early.drain(..).map(|found| (found, true)).collect();
+        marked.extend(round.drain(..).map(|found| (found, false)));
+        debug_assert!(marked.len() >= early);
+        marked.sort_by_key(|((_, record), _)| record.ticks);
+        let mut calls = Vec::new();
+        for ((segment, record), again) in marked {
+            let key = (record.tid, record.sp, segment, record.probe);
+            match record.kind {
+                Kind::Entry if waits(segment, record.probe) => {
+                    let before = self.open.insert(key, record);
+                    calls.extend(before.map(|entry| unfinished(segment, entry)));
+                }
+                Kind::Entry => {
+                    calls.push(Paired { segment, entry: record, exit: None, how: How::Entered });
+                }
+                kind => match self.open.remove(&key) {
+                    Some(entry) => {
+                        let how = if kind == Kind::Return { How::Returned } else { How::TailCall };
+                        calls.push(Paired { segment, entry, exit: Some(record), how });
+                    }
+                    None if again => self.unpaired += 1,
+                    None => self.early.push((segment, record)),
+                },
+            }
+        }
+        calls
+    }
+    /// Nothing more will come: what waits has not ended.
+    pub(crate) fn rest(&mut self) -> Vec<Paired> {
+        self.unpaired += self.early.drain(..).count() as u64;
+        let mut rest: Vec<Paired> =
+            self.open.drain().map(|((_, _, segment, _), entry)| unfinished(segment, entry)).collect();
+        rest.sort_by_key(|paired| paired.entry.ticks);
+        rest
+    }
+}
+
+const fn unfinished(segment: usize, entry: Record) -> Paired {
+    Paired { segment, entry, exit: None, how: How::Unfinished }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{How, Pairing};
+    use trapline_record::ring::{Kind, MAX_VALUES, Record};
+
+    fn record(kind: Kind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
+        (0, Record { kind, probe: 3, tid, ticks, sp, values: [ticks; MAX_VALUES] })
+    }
+
+    fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, How)> {
+        let calls = pairing.feed(round, |_, probe| probe == 3);
+        calls.iter().map(|c| (c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how)).collect()
+    }
+
+    #[test]
+    fn recursion_and_threads_are_told_apart() {
+        use Kind::{Entry, Return, Tail};
+        let mut pairing = Pairing::default();
+        // Two rings, one after the other; thread 1 recurses, thread 2 interleaves.
+        let round = vec![
+            record(Entry, 1, 0x90, 10),
+            record(Entry, 1, 0x80, 12),
+            record(Return, 1, 0x90, 20),
+            record(Entry, 2, 0x90, 11),
+            record(Return, 1, 0x80, 15),
+            record(Tail, 2, 0x90, 30),
+        ];
+        let want =
+            [(12, Some(15), How::Returned), (10, Some(20), How::Returned), (11, Some(30), How::TailCall)];
+        assert_eq!(ended(&mut pairing, round), want);
+        assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 0));
+    }
+
+    #[test]
+    fn an_exit_read_before_its_entry_waits_for_one_round() {
+        let mut pairing = Pairing::default();
+        let early = vec![record(Kind::Return, 1, 0x90, 20), record(Kind::Return, 1, 0x50, 21)];
+        assert_eq!(ended(&mut pairing, early), []);
+        let late = vec![record(Kind::Entry, 1, 0x90, 10)];
+        assert_eq!(ended(&mut pairing, late), [(10, Some(20), How::Returned)]);
+        assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
+    }
+
+    #[test]
+    fn an_entry_in_the_place_of_another_ends_it_unseen() {
+        let mut pairing = Pairing::default();
+        let entries = vec![record(Kind::Entry, 1, 0x90, 10), record(Kind::Entry, 1, 0x90, 12)];
+        assert_eq!(ended(&mut pairing, entries), [(10, None, How::Unfinished)]);
+        assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
+        let other = pairing.feed(vec![record(Kind::Entry, 1, 0x90, 13)], |_, _| false);
+        assert_eq!(other[0].how, How::Entered);
+    }
+}
