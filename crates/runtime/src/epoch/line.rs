@@ -96,7 +96,8 @@ impl Line {
         }
         let active = before.enter(seal.frame());
         seal.close(active);
-        self.active.store(active.0, Relaxed);
+        // Release: whoever sees this hit sees that the last one is over, and what it read was read before.
+        self.active.store(active.0, Release);
         light_barrier();
         Inside { line: self, active, nested: false, _own: PhantomData }
     }
@@ -211,6 +212,13 @@ impl Lines {
             }
         }
         None
+    }
+    /// A twin of `of` that must fail: a look, then a store.
+    #[cfg(all(test, loom))]
+    pub(crate) fn claim_in_two_steps(&self, thread: ThreadPointer) -> Option<usize> {
+        let place = self.lines.iter().position(|line| [0, thread.0].contains(&line.owner.load(Relaxed)))?;
+        self.lines.get(place)?.owner.store(thread.0, Relaxed);
+        Some(place)
     }
     /// Whether this thread is in a hit that goes on: then it must not wait for anybody's.
     #[must_use]
