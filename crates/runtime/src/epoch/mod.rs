@@ -83,4 +83,5 @@ mod grace;
 mod line;
 
 pub use grace::{Barrier, Grace, Straggler, Writer};
+pub(crate) use line::{FRAME_ALIGN, SPREAD, SPREAD_SHIFT, TURN_BITS};
 pub use line::{Inside, Line, Lines, Seal, ThreadPointer};

@@ -130,9 +130,6 @@ impl State {
         if !consumer.has_handler() {
             return Err(Error::NoHandler);
         }
-        if consumer.saves_state() && trapline_target::ExtendedState::here().is_none() {
-            return Err(Error::NoExtendedState);
-        }
         let file = self.files.of_path(path).map_err(|why| Error::File { path: path.clone(), why })?;
         let offset = FileOffset(*offset);
         let len = file.image.bytes().len() as u64;
@@ -392,8 +389,8 @@ impl State {
         let files = &mut self.files;
         let fatal =
             *self.faults_are_fatal.get_or_insert_with(|| faults::are_fatal(own.process(), maps, files));
-        let state = trapline_target::ExtendedState::here();
-        let state = state.map(|state| ExtendedState { mask: state.mask, len: state.len });
+        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
+        let state = ExtendedState { mask: state.mask, len: state.len };
         // The whole map of a file is made once, and serves any later site.
         Ok(Setting { state, faults_are_fatal: fatal, guarded: false })
     }
