@@ -1,4 +1,4 @@
-//! Writes the functions that are measured, as assembly: for each case copies for four threads, and ten thousand more.
+//! Writes the functions that are measured, as assembly: for each case copies for four threads, and tens of thousands more.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -17,6 +17,8 @@ const CASES: [(&str, &str); 7] = [
 const COPIES: u32 = 4;
 /// Functions that `walk` visits and `attach` patches.
 const WALK: u32 = 10_000;
+/// Functions that a process probes in itself, 16 bytes apart.
+const MANY: u32 = 50_000;
 
 fn function(text: &mut String, name: &str, align: u32, body: &str) {
     let _ = write!(
@@ -49,6 +51,10 @@ fn main() {
     }
     for index in 0..WALK {
         function(&mut text, &format!("bench_walk_{index}"), 4, "push %rbp\n mov %rsp, %rbp\n pop %rbp");
+    }
+    text += ".p2align 4\n.globl bench_many\nbench_many:\n";
+    for index in 0..MANY {
+        function(&mut text, &format!("bench_many_{index}"), 4, "push %rbp\n mov %rsp, %rbp\n pop %rbp");
     }
     text += ".section .data.rel.ro.bench_walk,\"aw\",@progbits\n.p2align 3\n.globl bench_walk_table\nbench_walk_table:\n";
     for index in 0..WALK {

@@ -113,10 +113,29 @@ impl fmt::Debug for Counts {
 /// What all probes of a process share.
 #[derive(Debug)]
 pub struct Engine {
+    pub(crate) raw: Raw,
     lines: Lines,
     counts: Counts,
     calls: Calls,
 }
+
+/// Where lines and words lie, in a layout that code in assembly knows (`x86_64::general`).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Raw {
+    pub(crate) lines: *const Line,
+    /// Their number less one.
+    pub(crate) mask: u64,
+    pub(crate) words: *const AtomicU64,
+    /// Bytes of a row.
+    pub(crate) stride: u64,
+}
+// SAFETY: the addresses of what `Engine` has as shared slices.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+/// Bytes of a probe's words in a row.
+pub(crate) const GROUP_LEN: usize = GROUP * size_of::<AtomicU64>();
 
 /// Zeroed memory, or that of an engine before a fork.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +158,12 @@ impl Engine {
             return None;
         }
         Some(Self {
+            raw: Raw {
+                lines: memory.lines.as_ptr(),
+                mask: rows as u64 - 1,
+                words: memory.words.as_ptr(),
+                stride: (stride * size_of::<AtomicU64>()) as u64,
+            },
             lines,
             counts: Counts { words: memory.words, stride, rows },
             calls: Calls::new(memory.calls),

@@ -25,11 +25,12 @@
 //!   that was taken out and put in again has another number.
 
 use alloc::boxed::Box;
+use core::ffi::c_void;
 use core::ptr;
 
 use trapline_record::{FileId, FileOffset};
 
-use crate::consumer::{ConsumerId, Flags, Installed};
+use crate::consumer::{Consumer, ConsumerId, Flags, Handler, Installed};
 use crate::engine::Engine;
 use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
@@ -37,9 +38,24 @@ use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 /// Consumers of one probe, newest first. The first lies in the list itself: most probes have one.
 #[derive(Clone, Debug)]
 pub struct List {
+    pub(crate) alone: Alone,
     newest: Installed,
     older: Box<[Installed]>,
 }
+
+/// The only consumer of a list, if all there is to do is to call its entry handler, with nothing saved: a layout that code in
+/// assembly knows (`x86_64::general`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Alone {
+    pub(crate) handler: Option<Handler>,
+    pub(crate) data: *mut c_void,
+}
+
+// SAFETY: a copy of what `Installed` holds, which is both.
+unsafe impl Send for Alone {}
+// SAFETY: as above.
+unsafe impl Sync for Alone {}
 
 impl List {
     /// Newest first.
@@ -48,7 +64,12 @@ impl List {
     }
     /// `None` if there are none.
     fn new(mut consumers: impl Iterator<Item = Installed>) -> Option<Self> {
-        Some(Self { newest: consumers.next()?, older: consumers.collect() })
+        Some(Self::of(consumers.next()?, consumers.collect()))
+    }
+    fn of(newest: Installed, older: Box<[Installed]>) -> Self {
+        let Consumer { entry, ret, filter, data, flags } = newest.consumer;
+        let alone = older.is_empty() && ret.is_none() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
+        Self { alone: Alone { handler: entry.filter(|_| alone), data }, newest, older }
     }
 }
 
@@ -88,7 +109,7 @@ impl Consumers {
     /// Puts one in front.
     pub fn add(&self, writer: &mut Writer, installed: Installed) {
         let older = self.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
-        self.replace(writer, Some(List { newest: installed, older }));
+        self.replace(writer, Some(List::of(installed, older)));
     }
     /// Takes one out; hits that began before may still call it, until a grace has passed. False if it is not there.
     pub fn remove(&self, writer: &mut Writer, id: ConsumerId) -> bool {
@@ -117,10 +138,10 @@ impl Drop for Consumers {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Probe {
-    engine: &'static Engine,
-    consumers: Consumers,
-    number: u32,
-    removal: AtomicU32,
+    pub(crate) engine: &'static Engine,
+    pub(crate) consumers: Consumers,
+    pub(crate) number: u32,
+    pub(crate) removal: AtomicU32,
     file: FileId,
     offset: FileOffset,
 }

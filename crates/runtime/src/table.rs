@@ -118,6 +118,16 @@ impl Table {
         // SAFETY: as above.
         unsafe { &*self.0.load(Relaxed) }.set(key, value);
     }
+    /// A twin of `set` that must fail: X2 before X1.
+    #[cfg(all(test, loom))]
+    pub(crate) fn set_in_a_table_shown_early(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
+        // SAFETY: as above.
+        let places = unsafe { &*self.0.load(Relaxed) };
+        let new = Box::leak(Box::new(Places::new((places.live().count() + 1) * 4)));
+        self.0.store(new, Release);
+        places.live().for_each(|(key, value)| new.set(key, value));
+        self.set(writer, key, value);
+    }
     /// X1 to X3.
     fn grow(&self, writer: &mut Writer, places: &Places) {
         let new = Places::new((places.live().count() + 1) * 4);

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
+use crate::functions::MANY;
 use crate::hits::Effort;
 use crate::kernel::Kernel;
 use crate::ours::Ours;
@@ -32,12 +33,28 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&AttachRow) -> Result<()>
             let victim = Victim::start(true)?;
             push(&mut ours, ours_once(victim.pid(), sites));
             let victim = Victim::start(true)?;
-            push(&mut kernel, kernel_once(victim.pid(), sites));
+            push(&mut kernel, kernel_once(victim.pid(), "walk", sites));
         }
         emit(&AttachRow::new("ours", sites, figures(ours)))?;
         emit(&AttachRow::new("kernel", sites, figures(kernel)))?;
     }
-    Ok(())
+    let (mut inside, mut again, mut kernel) = (Ok(Vec::new()), Ok(Vec::new()), Ok(Vec::new()));
+    for _ in 0..effort.rounds {
+        let mut victim = Victim::start(true)?;
+        // The first time the process reads its own file, and code is made.
+        push(&mut inside, inside_once(&mut victim));
+        push(&mut again, inside_once(&mut victim));
+        let victim = Victim::start(true)?;
+        push(&mut kernel, kernel_once(victim.pid(), "many", MANY));
+    }
+    emit(&AttachRow::new("inside", MANY, figures(inside)))?;
+    emit(&AttachRow::new("inside-again", MANY, figures(again)))?;
+    emit(&AttachRow::new("kernel", MANY, figures(kernel)))
+}
+
+fn inside_once(victim: &mut Victim) -> Result<Sample> {
+    let attach = victim.probe("many", MANY, "general")?;
+    Ok(Sample { attach, detach: victim.unprobe()?, stopped: None })
 }
 
 fn push(samples: &mut Result<Vec<Sample>, String>, sample: Result<Sample>) {
@@ -56,9 +73,9 @@ fn ours_once(pid: u32, sites: usize) -> Result<Sample> {
     Ok(Sample { attach: ms(end.attach), detach: ms(end.detach), stopped: Some(ms(end.stopped)) })
 }
 
-fn kernel_once(pid: u32, sites: usize) -> Result<Sample> {
+fn kernel_once(pid: u32, case: &str, sites: usize) -> Result<Sample> {
     let begun = Instant::now();
-    let link = Kernel::count(pid, "walk", sites)?;
+    let link = Kernel::count(pid, case, sites)?;
     let attach = begun.elapsed().as_secs_f64() * 1e3;
     let begun = Instant::now();
     drop(link);

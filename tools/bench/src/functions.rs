@@ -10,6 +10,10 @@ pub(crate) const COPIES: usize = 4;
 /// Functions that `walk` visits.
 pub(crate) const WALK: usize = 10_000;
 
+/// Functions of `many`, and bytes from one to the next.
+pub(crate) const MANY: usize = 50_000;
+const MANY_STRIDE: u64 = 16;
+
 /// Any of them: none reads memory, none needs more than the C calling convention.
 type Function = unsafe extern "C" fn(u64) -> u64;
 
@@ -33,6 +37,7 @@ cases! {
 }
 unsafe extern "C" {
     static bench_walk_table: [Function; WALK];
+    fn bench_many(x: u64) -> u64;
 }
 
 /// What a thread runs: one function over and over, or all of `walk` in turn.
@@ -114,6 +119,10 @@ pub(crate) fn addresses(case: &str, limit: usize) -> Vec<u64> {
     if case == "walk" {
         // SAFETY: as in `run`.
         return unsafe { &bench_walk_table }.iter().take(limit).map(|f| *f as usize as u64).collect();
+    }
+    if case == "many" {
+        let first = bench_many as *const () as u64;
+        return (0..limit.min(MANY) as u64).map(|n| first + n * MANY_STRIDE).collect();
     }
     let copies = CASES.iter().find(|(name, _)| *name == case).map(|(_, copies)| copies);
     copies.into_iter().flatten().take(limit).map(|f| *f as usize as u64).collect()

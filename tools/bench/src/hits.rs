@@ -1,4 +1,5 @@
-//! `uprobe` and `uretprobe`: what a hit costs, in interleaved rounds of: bare, control, ours, ours without rseq, kernel.
+//! `uprobe` and `uretprobe`: what a hit costs, in interleaved rounds of: bare, control, ours, ours without rseq, a process that
+//! probes itself, kernel.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -132,6 +133,11 @@ fn sample(
 ) -> Result<Samples> {
     let mut victim = Victim::start(true)?;
     let mut without_rseq = Victim::start(false)?;
+    // One for each way, which a site keeps once it is chosen.
+    let mut inside: Vec<Victim> = Vec::new();
+    for _ in crate::inside::WAYS.iter().filter(|_| full && bench == Bench::Uprobe) {
+        inside.push(Victim::start(true)?);
+    }
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
     let mut samples = Samples::new();
     for _ in 0..effort.rounds {
@@ -153,6 +159,15 @@ fn sample(
             Ok(ours) => {
                 take(&mut samples, &mut without_rseq, "lock-add", case, loads, false, time)?;
                 ensure!(ours.finish()?.hits > 0, "{case} lock-add: nothing was counted");
+            }
+        }
+        for (victim, (how, asked)) in inside.iter_mut().zip(crate::inside::WAYS) {
+            match victim.probe(case, sites, asked) {
+                Err(error) => fail(&mut samples, how, loads, &error),
+                Ok(_) => {
+                    take(&mut samples, victim, how, case, loads, false, time)?;
+                    victim.unprobe()?;
+                }
             }
         }
         match bench.attach_kernel(victim.pid(), case, sites) {

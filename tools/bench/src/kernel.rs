@@ -17,7 +17,7 @@ pub(crate) enum Kernel {
 }
 
 /// This program's file, and offsets in it of a case's functions.
-fn sites(case: &str, limit: usize) -> Result<(PathBuf, Vec<u64>)> {
+pub(crate) fn sites(case: &str, limit: usize) -> Result<(PathBuf, Vec<u64>)> {
     let maps = std::fs::read_to_string("/proc/self/maps").context("own maps")?;
     let offset = |addr: u64| {
         maps.lines().find_map(|line| {

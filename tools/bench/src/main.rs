@@ -7,6 +7,7 @@ mod attach;
 mod breakpoint;
 mod functions;
 mod hits;
+mod inside;
 mod kernel;
 mod ours;
 mod row;

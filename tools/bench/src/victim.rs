@@ -1,7 +1,8 @@
 //! The measured process: this same program, position-independent, started as `trapline-bench victim`. It times itself;
 //! whoever attaches to it comes from outside, so figures are what a user gets.
 //!
-//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread.
+//! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread. Or
+//! `probe CASE LIMIT general|state|trap`: it probes itself with an empty handler; `unprobe`: no longer. Out: milliseconds.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::functions::{Private, Work, pin};
+use crate::inside;
 
 /// What is asked of a victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,10 +25,23 @@ pub(crate) struct Load {
 
 /// The victim's side.
 pub(crate) fn serve() -> Result<()> {
+    let mut probes = Vec::new();
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["probe", case, limit, how] => {
+                let took = inside::probe(&mut probes, case, limit.parse()?, how);
+                println!("{}", took.map_or_else(|error| format!("{error:#}"), |took| took.to_string()));
+                continue;
+            }
+            ["unprobe"] => {
+                println!("{}", inside::unprobe(&mut probes)?);
+                continue;
+            }
+            _ => {}
+        }
         let [case, threads, sharing, kind, millis] = words[..] else { anyhow::bail!("cannot read `{line}`") };
         let load = Load { threads: threads.parse()?, own: sharing == "own" };
         println!("{}", measure(case, load, kind == "control", Duration::from_millis(millis.parse()?))?);
@@ -99,6 +114,18 @@ impl Victim {
     /// Its PID.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+    /// It probes itself. Milliseconds that it took.
+    pub(crate) fn probe(&mut self, case: &str, limit: usize, how: &str) -> Result<f64> {
+        writeln!(self.stdin, "probe {case} {limit} {how}")?;
+        let line = self.line()?;
+        line.parse().map_err(|_| anyhow::anyhow!("{line}"))
+    }
+    /// It does so no longer. Milliseconds that it took.
+    pub(crate) fn unprobe(&mut self) -> Result<f64> {
+        writeln!(self.stdin, "unprobe")?;
+        let line = self.line()?;
+        line.parse().map_err(|_| anyhow::anyhow!("{line}"))
     }
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();

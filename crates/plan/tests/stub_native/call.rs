@@ -28,11 +28,13 @@ global_asm!(
     "5: ud2",
     "tl_quiet: mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
     "xor eax, eax; ret",
+    "tl_after_all: call tl_quiet; mov eax, 3; ret",
     ".pushsection .data; .globl tl_spoils; tl_spoils: .long 0; .popsection",
 );
 unsafe extern "C" {
     fn tl_spoil();
     fn tl_quiet();
+    fn tl_after_all();
     static mut tl_spoils: u32;
 }
 
@@ -56,12 +58,13 @@ fn state() -> ExtendedState {
 }
 
 fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
-    site_of(arena, tl_spoil as *const () as u64, number, saves)
+    let function = tl_spoil as *const () as u64;
+    site_of(arena, function, function, number, saves)
 }
 
 /// Code that calls a function, and leads back to the harness.
-fn site_of(arena: &mut Arena, function: u64, number: u64, saves: bool) -> u64 {
-    let functions = CallFunctions { entry: function, exit: 0, state: saves.then(state) };
+fn site_of(arena: &mut Arena, general: u64, entry: u64, number: u64, saves: bool) -> u64 {
+    let functions = CallFunctions { entry, general, exit: 0, state: state() };
     let mut out = Vec::new();
     let gate = gate(&mut out, arena.next(), &functions);
     arena.put(&out);
@@ -85,8 +88,15 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
     let mut arena = Arena::new();
     let vectors = if is_x86_feature_detected!("avx512f") { 2 } else { 1 };
     // One that spoils all general registers that it may, and no vector.
-    let code = site_of(&mut arena, tl_quiet as *const () as u64, 7, false);
+    let quiet = tl_quiet as *const () as u64;
+    let code = site_of(&mut arena, quiet, 0, 7, false);
     assert_kept("call, general registers only", code, &EVERY, &mut random);
+    // One that finds out that it must not be called like that.
+    let code = site_of(&mut arena, tl_after_all as *const () as u64, tl_spoil as *const () as u64, 9, false);
+    tell(vectors, None);
+    assert_kept("call, extended state after all", code, &EVERY, &mut random);
+    assert!(TOLD.lock().unwrap().seen.iter().all(|&(n, regs)| n == 9 && regs.rip == code + IP));
+    assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
     for spoils in [0, vectors] {
         for number in [7, 0x7fff_1234_5678_9abc] {
             tell(spoils, None);

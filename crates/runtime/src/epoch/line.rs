@@ -21,9 +21,9 @@ impl ThreadPointer {
     }
 }
 
-const TURN_BITS: u32 = 12;
+pub(crate) const TURN_BITS: u32 = 12;
 /// Frames are multiples of 16, so that 52 bits hold every address.
-const FRAME_ALIGN: u32 = 4;
+pub(crate) const FRAME_ALIGN: u32 = 4;
 
 /// `active`: a frame, or none, and a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +69,8 @@ impl Seal {
 #[repr(C, align(128))]
 pub struct Line {
     /// The thread pointer; 0 is free.
-    owner: AtomicU64,
-    active: AtomicU64,
+    pub(crate) owner: AtomicU64,
+    pub(crate) active: AtomicU64,
     /// Nested hits since the last that was not.
     nested: AtomicU64,
 }
@@ -96,7 +96,8 @@ impl Line {
         }
         let active = before.enter(seal.frame());
         seal.close(active);
-        self.active.store(active.0, Relaxed);
+        // Release: whoever sees this hit sees that the last one is over, and what it read was read before.
+        self.active.store(active.0, Release);
         light_barrier();
         Inside { line: self, active, nested: false, _own: PhantomData }
     }
@@ -212,6 +213,13 @@ impl Lines {
         }
         None
     }
+    /// A twin of `of` that must fail: a look, then a store.
+    #[cfg(all(test, loom))]
+    pub(crate) fn claim_in_two_steps(&self, thread: ThreadPointer) -> Option<usize> {
+        let place = self.lines.iter().position(|line| [0, thread.0].contains(&line.owner.load(Relaxed)))?;
+        self.lines.get(place)?.owner.store(thread.0, Relaxed);
+        Some(place)
+    }
     /// Whether this thread is in a hit that goes on: then it must not wait for anybody's.
     #[must_use]
     pub fn inside(&self, thread: ThreadPointer) -> bool {
@@ -232,5 +240,7 @@ impl Lines {
 /// Thread pointers are multiples of 64 or more, often of whole stacks: their middle bits, spread (Knuth, TAOCP 3, 6.4).
 #[inline]
 fn spread(thread: u64) -> usize {
-    (thread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+    (thread.wrapping_mul(SPREAD) >> SPREAD_SHIFT) as usize
 }
+pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(crate) const SPREAD_SHIFT: u32 = 40;

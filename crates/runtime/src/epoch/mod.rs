@@ -19,7 +19,7 @@
 //! | step | what |
 //! |---|---|
 //! | R1 | load `active`; if it names a frame that has not been left (below), the hit is *nested* and the rest is the outer hit's |
-//! | R2 | store `active` := own frame, next turn |
+//! | R2 | store `active` := own frame, next turn (release) |
 //! | R3 | barrier of the compiler |
 //! | R4 | load pointers, read what they lead to, call consumers |
 //! | R5 | store `active` := no frame, same turn (release) |
@@ -44,8 +44,9 @@
 //!   has passed R5, so it reads nothing that it loaded before.
 //! - *R2 done, its store not yet visible, and R4's loads done early* (store buffer): that is the case above; the barrier
 //!   drains the buffer before W3 looks. Without W2 it would be the fatal one, and is the model's first twin.
-//! - *after R5*: R4's reads are before it (release), and W4's load of R5's or any later value is an acquire: freed memory is not
-//!   read any more. Relaxed at R5 or W4 is the second twin.
+//! - *after R5*: R4's reads are before it (release), and W3's or W4's load is an acquire: freed memory is not read any more. What is loaded
+//!   may be the R2 of a later hit instead: a plain store there would not say that the earlier hit's reads are over (C++20 has no
+//!   release sequence of a thread's own plain stores), so R2 is a release too. Relaxed at either is a twin.
 //! - *a hit ends and another begins between two polls of W4*: another turn, so another value. Turns repeat after 4096 hits at the same
 //!   frame; if all those fall between two polls, W4 waits once more. It never ends early: a value stays for as long as its hit lasts.
 //! - *a signal between R1 and R2*: its hits enter and leave; R2 then overwrites their turn by an equal one. As above.
@@ -82,4 +83,5 @@ mod grace;
 mod line;
 
 pub use grace::{Barrier, Grace, Straggler, Writer};
+pub(crate) use line::{FRAME_ALIGN, SPREAD, SPREAD_SHIFT, TURN_BITS};
 pub use line::{Inside, Line, Lines, Seal, ThreadPointer};

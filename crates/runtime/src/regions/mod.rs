@@ -169,7 +169,12 @@ impl Regions {
     /// Over zeroed memory, one slot for each region that there can be at a time, and some to spare.
     #[must_use]
     pub fn new(slots: &'static [Slot]) -> Self {
-        Self { slots, leaves: Table::new(if cfg!(loom) { 1 } else { 64 }), version: AtomicU64::new(0), used: AtomicU64::new(0) }
+        Self {
+            slots,
+            leaves: Table::new(if cfg!(loom) { 1 } else { 64 }),
+            version: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+        }
     }
     /// Where an address lies; `None` if no file's code is mapped there.
     ///

@@ -47,7 +47,7 @@ pub(super) struct Fields {
 impl Slot {
     /// L3 to L6.
     #[inline]
-    pub(super) fn look(&self, addr: RemoteAddr, region: u32) -> Result<Found, Retry> {
+    pub(crate) fn look(&self, addr: RemoteAddr, region: u32) -> Result<Found, Retry> {
         let seq = self.seq.load(Acquire);
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
@@ -98,7 +98,7 @@ impl Slot {
         Ok(Some(Fields { mapped, birth, death, before }))
     }
     /// F1 to F3. The slot is dead, or was never used.
-    pub(super) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) {
+    pub(crate) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) {
         let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
         self.seq.store(seq | WRITTEN, Relaxed);
         // Release: whoever sees a store below sees the one above (with the acquire fence of a look).
@@ -116,8 +116,38 @@ impl Slot {
         self.seq.store(seq | ALIVE, Release);
     }
     /// C3.
-    pub(super) fn kill(&self, death: u64) {
+    pub(crate) fn kill(&self, death: u64) {
         self.death.store(death, Relaxed);
         self.seq.store(self.seq.load(Relaxed) & !STATE | DEAD, Release);
+    }
+}
+
+/// Twins that must fail, for the models.
+#[cfg(all(test, loom))]
+impl Slot {
+    /// `look` without the fence of L5.
+    pub(crate) fn look_without_fence(&self, addr: RemoteAddr) -> Result<(u32, u64), Retry> {
+        let seq = self.seq.load(Acquire);
+        let (start, offset) = (self.start.load(Relaxed), self.offset.load(Relaxed));
+        let file = self.file.load(Relaxed) as u32;
+        if seq & STATE != ALIVE || self.seq.load(Relaxed) != seq {
+            return Err(Retry);
+        }
+        Ok((file, offset + (addr.0 - start)))
+    }
+    /// `fill` without the fence behind F1.
+    pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) {
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | WRITTEN, Relaxed);
+        self.offset.store(mapping.offset.0, Relaxed);
+        self.file.store(u64::from(file.get()), Relaxed);
+        self.seq.store(seq | ALIVE, Release);
+    }
+    /// `fill` with F3 before F2.
+    pub(crate) fn fill_alive(&self, mapping: &Mapping, file: FileNumber, _: u64) {
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | ALIVE, Release);
+        self.offset.store(mapping.offset.0, Relaxed);
+        self.file.store(u64::from(file.get()), Relaxed);
     }
 }

@@ -72,8 +72,8 @@ pub enum Error {
         /// In words.
         why: String,
     },
-    /// The CPU cannot save vector registers in the compacted format; only `general_regs_only` consumers can be called.
-    #[error("this CPU has no XSAVEC: only consumers that use general registers alone can be called")]
+    /// The CPU cannot save vector registers in the compacted format.
+    #[error("this CPU has no XSAVEC: vector registers could not be saved around consumers")]
     NoExtendedState,
     /// The kernel has no expedited membarrier, or no memory is left.
     #[error("the engine's memory cannot be made: no expedited membarrier, or no address space left")]

@@ -2,23 +2,22 @@
 //!
 //! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by `longjmp`, or whose thread
 //! ended in it, never says so; the thread is then found by its number, and looked at from outside. Does not: unlink anything.
+#![allow(unsafe_code, reason = "one promise to the engine: whom it need not wait for")]
 
 use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
-use trapline_runtime::engine::Engine;
-use trapline_runtime::epoch::{Grace, Straggler};
-use trapline_runtime::x86_64::thread::membarrier;
+use trapline_runtime::epoch::{Straggler, Writer};
 use trapline_target::Process;
 
 /// Hits are over in microseconds; after so long those that are not are looked at.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Returns when every handler that had begun is over.
-pub(super) fn wait(engine: &Engine, process: &Process) {
-    let lines = engine.lines();
+pub(super) fn wait(writer: &Writer, process: &Process) {
+    let lines = writer.lines();
     let mut grace = loop {
-        match Grace::begin(lines, membarrier) {
+        match writer.grace() {
             Some(grace) => break grace,
             // It was registered when the engine was made; a system that refuses it now has run out of memory for a moment.
             None => std::thread::yield_now(),
@@ -31,7 +30,10 @@ pub(super) fn wait(engine: &Engine, process: &Process) {
             continue;
         }
         let stragglers: Vec<Straggler> = grace.stragglers(lines).collect();
-        stragglers.into_iter().filter(|one| is_left(process, one)).for_each(|one| grace.excuse(one));
+        for one in stragglers.into_iter().filter(|one| is_left(process, one)) {
+            // SAFETY: `is_left` has seen that its thread has ended, or is in a call above that frame.
+            unsafe { grace.excuse(one) };
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use trapline_runtime::calls::Call;
 use trapline_runtime::engine::{Counts, Engine, Memory};
-use trapline_runtime::epoch::Line;
-use trapline_runtime::x86_64::thread::register_membarrier;
+use trapline_runtime::epoch::{Line, Writer};
+use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 
 /// Threads that can be told apart; further ones' hits count as missed.
 const LINES: usize = 4096;
@@ -25,6 +25,13 @@ const CALLS: usize = 1 << 16;
 pub(super) fn engine() -> Option<&'static Engine> {
     static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
     ENGINE.get_or_init(make).as_ref()
+}
+
+/// Its one writer; for the one who holds the engine's lock, once.
+pub(super) fn writer(engine: &'static Engine) -> Writer {
+    // SAFETY: only `State`, of which there is one, asks for it; stubs and consumers' lists use this engine's lines; `make`
+    // registered for the membarrier.
+    unsafe { Writer::new(*engine.lines(), membarrier) }
 }
 
 fn make() -> Option<Engine> {

@@ -2,7 +2,6 @@
 //!
 //! In: spots, each with a mapping of its file and what its stub must do. Out: groups of sites that belong together, because a window is
 //! shared or because one spot needs all of them; and why others could not be. Does not: know consumers.
-#![allow(unsafe_code, reason = "the addresses of the two functions that stubs call")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Ro
 use trapline_record::addr::Bias;
 use trapline_record::{FileId, Svma};
 use trapline_runtime::dispatch;
+use trapline_runtime::x86_64::general;
 
 use crate::files::ModuleFile;
 
@@ -70,7 +70,7 @@ impl Wanted {
 /// What all batches have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setting {
-    pub(super) state: Option<ExtendedState>,
+    pub(super) state: ExtendedState,
     pub(super) faults_are_fatal: bool,
     pub(super) guarded: bool,
 }
@@ -101,6 +101,7 @@ pub(super) fn place(own: &mut Own, wanted: &[Wanted], setting: Setting) -> Resul
         .collect();
     let functions = CallFunctions {
         entry: dispatch::entry as *const () as u64,
+        general: general::entry as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         state: setting.state,
     };

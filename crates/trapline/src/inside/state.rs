@@ -16,12 +16,11 @@ use trapline_plan::{ExtendedState, PatchRole, Tactic};
 use trapline_record::{FileId, FileOffset, RemoteAddr, Svma};
 use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
-use trapline_runtime::epoch::{Limbo, ThreadPointer};
+use trapline_runtime::epoch::{ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
-use trapline_runtime::x86_64::thread::membarrier;
 use trapline_target::Mapping;
 
-use super::memory::{PROBES, engine};
+use super::memory::{PROBES, engine, writer};
 use super::place::{Group, Load, Part, Placed, Setting, Wanted, place};
 use super::{Consumer, Error, Request, faults, fork, grace};
 use crate::files::{Files, ModuleFile};
@@ -75,7 +74,7 @@ pub(super) struct State {
     of_site: HashMap<(FileId, FileOffset), u32>,
     groups: Vec<Group>,
     last: u64,
-    limbo: Limbo,
+    writer: Option<Writer>,
     faults_are_fatal: Option<bool>,
 }
 
@@ -115,7 +114,7 @@ impl State {
         }
         let mut keys = Vec::with_capacity(requests.len());
         for (&spot, request) in spots.iter().zip(requests) {
-            keys.push(self.add(spot, request));
+            keys.push(self.add(engine, spot, request));
         }
         let touched: Vec<u32> = spots.iter().copied().collect::<HashSet<u32>>().into_iter().collect();
         if let Err(error) = self.settle(touched, true) {
@@ -130,9 +129,6 @@ impl State {
         let Request { file: path, offset, consumer, by_trap } = request;
         if !consumer.has_handler() {
             return Err(Error::NoHandler);
-        }
-        if consumer.saves_state() && trapline_target::ExtendedState::here().is_none() {
-            return Err(Error::NoExtendedState);
         }
         let file = self.files.of_path(path).map_err(|why| Error::File { path: path.clone(), why })?;
         let offset = FileOffset(*offset);
@@ -170,27 +166,26 @@ impl State {
         self.of_site.insert(key, number);
         Ok(number)
     }
-    fn add(&mut self, spot: u32, request: Request) -> Key {
+    fn add(&mut self, engine: &'static Engine, spot: u32, request: Request) -> Key {
         self.last += 1;
         let id = ConsumerId(self.last);
         let consumer = Box::new(request.consumer);
         let one = &mut self.spots[spot as usize];
-        let old = one.probe.consumers().add(Installed { id, consumer: consumer.as_engine() });
+        let writer = self.writer.get_or_insert_with(|| writer(engine));
+        one.probe.consumers().add(writer, Installed { id, consumer: consumer.as_engine() });
         one.consumers.push((id, consumer));
         one.removed = false;
-        old.into_iter().for_each(|garbage| self.limbo.put(garbage));
         (spot, id)
     }
     /// Takes consumers out, and what is patched for nobody any more; returns when no handler of them can still run.
     pub(super) fn unregister(&mut self, keys: Vec<Key>) -> Result<(), Error> {
-        let Some(engine) = engine() else { return Ok(()) };
+        let engine = engine().ok_or(Error::NoEngine)?;
+        let writer = self.writer.get_or_insert_with(|| writer(engine));
         let mut gone = Vec::with_capacity(keys.len());
         let mut touched = Vec::with_capacity(keys.len());
         for (spot, id) in keys {
             let one = &mut self.spots[spot as usize];
-            if let Some(garbage) = one.probe.consumers().remove(id) {
-                self.limbo.put(garbage);
-            }
+            one.probe.consumers().remove(writer, id);
             if let Some(at) = one.consumers.iter().position(|(known, _)| *known == id) {
                 gone.push(one.consumers.remove(at));
             }
@@ -199,11 +194,14 @@ impl State {
             }
         }
         let result = self.own().map(drop).and_then(|()| self.release(&touched));
-        if let Some(own) = &self.own {
-            grace::wait(engine, own.process());
+        if let (Some(own), Some(writer)) = (&self.own, &mut self.writer) {
+            grace::wait(writer, own.process());
+            // INS-2: only now.
+            drop(gone);
+            writer.sweep();
+        } else {
+            std::mem::forget(gone);
         }
-        drop(gone);
-        self.limbo.sweep(engine.lines(), membarrier);
         result
     }
     /// Takes out the groups of spots that nobody wants.
@@ -391,8 +389,8 @@ impl State {
         let files = &mut self.files;
         let fatal =
             *self.faults_are_fatal.get_or_insert_with(|| faults::are_fatal(own.process(), maps, files));
-        let state = trapline_target::ExtendedState::here();
-        let state = state.map(|state| ExtendedState { mask: state.mask, len: state.len });
+        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
+        let state = ExtendedState { mask: state.mask, len: state.len };
         // The whole map of a file is made once, and serves any later site.
         Ok(Setting { state, faults_are_fatal: fatal, guarded: false })
     }

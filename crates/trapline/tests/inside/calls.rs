@@ -1,5 +1,6 @@
 //! Handlers are called, as often as the functions are, and what they see and change holds. What must be the same by jump and by trap
-//! is done both ways.
+//! is done both ways, and with consumers for which nothing but general registers is saved.
+#![allow(unsafe_code, reason = "handlers that change registers, and that promise to use general ones only")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -31,12 +32,23 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
 /// Registers at a function's start.
 type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
-/// Runs a test with a library whose functions are probed by jump, and with one whose functions are probed by trap.
+/// Runs a test with a library whose functions are probed by jump, with one whose functions are probed by trap, and with one by jump that
+/// saves no vector registers: for tests whose functions have nothing there.
+fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
+    ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
+}
+
 fn both_ways(test: impl Fn(&Victim, Probing<'_>)) {
-    for by_trap in [false, true] {
+    ways(&test, &[(false, false), (true, false)]);
+}
+
+fn ways(test: &impl Fn(&Victim, Probing<'_>), ways: &[(bool, bool)]) {
+    for &(by_trap, general) in ways {
         let victim = Victim::load();
         let before = victim.text();
         test(&victim, &|name, consumer| {
+            // SAFETY: nothing of what the functions under test keep lies in vector registers.
+            let consumer = if general { unsafe { consumer.general_regs_only() } } else { consumer };
             let request = Request { by_trap, ..Request::new(&victim.path, victim.offset(name), consumer) };
             let probe = register_all([request]).expect("registered").pop().expect("one");
             assert_eq!(probe.sites(), [if by_trap { Tactic::Trap } else { Tactic::Jump }], "{name}");
@@ -48,7 +60,7 @@ fn both_ways(test: impl Fn(&Victim, Probing<'_>)) {
 
 #[test]
 fn an_entry_handler_is_called_at_every_call() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (sum, add) = (word(), victim.function("add"));
         let handler = move |hit: &mut Hit<'_>| {
             sum.fetch_add(hit.regs().get(Gpr::Rdi), Relaxed);
@@ -69,7 +81,7 @@ fn an_entry_handler_is_called_at_every_call() {
 #[test]
 fn eight_threads_are_counted_exactly() {
     const CALLS: u64 = 20_000;
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (count, twice) = (word(), victim.function("twice"));
         let probe = probing("twice", counting(count));
         std::thread::scope(|scope| {
@@ -84,7 +96,7 @@ fn eight_threads_are_counted_exactly() {
 
 #[test]
 fn changed_registers_are_what_the_function_sees() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let add = victim.function("add");
         let _probe = probing("add", changing(|regs| regs.set(Gpr::Rdi, regs.get(Gpr::Rdi) + 1000)));
         assert_eq!(add(1, 5), 3008);
@@ -93,7 +105,7 @@ fn changed_registers_are_what_the_function_sees() {
 
 #[test]
 fn a_moved_instruction_pointer_is_gone_to_and_the_function_does_not_run() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (add, twice) = (victim.function("add"), victim.address("twice"));
         // To another function with the same arguments, and for odd ones back to the caller at once.
         let consumer = changing(move |regs| {
@@ -171,7 +183,7 @@ fn no_room_for_a_jump_is_a_trap() {
 
 #[test]
 fn the_newest_consumer_is_called_first() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (order, add) = (word(), victim.function("add"));
         let digit = |digit: u64| {
             Consumer::entry(move |_| {
@@ -194,7 +206,7 @@ fn the_newest_consumer_is_called_first() {
 
 #[test]
 fn a_filter_is_asked_first() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (count, add) = (word(), victim.function("add"));
         let _probe = probing("add", counting(count).filter(|hit| hit.regs().get(Gpr::Rdi) > 90));
         (0..100).for_each(|n| assert_eq!(add(n, 0), n * 3));
@@ -204,7 +216,7 @@ fn a_filter_is_asked_first() {
 
 #[test]
 fn a_hit_inside_a_handler_runs_unprobed_and_counts_as_missed() {
-    both_ways(|victim, probing| {
+    every_way(|victim, probing| {
         let (sum, add) = (word(), victim.function("add"));
         let consumer = Consumer::entry(move |_| {
             sum.fetch_add(add(1, 1), Relaxed);
@@ -214,5 +226,59 @@ fn a_hit_inside_a_handler_runs_unprobed_and_counts_as_missed() {
         (0..10).for_each(|n| assert_eq!(add(n, 0), n * 3));
         assert_eq!(sum.load(Relaxed), 40);
         assert_eq!((probe.counts().hits, probe.counts().nested), (10, 10));
+    });
+}
+
+#[test]
+fn vectors_are_kept_by_the_engine_itself_around_a_handler_that_leaves_them_alone() {
+    extern "C" fn quiet(data: *const AtomicU64) {
+        // SAFETY: the test's word.
+        unsafe { std::arch::asm!("lock inc qword ptr [{}]", in(reg) data) };
+    }
+    let victim = Victim::load();
+    let scale = victim.floats("scale");
+    let (count, before) = (word(), victim.text());
+    let at = word().as_ptr() as usize;
+    let quiet = std::hint::black_box(quiet as extern "C" fn(*const AtomicU64));
+    let consumer = Consumer::entry(move |_| {
+        quiet(at as *const AtomicU64);
+        Verdict::Continue
+    });
+    // SAFETY: a call, an increment, a constant.
+    let consumer = unsafe { consumer.general_regs_only() };
+    let request = Request::new(&victim.path, victim.offset("scale"), consumer);
+    let probes = register_all([request]).expect("registered");
+    let check = |calls: u32| {
+        for n in 0..calls {
+            let (x, y) = (f64::from(n) * 0.25, 3.5);
+            assert_eq!(scale(x, y).to_bits(), (x * y + 0.5).to_bits());
+        }
+    };
+    check(100);
+    assert_eq!(probes[0].counts().hits, 100);
+    // A second one: from now on there is more to do than the short way does.
+    let second = register_all([Request::new(&victim.path, victim.offset("scale"), counting(count))])
+        .expect("registered");
+    check(100);
+    assert_eq!((probes[0].counts().hits, count.load(Relaxed)), (200, 100));
+    drop(second);
+    check(100);
+    drop(probes);
+    assert_eq!(before, victim.text());
+}
+
+#[test]
+fn a_consumer_alone_may_want_its_probe_removed() {
+    every_way(|victim, probing| {
+        let (count, add) = (word(), victim.function("add"));
+        let consumer = Consumer::entry(move |_| {
+            count.fetch_add(1, Relaxed);
+            Verdict::Remove
+        });
+        let probe = probing("add", consumer);
+        add(1, 1);
+        trapline::inside::rescan().expect("a look");
+        add(1, 1);
+        assert_eq!((count.load(Relaxed), probe.sites().len()), (1, 0));
     });
 }

@@ -18,7 +18,8 @@
 //! | S − 288 | way back from the gate to the site's code |
 //! | below, from a multiple of 64 down | XSAVE area, way back from the function |
 //!
-//! The function answers 0: go on with the displaced instructions, with the general registers and flags of `Regs` (the stack
+//! A function that is called without the extended state saved may answer that it needs that; the gate then begins anew, from the same
+//! `Regs`, with the function that may use it. Otherwise the function answers 0: go on with the displaced instructions, with the general registers and flags of `Regs` (the stack
 //! pointer stays); 1: all of `Regs` holds, and control goes to its rip; or 2: all of `Regs` holds, and control goes to the displaced
 //! instructions. In the last two the last step is `ret 128` from a slot under the
 //! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
@@ -31,12 +32,15 @@ use super::asm::{Alu, Asm, Cond, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 /// What is called: `extern "C" fn(number, *mut Regs) -> u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallFunctions {
-    /// At entries and single instructions.
+    /// At entries and single instructions, with the extended state saved.
     pub entry: u64,
-    /// At exits.
+    /// Called there first, without it, for those that do not ask for it. It leaves the extended state as it is, and may answer 3: call
+    /// `entry` after all.
+    pub general: u64,
+    /// At exits, with the extended state saved.
     pub exit: u64,
-    /// Kept around calls that ask for it; `None` when none asks.
-    pub state: Option<ExtendedState>,
+    /// What is saved.
+    pub state: ExtendedState,
 }
 
 /// Components of the extended state, and the room they take.
@@ -51,14 +55,20 @@ pub struct ExtendedState {
 /// Where calls of one segment go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gate {
-    ways: [[u64; 2]; 2],
+    general: u64,
+    entry: u64,
+    exit: u64,
 }
 
 impl Gate {
-    /// The address to be called: at an exit or not, with the extended state kept or not.
+    /// The address to be called: at an exit or not, with the extended state saved from the first or not.
     #[must_use]
     pub const fn way(&self, exit: bool, saves_state: bool) -> u64 {
-        self.ways[exit as usize][saves_state as usize]
+        match (exit, saves_state) {
+            (true, _) => self.exit,
+            (false, true) => self.entry,
+            (false, false) => self.general,
+        }
     }
 }
 
@@ -80,6 +90,8 @@ const RESERVED: core::ops::Range<i32> = 528..576;
 
 /// The answer that means the displaced instructions.
 const DISPLACED: i32 = 2;
+/// The answer that means the other function.
+const WITH_STATE: i32 = 3;
 /// Bytes of the instruction behind a site's call, which takes the stack pointer back up.
 const BACK_UP: i32 = 8;
 
@@ -112,21 +124,32 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     asm.align(16);
     let moved = asm.here();
     leave(&mut asm);
-    let mut way = |function, state| {
-        asm.align(64);
-        let start = asm.here();
-        pass(&mut asm, function, state, moved);
-        start
-    };
-    let ways = [functions.entry, functions.exit].map(|function| {
-        let plain = way(function, None);
-        [plain, functions.state.map_or(plain, |state| way(function, Some(state)))]
-    });
-    Gate { ways }
+    let entry = way(&mut asm, functions.entry, &Kind::Saved(functions.state), moved);
+    let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
+    let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
+    Gate { general: general.start, entry: entry.start, exit: exit.start }
 }
 
-/// One way through. In: `Regs` with rdi and rsi stored, rdi = number, rsi = rip, the return address under it.
-fn pass(asm: &mut Asm<'_>, function: u64, state: Option<ExtendedState>, moved: u64) {
+/// Whether the extended state is saved.
+enum Kind {
+    Saved(ExtendedState),
+    /// Not; if it must be after all, that way goes on here.
+    General {
+        again: u64,
+    },
+}
+
+/// One way through.
+struct Way {
+    start: u64,
+    /// Where `Regs` is complete.
+    called: u64,
+}
+
+/// In: `Regs` with rdi and rsi stored, rdi = number, rsi = rip, the return address under it.
+fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
+    asm.align(64);
+    let start = asm.here();
     asm.pushfq();
     for reg in gprs().filter(|reg| ![RDI, RSI].contains(reg)) {
         asm.store(Mem::At(RSP, FRAME + 8 + gpr(reg.0)), reg);
@@ -138,16 +161,19 @@ fn pass(asm: &mut Asm<'_>, function: u64, state: Option<ExtendedState>, moved: u
     asm.store(Mem::At(RSP, FRAME + gpr(RSP.0)), RCX);
     asm.test_imm32(RAX, SPECIAL);
     let special = asm.jcc_later(Cond::NotEqual);
-    let usual = asm.here();
+    let called = asm.here();
     asm.mov(RBX, RSP);
     asm.lea(RSI, Mem::At(RSP, FRAME));
-    match state {
-        None => asm.alu_imm(Alu::And, RSP, -16, true),
-        Some(state) => save(asm, state),
+    match kind {
+        Kind::General { .. } => {
+            asm.mov(R12, RDI);
+            asm.alu_imm(Alu::And, RSP, -16, true);
+        }
+        Kind::Saved(state) => save(asm, *state),
     }
     asm.mov_imm64(RAX, function);
     asm.call_reg(RAX);
-    if let Some(state) = state {
+    if let Kind::Saved(state) = kind {
         asm.mov(R12, RAX);
         asm.mov_imm32(RAX, state.mask);
         asm.mov_imm32(RDX, 0);
@@ -156,7 +182,7 @@ fn pass(asm: &mut Asm<'_>, function: u64, state: Option<ExtendedState>, moved: u
     }
     asm.mov(RSP, RBX);
     asm.test(RAX, RAX, false);
-    asm.jcc(Cond::NotEqual, moved);
+    let not_on = asm.jcc_later(Cond::NotEqual);
     asm.test_mem_imm32(Mem::At(RSP, FRAME + FLAGS), SPECIAL);
     let unusual = asm.jcc_later(Cond::NotEqual);
     asm.load_byte(RAX, Mem::At(RSP, FRAME + FLAGS + 1));
@@ -170,14 +196,22 @@ fn pass(asm: &mut Asm<'_>, function: u64, state: Option<ExtendedState>, moved: u
     }
     asm.ret();
 
+    asm.bind(not_on);
+    if let Kind::General { again } = kind {
+        asm.mov(RDI, R12);
+        asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+        asm.jcc(Cond::Equal, *again);
+    }
+    asm.jmp(moved);
     asm.bind(special);
     asm.raw(&[0x6A, 0x02]); // push 2: all flags 0
     asm.popfq();
-    asm.jmp(usual);
+    asm.jmp(called);
     asm.bind(unusual);
     asm.push_mem(Mem::At(RSP, FRAME + FLAGS));
     asm.popfq();
     asm.jmp(load);
+    Way { start, called }
 }
 
 fn save(asm: &mut Asm<'_>, state: ExtendedState) {
