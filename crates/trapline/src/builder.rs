@@ -25,6 +25,7 @@ pub struct Builder {
     pub(crate) follow: bool,
     pub(crate) by: Option<By>,
     outermost: bool,
+    ring: Option<u32>,
     pub(crate) min: Duration,
     pub(crate) steps: Option<Steps>,
 }
@@ -103,6 +104,14 @@ impl Builder {
         self.steps = Some(Steps { min, max, step });
         self
     }
+    /// Bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; 4 MiB without this. Only what is
+    /// written to takes memory.
+    #[must_use]
+    pub const fn ring(mut self, bytes: u32) -> Self {
+        let bytes = if bytes < 4096 { 4096 } else { bytes };
+        self.ring = Some(if bytes > 1 << 30 { 1 << 30 } else { bytes.next_power_of_two() });
+        self
+    }
     /// Starts counting.
     ///
     /// # Errors
@@ -135,6 +144,7 @@ impl Builder {
             by_thread,
             ..Options::default()
         };
+        let options = Options { ring: self.ring.unwrap_or(options.ring), ..options };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
         Wishes { specs: self.specs.clone(), aim, options, durations, steps: None }
     }

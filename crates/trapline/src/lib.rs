@@ -30,7 +30,7 @@ mod cost;
 mod error;
 mod files;
 mod follow;
-//TEMP pub mod inside;
+pub mod inside;
 mod inspect;
 mod modules;
 mod names;

@@ -10,6 +10,7 @@ mod hits;
 mod inside;
 mod kernel;
 mod ours;
+mod record;
 mod row;
 mod runs;
 mod toggle;
@@ -56,6 +57,8 @@ enum Name {
     Uprobe,
     /// From entry to return.
     Uretprobe,
+    /// A record of each call.
+    Record,
     /// Attaching and detaching 1 to 10,000 sites.
     Attach,
     /// Code changed under threads that run it: is every write seen whole?
@@ -77,6 +80,7 @@ fn main() -> Result<()> {
     match args.name {
         Name::Uprobe => hits::run(Bench::Uprobe, effort, |row| sink.take(row)),
         Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
+        Name::Record => record::run(effort, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),

@@ -5,6 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use trapline::{Session, Tactic};
 
+/// Bytes of a CPU's ring of records: a millisecond of the shortest.
+const RING: u32 = 16 << 20;
+
 /// Probes in place.
 #[derive(Debug)]
 pub(crate) struct Ours {
@@ -18,6 +21,7 @@ pub(crate) struct Ours {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) hits: u64,
+    pub(crate) missed: u64,
     pub(crate) attach: Duration,
     pub(crate) detach: Duration,
     pub(crate) stopped: Duration,
@@ -48,6 +52,17 @@ impl Ours {
             process.times.iter().filter_map(|times| Some(times.site.as_ref()?.tactic)).collect()
         })
     }
+    /// Records entries, and with `returns` exits, with so many arguments.
+    pub(crate) fn record(pid: u32, case: &str, limit: usize, arguments: u8, returns: bool) -> Result<Self> {
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(RING);
+        let session = builder.record(arguments, returns)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Takes what was recorded.
+    pub(crate) fn drain(&mut self) -> Result<()> {
+        drop(self.session.calls());
+        Ok(())
+    }
     fn look(mut session: Session, tactics: fn(&trapline::ProcessReport) -> Vec<Tactic>) -> Result<Self> {
         let reports = session.report();
         let all: Vec<Tactic> = reports.iter().flat_map(tactics).collect();
@@ -69,6 +84,7 @@ impl Ours {
         let summary = self.session.detach().summary;
         Ok(End {
             hits: summary.hits,
+            missed: summary.missed,
             attach: summary.attach_time,
             detach: summary.detach_time,
             stopped: summary.longest_stop,
