@@ -6,6 +6,7 @@ use trapline_image::{Image, NoDebugFiles, ProbeSpec};
 use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
 use trapline_record::control::at;
 use trapline_record::journal::Journal;
+use trapline_record::ring::RingArea;
 use trapline_record::view::View;
 use trapline_target::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
@@ -22,7 +23,7 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 10] = [
+pub(crate) const TARGETS: [Target; 11] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
@@ -33,6 +34,7 @@ pub(crate) const TARGETS: [Target; 10] = [
     Target { name: "sample", corpus: samples, run: sample },
     Target { name: "store", corpus: code, run: store },
     Target { name: "place", corpus: places, run: place },
+    Target { name: "ring", corpus: rings, run: ring },
 ];
 
 /// Files of at most this size go into the corpus: mutation wants many small inputs.
@@ -273,5 +275,30 @@ fn place(bytes: &[u8]) {
     let _spec = text.parse::<WatchSpec>();
     if let Ok(expr) = text.parse::<Expr>() {
         let _held = expr.holds(&Facts { value: Some(-1), old: None, ..Facts::default() });
+    }
+}
+
+/// Two rings of four slots, with one, four and five records ahead.
+fn rings() -> Vec<Vec<u8>> {
+    let ring = |head: u64| (0..48).map(move |word| if word == 0 { head } else { word });
+    let heads = [(64, 0), (256, 128), (320, u64::MAX)];
+    heads.into_iter().map(|(a, b)| ring(a).chain(ring(b)).flat_map(u64::to_le_bytes).collect()).collect()
+}
+
+fn ring(bytes: &[u8]) {
+    let words: Vec<AtomicU64> = bytes
+        .chunks_exact(8)
+        .map(|word| AtomicU64::new(word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))))
+        .collect();
+    for slot in [64, 128] {
+        let area = RingArea { off: 0, rings: 2, slot, bytes: 256 };
+        for ring in 0..3 {
+            let mut tail = 0;
+            for _ in 0..3 {
+                let mut seen = 0;
+                let taken = area.take(View::new(&words), ring, &mut tail, |_| seen += 1);
+                assert!(taken.is_ok_and(|n| n >= seen && n <= 4) || seen == 0, "more than a ring holds");
+            }
+        }
     }
 }

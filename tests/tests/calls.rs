@@ -56,14 +56,26 @@ fn each_call_has_its_arguments_and_its_value() {
         *seen.entry(n).or_default() += 1;
     }
     let switched = TIMES / 9;
-    assert_eq!(seen, BTreeMap::from([(1, TIMES + switched), (2, TIMES + switched), (3, TIMES + switched), (4, TIMES), (5, TIMES)]));
+    assert_eq!(
+        seen,
+        BTreeMap::from([
+            (1, TIMES + switched),
+            (2, TIMES + switched),
+            (3, TIMES + switched),
+            (4, TIMES),
+            (5, TIMES)
+        ])
+    );
     for (nth, call) in (0..).zip(calls(&report, "many_args")) {
         let arguments: Vec<u64> = (0..6).map(|n| argument(call, n)).collect();
         assert_eq!(arguments, [nth, 2, 3, 4, 5, 6]);
     }
     // What it calls last may be inlined or jumped to: then its value is not its own.
     for call in calls(&report, "tail_caller") {
-        assert!(call["how"] == "tail" || call["ret"].as_u64() == Some((argument(call, 0) + 1) * 3 + 1), "{call}");
+        assert!(
+            call["how"] == "tail" || call["ret"].as_u64() == Some((argument(call, 0) + 1) * 3 + 1),
+            "{call}"
+        );
     }
     text::assert_clean(victim.pid(), &before);
     assert!(victim.run(10)["leaf"] > 0);
@@ -79,8 +91,7 @@ fn the_kernel_reads_the_same_arguments() {
     let want = kernel.read();
     assert!(!want.is_empty(), "the kernel saw nothing");
     let pid = victim.pid().to_string();
-    let tracing =
-        Tracing::start("trace", &["--entry-only", "-p", &pid, "leaf(u64 x)"]).expect("attaches");
+    let tracing = Tracing::start("trace", &["--entry-only", "-p", &pid, "leaf(u64 x)"]).expect("attaches");
     victim.run(TIMES);
     let report = tracing.stop();
     let ours: Vec<u64> = calls(&report, "leaf").into_iter().map(|call| argument(call, 0)).collect();

@@ -110,11 +110,13 @@ impl Segment {
     pub(crate) fn tables(&self) -> u64 {
         self.entries.len() as u64 * journal::ENTRY_LEN + self.guards.len() as u64 * 16
     }
-    /// Bytes of counters and latency areas that one CPU writes.
+    /// Bytes of counters, latency areas and rings that one CPU writes.
     pub(crate) fn per_cpu(&self) -> u64 {
         let counters = self.layout.counters;
         let latency = u64::from(self.layout.latency_count) * latency::STRIDE;
-        counters.len() / u64::from(counters.lines.max(1)) + latency
+        let rings = self.layout.rings;
+        let ring = if rings.is_empty() { 0 } else { rings.stride() };
+        counters.len() / u64::from(counters.lines.max(1)) + latency + ring
     }
     pub(crate) fn mapped(&self) -> u64 {
         self.regions.iter().map(|r| r.region.len).sum()

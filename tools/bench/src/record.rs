@@ -44,7 +44,12 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
                     let ns = bursts(&mut victim, case, load, false, &mut || ours.drain())?;
                     ours.drain()?;
                     let end = ours.finish()?;
-                    ensure!(end.hits > 0 && end.missed == 0, "{case} {how}: {} records, {} dropped", end.hits, end.missed);
+                    ensure!(
+                        end.hits > 0 && end.missed == 0,
+                        "{case} {how}: {} records, {} dropped",
+                        end.hits,
+                        end.missed
+                    );
                     samples.entry((threads, how)).or_default().push(ns);
                 }
             }
@@ -53,8 +58,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
             let bare = samples.get(&(threads, "none")).map_or(f64::NAN, |list| quartiles(list).1);
             let (low_ns, ns, high_ns) = quartiles(list);
             let mops = threads as f64 * 1e3 / ns;
-            let figures =
-                Figures::Hit { ns, added_ns: ns - bare, mops, low_ns, high_ns, rounds: list.len() };
+            let figures = Figures::Hit { ns, added_ns: ns - bare, mops, low_ns, high_ns, rounds: list.len() };
             emit(&Row::new("record", case, how, threads, false, figures))?;
         }
     }
