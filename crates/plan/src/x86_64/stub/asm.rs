@@ -318,6 +318,10 @@ impl<'a> Asm<'a> {
         }
         self.raw(&[0x58 | reg.0 & 7]);
     }
+    /// `prefetchw [at]`: nothing on processors that do not know it, and never a fault.
+    pub(super) fn prefetchw(&mut self, at: Mem) {
+        self.mem(false, false, &[0x0F, 0x0D], 1, at, 0);
+    }
     pub(super) fn rdtsc(&mut self) {
         self.raw(&[0x0F, 0x31]);
     }
