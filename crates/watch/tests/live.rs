@@ -383,3 +383,75 @@ fn arming_among_births_counts_every_write_once() {
         assert!(tally.born > 100, "threads were born meanwhile: {tally:?}");
     }
 }
+
+#[test]
+fn threads_that_cannot_inherit_are_armed_one_by_one() {
+    let _one = alone();
+    const EACH: u64 = 200;
+    static ARMED: AtomicU64 = AtomicU64::new(0);
+    static CELL: AtomicU64 = AtomicU64::new(0);
+    let write = || {
+        for _ in 0..EACH {
+            CELL.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let begin = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                begin.wait();
+                write();
+            });
+        }
+        let options = Options { inherit: false, ..Options::default() };
+        let places = [(at(&CELL), 8, Access::Write)];
+        let mut watching =
+            Watching::start(target(&places), options, Box::new(NoMap), &mut |_| {}).expect("breakpoints");
+        assert!(!watching.inherits());
+        begin.wait();
+        let mut events = Vec::new();
+        for born in 1..=3 {
+            // It writes when it is told to be armed; its maker is a thread that is watched.
+            let late = scope.spawn(move || {
+                while ARMED.load(Ordering::Relaxed) < born {
+                    std::thread::yield_now();
+                }
+                write();
+            });
+            while watching.tally().late < born {
+                events.extend(watching.poll(Duration::from_millis(1)));
+            }
+            ARMED.store(born, Ordering::Relaxed);
+            late.join().expect("it writes");
+        }
+        while CELL.load(Ordering::Relaxed) < 5 * EACH {
+            std::thread::yield_now();
+        }
+        let (rest, tally) = watching.finish();
+        events.extend(rest);
+        assert_eq!((events.len() as u64, tally.lost), (CELL.load(Ordering::Relaxed), 0), "{tally:?}");
+        assert_eq!((tally.late, tally.born, tally.unwatched), (3, 3, 0), "{tally:?}");
+        println!("armed at most {:?} after birth", tally.latest);
+    });
+}
+
+#[test]
+fn our_own_books_say_who_has_what() {
+    let _one = alone();
+    static CELLS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+    let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
+    let start =
+        |points: &[_]| Watching::start(target(points), Options::default(), Box::new(NoMap), &mut |_| {});
+    let first = start(&points[..3]).expect("three fit");
+    let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
+    assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
+    // All threads of this process, each with three of ours, by our books; nobody else's, by trying.
+    assert!(!full.tasks.is_empty());
+    assert!(full.tasks.iter().all(|task| (task.ours, task.others) == (3, 0)), "{full}");
+    assert!(full.to_string().contains("3 by this process"), "{full}");
+    let last = start(&points[3..4]).expect("the fourth fits");
+    // Disarmed, slots are free again in the books too, for threads that had inherited as well.
+    std::thread::scope(|scope| drop(scope.spawn(|| CELLS[0].store(1, Ordering::Relaxed)).join()));
+    drop((first, last));
+    drop(start(&points[..4]).expect("all are free"));
+}

@@ -46,6 +46,10 @@ impl Locator {
     pub(super) fn forget_last(&mut self) {
         self.processes.pop();
     }
+    /// Forgets all but the first so many.
+    pub(super) fn keep_first(&mut self, processes: usize) {
+        self.processes.truncate(processes);
+    }
     /// Modules of the process added last, the program first.
     pub(super) fn modules(&self) -> &[Module] {
         self.processes.last().map_or(&[], |known| &known.modules)

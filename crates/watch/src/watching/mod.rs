@@ -244,10 +244,14 @@ impl Watching {
     pub fn finish(mut self) -> (Vec<Event>, Tally) {
         let begun = Instant::now();
         let now = monotonic_ns();
-        for group in &mut self.groups {
+        let turns = self.groups.iter().any(|group| group.rotation.is_some());
+        for (index, group) in self.groups.iter_mut().enumerate() {
             if let Some(rotation) = &mut group.rotation {
                 rotation.account(now);
                 self.tally.covered_ns.push(rotation.covered_ns().to_vec());
+            } else if turns {
+                let all = now.saturating_sub(self.since_ns[index]);
+                self.tally.covered_ns.push(vec![all; self.targets[index].points.len()]);
             }
             // Closing the last descriptor of an event removes it, and its inherited copies, before it returns.
             group.threads.clear();
@@ -370,11 +374,11 @@ impl Watching {
     }
     fn born(&mut self, parent: u32, (pid, tid): (u32, u32), time_ns: u64) {
         let Some(target) = self.members.get(&parent).map(|member| member.target) else { return };
-        self.tally.born += 1;
-        // Armed already, by itself.
+        // It was born while all were being armed, and was.
         if self.members.get(&tid).is_some_and(|member| member.own) {
             return;
         }
+        self.tally.born += 1;
         if !self.inherit {
             return self.arm_birth(target, (pid, tid), Some(time_ns));
         }
