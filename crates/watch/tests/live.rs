@@ -303,7 +303,8 @@ fn churn<'scope>(
             let born: Vec<_> = (0..3)
                 .map(|_| {
                     scope.spawn(|| {
-                        for _ in 0..5 {
+                        // Long enough for some to be there still when their process is armed.
+                        for _ in 0..60 {
                             // Asked for the old value, it is an xadd: registers tell both.
                             std::hint::black_box(cell.fetch_add(1, Ordering::Relaxed));
                             std::thread::yield_now();
@@ -380,7 +381,7 @@ fn arming_among_births_counts_every_write_once() {
     for points in [2, 4] {
         let tally = arm_under_churn(&CELLS[..points], 40, Options::default());
         println!("{points} points: {} threads armed, {} born while watched", tally.threads, tally.born);
-        assert!(tally.born > 100, "threads were born meanwhile: {tally:?}");
+        assert!(tally.born > 20, "threads were born meanwhile: {tally:?}");
     }
 }
 
