@@ -304,10 +304,11 @@ fn churn<'scope>(
                 .map(|_| {
                     scope.spawn(|| {
                         // Long enough for some to be there still when their process is armed.
-                        for _ in 0..60 {
+                        for _ in 0..20 {
                             // Asked for the old value, it is an xadd: registers tell both.
                             std::hint::black_box(cell.fetch_add(1, Ordering::Relaxed));
-                            std::thread::yield_now();
+                            // As slow as rings can be read by a build for debugging.
+                            std::thread::sleep(Duration::from_micros(100));
                         }
                     })
                 })
