@@ -7,6 +7,7 @@
 mod access;
 mod opening;
 mod stream;
+mod threads;
 mod words;
 
 use std::collections::HashMap;
@@ -15,27 +16,18 @@ use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 use trapline_target::TargetError;
-use trapline_target::perf::{SampleRings, monotonic_ns, wait_for_handlers};
+use trapline_target::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
 
 use crate::accounts::Slotted;
-use crate::arm::{Armory, NotNow, Progress};
+use crate::arm::{Armory, Progress};
 use crate::births::Births;
 use crate::error::WatchError;
-use crate::record::{Layout, Task, TaskRecord};
+use crate::record::Layout;
 use access::{Accesses, First, read_bytes};
 use opening::{Group, Opened, check, group, open};
 use stream::{Entry, Stream, Trap};
+use threads::{Member, name_of};
 pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target};
-
-/// A watched thread.
-#[derive(Debug)]
-struct Member {
-    pid: u32,
-    target: usize,
-    /// It has events of its own.
-    own: bool,
-    slotted: Slotted,
-}
 
 /// Watchpoints at work. Dropping it disarms.
 pub struct Watching {
@@ -267,11 +259,18 @@ impl Watching {
     fn rotate(&mut self, now: u64) {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let Some(rotation) = &mut group.rotation else { continue };
-            let target = &self.targets[index];
+            let points = &self.targets[index].points;
+            let before = rotation.now().to_vec();
             for (lane, point) in rotation.turn(now) {
-                let to = target.points[point].at;
-                let mut members = self.members.values_mut().filter(|member| member.target == index);
-                if members.any(|member| member.slotted.change(lane, to).is_err()) {
+                let (from, to) = (points[before[lane]].at, points[point].at);
+                let mut all: Vec<&mut Slotted> = self
+                    .members
+                    .values_mut()
+                    .filter(|one| one.target == index)
+                    .map(|one| &mut one.slotted)
+                    .collect();
+                if !change_all(&mut all, lane, from, to) {
+                    rotation.stay(lane, before[lane]);
                     continue;
                 }
                 for thread in &mut group.threads {
@@ -339,100 +338,14 @@ impl Watching {
     }
 }
 
-/// What becomes of threads.
-impl Watching {
-    fn became(&mut self, record: TaskRecord) {
-        let TaskRecord { what, pid, tid, time_ns, .. } = record;
-        match what {
-            Task::Fork { parent, parent_pid } => {
-                let name = self.names.entry(parent).or_insert_with(|| name_of(parent)).clone();
-                self.names.insert(tid, name);
-                if pid == parent_pid || self.options.forks {
-                    self.born(parent, (pid, tid), time_ns);
-                }
-            }
-            Task::Exit => drop(self.members.remove(&tid)),
-            Task::Comm(name) => drop(self.names.insert(tid, name.into())),
-            Task::Exec(comm) => {
-                self.names.insert(tid, comm.as_str().into());
-                self.disarm(pid);
-                self.execed.insert(pid, time_ns);
-                if self.options.forks || self.targets.iter().any(|target| target.process.pid() == pid) {
-                    self.execs.push(Exec { pid, comm, time_ns });
-                }
-            }
-        }
+/// In the books of all threads one breakpoint becomes another, or in none.
+fn change_all(all: &mut [&mut Slotted], lane: usize, from: Breakpoint, to: Breakpoint) -> bool {
+    let Some(refused) = all.iter_mut().position(|slotted| slotted.change(lane, to).is_err()) else {
+        return true;
+    };
+    for slotted in &mut all[..refused] {
+        // What was held a moment ago may by now be another's; then the books show less than is held.
+        let _back = slotted.change(lane, from);
     }
-    /// Another program runs. Inherited events are gone by then; those of a thread that could not are closed here.
-    fn disarm(&mut self, pid: u32) {
-        let Self { members, groups, inherit, .. } = self;
-        if !*inherit {
-            let is_its = |tid: u32| members.get(&tid).is_some_and(|member| member.pid == pid);
-            groups.iter_mut().for_each(|group| group.threads.retain(|one| !is_its(one.tid)));
-        }
-        members.retain(|_, member| member.pid != pid);
-    }
-    fn born(&mut self, parent: u32, (pid, tid): (u32, u32), time_ns: u64) {
-        let Some(target) = self.members.get(&parent).map(|member| member.target) else { return };
-        // It was born while all were being armed, and was.
-        if self.members.get(&tid).is_some_and(|member| member.own) {
-            return;
-        }
-        self.tally.born += 1;
-        if !self.inherit {
-            return self.arm_birth(target, (pid, tid), Some(time_ns));
-        }
-        // An older thread of this number has gone.
-        self.members.remove(&tid);
-        let points = self.groups[target].points_now(&self.targets[target]);
-        // The kernel gave them already; the books may only be behind with what others of us gave back.
-        let slotted = Slotted::take(tid, &points).unwrap_or_default();
-        self.members.insert(tid, Member { pid, target, own: false, slotted });
-    }
-    /// Where threads do not inherit.
-    fn arm_birth(&mut self, target: usize, (pid, tid): (u32, u32), born_ns: Option<u64>) {
-        self.members.remove(&tid);
-        let points = self.groups[target].points_now(&self.targets[target]);
-        let mut armory = Armory { rings: &self.rings, births: &mut self.births, inherit: false };
-        let enabled = armory.arm_thread(tid, &points).and_then(|mut thread| {
-            let failed = |source| NotNow::from(trapline_target::perf::NotArmed { tid, cpu: 0, source });
-            for armed in &thread.armed {
-                for id in armed.ids().map_err(failed)? {
-                    self.ids.insert(id, (target, tid));
-                }
-                armed.enable().map_err(failed)?;
-            }
-            let slotted = std::mem::take(&mut thread.slotted);
-            self.members.insert(tid, Member { pid, target, own: true, slotted });
-            self.groups[target].threads.push(thread);
-            Ok(())
-        });
-        match enabled {
-            Ok(()) => {
-                self.tally.late += 1;
-                let gap = born_ns.map_or(0, |born_ns| monotonic_ns().saturating_sub(born_ns));
-                self.tally.latest = self.tally.latest.max(Duration::from_nanos(gap));
-            }
-            Err(_) => self.tally.unwatched += 1,
-        }
-    }
-    /// Where threads do not inherit and records of births were dropped: by listing.
-    fn find_births(&mut self) {
-        for target in 0..self.targets.len() {
-            let process = &self.targets[target].process;
-            let pid = process.pid();
-            let gone = self.execed.get(&pid).is_some_and(|&when| self.since_ns[target] < when);
-            let listed = if gone { Vec::new() } else { process.threads().unwrap_or_default() };
-            for tid in listed {
-                if !self.members.contains_key(&tid) {
-                    self.tally.born += 1;
-                    self.arm_birth(target, (pid, tid), None);
-                }
-            }
-        }
-    }
-}
-
-fn name_of(tid: u32) -> Rc<str> {
-    crate::holders::comm(tid).into()
+    false
 }
