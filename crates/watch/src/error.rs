@@ -60,7 +60,7 @@ pub enum WatchError {
     /// Too many descriptors.
     #[error(
         "cannot watch {threads} threads on {cpus} CPUs: it takes {wanted} descriptors and {allowed} are allowed; raise \
-         the limit (ulimit -n) or run as root"
+         the limit (ulimit -n), or run with CAP_SYS_RESOURCE"
     )]
     NoFiles {
         /// Threads to watch.
