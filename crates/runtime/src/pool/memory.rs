@@ -189,6 +189,11 @@ impl Pool {
     pub fn close(&self, restart: impl FnOnce() -> bool) -> Result<Returned, NotClosed> {
         protocol::close(self, restart)
     }
+    /// Objects that are not dropped, and 1 while it is open: how many are held, once it is closed. Only while the memory is there.
+    #[must_use]
+    pub fn not_dropped(&self) -> u32 {
+        self.refs().load(Acquire)
+    }
     /// How large it is.
     #[must_use]
     pub const fn shape(&self) -> Shape {
@@ -304,7 +309,7 @@ impl OwnedPool {
     /// Itself, unchanged, if sequences cannot be restarted.
     pub unsafe fn close(self, restart: impl FnOnce() -> bool) -> Result<Leaving, (Self, NotClosed)> {
         match self.0.close(restart) {
-            Ok(_) => Ok(Leaving(self.0)),
+            Ok(closed) => Ok(Leaving { pool: self.0, closed }),
             Err(error) => Err((self, error)),
         }
     }
@@ -319,24 +324,31 @@ impl core::ops::Deref for OwnedPool {
 
 /// A closed pool, some of whose objects may be held. To be freed off the hit path, by whoever polls.
 #[derive(Debug)]
-pub struct Leaving(Pool);
+pub struct Leaving {
+    pool: Pool,
+    closed: Returned,
+}
 
 impl Leaving {
+    /// What the closing itself was told: [`Last`](Returned::Last), if nothing was held.
+    pub const fn closed(&self) -> Returned {
+        self.closed
+    }
     /// How many are held.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.0.refs().load(Acquire)
+        self.pool.not_dropped()
     }
     /// Frees the memory if nothing is held.
     ///
     /// # Errors
     /// Itself, if something is.
     pub fn try_free(self) -> Result<(), Self> {
-        match (self.held(), layout(self.0.shape)) {
+        match (self.held(), layout(self.pool.shape)) {
             (0, Some(layout)) => {
                 // SAFETY: allocated with this layout by `OwnedPool::new`. The last subtraction was the last touch (acquire above),
                 // and no get is running (`OwnedPool::close`).
-                unsafe { dealloc(self.0.base.as_ptr(), layout) };
+                unsafe { dealloc(self.pool.base.as_ptr(), layout) };
                 Ok(())
             }
             _ => Err(self),

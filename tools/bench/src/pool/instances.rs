@@ -1,0 +1,101 @@
+//! What is measured: pools of numbered objects, ours and the baselines, behind one trait.
+
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+
+use trapline_runtime::pool::protocol::Parts as _;
+use trapline_runtime::pool::{Held, OwnedPool, Shape, restart_sequences};
+
+use super::here::Here;
+
+/// Bytes of an object: what a return instance takes.
+pub(crate) const OBJECT: usize = 64;
+
+/// A named range of memory.
+pub(crate) type Memory = (&'static str, Range<usize>);
+
+/// A pool.
+pub(crate) trait Instances: Sync {
+    /// An object that nobody else holds, or none.
+    fn get(&self, here: &Here) -> Option<u32>;
+    /// Back.
+    fn put(&self, here: &Here, object: u32);
+    /// How many objects there are.
+    fn objects(&self) -> u32;
+    /// What it stores to, by name.
+    fn memory(&self) -> Vec<Memory>;
+    /// All memory, objects included.
+    fn bytes(&self) -> usize {
+        self.memory().iter().map(|(_, range)| range.len()).sum()
+    }
+}
+
+/// The range of a slice.
+pub(crate) fn range<T>(slice: &[T]) -> Range<usize> {
+    let range = slice.as_ptr_range();
+    range.start.addr()..range.end.addr()
+}
+
+/// Objects of baselines that keep nothing in them.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Object(#[expect(dead_code, reason = "room for an instance")] [u8; OBJECT]);
+
+/// So many.
+pub(crate) fn objects(count: u32) -> Box<[Object]> {
+    (0..count).map(|_| Object([0; OBJECT])).collect()
+}
+
+/// Ours.
+#[derive(Debug)]
+pub(crate) struct Ours(ManuallyDrop<OwnedPool>);
+
+impl Ours {
+    /// With shelves as deep as by default, or none.
+    pub(crate) fn new(cpus: u32, maxactive: u32, shelves: bool) -> anyhow::Result<Self> {
+        let shape = Shape::new(cpus, Some(maxactive), OBJECT as u32)?;
+        let shape = if shelves { shape } else { shape.with_depth(0)? };
+        Ok(Self(ManuallyDrop::new(OwnedPool::new(shape)?)))
+    }
+}
+
+impl Instances for Ours {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        self.0.get(here.at()).map(Held::into_number)
+    }
+    #[inline]
+    fn put(&self, here: &Here, object: u32) {
+        // SAFETY: a number that `get` gave and that its holder gives up.
+        let held = unsafe { Held::from_number(object) };
+        let _open = self.0.put(here.at(), held);
+    }
+    fn objects(&self) -> u32 {
+        self.0.shape().objects()
+    }
+    fn memory(&self) -> Vec<Memory> {
+        let pool = &**self.0;
+        let (shelf, set) = (std::ptr::from_ref(pool.shelf(0)).addr(), range(pool.set(0)).start);
+        let stride = if pool.cpus() > 1 { std::ptr::from_ref(pool.shelf(1)).addr() - shelf } else { 256 };
+        let header = std::ptr::from_ref(pool.closing()).addr() & !127;
+        let mut memory = vec![("header", header..shelf)];
+        for cpu in 0..pool.cpus() as usize {
+            let at = shelf + cpu * stride;
+            memory.push(("shelf", at..at + (set - shelf)));
+            memory.push(("set", at + (set - shelf)..at + stride));
+        }
+        let end = shelf + pool.cpus() as usize * stride;
+        memory.push(("objects", end..header + pool.shape().bytes()));
+        memory
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here. Nobody gets any more: the only user drops it.
+        let closed = unsafe { ManuallyDrop::take(&mut self.0).close(restart_sequences) };
+        if let Ok(leaving) = closed {
+            let _held = leaving.try_free();
+        }
+    }
+}
