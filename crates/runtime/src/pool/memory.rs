@@ -208,8 +208,9 @@ impl Pool {
         // SAFETY: the region begins with a header (`format`, `open`) and outlives us.
         unsafe { self.base.cast::<Header>().as_ref() }
     }
+    #[inline]
     fn part(&self, cpu: u32) -> NonNull<u8> {
-        let cpu = if cpu < self.shelves.cpus { cpu } else { cpu % self.shelves.cpus };
+        let cpu = cpu.min(self.shelves.cpus - 1);
         // SAFETY: one part of `stride` bytes for each CPU lies behind `first`, by the shape.
         unsafe { self.shelves.first.add(cpu as usize * self.shelves.stride) }
     }

@@ -75,8 +75,11 @@ pub fn get<P: Parts>(parts: &P, at: P::At) -> Option<u32> {
 /// G3 to G5.
 #[inline(never)]
 fn take_from_sets<P: Parts>(parts: &P, own: u32) -> Option<u32> {
-    let own_first = (own..parts.cpus()).chain(0..own);
-    own_first.into_iter().find_map(|cpu| set::take(parts.set(cpu)))
+    if let Some(object) = set::take(parts.set(own)) {
+        return Some(object);
+    }
+    let others = (own + 1..parts.cpus()).chain(0..own);
+    others.into_iter().find_map(|cpu| set::take(parts.set(cpu)))
 }
 
 /// P1 to P4.

@@ -10,8 +10,8 @@
 //! | `zigzag` | its number | at word 8 *i*, and so on round: neighbours lie a line apart |
 //! | `random` | takes anywhere, puts where the object was taken | at word *i* |
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::here::Here;
 use super::instances::{Instances, Memory, Object, objects, range};
@@ -116,9 +116,8 @@ pub(crate) struct Array<R> {
     /// Word of each place, and where each CPU begins: looked up, as cheap as it gets.
     order: Box<[u32]>,
     starts: Box<[u32]>,
+    /// Each knows where it was taken (`random`); its holder writes that.
     objects: Box<[Object]>,
-    /// Where an object was taken; its holder's.
-    taken_at: Box<[AtomicU32]>,
     _rule: std::marker::PhantomData<R>,
 }
 
@@ -133,7 +132,6 @@ impl<R: Rule> Array<R> {
                 .map(|cpu| (R::start(cpu, cpus as usize, places) & (places - 1)) as u32)
                 .collect(),
             objects: objects(maxactive),
-            taken_at: (0..if R::RANDOM { maxactive } else { 0 }).map(|_| AtomicU32::new(0)).collect(),
             _rule: std::marker::PhantomData,
         };
         // Spread evenly, as the CPUs begin.
@@ -169,7 +167,7 @@ impl<R: Rule> Instances for Array<R> {
             if seen != 0 && place.compare_exchange(seen, 0, Acquire, Relaxed).is_ok() {
                 let object = (seen - 1) as u32;
                 if R::RANDOM {
-                    self.taken_at[object as usize].store((i & (self.order.len() - 1)) as u32, Relaxed);
+                    self.objects[object as usize].word.store((i & (self.order.len() - 1)) as u32, Relaxed);
                 }
                 return Some(object);
             }
@@ -178,18 +176,17 @@ impl<R: Rule> Instances for Array<R> {
     }
     #[inline]
     fn put(&self, here: &Here, object: u32) {
-        let first =
-            if R::RANDOM { self.taken_at[object as usize].load(Relaxed) as usize } else { self.start(here) };
+        let first = if R::RANDOM {
+            self.objects[object as usize].word.load(Relaxed) as usize
+        } else {
+            self.start(here)
+        };
         self.put_from(first, object);
     }
     fn objects(&self) -> u32 {
         self.objects.len() as u32
     }
     fn memory(&self) -> Vec<Memory> {
-        vec![
-            ("array", range(&self.words)),
-            ("objects", range(&self.objects)),
-            ("taken at", range(&self.taken_at)),
-        ]
+        vec![("array", range(&self.words)), ("objects", range(&self.objects))]
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Load {
 pub(crate) struct Sample {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
-    /// Of one thread, on average.
+    /// From the start to the end of the last thread.
     pub(crate) seconds: f64,
     pub(crate) bytes: usize,
 }
@@ -64,19 +64,22 @@ pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
             })
         };
         let threads: Vec<_> = (0..load.threads).map(one).collect();
+        let begun = Instant::now();
         start.wait();
         std::thread::sleep(load.time);
         stop.store(true, Relaxed);
-        threads.into_iter().map(|thread| thread.join().ok().flatten()).collect::<Option<Vec<Sample>>>()
+        let each = threads.into_iter().map(|thread| thread.join().ok().flatten()).collect::<Option<Vec<_>>>();
+        each.map(|each| (begun, each))
     });
-    let each = each.context("no rseq area")?;
-    let sum = |of: fn(&Sample) -> u64| each.iter().map(of).sum();
-    let seconds = each.iter().map(|sample| sample.seconds).sum::<f64>() / each.len() as f64;
+    let (begun, each) = each.context("no rseq area")?;
+    let sum = |of: fn(&Sample) -> u64| each.iter().map(|(sample, _)| of(sample)).sum();
+    // From the start of all to the end of the last: more threads than CPUs take turns.
+    let ended = each.iter().map(|(_, ended)| *ended).max().unwrap_or(begun);
+    let seconds = (ended - begun).as_secs_f64();
     Ok(Sample { hits: sum(|s| s.hits), misses: sum(|s| s.misses), seconds, bytes: pool.bytes() })
 }
 
-fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> Sample {
-    let begun = Instant::now();
+fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> (Sample, Instant) {
     let mut sample = Sample::default();
     while !stop.load(Relaxed) {
         for _ in 0..BATCH {
@@ -96,8 +99,7 @@ fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> S
             }
         }
     }
-    sample.seconds = begun.elapsed().as_secs_f64();
-    sample
+    (sample, Instant::now())
 }
 
 /// CPUs that can exist: their numbers are below.

@@ -74,8 +74,8 @@ impl How {
         match self {
             Self::None => job.with(&Bare),
             Self::Control => job.with(&Control::new(threads)),
-            Self::Ours => job.with(&Ours::new(cpus, maxactive, true)?),
-            Self::OursSets => job.with(&Ours::new(cpus, maxactive, false)?),
+            Self::Ours => job.with(&Ours::<true>::new(cpus, maxactive)?),
+            Self::OursSets => job.with(&Ours::<false>::new(cpus, maxactive)?),
             Self::Freelist => job.with(&Freelist::new(maxactive)),
             Self::SharedArray => job.with(&Array::<Share>::new(cpus, maxactive)),
             Self::Random => job.with(&Array::<Random>::new(cpus, maxactive)),

@@ -2,9 +2,10 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::sync::atomic::AtomicU32;
 
 use trapline_runtime::pool::protocol::Parts as _;
-use trapline_runtime::pool::{Held, OwnedPool, Shape, restart_sequences};
+use trapline_runtime::pool::{At, Held, OwnedPool, Shape, restart_sequences};
 
 use super::here::Here;
 
@@ -36,39 +37,46 @@ pub(crate) fn range<T>(slice: &[T]) -> Range<usize> {
     range.start.addr()..range.end.addr()
 }
 
-/// Objects of baselines that keep nothing in them.
+/// An object of a baseline, with a word for it.
 #[repr(align(64))]
 #[derive(Debug)]
-pub(crate) struct Object(#[expect(dead_code, reason = "room for an instance")] [u8; OBJECT]);
+pub(crate) struct Object {
+    pub(super) word: AtomicU32,
+    _rest: [u8; OBJECT - 4],
+}
 
 /// So many.
 pub(crate) fn objects(count: u32) -> Box<[Object]> {
-    (0..count).map(|_| Object([0; OBJECT])).collect()
+    (0..count).map(|_| Object { word: AtomicU32::new(0), _rest: [0; OBJECT - 4] }).collect()
 }
 
-/// Ours.
+/// Ours; without shelves as where there is no rseq, when only the CPU's number is known.
 #[derive(Debug)]
-pub(crate) struct Ours(ManuallyDrop<OwnedPool>);
+pub(crate) struct Ours<const SHELVES: bool>(ManuallyDrop<OwnedPool>);
 
-impl Ours {
+impl<const SHELVES: bool> Ours<SHELVES> {
     /// With shelves as deep as by default, or none.
-    pub(crate) fn new(cpus: u32, maxactive: u32, shelves: bool) -> anyhow::Result<Self> {
+    pub(crate) fn new(cpus: u32, maxactive: u32) -> anyhow::Result<Self> {
         let shape = Shape::new(cpus, Some(maxactive), OBJECT as u32)?;
-        let shape = if shelves { shape } else { shape.with_depth(0)? };
+        let shape = if SHELVES { shape } else { shape.with_depth(0)? };
         Ok(Self(ManuallyDrop::new(OwnedPool::new(shape)?)))
+    }
+    #[inline]
+    fn at(here: &Here) -> At {
+        if SHELVES { here.at() } else { At::Cpu(here.cpu()) }
     }
 }
 
-impl Instances for Ours {
+impl<const SHELVES: bool> Instances for Ours<SHELVES> {
     #[inline]
     fn get(&self, here: &Here) -> Option<u32> {
-        self.0.get(here.at()).map(Held::into_number)
+        self.0.get(Self::at(here)).map(Held::into_number)
     }
     #[inline]
     fn put(&self, here: &Here, object: u32) {
         // SAFETY: a number that `get` gave and that its holder gives up.
         let held = unsafe { Held::from_number(object) };
-        let _open = self.0.put(here.at(), held);
+        let _open = self.0.put(Self::at(here), held);
     }
     fn objects(&self) -> u32 {
         self.0.shape().objects()
@@ -90,7 +98,7 @@ impl Instances for Ours {
     }
 }
 
-impl Drop for Ours {
+impl<const SHELVES: bool> Drop for Ours<SHELVES> {
     fn drop(&mut self) {
         // SAFETY: taken once, here. Nobody gets any more: the only user drops it.
         let closed = unsafe { ManuallyDrop::take(&mut self.0).close(restart_sequences) };

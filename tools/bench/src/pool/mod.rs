@@ -86,6 +86,9 @@ pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<(
             }
         }
     }
+    if options.maxactive.or(effort.threads.map(|n| n as u32)).is_some() && !options.ten {
+        return Ok(());
+    }
     let summary = cases::run(cpus(), Duration::from_secs(1), |row| sink.take(row))?;
     eprintln!("Summary of testcases:\n{}", summary.join("\n"));
     Ok(())
