@@ -40,7 +40,7 @@ use storm::{Storm, Tally};
 /// What `pool` takes beside.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Only tables with this `maxactive`.
+    /// Only tables with this `maxactive` [default: 10, 20 and 40; endurance: 40].
     #[arg(long)]
     maxactive: Option<u32>,
     /// Only the ten cases, a second each.
@@ -74,7 +74,7 @@ impl Job for Storm {
 /// All that was asked for.
 pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<()> {
     if let Some(operations) = options.endurance {
-        return endurance(operations, effort, sink);
+        return endurance(operations, options.maxactive.unwrap_or(40), effort, sink);
     }
     if !options.ten {
         for case in ["throughput", "emulation"] {
@@ -151,9 +151,9 @@ fn ns(sample: &Sample, threads: usize) -> f64 {
     sample.seconds * 1e9 * threads as f64 / sample.hits as f64
 }
 
-fn endurance(operations: u64, effort: Effort, sink: &mut Sink) -> Result<()> {
+fn endurance(operations: u64, maxactive: u32, effort: Effort, sink: &mut Sink) -> Result<()> {
     let threads = effort.threads.unwrap_or(4 * cpus() as usize);
-    let (how, maxactive) = (How::Ours, 40);
+    let how = How::Ours;
     let begun = Instant::now();
     let storm = Storm { threads, operations, lives: 100, signals: true, handed: true };
     let tally = how.make(cpus(), threads, maxactive, &storm)?;
