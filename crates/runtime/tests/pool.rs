@@ -56,16 +56,16 @@ impl Region {
 #[test]
 fn shapes_are_checked() {
     assert_eq!(Shape::new(0, Some(1), 64), Err(BadShape::Cpus(0)));
-    assert_eq!(Shape::new(shape::MOST_CPUS + 1, Some(1), 64), Err(BadShape::Cpus(8193)));
+    assert_eq!(Shape::new(shape::MOST_CPUS + 1, Some(1), 64), Err(BadShape::Cpus(8192)));
     assert_eq!(Shape::new(2, Some(0), 64), Err(BadShape::MaxActive(0)));
     assert_eq!(Shape::new(2, Some(u32::MAX), 64), Err(BadShape::MaxActive(u32::MAX)));
     assert_eq!(Shape::new(2, None, 0), Err(BadShape::ObjectBytes(0)));
     assert_eq!(Shape::new(2, None, (1 << 16) + 1), Err(BadShape::ObjectBytes(65537)));
     let shape = Shape::new(2, None, 64).expect("a shape");
     assert_eq!(shape.maxactive(), 8, "four for each CPU");
-    assert_eq!(shape.with_depth(15), Err(BadShape::Depth(15)));
+    assert_eq!(shape.with_depth(5), Err(BadShape::Depth(5)));
     let said = BadShape::MaxActive(0).to_string();
-    assert_eq!(said, "maxactive 0: possible are 1 to 65536");
+    assert_eq!(said, "maxactive 0: possible are 1 to 32768");
 }
 
 #[test]

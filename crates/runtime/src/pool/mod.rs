@@ -32,8 +32,8 @@
 //!
 //! | word | changed by |
 //! |---|---|
-//! | `shelf.top`, `shelf.slots` | sequences on that CPU; the closer, behind step C2 |
-//! | `shelf.depth`: how many it takes, 0 closed | the closer |
+//! | `shelf.word`: up to four objects of 16 bits, the last one lowest | sequences on that CPU; the closer, behind step C2 |
+//! | `shelf.limit`: there is room if the word is less; 0 closed | the closer |
 //! | `set[w]`: bit *b* set: object 63*w* + *b* is free here; bit 63: closed, other bits say nothing | anyone, atomically |
 //! | `refs`: objects that are not dropped, and 1 until closed | droppers and the closer, atomically |
 //!
@@ -42,7 +42,7 @@
 //! | step | what |
 //! |---|---|
 //! | G1 | sequence: load the CPU; shelf closed or empty: G3 |
-//! | G2 | load the topmost slot; store `top` − 1 (commit): the object is ours |
+//! | G2 | store the word without its lowest object (commit): that is ours |
 //! | G3 | the own set: load a word; if it has a free bit and is open, compare-and-swap it without the lowest (acquire). Failed: again |
 //! | G4 | the same for the next CPU's set, and so on round |
 //! | G5 | `None` |
@@ -52,7 +52,7 @@
 //! | step | what |
 //! |---|---|
 //! | P1 | sequence: load the CPU; shelf closed or full: P3 |
-//! | P2 | store the object above `top`; store `top` + 1 (commit): done |
+//! | P2 | store the word with the object below the others (commit): done |
 //! | P3 | add the object's bit to its word of the own set (release). The word was open: done |
 //! | P4 | it was closed: drop. Subtract 1 from `refs`; at 0, the caller is the last |
 //!
@@ -60,7 +60,7 @@
 //!
 //! | step | what |
 //! |---|---|
-//! | C1 | claim the closing (once only); `depth` := 0 on every CPU |
+//! | C1 | claim the closing (once only); `limit` := 0 on every CPU |
 //! | C2 | restart every sequence in progress in this process (membarrier(2), PRIVATE_EXPEDITED_RSEQ). Not possible: undo C1, refuse |
 //! | C3 | count what is on the shelves, and empty them |
 //! | C4 | swap every word of every set for "closed"; count the bits |
@@ -70,10 +70,9 @@
 //!
 //! *Sequences.* The kernel aborts a sequence when its thread is preempted, migrated, or gets a signal, before it
 //! executes another instruction of it. So between G1 and G2, or P1 and P2, nothing else has happened on that CPU's shelf.
-//! - *aborted*: before the commit, nothing was changed but, by P2, the slot above `top`, which says nothing until `top` covers it;
-//!   whoever comes next on that CPU writes it again before covering it. An aborted operation goes on at G3 or P3 and does not
-//!   try the shelf again: each operation ends, even under a debugger that steps through it. POOL-5 does not
-//!   need the own shelf.
+//! - *aborted*: before the commit, which is the only store, nothing was changed. An aborted operation goes on at G3 or P3 and does
+//!   not try the shelf again: each operation ends, even under a debugger that steps through it. POOL-5 does not need the
+//!   own shelf.
 //! - *migrated behind the sequence*, at G3 or P3 with the old CPU's number: sets are anyone's. The object ends in another CPU's
 //!   set; no harm but distance.
 //! - *a CPU number past those known*, or none (thread not registered): G3 or P3, with the number wrapped.

@@ -12,14 +12,17 @@ use core::fmt;
 
 use super::{set, shelf};
 
-/// The most instances that may be asked for. An empty pool is found empty by looking at all sets: a thousand words a CPU.
-pub const MOST_ACTIVE: u32 = 1 << 16;
-/// The most CPUs (Linux on x86-64 allows 8192).
-pub const MOST_CPUS: u32 = 8192;
+/// The most instances that may be asked for; with what rests on shelves they must be numbers of 16 bits. An empty pool is found empty by
+/// looking at all sets: five hundred words a CPU.
+pub const MOST_ACTIVE: u32 = 1 << 15;
+/// The most CPUs (Linux on x86-64 allows 8192 itself; their shelves must have numbers, too).
+pub const MOST_CPUS: u32 = 8191;
+
+const _: () = assert!(MOST_ACTIVE + MOST_CPUS * DEPTH <= shelf::MOST_OBJECTS);
 /// The largest object, in bytes (objpool's limit too).
 pub const MOST_BYTES: u32 = 1 << 16;
 /// How many objects a shelf takes if nothing else is said: nested calls this deep cost no bus lock.
-pub const DEPTH: u32 = 4;
+pub const DEPTH: u32 = shelf::MOST;
 
 /// Lines are fetched in pairs.
 const PAIR: usize = 128;

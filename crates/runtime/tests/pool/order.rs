@@ -59,7 +59,7 @@ fn steps() -> impl Strategy<Value = (u32, u32, u32, Vec<Step>)> {
         place.clone().prop_map(Step::Get),
         (place, any::<usize>()).prop_map(|(place, which)| Step::Put(place, which)),
     ];
-    (1_u32..5, prop_oneof![1_u32..12, 60_u32..200], 0_u32..15, prop::collection::vec(step, 1..400))
+    (1_u32..5, prop_oneof![1_u32..12, 60_u32..200], 0_u32..5, prop::collection::vec(step, 1..400))
 }
 
 proptest! {

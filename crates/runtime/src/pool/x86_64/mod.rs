@@ -36,8 +36,8 @@ pub(super) struct Shelves {
     pub(super) cpus: u32,
 }
 
-/// What `take` gives in place of an object.
-const NONE: u32 = u32::MAX;
+/// Nothing was done; objects stand on a shelf as their number + 1.
+const NONE: u32 = 0;
 
 /// The descriptor of the sequence 72 to 73 (`struct rseq_cs`), and where it goes on when aborted: behind, with nothing done, and
 /// the CPU of now.
@@ -80,17 +80,18 @@ macro_rules! sequence {
 pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
     let (mut cpu, mut object): (u64, u32);
     // SAFETY: the area is this thread's (`Registered::new`); a CPU below `cpus` has a shelf at first + stride * CPU (whoever made
-    // `Shelves`); slots are read below `top`, which never exceeds their number.
+    // `Shelves`): a word, then its limit.
     unsafe {
         asm!(
             sequence!(
-                "cmp dword ptr [{shelf} + 4], 0",
+                "cmp qword ptr [{shelf} + 8], 0",
                 "je 75f",
-                "mov {scratch:e}, [{shelf}]",
-                "sub {scratch:e}, 1",
-                "jb 75f",
-                "mov {outcome:e}, [{shelf} + {scratch}*4 + 8]",
-                "mov [{shelf}], {scratch:e}",
+                "mov {scratch}, [{shelf}]",
+                "test {scratch}, {scratch}",
+                "jz 75f",
+                "movzx {outcome:e}, {scratch:x}",
+                "shr {scratch}, 16",
+                "mov [{shelf}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
@@ -104,23 +105,23 @@ pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
             options(nostack)
         );
     }
-    if object == NONE { Err(cpu as u32) } else { Ok(object) }
+    if object == NONE { Err(cpu as u32) } else { Ok(object - 1) }
 }
 
 /// P1 and P2: done, or the CPU's number as the kernel gives it.
 #[inline]
 pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(), u32> {
     let (mut cpu, mut done): (u64, u32);
-    // SAFETY: as in `take`; a slot is written at `top`, which is below `depth`, which is at most their number.
+    // SAFETY: as in `take`.
     unsafe {
         asm!(
             sequence!(
-                "mov {scratch:e}, [{shelf}]",
-                "cmp {scratch:e}, [{shelf} + 4]",
+                "mov {scratch}, [{shelf}]",
+                "cmp {scratch}, [{shelf} + 8]",
                 "jae 75f",
-                "mov [{shelf} + {scratch}*4 + 8], {outcome:e}",
-                "add {scratch:e}, 1",
-                "mov [{shelf}], {scratch:e}",
+                "shl {scratch}, 16",
+                "add {scratch}, {outcome}",
+                "mov [{shelf}], {scratch}",
             ),
             area = in(reg) thread.area.as_ptr(),
             cpus = in(reg) shelves.cpus,
@@ -128,7 +129,7 @@ pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(
             first = in(reg) shelves.first.as_ptr(),
             scratch = out(reg) _,
             shelf = out(reg) _,
-            outcome = in(reg) object,
+            outcome = in(reg) u64::from(object) + 1,
             cpu = out(reg) cpu,
             done = inout(reg) NONE => done,
             options(nostack)
