@@ -6,7 +6,7 @@ use super::array::{Array, ByLine, Element, Random, Share, Zigzag};
 use super::circular::Circular;
 use super::drive::{Bare, Control};
 use super::freelist::Freelist;
-use super::instances::{Instances, Ours};
+use super::instances::{Apart, Instances, Ours};
 use super::per_thread::PerThread;
 
 /// A kind of pool.
@@ -15,6 +15,8 @@ pub(crate) enum How {
     None,
     Control,
     Ours,
+    /// Ours, one for each thread.
+    OursApart,
     /// Ours without shelves, as where there is no rseq.
     OursSets,
     Freelist,
@@ -34,10 +36,11 @@ pub(crate) trait Job {
 }
 
 impl How {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::None,
         Self::Control,
         Self::Ours,
+        Self::OursApart,
         Self::OursSets,
         Self::Freelist,
         Self::SharedArray,
@@ -52,7 +55,7 @@ impl How {
         match self {
             Self::None => "none",
             Self::Control => "control",
-            Self::Ours => "ours",
+            Self::Ours | Self::OursApart => "ours",
             Self::OursSets => "ours-sets",
             Self::Freelist => "freelist",
             Self::SharedArray => "shared-array",
@@ -63,6 +66,10 @@ impl How {
             Self::Circular => "circular",
             Self::PerThread => "per-thread",
         }
+    }
+    /// Whether each thread has its own.
+    pub(crate) const fn is_apart(self) -> bool {
+        matches!(self, Self::Control | Self::OursApart | Self::PerThread)
     }
     /// Whether it is one.
     #[cfg(test)]
@@ -75,6 +82,7 @@ impl How {
             Self::None => job.with(&Bare),
             Self::Control => job.with(&Control::new(threads)),
             Self::Ours => job.with(&Ours::<true>::new(cpus, maxactive)?),
+            Self::OursApart => job.with(&Apart::new(cpus, threads, maxactive)?),
             Self::OursSets => job.with(&Ours::<false>::new(cpus, maxactive)?),
             Self::Freelist => job.with(&Freelist::new(maxactive)),
             Self::SharedArray => job.with(&Array::<Share>::new(cpus, maxactive)),

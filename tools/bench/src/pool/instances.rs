@@ -107,3 +107,32 @@ impl<const SHELVES: bool> Drop for Ours<SHELVES> {
         }
     }
 }
+
+/// Ours, one for each thread: what sharing one costs is the difference.
+#[derive(Debug)]
+pub(crate) struct Apart(Vec<Ours<true>>);
+
+impl Apart {
+    pub(crate) fn new(cpus: u32, threads: usize, maxactive: u32) -> anyhow::Result<Self> {
+        (0..threads).map(|_| Ours::new(cpus, maxactive)).collect::<anyhow::Result<_>>().map(Self)
+    }
+}
+
+impl Instances for Apart {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        let own = &self.0[here.thread];
+        own.get(here).map(|object| object + here.thread as u32 * own.objects())
+    }
+    #[inline]
+    fn put(&self, here: &Here, object: u32) {
+        let own = &self.0[here.thread];
+        own.put(here, object - here.thread as u32 * own.objects());
+    }
+    fn objects(&self) -> u32 {
+        self.0.iter().map(Instances::objects).sum()
+    }
+    fn memory(&self) -> Vec<Memory> {
+        self.0.iter().flat_map(Instances::memory).collect()
+    }
+}

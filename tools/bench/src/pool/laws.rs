@@ -61,7 +61,7 @@ fn a_storm_of_threads_signals_moves_and_ends() {
             operations: 600_000,
             lives: 20,
             signals: how != How::Circular,
-            handed: how != How::PerThread,
+            handed: !how.is_apart(),
         };
         let tally = how.make(cpus(), storm.threads, 20, &storm).expect("it ends");
         println!("{}: {tally:?}", how.name());

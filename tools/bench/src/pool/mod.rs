@@ -3,7 +3,7 @@
 //!
 //! Cases: `throughput`, as fast as can be, and `emulation`, each object held for a microsecond, by 1 thread and by 1, 2 and 4 times as
 //! many as there are CPUs, with `maxactive` 10, 20 and 40. `how`: `none` a bare loop, `control` a counter of each thread's own,
-//! `ours`, `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines, which pass the same
+//! `ours` (all threads on one pool; `sharing` own: one for each), `ours-sets` (ours as it is without rseq), `per-thread` the bound, and the baselines, which pass the same
 //! tests as ours. All read the CPU's number alike, from the thread's rseq area.
 
 mod array;

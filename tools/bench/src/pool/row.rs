@@ -49,7 +49,7 @@ impl PoolRow {
             case,
             how: how.name(),
             threads,
-            sharing: "same",
+            sharing: if how.is_apart() { "own" } else { "same" },
             maxactive,
             figures,
             hits: 0,
@@ -65,7 +65,10 @@ impl PoolRow {
 
 impl Line for PoolRow {
     fn text(&self) -> String {
-        let name = format!("pool-{} {}:max={} {}T", self.case, self.how, self.maxactive, self.threads);
+        let name = format!(
+            "pool-{} {}:max={} {}T {}",
+            self.case, self.how, self.maxactive, self.threads, self.sharing
+        );
         match &self.figures {
             Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds } => format!(
                 "{name:44} {ns:9.2} ns/pair  +{added_ns:8.2} ns  {mops:9.3}M/s  {:5.3} of control  {} hits {} misses  {} bytes  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)",

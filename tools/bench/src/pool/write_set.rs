@@ -24,7 +24,7 @@ const MAXACTIVE: [u32; 3] = [10, 20, 40];
 const PAIRS: usize = 3;
 
 fn pools() -> impl Iterator<Item = How> {
-    How::ALL.into_iter().filter(|how| how.is_pool())
+    How::ALL.into_iter().filter(|how| how.is_pool() && *how != How::OursApart)
 }
 
 /// What the kernel keeps for a registered thread, kept by ourselves.
