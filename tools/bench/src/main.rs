@@ -9,6 +9,7 @@ mod functions;
 mod hits;
 mod kernel;
 mod ours;
+mod pool;
 mod row;
 mod runs;
 mod toggle;
@@ -29,6 +30,8 @@ struct Args {
     name: Name,
     #[command(flatten)]
     breakpoint: breakpoint::Options,
+    #[command(flatten)]
+    pool: pool::Options,
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
@@ -61,6 +64,8 @@ enum Name {
     Toggle,
     /// Accounting for hardware breakpoints, and the kernel's cost of them.
     Breakpoint,
+    /// The pool of return instances, beside those of the seed.
+    Pool,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -79,6 +84,7 @@ fn main() -> Result<()> {
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
+        Name::Pool => pool::run(args.pool, effort, &mut sink),
         Name::Victim => Ok(()),
     }
 }

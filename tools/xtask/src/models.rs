@@ -9,8 +9,11 @@ use crate::{Outcome, cargo_path, test};
 
 /// Packages, their models, and what makes them use loom's words: crates that live on real shared memory would not build with
 /// those of `record`.
-const MODELS: [(&str, &str, &str); 2] =
-    [("trapline-record", "interleavings", "loom_words"), ("trapline-watch", "constraints_loom", "loom")];
+const MODELS: [(&str, &str, &str); 3] = [
+    ("trapline-record", "interleavings", "loom_words"),
+    ("trapline-watch", "constraints_loom", "loom"),
+    ("trapline-runtime", "pool_loom", "loom"),
+];
 
 /// Runs the models. They are built in a folder of their own: other flags there would rebuild everything here.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
