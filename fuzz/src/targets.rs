@@ -10,7 +10,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::view::View;
 use trapline_target::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
-use trapline_watch::record::{Layout, parse};
+use trapline_watch::record::{Layout, parse, task};
 use trapline_watch::site::{Code, accessors};
 use trapline_watch::spec::WatchSpec;
 
@@ -242,6 +242,9 @@ fn sample(bytes: &[u8]) {
     for (registers, stack) in [(false, false), (true, false), (false, true), (true, true)] {
         let layout = Layout { registers, stack, value_ids: vec![0, 1] };
         let _record = parse(&layout, u32::from(*kind), body);
+    }
+    for misc in [0, 1 << 13] {
+        let _record = task(u32::from(*kind), misc, body);
     }
 }
 

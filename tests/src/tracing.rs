@@ -101,6 +101,19 @@ impl Tracing {
         Self { child: child.expect("trapline starts"), json, errors }
     }
 
+    /// Waits until its output holds a text.
+    ///
+    /// # Panics
+    /// When it does not come in time, or the tracer ends.
+    pub fn wait_for(&mut self, text: &str) {
+        let begun = Instant::now();
+        while !std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text)) {
+            assert!(matches!(self.child.try_wait(), Ok(None)), "the tracer ended: {}", self.said());
+            assert!(begun.elapsed() < PATIENCE, "no {text} from the tracer: {}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// The tracer's PID.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -120,6 +120,204 @@ fn forked_children_are_watched_when_asked_for() {
     assert!(all.len() as u64 == TIMES && all.iter().all(|one| one["pid"] == pid), "{}", report.errors);
 }
 
+/// The one program that was run by exec.
+fn program(report: &Report) -> &Value {
+    let all: Vec<&Value> = report.objects.iter().filter(|one| one["type"] == "watch_exec").collect();
+    assert_eq!(all.len(), 1, "{all:?} {}", report.errors);
+    all[0]
+}
+
+#[test]
+fn a_process_that_runs_itself_anew_is_watched_on() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["exec"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("watch", &["-f", "-p", &pid, "own_count", "shared_count"])
+        .unwrap_or_else(|report| panic!("{}", report.errors));
+    victim.begin(7);
+    assert_eq!(victim.line(), "ready", "it runs anew");
+    tracing.wait_for("watch_exec");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    let exec = program(&report);
+    assert_eq!((&exec["pid"], &exec["misses"]), (&victim.pid().into(), &Value::Array(Vec::new())), "{exec}");
+    let values: Vec<i64> = (0..7).chain(0..TIMES as i64).collect();
+    assert_eq!(exact(&accesses(&report, "own_count")), values, "before it, and after");
+    assert_eq!(accesses(&report, "shared_count").len() as u64, told["shared"], "its threads too");
+    let addr = |place: &Value| place["addr"].as_u64();
+    let places = |of: &Value| of["places"].as_array().map(|all| all.iter().map(addr).collect::<Vec<_>>());
+    let (first, second) = (places(&report.objects[0]), places(exec));
+    assert!(first != second, "the program lies elsewhere now: {first:?}");
+    assert_eq!(last(&report)["places"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn a_child_s_new_program_is_watched_or_it_is_said_that_it_is_not() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["spawn"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("watch", &["-f", "-p", &pid, "own_count"])
+        .unwrap_or_else(|report| panic!("{}", report.errors));
+    victim.begin(1);
+    assert_eq!(victim.line(), "ready", "the child, which has our end of the pipes now");
+    tracing.wait_for("watch_exec");
+    let in_child = victim.run(TIMES);
+    assert_eq!(in_child["plain"], TIMES);
+    victim.send("quit");
+    let told = victim.told();
+    let report = tracing.stop();
+    assert_eq!(program(&report)["pid"], told["child"]);
+    let all = accesses(&report, "own_count");
+    assert_eq!(exact(&all), (0..TIMES as i64).collect::<Vec<_>>(), "{}", report.errors);
+    assert!(all.iter().all(|one| one["pid"] == told["child"]));
+
+    let mut victim = Running::start(&path, &["other"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("watch", &["-f", "-p", &pid, "own_count"])
+        .unwrap_or_else(|report| panic!("{}", report.errors));
+    let told = victim.run(1);
+    tracing.wait_for("watch_exec");
+    let report = tracing.stop();
+    let exec = program(&report);
+    assert_eq!((&exec["pid"], &exec["places"]), (&told["child"].into(), &Value::Array(Vec::new())), "{exec}");
+    assert!(!exec["misses"][0].is_null(), "{exec}");
+}
+
+#[test]
+fn without_following_an_exec_ends_the_watch_and_says_so() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["exec"]);
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("watch", &["-p", &pid, "own_count"])
+        .unwrap_or_else(|report| panic!("{}", report.errors));
+    victim.begin(7);
+    assert_eq!(victim.line(), "ready", "it runs anew");
+    tracing.wait_for("watch_exec");
+    let _told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(
+        program(&report)["misses"][0].as_str().is_some_and(|why| why.contains("-f")),
+        "{}",
+        report.errors
+    );
+    assert_eq!(exact(&accesses(&report, "own_count")), (0..7).collect::<Vec<_>>());
+}
+
+/// What an older kernel, a machine without debug registers, or a stricter setting answers.
+fn with_fault(fault: &str, victim: &Running) -> std::process::Output {
+    let mut command = std::process::Command::new(trapline_tests::tracing::binary());
+    command.args(["watch", "-d", "1ms", "-p", &victim.pid().to_string(), "own_count"]);
+    command.env("TRAPLINE_PERF_FAULT", fault).output().expect("trapline starts")
+}
+
+#[test]
+fn what_the_kernel_refuses_is_one_clear_line_and_nothing_stays_armed() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["threads"]);
+    for (errno, says) in [
+        (libc::ENODEV, "no debug registers"),
+        (libc::EOPNOTSUPP, "no debug registers"),
+        (libc::EACCES, "perf_event_paranoid is"),
+        (libc::EPERM, "CAP_PERFMON"),
+        (libc::ENOSPC, "no free debug register"),
+    ] {
+        let out = with_fault(&errno.to_string(), &victim);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{errno}: {said}");
+        assert!(said.contains(says) && said.lines().count() == 1, "{errno}: {said}");
+    }
+    // Four fit, so nothing was left; and it runs on.
+    let pid = victim.pid().to_string();
+    let fits = once(&["watch", "-d", "1ms", "-p", &pid, "turn[0]", "turn[1]", "turn[2]", "turn[3]"]);
+    assert_eq!(fits.status.code(), Some(0), "{}", String::from_utf8_lossy(&fits.stderr));
+    assert_eq!(victim.run(TIMES)["each"], TIMES);
+}
+
+#[test]
+fn where_the_kernel_cannot_inherit_each_thread_is_armed_by_itself() {
+    or_skip!(available());
+    let path = or_skip!(victims::plain("writers"));
+    let mut victim = Running::start(&path, &["threads"]);
+    let pid = victim.pid().to_string();
+    // Linux before 5.13 does not know the flag `inherit_thread`, bit 35.
+    let fault = [("TRAPLINE_PERF_FAULT", "22:35")];
+    let mut tracing = Tracing::spawn_with("watch", &["-p", &pid, "own_count", "shared_count"], &fault);
+    tracing.wait_for("watch_start");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    let summary = last(&report);
+    assert_eq!(
+        summary["late"].as_u64().map(|n| n + summary["unwatched"].as_u64().unwrap_or(0)),
+        Some(3),
+        "{summary}"
+    );
+    assert!(report.errors.contains("threads cannot inherit here"), "{}", report.errors);
+    // All that threads alive at the start wrote; of those born later a part.
+    assert_eq!(exact(&accesses(&report, "own_count")), (0..TIMES as i64).collect::<Vec<_>>());
+    let shared = accesses(&report, "shared_count").len() as u64;
+    assert!((2 * TIMES..=told["shared"]).contains(&shared), "{shared} of {told:?}");
+}
+
+/// A command as a user without capabilities; a copy of the program, where anybody may run it.
+fn as_nobody(program: &std::path::Path, args: &[&str]) -> Result<std::process::Command, String> {
+    use std::os::unix::fs::MetadataExt as _;
+    if std::fs::metadata("/proc/self").map_or(u32::MAX, |own| own.uid()) != 0 {
+        return Err("only root may become nobody".into());
+    }
+    let name = program.file_name().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    let copy = std::env::temp_dir().join(format!("trapline-nobody-{}-{name}", std::process::id()));
+    // By another process: one that is being written cannot be run, and a child of another test may hold it open.
+    let copied = std::process::Command::new("install").args(["-m", "755"]).arg(program).arg(&copy).status();
+    copied.ok().filter(std::process::ExitStatus::success).ok_or("no copy could be made")?;
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"]);
+    command.arg(copy).args(args);
+    Ok(command)
+}
+
+#[test]
+fn a_user_without_capabilities_watches_their_own_and_nobody_else_s() {
+    or_skip!(available());
+    let binary = trapline_tests::tracing::binary();
+    let path = or_skip!(victims::plain("writers"));
+    let roots = Running::start(&path, &["rotate"]);
+    let pid = roots.pid().to_string();
+    let out = or_skip!(as_nobody(&binary, &["watch", "-d", "1ms", "-p", &pid, "sum"])).output();
+    let out = out.expect("setpriv runs it");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(1) && said.lines().count() == 1, "{:?} {said}", out.status);
+    assert!(said.contains(&pid) && said.contains("CAP_SYS_PTRACE"), "{said}");
+
+    let mut victim = Running::spawn(or_skip!(as_nobody(&path, &["rotate"])));
+    assert_eq!(victim.line(), "ready");
+    let pid = victim.pid().to_string();
+    let end = format!("value == {}", 1000 + TIMES);
+    let words = ["watch", "--json", "--until", &end, "-p", &pid, "sum"];
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    if paranoid.trim().parse::<i32>().is_ok_and(|level| level > 2) {
+        let out = or_skip!(as_nobody(&binary, &words)).output().expect("setpriv runs it");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.code() == Some(1) && said.contains("perf_event_paranoid is"), "{said}");
+        return;
+    }
+    let tracing = Running::spawn(or_skip!(as_nobody(&binary, &words)));
+    assert!(tracing.line().contains("watch_start"));
+    let told = victim.run(TIMES);
+    let mut lines = Vec::new();
+    while !lines.last().is_some_and(|line: &Value| line["type"] == "watch_summary") {
+        lines.push(serde_json::from_str(&tracing.line()).expect("JSON"));
+    }
+    let writes: Vec<&Value> = lines.iter().filter(|one| one["type"] == "watch").collect();
+    // Without a program at the trap: what was there at the start was known, and the rest is derived from it.
+    let wanted: Vec<i64> = (1001..=1000 + TIMES as i64).collect();
+    assert_eq!((exact(&writes), told["sum"]), (wanted, 1000 + TIMES));
+    assert!(writes.iter().all(|one| one["how"] == "derived" && one["before_exact"] == true));
+}
+
 #[test]
 fn a_launched_command_is_watched_from_before_main() {
     or_skip!(available());

@@ -91,7 +91,7 @@ impl MapWatcher {
         let mut found = Vec::new();
         let lost = &mut self.lost;
         for ring in &self.rings {
-            ring.drain(|kind, body| match kind {
+            ring.drain(|kind, _, body| match kind {
                 RECORD_MMAP2 => found.extend(parse(body)),
                 RECORD_LOST => *lost += word(body, 8).unwrap_or(1),
                 _ => {}

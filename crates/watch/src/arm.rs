@@ -1,23 +1,36 @@
 //! Arming all threads of a process, and those that are born meanwhile: all or nothing (WCH-2).
 //!
-//! Protocol. List the threads; open every breakpoint of each that is not armed yet, disabled; list again, until a listing has
-//! nobody new; only then enable. A thread that is gone is no error. A thread born by an armed one inherits its events and shows up
-//! in the next listing too: whether it inherited all of them (its maker may have been half armed) nobody tells, so it is armed
-//! as well. Then some of its accesses give two samples, one under an identifier of its own, one under its maker's; the reader
-//! drops the latter ([`crate::watching`]), so every access counts once. Any other failure drops what was opened: closing an event
-//! disarms it.
+//! Protocol. List the threads; of each that is new, take slots in our own books, open every breakpoint, disabled, and last its dummy
+//! events; list again, until a listing has nobody new who must be armed; only then enable. A thread that is gone is no
+//! error. Any other failure drops what was opened: closing an event disarms it, and its inherited copies.
 //!
-//! A thread cannot be missed: if it was born after its maker was armed it inherits; if before, it is in a listing that was
-//! read after that, or ended.
+//! | a thread born | has | so |
+//! |---|---|---|
+//! | after all events of its maker were open | all of them, inherited | it is whole ([`crate::births`] knows) and left alone: a program that makes threads without end is armed all the same |
+//! | while its maker's were being opened | some or all | it is in a listing read after; it is armed as well. Then some of its accesses give two samples, one under an identifier of its own, one under its maker's; the reader drops the latter ([`crate::watching`]), so every access counts once |
+//! | before its maker was armed | none | it is in a listing read after, and armed; or ended |
+//! | half, where what it inherited leaves no slot for its own | too few | everything of the process is closed, and arming begins again: it is an ordinary thread then |
+//!
+//! Where the kernel cannot inherit, nobody is whole; births are armed one by one as they are told, and counted as late.
 
 use std::collections::HashSet;
+use std::io;
 use std::time::{Duration, Instant};
 
 use trapline_target::perf::{Armed, Breakpoint, NotArmed, SampleRings, allow_files};
 use trapline_target::{Process, TargetError};
 
-use crate::error::{NoSlots, WatchError};
-use crate::holders::{comm, holders};
+use crate::accounts::Slotted;
+use crate::births::Births;
+use crate::error::{ENOSPC, ESRCH, WatchError, explain};
+use crate::holders::no_slots;
+
+/// Listings until arming begins again, or is given up.
+const LISTINGS: usize = 1000;
+/// Listings where nobody inherits: births after the second are found by their records.
+const LISTINGS_ALONE: usize = 2;
+/// Beginnings, when threads were born with too few.
+const BEGINNINGS: usize = 20;
 
 /// How far arming has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,107 +47,141 @@ pub struct Progress {
 #[derive(Debug)]
 pub(crate) struct ArmedThread {
     pub(crate) tid: u32,
-    /// One for each breakpoint asked for.
+    /// One for each breakpoint asked for. Closed before the slots are given back.
     pub(crate) armed: Vec<Armed>,
+    pub(crate) slotted: Slotted,
 }
 
-/// Opens `points` for all threads of a process, not yet enabled.
-pub(crate) fn arm(
-    process: &Process,
-    rings: &SampleRings,
-    points: &[Breakpoint],
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<ArmedThread>, WatchError> {
-    let begun = Instant::now();
-    let mut seen = HashSet::new();
-    let mut all: Vec<ArmedThread> = Vec::new();
-    loop {
-        let fresh: Vec<u32> = process.threads()?.into_iter().filter(|tid| seen.insert(*tid)).collect();
-        if fresh.is_empty() {
-            break;
-        }
-        make_room(rings, seen.len(), points.len())?;
-        for (index, tid) in fresh.iter().enumerate() {
-            match arm_thread(rings, *tid, points) {
-                Ok(Some(armed)) => all.push(ArmedThread { tid: *tid, armed }),
-                Ok(None) => {}
-                Err(error) => {
-                    // What is open must be closed before it is asked who else holds slots.
-                    drop(all);
-                    return Err(explain(rings, error, points));
+/// What arming works with.
+#[derive(Debug)]
+pub(crate) struct Armory<'a> {
+    pub(crate) rings: &'a SampleRings,
+    pub(crate) births: &'a mut Births,
+    /// Whether threads inherit.
+    pub(crate) inherit: bool,
+}
+
+/// Why a thread is not armed.
+#[derive(Debug)]
+pub(crate) enum NotNow {
+    Gone,
+    /// By our own books.
+    Refused,
+    Kernel(NotArmed),
+}
+
+enum Failure {
+    /// A thread was born half armed, and there is no slot for the rest.
+    Crowded(WatchError),
+    Final(WatchError),
+}
+
+impl From<NotArmed> for NotNow {
+    fn from(error: NotArmed) -> Self {
+        if error.source.raw_os_error() == Some(ESRCH) { Self::Gone } else { Self::Kernel(error) }
+    }
+}
+
+impl Armory<'_> {
+    /// Opens `points` for all threads of a process, not yet enabled.
+    pub(crate) fn arm(
+        &mut self,
+        process: &Process,
+        points: &[Breakpoint],
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<ArmedThread>, WatchError> {
+        let (mark, begun) = (self.births.mark(), Instant::now());
+        let mut beginnings = 0;
+        loop {
+            beginnings += 1;
+            let failure = match self.attempt(process, points, begun, progress) {
+                Ok(all) if all.is_empty() => {
+                    return Err(TargetError::Gone { pid: process.pid(), how: "it ended".to_owned() }.into());
                 }
+                Ok(all) => return Ok(all),
+                Err(failure) => failure,
+            };
+            self.births.forget(mark, process.pid());
+            match failure {
+                Failure::Crowded(_) if beginnings < BEGINNINGS => {}
+                Failure::Crowded(error) | Failure::Final(error) => return Err(error),
             }
-            progress(Progress {
-                done: all.len(),
-                of: all.len() + fresh.len() - index - 1,
-                elapsed: begun.elapsed(),
-            });
         }
     }
-    if all.is_empty() {
-        return Err(TargetError::Gone { pid: process.pid(), how: "it ended".to_owned() }.into());
+    fn attempt(
+        &mut self,
+        process: &Process,
+        points: &[Breakpoint],
+        begun: Instant,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Vec<ArmedThread>, Failure> {
+        let mut seen = HashSet::new();
+        let mut all: Vec<ArmedThread> = Vec::new();
+        let listings = if self.inherit { LISTINGS } else { LISTINGS_ALONE };
+        for listing in 0..listings {
+            let listed = process.threads().map_err(|error| Failure::Final(error.into()))?;
+            self.births.read();
+            let mut fresh: Vec<u32> = listed.into_iter().filter(|tid| seen.insert(*tid)).collect();
+            fresh.retain(|&tid| !self.births.is_whole(tid));
+            if fresh.is_empty() {
+                return Ok(all);
+            }
+            self.make_room(all.len() + fresh.len(), points.len()).map_err(Failure::Final)?;
+            for (index, &tid) in fresh.iter().enumerate() {
+                match self.arm_thread(tid, points) {
+                    Ok(armed) => all.push(armed),
+                    Err(NotNow::Gone) => {}
+                    Err(error) => {
+                        // What is open must be closed before it is asked who else holds slots.
+                        drop(all);
+                        let crowded = listing > 0 && error.is_full();
+                        let error = self.explain(process, tid, error, points);
+                        return Err(if crowded { Failure::Crowded(error) } else { Failure::Final(error) });
+                    }
+                }
+                let (done, left) = (all.len(), fresh.len() - index - 1);
+                progress(Progress { done, of: done + left, elapsed: begun.elapsed() });
+            }
+        }
+        if self.inherit {
+            drop(all);
+            return Err(Failure::Crowded(WatchError::Churn { pid: process.pid(), listings }));
+        }
+        Ok(all)
     }
-    Ok(all)
-}
-
-fn make_room(rings: &SampleRings, threads: usize, points: usize) -> Result<(), WatchError> {
-    let wanted = (threads * points * rings.cpus()) as u64;
-    let allowed = allow_files(wanted).map_err(|source| WatchError::Rings { source })?;
-    if allowed < wanted {
-        return Err(WatchError::NoFiles { threads, cpus: rings.cpus(), wanted, allowed });
+    /// Opens everything of one thread; or nothing.
+    pub(crate) fn arm_thread(&mut self, tid: u32, points: &[Breakpoint]) -> Result<ArmedThread, NotNow> {
+        let slotted = Slotted::take(tid, points).map_err(|_| NotNow::Refused)?;
+        let armed = points.iter().map(|&point| self.rings.arm(tid, point)).collect::<Result<_, _>>()?;
+        self.births.follow(tid)?;
+        Ok(ArmedThread { tid, armed, slotted })
     }
-    Ok(())
-}
-
-/// `None` for a thread that is gone.
-fn arm_thread(rings: &SampleRings, tid: u32, points: &[Breakpoint]) -> Result<Option<Vec<Armed>>, NotArmed> {
-    let mut armed = Vec::with_capacity(points.len());
-    for (index, &point) in points.iter().enumerate() {
-        match rings.arm(tid, point, index == 0) {
-            Ok(one) => armed.push(one),
-            Err(error) if is_gone(&error.source) => return Ok(None),
-            Err(error) => return Err(error),
+    fn make_room(&self, threads: usize, points: usize) -> Result<(), WatchError> {
+        let wanted = (threads * (points + 1) * self.rings.cpus()) as u64;
+        let allowed = allow_files(wanted).map_err(|source| WatchError::Rings { source })?;
+        if allowed < wanted {
+            return Err(WatchError::NoFiles { threads, cpus: self.rings.cpus(), wanted, allowed });
+        }
+        Ok(())
+    }
+    fn explain(&self, process: &Process, tid: u32, error: NotNow, points: &[Breakpoint]) -> WatchError {
+        match error {
+            NotNow::Kernel(error) if error.source.raw_os_error() != Some(ENOSPC) => explain(error),
+            NotNow::Gone => explain(NotArmed { tid, cpu: 0, source: io::Error::from_raw_os_error(ESRCH) }),
+            NotNow::Kernel(_) | NotNow::Refused => {
+                let threads = process.threads().unwrap_or_default();
+                WatchError::NoSlots(Box::new(no_slots(self.rings, tid, &threads, points)))
+            }
         }
     }
-    Ok(Some(armed))
 }
 
-fn is_gone(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(ESRCH)
-}
-
-const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
-const ESRCH: i32 = 3;
-const EACCES: i32 = 13;
-const ENODEV: i32 = 19;
-const ENOSPC: i32 = 28;
-const ENOSYS: i32 = 38;
-const EOPNOTSUPP: i32 = 95;
-
-/// What the kernel's error means.
-pub(crate) fn explain(rings: &SampleRings, error: NotArmed, points: &[Breakpoint]) -> WatchError {
-    let NotArmed { tid, source, .. } = error;
-    match source.raw_os_error() {
-        Some(ENOSPC) => {
-            let free = |tid| points.first().map_or(Ok(0), |&point| rings.free_slots(tid, point)).unwrap_or(0);
-            WatchError::NoSlots(Box::new(NoSlots {
-                tid,
-                comm: comm(tid),
-                slots: free(trapline_target::perf::this_thread()),
-                free: free(tid),
-                wanted: points.len() as u32,
-                holders: holders(tid),
-            }))
+impl NotNow {
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Gone => false,
+            Self::Refused => true,
+            Self::Kernel(error) => error.source.raw_os_error() == Some(ENOSPC),
         }
-        Some(EPERM | EACCES) => WatchError::Denied { tid, source, paranoid: paranoid() },
-        Some(ENODEV | ENOENT | ENOSYS | EOPNOTSUPP) => WatchError::NoHardware { why: source.to_string() },
-        _ => WatchError::Kernel { tid, source },
     }
-}
-
-/// The kernel's setting, as it stands.
-pub(crate) fn paranoid() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")
-        .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
 }

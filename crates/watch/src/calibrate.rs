@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use trapline_record::RemoteAddr;
-use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, this_thread};
+use trapline_target::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, this_thread};
 
-use crate::arm::explain;
-use crate::error::WatchError;
+use crate::accounts::Slotted;
+use crate::error::{ENOSPC, WatchError, explain};
+use crate::holders::no_slots;
 use crate::watching::Options;
 
 /// Writes that are timed; some 20 ms.
@@ -54,10 +55,15 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         len: 8,
         access: Access::Write,
     };
-    let failed = |error| explain(&rings, error, &[at]);
     let tid = this_thread();
+    let full = || WatchError::NoSlots(Box::new(no_slots(&rings, tid, &[tid], &[at])));
+    let slotted = Slotted::take(tid, &[at]).map_err(|_| full())?;
+    let failed = |error: NotArmed| match error.source.raw_os_error() {
+        Some(ENOSPC) => full(),
+        _ => explain(error),
+    };
     let slots = rings.free_slots(tid, at).map_err(failed)?;
-    let armed = rings.arm(tid, at, false).map_err(failed)?;
+    let armed = rings.arm(tid, at).map_err(failed)?;
     let bare = write();
     armed.enable().map_err(|source| WatchError::Kernel { tid, source })?;
     let (mut ns_per_trap, mut traps) = (f64::MAX, 0);
@@ -65,7 +71,7 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         ns_per_trap = ns_per_trap.min(write() - bare);
         rings.drain(|_, _, _| traps += 1);
     }
-    drop(armed);
+    drop((armed, slotted));
     if traps == 0 {
         return Err(WatchError::NoHardware { why: format!("{} writes of our own did not trap", 3 * WRITES) });
     }

@@ -4,8 +4,9 @@ use std::io;
 
 use trapline_record::RemoteAddr;
 use trapline_target::TargetError;
+use trapline_target::perf::NotArmed;
 
-use crate::holders::Holder;
+use crate::holders::NoSlots;
 
 /// Why something cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +60,7 @@ pub enum WatchError {
     /// Too many descriptors.
     #[error(
         "cannot watch {threads} threads on {cpus} CPUs: it takes {wanted} descriptors and {allowed} are allowed; raise \
-         the limit (ulimit -n) or run as root"
+         the limit (ulimit -n), or run with CAP_SYS_RESOURCE"
     )]
     NoFiles {
         /// Threads to watch.
@@ -77,6 +78,17 @@ pub enum WatchError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Threads come faster than they can be armed.
+    #[error(
+        "cannot watch process {pid}: in {listings} listings there was always another thread that had not inherited \
+         everything; watch fewer places, or try again when fewer threads are made"
+    )]
+    Churn {
+        /// The process.
+        pid: u32,
+        /// How often its threads were listed.
+        listings: usize,
+    },
     /// Something else.
     #[error("cannot watch thread {tid}: {source}")]
     Kernel {
@@ -87,33 +99,28 @@ pub enum WatchError {
     },
 }
 
-/// Who has the debug registers of a thread.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoSlots {
-    /// The thread that could not be armed.
-    pub tid: u32,
-    /// Its name.
-    pub comm: String,
-    /// Debug registers of a CPU here, found by trying on ourselves.
-    pub slots: u32,
-    /// Free ones for that thread, found by trying.
-    pub free: u32,
-    /// How many were asked for.
-    pub wanted: u32,
-    /// Others who have breakpoints, as far as that can be seen.
-    pub holders: Vec<Holder>,
+pub(crate) const ESRCH: i32 = 3;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ENOSPC: i32 = 28;
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
+const ENODEV: i32 = 19;
+const ENOSYS: i32 = 38;
+const EOPNOTSUPP: i32 = 95;
+
+/// What the kernel's error means; full slots have a message of their own.
+pub(crate) fn explain(error: NotArmed) -> WatchError {
+    let NotArmed { tid, source, .. } = error;
+    match source.raw_os_error() {
+        Some(EPERM | EACCES) => WatchError::Denied { tid, source, paranoid: paranoid() },
+        Some(ENODEV | ENOENT | ENOSYS | EOPNOTSUPP) => WatchError::NoHardware { why: source.to_string() },
+        _ => WatchError::Kernel { tid, source },
+    }
 }
 
-impl std::fmt::Display for NoSlots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { tid, comm, slots, free, wanted, holders } = self;
-        write!(f, "{wanted} wanted, {slots} in each CPU, {free} free for thread {tid} ({comm})")?;
-        let held = slots.saturating_sub(*free);
-        if held > 0 {
-            let who: Vec<String> = holders.iter().map(Holder::to_string).collect();
-            let who = if who.is_empty() { "nobody that can be seen".to_owned() } else { who.join(", ") };
-            write!(f, "; {held} held by others: {who}")?;
-        }
-        if *free > 0 { write!(f, "; watch fewer, or take turns with --rotate") } else { Ok(()) }
-    }
+/// The kernel's setting, as it stands.
+fn paranoid() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")
+        .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
 }

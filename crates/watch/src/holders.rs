@@ -1,10 +1,53 @@
-//! Who else has debug registers: debuggers, and processes with perf events open.
+//! Who has the debug registers, when there are too few.
 //!
-//! The kernel tells nobody whose breakpoints they are; what can be seen is who traces a process (a debugger's breakpoints
-//! are set by ptrace) and who has perf events open at all.
+//! What this process holds of each thread is in its own books ([`crate::accounts`]). What others hold of it, or of whole
+//! CPUs, is found by trying: what neither can be had nor is ours is theirs. Whose they are the kernel tells nobody;
+//! what can be seen is who traces a process (a debugger's breakpoints are set by ptrace) and who has perf events open at all.
 
 use std::fmt;
 use std::fs;
+
+use trapline_target::perf::{Breakpoint, SLOTS, SampleRings, this_thread};
+
+use crate::accounts::held_for;
+
+/// Threads that are looked at, and shown.
+const LOOKED_AT: usize = 64;
+const SHOWN: usize = 8;
+
+/// Who has the debug registers of a thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoSlots {
+    /// The thread that could not be armed.
+    pub tid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Debug registers of a CPU.
+    pub slots: u32,
+    /// Free ones for that thread, found by trying.
+    pub free: u32,
+    /// How many were asked for.
+    pub wanted: u32,
+    /// Held by others for whole CPUs, whatever runs there; found by trying.
+    pub cpus: u32,
+    /// Threads of the process for which somebody holds some.
+    pub tasks: Vec<TaskSlots>,
+    /// Others who have breakpoints, as far as that can be seen.
+    pub holders: Vec<Holder>,
+}
+
+/// Slots held for a thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskSlots {
+    /// The thread.
+    pub tid: u32,
+    /// Its name.
+    pub comm: String,
+    /// By this process, by its accounting.
+    pub ours: u32,
+    /// By others, found by trying.
+    pub others: u32,
+}
 
 /// Somebody who may hold debug registers.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,13 +80,73 @@ impl fmt::Display for Holder {
     }
 }
 
+impl fmt::Display for TaskSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tid, comm, ours, others } = self;
+        write!(f, "of thread {tid} ({comm}) ")?;
+        match (ours, others) {
+            (_, 0) => write!(f, "{ours} by this process"),
+            (0, _) => write!(f, "{others} by others"),
+            _ => write!(f, "{ours} by this process, {others} by others"),
+        }
+    }
+}
+
+impl fmt::Display for NoSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tid, comm, slots, free, wanted, cpus, tasks, holders } = self;
+        write!(f, "{wanted} wanted, {slots} in each CPU, {free} free for thread {tid} ({comm})")?;
+        let mut held: Vec<String> = tasks.iter().take(SHOWN).map(TaskSlots::to_string).collect();
+        if tasks.len() > SHOWN {
+            held.push(format!("of {} more threads some", tasks.len() - SHOWN));
+        }
+        if *cpus > 0 {
+            held.push(format!("of whole CPUs {cpus} by others"));
+        }
+        if !held.is_empty() {
+            write!(f, "; held: {}", held.join(", "))?;
+        }
+        if *cpus > 0 || tasks.iter().any(|task| task.others > 0) {
+            let who: Vec<String> = holders.iter().map(Holder::to_string).collect();
+            let who = if who.is_empty() { "nobody that can be seen".to_owned() } else { who.join(", ") };
+            write!(f, "; the others may be: {who}")?;
+        }
+        if *free > 0 { write!(f, "; watch fewer, or take turns with --rotate") } else { Ok(()) }
+    }
+}
+
+/// Who has what, for a thread that could not be armed and the others of its process.
+pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &[Breakpoint]) -> NoSlots {
+    let slots = u32::from(SLOTS);
+    let free = |tid| points.first().and_then(|&point| rings.free_slots(tid, point).ok());
+    let held = |tid| slots.saturating_sub(free(tid).unwrap_or(slots));
+    let me = this_thread();
+    let cpus = held(me).saturating_sub(held_for(me));
+    let of = |tid: u32| {
+        let ours = held_for(tid);
+        TaskSlots { tid, comm: comm(tid), ours, others: held(tid).saturating_sub(ours + cpus) }
+    };
+    let others = threads.iter().copied().filter(|&other| other != tid).take(LOOKED_AT);
+    let tasks = std::iter::once(tid).chain(others).map(of).filter(|task| task.ours + task.others > 0);
+    NoSlots {
+        tid,
+        comm: comm(tid),
+        slots,
+        free: free(tid).unwrap_or(0),
+        wanted: points.len() as u32,
+        cpus,
+        tasks: tasks.collect(),
+        holders: holders(tid),
+    }
+}
+
 pub(crate) fn comm(tid: u32) -> String {
     fs::read_to_string(format!("/proc/{tid}/comm"))
         .map_or_else(|_| "?".into(), |comm| comm.trim_end().to_owned())
 }
 
 /// Everybody but ourselves, for a thread.
-pub(crate) fn holders(tid: u32) -> Vec<Holder> {
+fn holders(tid: u32) -> Vec<Holder> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok());
     let mut found = Vec::new();

@@ -5,7 +5,9 @@
 //! one that this access left; WCH-4 what the kernel dropped is counted. Does not: resolve names, print, wait for Ctrl-C.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod arm;
+mod births;
 mod calibrate;
 pub mod constraints;
 mod error;
@@ -21,8 +23,8 @@ mod watchpoint;
 
 pub use arm::Progress;
 pub use calibrate::{Cost, cost};
-pub use error::{NoSlots, WatchError};
-pub use holders::Holder;
+pub use error::WatchError;
+pub use holders::{Holder, NoSlots, TaskSlots};
 pub use trapline_target::perf::{Access, Breakpoint, Family};
-pub use watching::{CodeMap, Event, Kind, NoMap, Options, Point, Tally, Target, Watching};
+pub use watching::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target, Watching};
 pub use watchpoint::{Armable, Counter, Events, Watchpoint};

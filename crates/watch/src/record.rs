@@ -10,8 +10,12 @@ const COMM: u32 = 3;
 const EXIT: u32 = 4;
 const FORK: u32 = 7;
 const SAMPLE: u32 = 9;
+/// Bytes that end a task's record: process and thread, time, identifier.
+const TRAILER: usize = 24;
 /// Longer chains are cut by the kernel already (`perf_event_max_stack`).
 const MAX_CHAIN: u64 = 4096;
+/// `PERF_RECORD_MISC_COMM_EXEC`.
+const MISC_EXEC: u16 = 1 << 13;
 /// `PERF_CONTEXT_MAX`: entries from here on are marks, not addresses.
 const CONTEXT: u64 = -4095_i64 as u64;
 /// `perf_regs.h` order of ax bx cx dx si di bp sp, as hardware numbers.
@@ -73,7 +77,7 @@ pub struct Read {
     pub word: Option<u64>,
 }
 
-/// A record.
+/// A record of a breakpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// A trap.
@@ -82,48 +86,77 @@ pub enum Record {
     Read(Read),
     /// So many records were dropped.
     Lost(u64),
-    /// A thread was born.
-    Fork {
-        /// The thread.
-        tid: u32,
-        /// Who made it.
-        parent: u32,
-        /// When.
-        time_ns: u64,
-    },
-    /// A thread ended.
-    Exit {
-        /// The thread.
-        tid: u32,
-        /// When.
-        time_ns: u64,
-    },
-    /// A thread was named.
-    Comm {
-        /// The thread.
-        tid: u32,
-        /// Its name.
-        name: String,
-    },
     /// Something else.
     Other,
     /// Too short for what it says.
     Malformed,
 }
 
-/// Reads a record.
+/// What became of a thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// It was born.
+    Fork {
+        /// Who made it.
+        parent: u32,
+        /// The maker's process: the same for a thread, another for a child.
+        parent_pid: u32,
+    },
+    /// It ended.
+    Exit,
+    /// It was named.
+    Comm(String),
+    /// Its process runs another program, of this name.
+    Exec(String),
+}
+
+/// A record of a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskRecord {
+    /// What happened.
+    pub what: Task,
+    /// To a thread of this process.
+    pub pid: u32,
+    /// To this thread.
+    pub tid: u32,
+    /// The thread in which it happened: the maker, for a birth.
+    pub by: u32,
+    /// CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The event that tells it, or the one that it was inherited from.
+    pub id: u64,
+}
+
+/// Reads a breakpoint's record.
 #[must_use]
 pub fn parse(layout: &Layout, kind: u32, body: &[u8]) -> Record {
     let mut at = Cursor(body);
     let record = match kind {
         SAMPLE => sample(layout, &mut at),
-        LOST => lost(&mut at),
-        COMM => comm(&mut at),
-        FORK => task(&mut at).map(|(tid, parent, time_ns)| Record::Fork { tid, parent, time_ns }),
-        EXIT => task(&mut at).map(|(tid, _, time_ns)| Record::Exit { tid, time_ns }),
+        LOST => lost(&mut at).map(Record::Lost),
         _ => Some(Record::Other),
     };
     record.unwrap_or(Record::Malformed)
+}
+
+/// Reads a record of a task; `None` for what is of no interest.
+///
+/// # Errors
+/// How many were dropped, or made no sense.
+pub fn task(kind: u32, misc: u16, body: &[u8]) -> Result<Option<TaskRecord>, u64> {
+    let (mut at, mut end) = (Cursor(body), Cursor(&body[body.len().saturating_sub(TRAILER)..]));
+    let what = match kind {
+        LOST => return Err(lost(&mut at).unwrap_or(1)),
+        FORK | EXIT => born_or_gone(kind, &mut at),
+        COMM => named(misc, &mut at),
+        _ => return Ok(None),
+    };
+    let told = |at: &mut Cursor<'_>| {
+        at.u32()?;
+        Some((at.u32()?, at.u64()?, at.u64()?))
+    };
+    let (Some((what, pid, tid)), Some((by, time_ns, id))) = (what, told(&mut end)) else { return Err(1) };
+    Ok(Some(TaskRecord { what, pid, tid, by, time_ns, id }))
 }
 
 struct Cursor<'a>(&'a [u8]);
@@ -193,25 +226,29 @@ fn read(at: &mut Cursor<'_>) -> Option<Read> {
     Some(Read { pid: (task >> 32) as u32, tid: task as u32, addr, word: (error == 0).then_some(word) })
 }
 
-fn lost(at: &mut Cursor<'_>) -> Option<Record> {
+fn lost(at: &mut Cursor<'_>) -> Option<u64> {
     at.u64()?;
-    at.u64().map(Record::Lost)
+    at.u64()
 }
 
-fn task(at: &mut Cursor<'_>) -> Option<(u32, u32, u64)> {
-    let (_pid, _parent, tid, parent) = (at.u32()?, at.u32()?, at.u32()?, at.u32()?);
-    Some((tid, parent, at.u64()?))
+/// Process and thread behind what happened to them.
+type Happened = Option<(Task, u32, u32)>;
+
+fn born_or_gone(kind: u32, at: &mut Cursor<'_>) -> Happened {
+    let (pid, parent_pid, tid, parent) = (at.u32()?, at.u32()?, at.u32()?, at.u32()?);
+    Some((if kind == FORK { Task::Fork { parent, parent_pid } } else { Task::Exit }, pid, tid))
 }
 
-fn comm(at: &mut Cursor<'_>) -> Option<Record> {
-    let (_pid, tid) = (at.u32()?, at.u32()?);
+fn named(misc: u16, at: &mut Cursor<'_>) -> Happened {
+    let (pid, tid) = (at.u32()?, at.u32()?);
     let end = at.0.iter().position(|&byte| byte == 0)?;
-    Some(Record::Comm { tid, name: String::from_utf8_lossy(&at.0[..end]).into_owned() })
+    let name = String::from_utf8_lossy(&at.0[..end]).into_owned();
+    Some((if misc & MISC_EXEC != 0 { Task::Exec(name) } else { Task::Comm(name) }, pid, tid))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, Record, SAMPLE, parse};
+    use super::{COMM, FORK, LOST, Layout, MISC_EXEC, Record, SAMPLE, Task, parse, task};
     use proptest::prelude::*;
 
     fn words(words: &[u64]) -> Vec<u8> {
@@ -245,6 +282,22 @@ mod tests {
         assert_eq!((read.pid, read.tid, read.addr, read.word), (42, 43, 0x2000, Some(0x55)));
     }
 
+    #[test]
+    fn what_becomes_of_threads_is_read_field_by_field() {
+        let body = words(&[42 | 41 << 32, 43 | 40 << 32, 98, 41 | 40 << 32, 99, 7]);
+        let record = task(FORK, 0, &body).expect("a birth").expect("of interest");
+        assert_eq!(record.what, Task::Fork { parent: 40, parent_pid: 41 });
+        assert_eq!((record.pid, record.tid, record.by, record.time_ns, record.id), (42, 43, 40, 99, 7));
+        let mut body = words(&[42 | 42 << 32]);
+        body.extend(*b"worker\0\0");
+        body.extend(words(&[42 | 42 << 32, 99, 7]));
+        let what = |misc| task(COMM, misc, &body).expect("whole").map(|record| record.what);
+        assert_eq!(what(0), Some(Task::Comm("worker".into())));
+        assert_eq!(what(MISC_EXEC), Some(Task::Exec("worker".into())));
+        assert_eq!(task(LOST, 0, &words(&[7, 12])), Err(12));
+        assert_eq!(task(FORK, 0, &[0; 16]), Err(1));
+    }
+
     proptest! {
         #[test]
         fn hostile_bytes_do_no_harm(
@@ -252,7 +305,7 @@ mod tests {
             registers: bool, stack: bool, id: u64,
         ) {
             let layout = Layout { registers, stack, value_ids: vec![id, 0] };
-            let _record = parse(&layout, kind, &body);
+            let _record = (parse(&layout, kind, &body), task(kind, id as u16, &body));
         }
     }
 }

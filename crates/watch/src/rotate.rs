@@ -52,6 +52,10 @@ impl Rotation {
         }
         moves
     }
+    /// A lane that could not be moved covers what it did.
+    pub(crate) fn stay(&mut self, lane: usize, point: usize) {
+        self.now[lane] = point;
+    }
     /// Adds the time up to now to the points that are covered.
     pub(crate) fn account(&mut self, now_ns: u64) {
         let spent = now_ns.saturating_sub(self.since_ns);
@@ -81,6 +85,15 @@ mod tests {
         // Lane 0 had 0, 2, 4 and 0; lane 1 had 1, 3, 1 and 3.
         assert_eq!(rotation.covered_ns(), [15, 20, 15, 20, 10]);
         assert_eq!(rotation.covered_ns().iter().sum::<u64>(), 2 * 40);
+    }
+
+    #[test]
+    fn a_lane_that_stays_goes_on_from_there() {
+        let mut rotation = Rotation::new(4, 2, Duration::from_nanos(10));
+        assert_eq!(rotation.turn(10), [(0, 2), (1, 3)]);
+        rotation.stay(0, 0);
+        assert_eq!(rotation.turn(20), [(0, 2), (1, 1)]);
+        assert_eq!(rotation.covered_ns(), [20, 10, 0, 10]);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! In: the access as the registers tell it, what a BPF program read at the trap, what was known before. Out: [`Change`].
 //! Three sources are exact (WCH-3): the value that the instruction stored, from its registers; what was read at the trap, on the
 //! CPU that made the access, before the thread went on; and what the instruction makes of the value that was exactly known
-//! before it, if nothing was lost between. What is read any later is [`How::Late`]. Does not: read anything.
+//! before it, if nothing was lost between. So a counter that is only incremented is exact from the first access on, once it was
+//! known when watching began ([`Chain::is_now`]). The latter two only if no other CPU was at the bytes at about the same time, and as
+//! far as all who write them are watched: memory shared with another process, or written by a debugger, is not. What
+//! is read any later is [`How::Late`]. Does not: read anything.
 
 use trapline_insn::x86_64::{Effect, Op, Stored};
 
@@ -25,7 +28,7 @@ pub enum How {
     Read,
     /// Computed from the value before.
     Derived,
-    /// Read later; other accesses may have come between.
+    /// Read when other accesses may have come between.
     Late,
     /// There is no value.
     Unknown,
@@ -119,6 +122,10 @@ impl Chain {
     pub const fn starting_with(value: Option<u64>) -> Self {
         Self { last: value, exact: false }
     }
+    /// This is there now, and every access from here on is told.
+    pub const fn is_now(&mut self, value: u64) {
+        (self.last, self.exact) = (Some(value), true);
+    }
     /// Something was missed: what is known may be old.
     pub const fn doubt(&mut self) {
         self.exact = false;
@@ -146,6 +153,14 @@ impl Chain {
         let loaded = effect.is_some_and(|effect| effect.stored == Stored::Nothing) && after.is_some();
         let (before, before_exact) = if loaded { (after, true) } else { (before, before_exact) };
         Change { before, before_exact, after, how }
+    }
+    /// One access that another CPU's is too close to: neither their order nor whose value was read is known.
+    pub fn disputed(&mut self, range: Range, effect: Option<&Effect>, word: Option<u64>) -> Change {
+        self.doubt();
+        let mut change = self.step(range, effect, None);
+        self.late(&mut change, word.map(|word| range.of_word(word)));
+        self.doubt();
+        change
     }
     /// Completes a change that has no value with one that was read later.
     pub fn late(&mut self, change: &mut Change, value: Option<u64>) {
@@ -212,6 +227,20 @@ mod tests {
         chain.doubt();
         let change = chain.step(RANGE, Some(&add), None);
         assert_eq!((change.before, change.before_exact, change.after), (Some(21), false, None));
+    }
+
+    #[test]
+    fn of_disputed_accesses_only_registers_tell() {
+        let mut chain = Chain::default();
+        chain.is_now(5);
+        let add = effect(0x1000, 4, Stored::Changed(Op::Add(1)));
+        assert_eq!(chain.step(RANGE, Some(&add), None).after, Some(6));
+        let change = chain.disputed(RANGE, Some(&add), Some(8));
+        assert_eq!((change.after, change.how, change.before_exact), (Some(8), How::Late, false));
+        let swap = effect(0x1000, 4, Stored::Value { new: 20, old: Some(8) });
+        let change = chain.disputed(RANGE, Some(&swap), Some(9));
+        assert_eq!((change.after, change.how, change.before_exact), (Some(20), How::Stored, true));
+        assert_eq!(chain.step(RANGE, Some(&add), None).how, How::Unknown, "which was last is not known");
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl Watchpoint {
         Self { pid }
     }
     const fn at(self, addr: u64, len: u8, access: Access) -> Armable {
-        let options = Options { forks: false, stack: false, values: true, bpf: true, rotate: None };
-        Armable { pid: self.pid, at: Breakpoint { addr: RemoteAddr(addr), len, access }, options }
+        let at = Breakpoint { addr: RemoteAddr(addr), len, access };
+        Armable { pid: self.pid, at, options: Options::new() }
     }
     /// Stores to 1, 2, 4 or 8 bytes, aligned to their length.
     #[must_use]

@@ -1,7 +1,10 @@
 //! Many threads at one accounting, on the real locks: whenever all stand still, what they hold keeps the rule and is what the
-//! accounting says; at the end nothing is left. More threads than lanes, so that some share.
+//! accounting says; at the end nothing is left. More threads than lanes, so that some share. And a duel for one slot, in which
+//! tasks and a CPU must never both have it: what closing the lanes is for. It fails within a second when a lane is left open, which
+//! the former does not notice.
 #![cfg(not(loom))]
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Barrier, Mutex};
 
 use trapline_watch::constraints::laws::BruteForce;
@@ -103,4 +106,54 @@ fn check(machine: &Machine, accounting: &Constraints, all: &[Request]) {
             more.into_iter().for_each(|reservation| accounting.release(reservation));
         }
     }
+}
+
+/// Who has the slot: each task's claims count 1, those of the CPU this much.
+const CPU_HAS_IT: u64 = 1 << 32;
+/// Times that the CPU gets it.
+const WINS: u64 = 3000;
+
+#[test]
+fn tasks_in_any_lane_and_a_cpu_never_have_one_slot_together() {
+    let machine = Machine::new(2, Slots::Shared(1)).expect("a machine");
+    let accounting = Constraints::new(machine);
+    let (has_it, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    // Two lanes: threads take them in turn, so of four each lane has two.
+    let task = |number: u32| {
+        let (accounting, has_it, over) = (&accounting, &has_it, &over);
+        move || {
+            let target = Target::Task(TaskId::new(number).expect("a task"));
+            let mut won = 0u64;
+            while !over.load(SeqCst) {
+                let Ok(reservation) = accounting.reserve(target.one(Kind::Data)) else { continue };
+                let others = has_it.fetch_add(1, SeqCst);
+                assert!(others < CPU_HAS_IT, "a task and the CPU have the slot");
+                won += 1;
+                has_it.fetch_sub(1, SeqCst);
+                accounting.release(reservation);
+            }
+            won
+        }
+    };
+    std::thread::scope(|scope| {
+        let tasks: Vec<_> = (1..=4).map(|number| scope.spawn(task(number))).collect();
+        let mut won = 0;
+        while won < WINS && !tasks.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+            let Ok(reservation) = accounting.reserve(Target::Cpu(Cpu(won as u32 % 2)).one(Kind::Data)) else {
+                continue;
+            };
+            let others = has_it.fetch_add(CPU_HAS_IT, SeqCst);
+            has_it.fetch_sub(CPU_HAS_IT, SeqCst);
+            accounting.release(reservation);
+            won += 1;
+            if others != 0 {
+                over.store(true, SeqCst);
+                panic!("the CPU and {others} tasks have the slot");
+            }
+        }
+        over.store(true, SeqCst);
+        let wins: Vec<u64> = tasks.into_iter().map(|task| task.join().expect("it never shared")).collect();
+        println!("the CPU had it {won} times, tasks {wins:?}");
+    });
+    assert_eq!(accounting.held(), []);
 }

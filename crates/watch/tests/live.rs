@@ -265,7 +265,7 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
         });
         // The youngest thread, listed last, has a register less than the others.
         let last = tids.recv().expect("it begins");
-        let held = rings.arm(last, breakpoint(&CELLS[0]), false).expect("a free register");
+        let held = rings.arm(last, breakpoint(&CELLS[0])).expect("a free register");
         let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
         let error = Watching::start(target(&points), Options::default(), Box::new(NoMap), &mut |_| {});
         let Err(WatchError::NoSlots(full)) = error else { panic!("four fit: {error:?}") };
@@ -288,4 +288,172 @@ fn wrong_ranges_are_refused() {
     let cost = trapline_watch::cost(Options::default()).expect("breakpoints");
     assert!(cost.ns_per_trap > 100.0 && cost.slots == 4, "{cost:?}");
     println!("{cost:?}");
+}
+
+/// A thread that makes threads until it is told to end: each adds to the cell a few times, so the cell says how often it was
+/// written, and the old value in each sample says which write it was.
+fn churn<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    cell: &'static AtomicU64,
+    over: &'scope std::sync::atomic::AtomicBool,
+) {
+    scope.spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            // Several at a time, so that a listing finds some of them alive.
+            let born: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        // Long enough for some to be there still when their process is armed.
+                        for _ in 0..20 {
+                            // Asked for the old value, it is an xadd: registers tell both.
+                            std::hint::black_box(cell.fetch_add(1, Ordering::Relaxed));
+                            // As slow as rings can be read by a build for debugging.
+                            std::thread::sleep(Duration::from_micros(100));
+                        }
+                    })
+                })
+                .collect();
+            born.into_iter().for_each(|one| one.join().expect("it writes"));
+        }
+    });
+}
+
+/// Ends the churn however the test ends.
+struct EndsChurn<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for EndsChurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// How often each write was told, by the value that it found.
+fn times_told(events: &[Event], point: usize) -> std::collections::HashMap<u64, u32> {
+    let mut told = std::collections::HashMap::new();
+    for event in events.iter().filter(|event| event.point == point) {
+        assert!(event.change.before_exact, "{event:?}");
+        *told.entry(event.change.before.expect("exact")).or_insert(0) += 1;
+    }
+    told
+}
+
+/// Arms while threads are born all the time. The number of points makes what was inherited half leave room for a second
+/// arming, or not.
+fn arm_under_churn(cells: &'static [AtomicU64], rounds: usize, options: Options) -> Tally {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let points: Vec<_> = cells.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
+    std::thread::scope(|scope| {
+        let _end = EndsChurn(&over);
+        churn(scope, &cells[0], &over);
+        churn(scope, &cells[cells.len() - 1], &over);
+        let mut born = Tally::default();
+        for round in 0..rounds {
+            let started = Watching::start(target(&points), options, Box::new(NoMap), &mut |_| {});
+            let mut watching = started.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let from: Vec<u64> = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+            let mut events = Vec::new();
+            for _ in 0..4 {
+                events.extend(watching.poll(Duration::from_millis(2)));
+            }
+            let to: Vec<u64> = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+            let (rest, tally) = watching.finish();
+            events.extend(rest);
+            assert_eq!((tally.lost, tally.malformed), (0, 0));
+            for (point, (from, to)) in from.into_iter().zip(to).enumerate() {
+                let told = times_told(&events, point);
+                let wrong: Vec<_> = (from..to).filter(|value| told.get(value) != Some(&1)).collect();
+                let twice: Vec<_> = told.iter().filter(|(_, times)| **times != 1).collect();
+                assert!(
+                    wrong.is_empty() && twice.is_empty(),
+                    "round {round}, point {point}, writes {from} to {to}: {wrong:?}, {twice:?}"
+                );
+            }
+            born.born += tally.born;
+            born.threads += tally.threads;
+        }
+        born
+    })
+}
+
+#[test]
+fn arming_among_births_counts_every_write_once() {
+    let _one = alone();
+    static CELLS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+    for points in [2, 4] {
+        let tally = arm_under_churn(&CELLS[..points], 40, Options::default());
+        println!("{points} points: {} threads armed, {} born while watched", tally.threads, tally.born);
+        assert!(tally.born > 20, "threads were born meanwhile: {tally:?}");
+    }
+}
+
+#[test]
+fn threads_that_cannot_inherit_are_armed_one_by_one() {
+    let _one = alone();
+    const EACH: u64 = 200;
+    static ARMED: AtomicU64 = AtomicU64::new(0);
+    static CELL: AtomicU64 = AtomicU64::new(0);
+    let write = || {
+        for _ in 0..EACH {
+            CELL.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let begin = Barrier::new(3);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                begin.wait();
+                write();
+            });
+        }
+        let options = Options { inherit: false, ..Options::default() };
+        let places = [(at(&CELL), 8, Access::Write)];
+        let mut watching =
+            Watching::start(target(&places), options, Box::new(NoMap), &mut |_| {}).expect("breakpoints");
+        assert!(!watching.inherits());
+        begin.wait();
+        let mut events = Vec::new();
+        for born in 1..=3 {
+            // It writes when it is told to be armed; its maker is a thread that is watched.
+            let late = scope.spawn(move || {
+                while ARMED.load(Ordering::Relaxed) < born {
+                    std::thread::yield_now();
+                }
+                write();
+            });
+            while watching.tally().late < born {
+                events.extend(watching.poll(Duration::from_millis(1)));
+            }
+            ARMED.store(born, Ordering::Relaxed);
+            late.join().expect("it writes");
+        }
+        while CELL.load(Ordering::Relaxed) < 5 * EACH {
+            std::thread::yield_now();
+        }
+        let (rest, tally) = watching.finish();
+        events.extend(rest);
+        assert_eq!((events.len() as u64, tally.lost), (CELL.load(Ordering::Relaxed), 0), "{tally:?}");
+        assert_eq!((tally.late, tally.born, tally.unwatched), (3, 3, 0), "{tally:?}");
+        println!("armed at most {:?} after birth", tally.latest);
+    });
+}
+
+#[test]
+fn our_own_books_say_who_has_what() {
+    let _one = alone();
+    static CELLS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+    let points: Vec<_> = CELLS.iter().map(|cell| (at(cell), 8, Access::Write)).collect();
+    let start =
+        |points: &[_]| Watching::start(target(points), Options::default(), Box::new(NoMap), &mut |_| {});
+    let first = start(&points[..3]).expect("three fit");
+    let Err(WatchError::NoSlots(full)) = start(&points[3..]) else { panic!("five do not fit") };
+    assert_eq!((full.wanted, full.slots, full.free, full.cpus), (2, 4, 1, 0));
+    // All threads of this process, each with three of ours, by our books; nobody else's, by trying.
+    assert!(!full.tasks.is_empty());
+    assert!(full.tasks.iter().all(|task| (task.ours, task.others) == (3, 0)), "{full}");
+    assert!(full.to_string().contains("3 by this process"), "{full}");
+    let last = start(&points[3..4]).expect("the fourth fits");
+    // Disarmed, slots are free again in the books too, for threads that had inherited as well.
+    std::thread::scope(|scope| drop(scope.spawn(|| CELLS[0].store(1, Ordering::Relaxed)).join()));
+    drop((first, last));
+    drop(start(&points[..4]).expect("all are free"));
 }

@@ -11,6 +11,7 @@ mod inside;
 mod kernel;
 mod ours;
 mod record;
+mod pool;
 mod row;
 mod runs;
 mod toggle;
@@ -31,6 +32,8 @@ struct Args {
     name: Name,
     #[command(flatten)]
     breakpoint: breakpoint::Options,
+    #[command(flatten)]
+    pool: pool::Options,
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
@@ -65,6 +68,8 @@ enum Name {
     Toggle,
     /// Accounting for hardware breakpoints, and the kernel's cost of them.
     Breakpoint,
+    /// The pool of return instances, beside those of the seed.
+    Pool,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -84,6 +89,7 @@ fn main() -> Result<()> {
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
+        Name::Pool => pool::run(args.pool, effort, &mut sink),
         Name::Victim => Ok(()),
     }
 }

@@ -9,10 +9,11 @@ use crate::{Outcome, cargo_path, test};
 
 /// Packages, where their models are (`--lib` if they look at what is private), and what makes them use loom's words: crates that live
 /// on real shared memory would not build with those of `record`.
-const MODELS: [(&str, &[&str], &str); 3] = [
+const MODELS: [(&str, &[&str], &str); 4] = [
     ("trapline-record", &["--test", "interleavings"], "loom_words"),
     ("trapline-watch", &["--test", "constraints_loom"], "loom"),
     ("trapline-runtime", &["--lib"], "loom"),
+    ("trapline-runtime", &["--test", "pool_loom"], "loom"),
 ];
 
 /// Runs the models. They are built in a folder of their own: other flags there would rebuild everything here.

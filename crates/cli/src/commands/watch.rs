@@ -102,6 +102,7 @@ impl Report<'_> {
         loop {
             let events = session.poll(ROUND);
             self.show(events, output)?;
+            self.tell_programs(session, output)?;
             let now = Instant::now();
             if let (Some(due), Some(interval)) = (next, args.interval)
                 && now >= due
@@ -123,6 +124,19 @@ impl Report<'_> {
                 }
             }
         }
+    }
+    /// What was run by exec, and what is watched in it.
+    fn tell_programs(&mut self, session: &mut WatchSession, output: &mut Output) -> Result<(), OutputError> {
+        for program in session.take_programs() {
+            let new = &session.watched()[program.watched.clone()];
+            self.tallied.watched.extend_from_slice(new);
+            if self.args.sink.json {
+                output.print(&watch_json::program(&program, new))?;
+            } else if !self.args.sink.quiet {
+                say(&watch::program(&program, new));
+            }
+        }
+        Ok(())
     }
     /// Filters, counts and prints, up to the one that ends the run.
     fn show(&mut self, events: Vec<Accessed>, output: &mut Output) -> Result<(), OutputError> {

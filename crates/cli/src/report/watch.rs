@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use trapline::time_of_day;
-use trapline::watch::{Access, Accessed, Encoding, Facts, How, Kind, Tally, WatchEnd, Watched, Where};
+use trapline::watch::{
+    Access, Accessed, Encoding, Facts, How, Kind, NewProgram, Tally, WatchEnd, Watched, Where,
+};
 
 use super::number::{duration, grouped, percent, plural};
 use super::table::{Align, Table};
@@ -227,13 +229,33 @@ pub(crate) fn line(one: &Accessed, tallied: &Tallied, since_ns: u64, time: bool)
     out
 }
 
-/// Said when all is armed.
-pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
+fn places(watched: &[Watched]) -> String {
     let one = |one: &Watched| {
         format!("{} at {} ({} bytes) in {} ({})", one.label, one.addr, one.len, one.process, one.pid)
     };
-    let places: Vec<String> = watched.iter().map(one).collect();
-    format!("trapline: watching {}, {}", places.join(", "), plural(tally.threads as u64, "thread", "threads"))
+    watched.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Said when all is armed.
+pub(crate) fn start(watched: &[Watched], tally: &Tally) -> String {
+    let threads = plural(tally.threads as u64, "thread", "threads");
+    format!("trapline: watching {}, {threads}", places(watched))
+}
+
+/// Said of a process that runs another program.
+pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
+    let NewProgram { pid, comm, unwatched, misses, .. } = program;
+    let mut said = format!("trapline: process {pid} runs {comm} now: ");
+    if watched.is_empty() {
+        said.push_str("not watched");
+    } else {
+        let after = duration(unwatched.as_nanos() as u64);
+        said.push_str(&format!("watching {}, from {after} after its start", places(watched)));
+    }
+    if !misses.is_empty() {
+        said.push_str(&format!("; {}", misses.join("; ")));
+    }
+    said
 }
 
 /// Writers, most accesses first.
@@ -296,6 +318,14 @@ pub(crate) fn summary(tallied: &Tallied, end: &WatchEnd) -> String {
         grouped(tally.born),
         duration(tally.disarming.as_nanos() as u64)
     ));
+    if tally.late + tally.unwatched > 0 {
+        say(format!(
+            "of those born, {} armed late, at most {} after birth; {} ended before",
+            grouped(tally.late),
+            duration(tally.latest.as_nanos() as u64),
+            grouped(tally.unwatched)
+        ));
+    }
     say(cost(end));
     out
 }

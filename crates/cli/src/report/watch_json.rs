@@ -1,7 +1,7 @@
 //! `watch` as JSON lines, see docs/json.md. Field order is part of the format.
 
 use serde::Serialize;
-use trapline::watch::{Accessed, Tally, WatchEnd, Watched, Where};
+use trapline::watch::{Accessed, NewProgram, Tally, WatchEnd, Watched, Where};
 
 use super::json::{SCHEMA, line};
 use super::watch::{Tallied, Typed, access_word, how_word, kind_word, typed};
@@ -32,6 +32,18 @@ struct Start<'a> {
     r#type: &'static str,
     schema: u32,
     places: Vec<PlaceRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProgramRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    time_ns: u64,
+    pid: u32,
+    program: &'a str,
+    unwatched_ns: Option<u64>,
+    places: Vec<PlaceRow<'a>>,
+    misses: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -97,6 +109,8 @@ struct Summary<'a> {
     cpu_ns: Option<u64>,
     places: Vec<PlaceRow<'a>>,
     writers: Vec<WriterRow<'a>>,
+    late: u64,
+    unwatched: u64,
 }
 
 #[derive(Serialize)]
@@ -131,6 +145,21 @@ fn location(by: &Where) -> WhereRow<'_> {
 /// Said when all is armed.
 pub(crate) fn start(watched: &[Watched]) -> String {
     line(&Start { r#type: "watch_start", schema: SCHEMA, places: watched.iter().map(place).collect() })
+}
+
+/// A process runs another program.
+pub(crate) fn program(program: &NewProgram, watched: &[Watched]) -> String {
+    let unwatched = program.unwatched.as_nanos() as u64;
+    line(&ProgramRow {
+        r#type: "watch_exec",
+        schema: SCHEMA,
+        time_ns: program.time_ns,
+        pid: program.pid,
+        program: &program.comm,
+        unwatched_ns: (!watched.is_empty()).then_some(unwatched),
+        places: watched.iter().map(place).collect(),
+        misses: &program.misses,
+    })
 }
 
 /// One access.
@@ -195,6 +224,8 @@ pub(crate) fn summary(tallied: &Tallied, tally: &Tally, end: Option<&WatchEnd>, 
         cpu_ns: end.map(|end| end.cpu.as_nanos() as u64),
         places: places.collect(),
         writers: writers.collect(),
+        late: tally.late,
+        unwatched: tally.unwatched,
     })
 }
 
@@ -212,7 +243,7 @@ mod tests {
         let wanted = r#"{"type":"watch","schema":1,"time_ns":1500,"place":"server.small","pid":42,"tid":43,"comm":"worker","cpu":1,"kind":"write","before":-1,"before_exact":true,"after":5,"how":"stored","exact":true,"ip":8192,"function":"store+0x4","file":"/src/a.c","line":7,"stack":[{"function":"libfoo:run+0x9","file":null,"line":null}]}
 "#;
         assert_eq!(access(&accesses[0], &tallied), wanted);
-        let wanted = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}]}
+        let wanted = r#"{"type":"watch_summary","schema":1,"last":true,"seconds":2.0,"accesses":2,"exact":1,"traps":5,"lost":3,"undecided":0,"malformed":0,"threads":2,"born":1,"arming_ns":1000,"disarming_ns":2000,"ns_per_trap":9000.0,"cpu_ns":1000000,"places":[{"place":"server.small","pid":42,"addr":4096,"len":1,"access":"w","events":2}],"writers":[{"place":"server.small","pid":42,"comm":"worker","kind":"write","function":"store+0x4","file":"/src/a.c","line":7,"threads":1,"accesses":2}],"late":0,"unwatched":0}
 "#;
         assert_eq!(summary(&tallied, &end.tally, Some(&end), true), wanted);
     }

@@ -130,7 +130,6 @@ impl Spec {
         }
     }
     fn attr(&self, enabled: bool) -> Attr {
-        const BREAKPOINT: u32 = 5;
         /// The kernel wants the size of a `long` for instructions.
         const LONG: u64 = 8;
         let (bp_type, len) = match self.access {
@@ -142,7 +141,7 @@ impl Spec {
             | perf::EXCLUDE_HV
             | if self.inherit { perf::INHERIT } else { 0 }
             | if enabled { 0 } else { perf::DISABLED };
-        Attr { kind: BREAKPOINT, bp_type, config1: self.addr.0, config2: len, flags, ..Attr::default() }
+        Attr { kind: perf::BREAKPOINT, bp_type, config1: self.addr.0, config2: len, flags, ..Attr::default() }
     }
 }
 

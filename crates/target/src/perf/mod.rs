@@ -7,8 +7,12 @@
 pub mod breakpoint;
 mod program;
 mod sampled;
+mod tasks;
 
-pub use sampled::{Access, Armed, Breakpoint, Family, NotArmed, SampleOptions, SampleRings, USER_REGS};
+pub use sampled::{
+    Access, Armed, Breakpoint, Family, NotArmed, SLOTS, SampleOptions, SampleRings, USER_REGS,
+};
+pub use tasks::{Followed, TaskRings};
 
 use std::time::Duration;
 
@@ -36,4 +40,19 @@ pub fn this_thread() -> u32 {
 #[must_use]
 pub fn thread_time() -> Duration {
     crate::sys::clock::thread_time()
+}
+
+/// Returns once every CPU has left the interrupt or trap handler that it was in (MEMBARRIER_CMD_GLOBAL: a grace period of the
+/// kernel's RCU, some milliseconds).
+///
+/// # Errors
+/// When the kernel does not offer it.
+pub fn wait_for_handlers() -> std::io::Result<()> {
+    crate::sys::barrier::global()
+}
+
+/// How many CPUs may ever come on.
+#[must_use]
+pub fn possible_cpus() -> u32 {
+    crate::process::possible_cpus()
 }

@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 
-use super::program;
+use super::{TaskRings, program};
 use crate::sys::bpf;
 use crate::sys::perf::{self, Attr, Ring};
 
 const TYPE_SOFTWARE: u32 = 1;
-const TYPE_BREAKPOINT: u32 = 5;
 const SW_DUMMY: u64 = 9;
 const SW_BPF_OUTPUT: u64 = 10;
 
@@ -29,6 +28,9 @@ const SAMPLE_CPU: u64 = 1 << 7;
 const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
+
+/// Debug registers that an x86-64 processor has for addresses, for data and instructions alike (Intel SDM 3B, 18.2.1).
+pub const SLOTS: u8 = 4;
 
 /// The user registers that are sampled: bit numbers of `asm/perf_regs.h` for ax bx cx dx si di bp sp ip flags, r8…r15.
 pub const USER_REGS: u64 = 0x3ff | 0xff << 16;
@@ -55,7 +57,8 @@ pub struct Breakpoint {
     pub access: Access,
 }
 
-/// Who inherits a thread's events.
+/// Who inherits a thread's events. Inherited or not, they end when the task runs another program (exec), but for
+/// [`Family::Alone`], whose events end when they are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
     /// Nobody.
@@ -213,17 +216,17 @@ impl SampleRings {
     pub const fn options(&self) -> SampleOptions {
         self.options
     }
-    fn attr(&self, at: Breakpoint, tell_tasks: bool) -> Attr {
+    fn attr(&self, at: Breakpoint) -> Attr {
         let SampleOptions { family, registers, stack, kernel, .. } = self.options;
         let mut flags = perf::DISABLED | perf::EXCLUDE_HV | perf::WATERMARK | perf::USE_CLOCKID;
-        flags |= perf::REMOVE_ON_EXEC | perf::EXCLUDE_CALLCHAIN_KERNEL;
+        flags |= perf::EXCLUDE_CALLCHAIN_KERNEL;
         flags |= match family {
+            // For kernels that lack the other flags too.
             Family::Alone => 0,
-            Family::Threads => perf::INHERIT | perf::INHERIT_THREAD,
-            Family::Forks => perf::INHERIT,
+            Family::Threads => perf::INHERIT | perf::INHERIT_THREAD | perf::REMOVE_ON_EXEC,
+            Family::Forks => perf::INHERIT | perf::REMOVE_ON_EXEC,
         };
         flags |= if kernel { 0 } else { perf::EXCLUDE_KERNEL };
-        flags |= if tell_tasks { perf::TASK | perf::COMM } else { 0 };
         let mut sample = SAMPLE_IDENTIFIER | SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_ADDR | SAMPLE_CPU;
         sample |= if registers { SAMPLE_REGS_USER } else { 0 } | if stack { SAMPLE_CALLCHAIN } else { 0 };
         let (bp_type, len) = match at.access {
@@ -233,7 +236,7 @@ impl SampleRings {
             Access::Execute => (4, 8),
         };
         Attr {
-            kind: TYPE_BREAKPOINT,
+            kind: perf::BREAKPOINT,
             sample_period: 1,
             sample_type: sample,
             flags,
@@ -246,13 +249,12 @@ impl SampleRings {
             ..Attr::default()
         }
     }
-    /// Opens a breakpoint of one thread on every CPU, not yet enabled. With `tell_tasks` the births and names of its
-    /// threads are recorded too; once for each thread is enough.
+    /// Opens a breakpoint of one thread on every CPU, not yet enabled.
     ///
     /// # Errors
     /// [`NotArmed`]; nothing of it stays open.
-    pub fn arm(&self, tid: u32, at: Breakpoint, tell_tasks: bool) -> Result<Armed, NotArmed> {
-        let attr = self.attr(at, tell_tasks);
+    pub fn arm(&self, tid: u32, at: Breakpoint) -> Result<Armed, NotArmed> {
+        let attr = self.attr(at);
         let mut events = Vec::with_capacity(self.rings.len());
         for CpuRing { cpu, ring } in &self.rings {
             let failed = |source| NotArmed { tid, cpu: *cpu, source };
@@ -274,7 +276,7 @@ impl SampleRings {
         const MOST: u32 = 64;
         let mut held = Vec::new();
         while (held.len() as u32) < MOST {
-            match self.arm(tid, at, false) {
+            match self.arm(tid, at) {
                 Ok(armed) => held.push(armed),
                 Err(error) if error.source.raw_os_error() == Some(libc::ENOSPC) => break,
                 Err(error) => return Err(error),
@@ -282,17 +284,25 @@ impl SampleRings {
         }
         Ok(held.len() as u32)
     }
-    /// Takes all records: CPU, type and body each. False when some ring's rest was given up.
-    pub fn drain(&self, mut each: impl FnMut(u32, u32, &[u8])) -> bool {
-        let mut sound = true;
+    /// Takes all records: CPU, type and body each. Gives the CPUs whose ring may have been full since its last record, so that
+    /// something was dropped which no record tells of yet, or held what made no sense.
+    pub fn drain(&self, mut each: impl FnMut(u32, u32, &[u8])) -> Vec<u32> {
+        /// Longer than any record with a call chain (`perf_event_max_stack`), and without.
+        const LONGEST: [u64; 2] = [1 << 10, 36 << 10];
+        let longest = LONGEST[usize::from(self.options.stack)];
+        let mut doubtful = Vec::new();
         for one in &self.rings {
-            sound &= one.ring.drain(|kind, body| each(one.cpu, kind, body));
+            let drained = one.ring.drain(|kind, _, body| each(one.cpu, kind, body));
+            if !drained.sound || drained.room < longest {
+                doubtful.push(one.cpu);
+            }
         }
-        sound
+        doubtful
     }
-    /// Waits until a ring begins to fill, at most so long.
-    pub fn wait(&self, at_most: Duration) {
-        let events: Vec<BorrowedFd<'_>> = self.rings.iter().map(|one| one.ring.event()).collect();
+    /// Waits until a ring begins to fill, or something happens to a followed thread, at most so long.
+    pub fn wait(&self, tasks: &TaskRings, at_most: Duration) {
+        let rings = self.rings.iter().map(|one| one.ring.event());
+        let events: Vec<BorrowedFd<'_>> = rings.chain(tasks.events()).collect();
         perf::wait(&events, at_most);
     }
 }
@@ -347,7 +357,7 @@ impl Armed {
 }
 
 /// Numbers of `/sys/devices/system/cpu/online`, such as `0-3,8`.
-fn online_cpus() -> Vec<u32> {
+pub(super) fn online_cpus() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let cpus = parse_cpus(&text);
     if cpus.is_empty() { (0..crate::process::possible_cpus()).collect() } else { cpus }

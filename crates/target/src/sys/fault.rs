@@ -1,6 +1,9 @@
 //! A test hook: `TRAPLINE_FAULT=before:N` or `after:N` in the environment makes the tracer kill itself at the Nth
 //! request that reaches a target (ptrace requests and writes to /proc/PID/mem), to show that a target survives it.
+//! `TRAPLINE_PERF_FAULT=ERRNO`, or `ERRNO:BIT`, makes every hardware breakpoint fail to open with that error, or those with that
+//! flag bit of `perf_event_attr`: a machine without debug registers, a user without the right, a kernel that lacks the flag.
 
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,4 +46,19 @@ pub(crate) fn point<T>(request: impl FnOnce() -> T) -> T {
         die();
     }
     result
+}
+
+/// The error that a breakpoint with these flags is to meet.
+pub(crate) fn refuse_breakpoint(flags: u64) -> io::Result<()> {
+    static REFUSED: OnceLock<Option<(i32, u64)>> = OnceLock::new();
+    let refused = REFUSED.get_or_init(|| {
+        let text = std::env::var("TRAPLINE_PERF_FAULT").ok()?;
+        let (errno, bit) = text.split_once(':').unwrap_or((&text, ""));
+        let flags = if bit.is_empty() { 0 } else { 1u64.checked_shl(bit.parse().ok()?)? };
+        Some((errno.parse().ok()?, flags))
+    });
+    match refused {
+        Some((errno, needs)) if flags & needs == *needs => Err(io::Error::from_raw_os_error(*errno)),
+        _ => Ok(()),
+    }
 }

@@ -4,6 +4,7 @@
 //! [`fault::point`], so that tests can end the tracer before or after any of them.
 #![allow(unsafe_code, reason = "each wrapper is one system call")]
 
+pub(crate) mod barrier;
 pub(crate) mod bpf;
 pub(crate) mod clock;
 pub(crate) mod cpu;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::check;
 use super::map::Map;
 
+/// PERF_TYPE_BREAKPOINT.
+pub(crate) const BREAKPOINT: u32 = 5;
 /// Flag bits of `perf_event_attr`.
 pub(crate) const DISABLED: u64 = 1;
 pub(crate) const INHERIT: u64 = 1 << 1;
@@ -17,8 +19,10 @@ pub(crate) const MMAP: u64 = 1 << 8;
 pub(crate) const COMM: u64 = 1 << 9;
 pub(crate) const TASK: u64 = 1 << 13;
 pub(crate) const WATERMARK: u64 = 1 << 14;
+pub(crate) const SAMPLE_ID_ALL: u64 = 1 << 18;
 pub(crate) const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 pub(crate) const MMAP2: u64 = 1 << 23;
+pub(crate) const COMM_EXEC: u64 = 1 << 24;
 pub(crate) const USE_CLOCKID: u64 = 1 << 25;
 pub(crate) const INHERIT_THREAD: u64 = 1 << 35;
 pub(crate) const REMOVE_ON_EXEC: u64 = 1 << 36;
@@ -49,6 +53,9 @@ pub(crate) struct Attr {
 pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     const FD_CLOEXEC: u64 = 8;
     attr.size = size_of::<Attr>() as u32;
+    if attr.kind == BREAKPOINT {
+        super::fault::refuse_breakpoint(attr.flags)?;
+    }
     // SAFETY: `attr` is live and as long as it says; its config1 may hold the address of a string, which the caller of
     // this function keeps alive.
     let fd = check(unsafe {
@@ -117,6 +124,15 @@ const PAGES: u64 = 16;
 const DATA_HEAD: usize = 1024 / 8;
 const DATA_TAIL: usize = 1032 / 8;
 
+/// How a round of reading went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Drained {
+    /// False when a header made no sense and the rest was given up.
+    pub(crate) sound: bool,
+    /// Bytes that were free when it began: a longer record found no place.
+    pub(crate) room: u64,
+}
+
 /// An event with a ring of records.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -137,31 +153,32 @@ impl Ring {
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
-    /// Takes all records: type and body each. The other side writes the ring, so nothing in it is believed: a header that
-    /// does not fit what is left ends the round, and false says that the rest was given up.
-    pub(crate) fn drain(&self, mut each: impl FnMut(u32, &[u8])) -> bool {
+    /// Takes all records: type, bits of its header (`misc`) and body each. The other side writes the ring, so nothing in it is believed: a header that
+    /// does not fit what is left ends the round.
+    pub(crate) fn drain(&self, mut each: impl FnMut(u32, u16, &[u8])) -> Drained {
         let words = self.map.words();
         let head = words[DATA_HEAD].load(Ordering::Acquire);
         let mut tail = words[DATA_TAIL].load(Ordering::Relaxed);
         let mut body = Vec::new();
-        let mut sound = true;
+        let mut drained = Drained { sound: true, room: self.len.saturating_sub(head.wrapping_sub(tail)) };
         while tail < head {
             let mut header = [0; 8];
             self.copy(tail, &mut header);
             let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            let misc = u16::from_le_bytes([header[4], header[5]]);
             let size = u64::from(u16::from_le_bytes([header[6], header[7]]));
             if size < 8 || size > head - tail {
                 tail = head;
-                sound = false;
+                drained.sound = false;
                 break;
             }
             body.resize(size as usize - 8, 0);
             self.copy(tail + 8, &mut body);
-            each(kind, &body);
+            each(kind, misc, &body);
             tail += size;
         }
         words[DATA_TAIL].store(tail, Ordering::Release);
-        sound
+        drained
     }
     fn copy(&self, at: u64, bytes: &mut [u8]) {
         let first = (bytes.len() as u64).min(self.len - at % self.len) as usize;

@@ -28,10 +28,9 @@ pub(super) struct Locator {
     places: HashMap<(usize, u64, bool), Rc<Where>>,
 }
 
-/// One process.
+/// One process, running one program.
 #[derive(Debug, Default)]
 struct Known {
-    pid: u32,
     maps: Vec<Mapping>,
     modules: Vec<Module>,
 }
@@ -39,13 +38,17 @@ struct Known {
 impl Locator {
     /// Looks at a process whose places are about to be found.
     pub(super) fn add(&mut self, process: &Process) {
-        let mut known = Known { pid: process.pid(), ..Known::default() };
+        let mut known = Known::default();
         known.look(process, &mut self.files);
         self.processes.push(known);
     }
     /// Forgets the process added last, in which nothing is watched.
     pub(super) fn forget_last(&mut self) {
         self.processes.pop();
+    }
+    /// Forgets all but the first so many.
+    pub(super) fn keep_first(&mut self, processes: usize) {
+        self.processes.truncate(processes);
     }
     /// Modules of the process added last, the program first.
     pub(super) fn modules(&self) -> &[Module] {
@@ -94,9 +97,9 @@ impl Locator {
         let line = self.debug(&module).and_then(|debug| debug.line(svma));
         Where { function, line: line.map(|line| (line.file, line.line)) }
     }
-    fn start_of(&mut self, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr> {
+    fn start_of(&mut self, target: usize, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr> {
         let Self { files, processes, .. } = self;
-        let known = processes.iter_mut().find(|known| known.pid == process.pid())?;
+        let known = processes.get_mut(target)?;
         if known.module_at(ip).is_none() {
             known.look(process, files);
         }
@@ -136,12 +139,12 @@ impl Known {
 pub(super) struct Map(pub(super) SharedLocator);
 
 impl CodeMap for Map {
-    fn start_of(&mut self, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr> {
-        self.0.borrow_mut().start_of(process, ip)
+    fn start_of(&mut self, target: usize, process: &Process, ip: RemoteAddr) -> Option<RemoteAddr> {
+        self.0.borrow_mut().start_of(target, process, ip)
     }
-    fn code(&mut self, process: &Process, addr: RemoteAddr, len: u64) -> Option<Vec<u8>> {
+    fn code(&mut self, target: usize, addr: RemoteAddr, len: u64) -> Option<Vec<u8>> {
         let locator = self.0.borrow();
-        let known = locator.processes.iter().find(|known| known.pid == process.pid())?;
+        let known = locator.processes.get(target)?;
         let module = known.module_at(addr)?;
         module.file.image.text(module.bias.stated(addr), len).map(<[u8]>::to_vec)
     }

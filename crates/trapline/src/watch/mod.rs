@@ -2,9 +2,42 @@
 //!
 //! In: places as users name them, processes. Out: [`Accessed`]s with functions and lines, and at the end what was not seen.
 //! Invariants: WCH-1…5 of `trapline-watch`; SES-2. Does not: print, wait, handle signals.
+//!
+//! Where the address is known already there is a shorter way, without names and lines:
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use trapline::watch::{WatchError, Watchpoint};
+//!
+//! static COUNTER: AtomicU64 = AtomicU64::new(0);
+//! # fn main() -> Result<(), WatchError> {
+//! let addr = COUNTER.as_ptr().expose_provenance() as u64;
+//! let here = Watchpoint::on(std::process::id());
+//! let mut writes = match here.write(addr, 8).count() {
+//!     Ok(writes) => writes,
+//!     // A virtual machine without debug registers, no right to use them, none free: each says so.
+//!     Err(error @ (WatchError::NoHardware { .. } | WatchError::Denied { .. } | WatchError::NoSlots(_))) => {
+//!         println!("SKIP: {error}");
+//!         return Ok(());
+//!     }
+//!     Err(error) => return Err(error),
+//! };
+//! COUNTER.store(7, Ordering::Relaxed);
+//! assert_eq!(writes.value(), 1);
+//!
+//! let mut events = here.write(addr, 8).events()?;
+//! COUNTER.store(42, Ordering::Relaxed);
+//! let event = events.next().expect("it was written");
+//! assert_eq!(event.change.after, Some(42));
+//! # Ok(())
+//! # }
+//! ```
 
+mod exec;
 mod locate;
 mod place;
+
+pub use exec::NewProgram;
 
 pub use trapline_image::{Encoding, Line};
 pub use trapline_watch::expr::{Expr, ExprError, Facts};
@@ -21,7 +54,7 @@ use std::time::Duration;
 
 pub use trapline_record::RemoteAddr;
 use trapline_target::{Launched, Parked, Process};
-use trapline_watch::{Breakpoint, Cost, Options, Point, Watching, cost};
+use trapline_watch::{Breakpoint, Cost, Exec, Options, Point, Watching, cost};
 
 use crate::error::Error;
 use crate::session::{KillOnDrop, Running};
@@ -92,6 +125,11 @@ pub struct WatchSession {
     cpu: Duration,
     launched: Option<Launched>,
     notices: Vec<String>,
+    specs: Vec<WatchSpec>,
+    forks: bool,
+    /// Execs in which nothing was found yet.
+    unsettled: Vec<Exec>,
+    programs: Vec<NewProgram>,
 }
 
 /// What a session leaves.
@@ -122,7 +160,7 @@ impl WatchBuilder {
         self.specs.extend(specs);
         self
     }
-    /// Forked children too.
+    /// Forked children too, and what they and the processes themselves run by exec: there the places are looked up again.
     #[must_use]
     pub const fn forks(mut self, forks: bool) -> Self {
         self.options.forks = forks;
@@ -132,6 +170,13 @@ impl WatchBuilder {
     #[must_use]
     pub const fn stack(mut self, stack: bool) -> Self {
         self.options.stack = stack;
+        self
+    }
+    /// Whether threads may inherit their maker's breakpoints, where the kernel can. If not, each is armed by itself some time
+    /// after its birth.
+    #[must_use]
+    pub const fn inherit(mut self, inherit: bool) -> Self {
+        self.options.inherit = inherit;
         self
     }
     /// Whether a BPF program may read values at the trap.
@@ -187,11 +232,7 @@ impl WatchBuilder {
                 continue;
             }
             first.push(watched.len());
-            let point = |one: &Watched| Point {
-                at: Breakpoint { addr: one.addr, len: one.len, access: one.access },
-                label: one.label.clone(),
-            };
-            targets.push(trapline_watch::Target { points: found.iter().map(point).collect(), process });
+            targets.push(target_of(process, &found));
             watched.extend(found);
         }
         misses.sort();
@@ -215,8 +256,20 @@ impl WatchBuilder {
             cpu: Duration::ZERO,
             launched: None,
             notices,
+            specs: self.specs,
+            forks: self.options.forks,
+            unsettled: Vec::new(),
+            programs: Vec::new(),
         })
     }
+}
+
+fn target_of(process: Process, found: &[Watched]) -> trapline_watch::Target {
+    let point = |one: &Watched| Point {
+        at: Breakpoint { addr: one.addr, len: one.len, access: one.access },
+        label: one.label.clone(),
+    };
+    trapline_watch::Target { points: found.iter().map(point).collect(), process }
 }
 
 /// What this user does not get to see.
@@ -224,8 +277,14 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(why) = watching.no_bpf() {
         notices.push(format!(
-            "values that registers do not tell are read late: no BPF program may read them at the trap ({why})"
+            "values that neither registers nor the value before tell are read late: no BPF program may read them at the trap ({why})"
         ));
+    }
+    if !watching.inherits() {
+        notices.push(
+            "threads cannot inherit here: each is armed by itself some time after its birth, and what it did before is not seen"
+                .into(),
+        );
     }
     if !watching.sees_kernel() {
         notices.push(
@@ -266,7 +325,9 @@ impl WatchSession {
     /// Waits for accesses, at most so long.
     pub fn poll(&mut self, at_most: Duration) -> Vec<Accessed> {
         let events = self.watching.poll(at_most);
-        events.into_iter().map(|event| self.accessed(event)).collect()
+        let accesses = events.into_iter().map(|event| self.accessed(event)).collect();
+        self.follow_execs();
+        accesses
     }
     /// What was counted so far.
     #[must_use]

@@ -1,0 +1,123 @@
+//! Taking, putting and closing, over parts that are real memory or a model's. The steps stand in [`pool`](super).
+//!
+//! In: the parts of a pool, where the caller runs. Out: object numbers. Invariants: POOL-1 to POOL-6. Does not: know how a
+//! sequence is run.
+
+use core::fmt;
+
+use super::set;
+use super::shelf::Shelf;
+use super::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
+
+/// The words of a pool, and how sequences are run on them.
+pub trait Parts {
+    /// Where a caller runs.
+    type At: Copy;
+    /// How many CPUs have a shelf and a set.
+    fn cpus(&self) -> u32;
+    /// A CPU's shelf.
+    fn shelf(&self, cpu: u32) -> &Shelf;
+    /// A CPU's set.
+    fn set(&self, cpu: u32) -> &[AtomicU64];
+    /// Objects not dropped, and 1 until closed.
+    fn refs(&self) -> &AtomicU32;
+    /// 0, or 1 when someone closes.
+    fn closing(&self) -> &AtomicU32;
+    /// How many a shelf takes.
+    fn depth(&self) -> u32;
+    /// G1 and G2 as one sequence: an object, or the CPU at whose set to go on.
+    fn take_from_shelf(&self, at: Self::At) -> Result<u32, u32>;
+    /// P1 and P2 as one sequence: done, or the CPU at whose set to go on.
+    fn put_on_shelf(&self, at: Self::At, object: u32) -> Result<(), u32>;
+}
+
+/// What became of an object that was put back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the last one to be dropped releases the pool"]
+pub enum Returned {
+    /// It is free again.
+    Home,
+    /// The pool is closed; others are still held.
+    Dropped,
+    /// The pool is closed, and nothing refers to it any more: its memory is the caller's to release.
+    Last,
+}
+
+/// Why a pool was not closed. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotClosed {
+    /// Sequences in progress could not be restarted (membarrier(2) refused).
+    NoRestart,
+    /// It is closed already.
+    Already,
+}
+
+impl fmt::Display for NotClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoRestart => "the kernel does not restart sequences (membarrier PRIVATE_EXPEDITED_RSEQ)",
+            Self::Already => "the pool is closed already",
+        })
+    }
+}
+
+impl core::error::Error for NotClosed {}
+
+/// G1 to G5.
+#[inline]
+pub fn get<P: Parts>(parts: &P, at: P::At) -> Option<u32> {
+    match parts.take_from_shelf(at) {
+        Ok(object) => Some(object),
+        Err(cpu) => take_from_sets(parts, cpu),
+    }
+}
+
+/// G3 to G5.
+#[inline(never)]
+fn take_from_sets<P: Parts>(parts: &P, own: u32) -> Option<u32> {
+    if let Some(object) = set::take(parts.set(own)) {
+        return Some(object);
+    }
+    let others = (own + 1..parts.cpus()).chain(0..own);
+    others.into_iter().find_map(|cpu| set::take(parts.set(cpu)))
+}
+
+/// P1 to P4.
+#[inline]
+pub fn put<P: Parts>(parts: &P, at: P::At, object: u32) -> Returned {
+    match parts.put_on_shelf(at, object) {
+        Ok(()) => Returned::Home,
+        Err(cpu) => put_into_set(parts, cpu, object),
+    }
+}
+
+/// P3 and P4.
+#[inline(never)]
+fn put_into_set<P: Parts>(parts: &P, cpu: u32, object: u32) -> Returned {
+    if set::put(parts.set(cpu), object) { Returned::Home } else { leave(parts, 1) }
+}
+
+/// P4, C5. Behind the subtraction the pool may be gone.
+fn leave<P: Parts>(parts: &P, refs: u32) -> Returned {
+    if parts.refs().fetch_sub(refs, AcqRel) == refs { Returned::Last } else { Returned::Dropped }
+}
+
+/// C1 to C5. `Last`: nothing was held.
+///
+/// # Errors
+/// [`NotClosed`]; nothing has changed then.
+pub fn close<P: Parts>(parts: &P, restart: impl FnOnce() -> bool) -> Result<Returned, NotClosed> {
+    if parts.closing().compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+        return Err(NotClosed::Already);
+    }
+    let shelves = || (0..parts.cpus()).map(|cpu| parts.shelf(cpu));
+    shelves().for_each(Shelf::shut);
+    if parts.depth() > 0 && !restart() {
+        shelves().for_each(|shelf| shelf.reopen(parts.depth()));
+        parts.closing().store(0, super::sync::Release);
+        return Err(NotClosed::NoRestart);
+    }
+    let on_shelves: u32 = shelves().map(Shelf::empty).sum();
+    let in_sets: u32 = (0..parts.cpus()).map(|cpu| set::close(parts.set(cpu))).sum();
+    Ok(leave(parts, on_shelves + in_sets + 1))
+}

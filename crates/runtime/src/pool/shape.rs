@@ -1,0 +1,151 @@
+//! How large a pool is: from what is asked to numbers of objects, places and bytes.
+//!
+//! In: CPUs, `maxactive`, bytes of an object, depth of a shelf. Out: a checked [`Shape`] with its layout. Does not: allocate.
+//!
+//! | at | what |
+//! |---|---|
+//! | 0 | header: what the pool is, and its counts |
+//! | 256 | for each CPU its shelf, then its set, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
+//! | then | objects, each on cache lines of its own |
+
+use core::fmt;
+
+use super::{set, shelf};
+
+/// The most instances that may be asked for; with what rests on shelves they must be numbers of 16 bits. An empty pool is found empty by
+/// looking at all sets: five hundred words a CPU.
+pub const MOST_ACTIVE: u32 = 1 << 15;
+/// The most CPUs (Linux on x86-64 allows 8192 itself; their shelves must have numbers, too).
+pub const MOST_CPUS: u32 = 8191;
+
+const _: () = assert!(MOST_ACTIVE + MOST_CPUS * DEPTH <= shelf::MOST_OBJECTS);
+/// The largest object, in bytes (objpool's limit too).
+pub const MOST_BYTES: u32 = 1 << 16;
+/// How many objects a shelf takes if nothing else is said: nested calls this deep cost no bus lock.
+pub const DEPTH: u32 = shelf::MOST;
+
+/// Lines are fetched in pairs.
+const PAIR: usize = 128;
+const LINE: usize = 64;
+/// Bytes in front of the first CPU's part.
+pub(super) const HEADER: usize = 2 * PAIR;
+
+/// A pool's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shape {
+    cpus: u32,
+    maxactive: u32,
+    object_bytes: u32,
+    depth: u32,
+}
+
+/// What cannot be a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadShape {
+    /// CPUs asked for.
+    Cpus(u32),
+    /// Instances asked for.
+    MaxActive(u32),
+    /// Bytes of an object asked for.
+    ObjectBytes(u32),
+    /// Depth asked for.
+    Depth(u32),
+}
+
+impl fmt::Display for BadShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus(n) => write!(f, "a pool for {n} CPUs: possible are 1 to {MOST_CPUS}"),
+            Self::MaxActive(n) => write!(f, "maxactive {n}: possible are 1 to {MOST_ACTIVE}"),
+            Self::ObjectBytes(n) => write!(f, "an object of {n} bytes: possible are 1 to {MOST_BYTES}"),
+            Self::Depth(n) => write!(f, "a shelf for {n}: possible are 0 to {}", shelf::MOST),
+        }
+    }
+}
+
+impl core::error::Error for BadShape {}
+
+impl Shape {
+    /// A pool from which `maxactive` objects can be had at once, wherever the others rest; without a number, as many
+    /// as [`default_maxactive`](Self::default_maxactive) says. `cpus` is how many can exist, not how many are up.
+    ///
+    /// # Errors
+    /// [`BadShape`] with the number that is 0 or absurd.
+    pub const fn new(cpus: u32, maxactive: Option<u32>, object_bytes: u32) -> Result<Self, BadShape> {
+        let maxactive = match maxactive {
+            Some(n) => n,
+            None => Self::default_maxactive(cpus),
+        };
+        if cpus == 0 || cpus > MOST_CPUS {
+            return Err(BadShape::Cpus(cpus));
+        }
+        if maxactive == 0 || maxactive > MOST_ACTIVE {
+            return Err(BadShape::MaxActive(maxactive));
+        }
+        if object_bytes == 0 || object_bytes > MOST_BYTES {
+            return Err(BadShape::ObjectBytes(object_bytes));
+        }
+        Ok(Self { cpus, maxactive, object_bytes, depth: DEPTH })
+    }
+    /// The same with shelves of another depth; 0 for none, as where sequences cannot be had.
+    ///
+    /// # Errors
+    /// [`BadShape::Depth`].
+    pub const fn with_depth(self, depth: u32) -> Result<Self, BadShape> {
+        if depth > shelf::MOST { Err(BadShape::Depth(depth)) } else { Ok(Self { depth, ..self }) }
+    }
+    /// Four for each CPU: "a fair choice for both performance and memory efficiency" by the tests of the seed (Wu, linux-kernel, 2021-07-06).
+    /// Functions that sleep, and recursion, need more; the caller knows.
+    #[must_use]
+    pub const fn default_maxactive(cpus: u32) -> u32 {
+        let n = cpus.saturating_mul(4);
+        if n > MOST_ACTIVE { MOST_ACTIVE } else { n }
+    }
+    /// CPUs with a shelf and a set.
+    #[must_use]
+    pub const fn cpus(&self) -> u32 {
+        self.cpus
+    }
+    /// Objects that can be had at once, wherever the others rest.
+    #[must_use]
+    pub const fn maxactive(&self) -> u32 {
+        self.maxactive
+    }
+    /// Bytes of an object that its holder may use.
+    #[must_use]
+    pub const fn object_bytes(&self) -> u32 {
+        self.object_bytes
+    }
+    /// How many a shelf takes.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
+    }
+    /// Objects that there are: some may rest on every shelf.
+    #[must_use]
+    pub const fn objects(&self) -> u32 {
+        self.maxactive + self.cpus * self.depth
+    }
+    /// Bytes of the whole pool. On 96 CPUs with `maxactive` 384 and objects of 64 bytes: 72 KiB.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.objects_at() + self.objects() as usize * self.object_stride()
+    }
+    /// Words of a CPU's set.
+    pub(super) const fn words(&self) -> usize {
+        set::words(self.objects()) as usize
+    }
+    /// Bytes from one CPU's part to the next one's.
+    pub(super) const fn cpu_stride(&self) -> usize {
+        PAIR + (self.words() * 8).next_multiple_of(PAIR)
+    }
+    /// Where in a CPU's part its set lies.
+    #[cfg_attr(loom, expect(dead_code, reason = "models have no memory to lay out"))]
+    pub(super) const SET: usize = PAIR;
+    pub(super) const fn objects_at(&self) -> usize {
+        HEADER + self.cpus as usize * self.cpu_stride()
+    }
+    pub(super) const fn object_stride(&self) -> usize {
+        (self.object_bytes as usize).next_multiple_of(LINE)
+    }
+}

@@ -1,0 +1,97 @@
+//! What this process holds of the debug registers, by [`constraints`](crate::constraints): asked before the kernel is.
+//!
+//! One set of books for the process, since all its watches use the same registers. A thread that is armed is a target wherever it runs:
+//! its events, one for each CPU, pin a slot on every CPU. A thread that inherited events is entered when the record of its
+//! birth is read, and goes when that of its end is. Invariants: CON-1…3. Does not: know what others hold.
+
+use std::sync::OnceLock;
+
+use trapline_target::perf::{Access, Breakpoint, SLOTS, possible_cpus};
+
+use crate::constraints::{
+    Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Slots, Target, TaskId,
+};
+
+/// Slots of one thread; given back when dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Slotted {
+    reservations: Vec<Reservation>,
+}
+
+fn books() -> Option<&'static Constraints> {
+    static BOOKS: OnceLock<Option<Constraints>> = OnceLock::new();
+    let machine = || Machine::new(possible_cpus(), Slots::Shared(SLOTS)).ok();
+    BOOKS.get_or_init(|| machine().map(Constraints::new)).as_ref()
+}
+
+const fn claim(point: Breakpoint) -> Claim {
+    Claim::one(match point.access {
+        Access::Write | Access::ReadWrite => Kind::Data,
+        Access::Execute => Kind::Instruction,
+    })
+}
+
+/// Slots that this process holds for a thread, on the CPU where they are most.
+pub(crate) fn held_for(tid: u32) -> u32 {
+    let held = books().map(Constraints::held).unwrap_or_default();
+    let of = |on: Option<Cpu>| {
+        let lines = held.iter().filter(|line| line.task.number() == tid && line.cpu == on);
+        lines.map(|line| line.data + line.instruction).sum::<u32>()
+    };
+    let bound = held.iter().filter_map(|line| line.cpu).map(|cpu| of(Some(cpu))).max();
+    of(None) + bound.unwrap_or(0)
+}
+
+impl Slotted {
+    /// One slot for each breakpoint, or none.
+    pub(crate) fn take(tid: u32, points: &[Breakpoint]) -> Result<Self, Refusal> {
+        let mut slotted = Self::default();
+        if let (Some(books), Some(task)) = (books(), TaskId::new(tid)) {
+            for &point in points {
+                slotted.reservations.push(books.reserve(Target::Task(task).wants(claim(point)))?);
+            }
+        }
+        Ok(slotted)
+    }
+    /// The slot of one breakpoint is to be another's.
+    pub(crate) fn change(&mut self, which: usize, to: Breakpoint) -> Result<(), Refusal> {
+        match (books(), self.reservations.get_mut(which)) {
+            (Some(books), Some(reservation)) => books.modify(reservation, claim(to)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Slotted {
+    fn drop(&mut self) {
+        if let Some(books) = books() {
+            self.reservations.drain(..).for_each(|reservation| books.release(reservation));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Access, Breakpoint, SLOTS, Slotted, held_for};
+    use crate::constraints::Refusal;
+    use trapline_record::RemoteAddr;
+
+    #[test]
+    fn slots_are_taken_all_or_none_and_come_back() {
+        const NOBODY: u32 = 4_194_000;
+        let point = |access| Breakpoint { addr: RemoteAddr(8), len: 1, access };
+        let some = Slotted::take(NOBODY, &[point(Access::Write); 3]);
+        assert_eq!(held_for(NOBODY), 3);
+        let refused = Slotted::take(NOBODY, &[point(Access::Execute); 2]);
+        let slots = u32::from(SLOTS);
+        assert!(
+            matches!(refused, Err(Refusal::NoSlot { slots: of, by_task, .. }) if (of, by_task) == (slots, slots)),
+            "{refused:?}"
+        );
+        assert_eq!(held_for(NOBODY), 3, "what was refused holds nothing");
+        let mut some = some.expect("they were free");
+        assert_eq!(some.change(2, point(Access::Execute)), Ok(()));
+        drop(some);
+        assert_eq!(held_for(NOBODY), 0);
+    }
+}

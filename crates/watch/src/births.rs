@@ -1,0 +1,208 @@
+//! Births of threads, and which of the born inherited everything.
+//!
+//! In: the kernel's records of tasks. Out: each once, in the order of time, and whether a thread is *whole*: has, from its
+//! maker, every breakpoint that its maker has been given. Does not: arm.
+//!
+//! A thread's dummy events are opened when all its breakpoints are open, and one lock of the kernel's (of the maker's
+//! events) orders that and every inheriting. What the maker *M* begins to make after that is whole. What it was making at that moment
+//! may be half; its record, which comes at the end of making, may carry a later time. But *M* makes one thread after the
+//! other: so of the births that *M*'s own dummies tell, only the first can be such a one, and all later are whole. What a
+//! whole thread makes is whole. Of a thread armed while it had inherited some already, its maker's dummies and its own
+//! tell everything twice; the maker's copy is left out.
+
+use std::collections::HashMap;
+
+use trapline_target::perf::{Followed, NotArmed, TaskRings};
+
+use crate::record::{Task, TaskRecord, task};
+
+/// A thread with dummies of its own.
+#[derive(Clone, Copy, Debug)]
+struct Own {
+    /// Which ones: it may be followed again, after an exec.
+    turn: u32,
+    /// When the earliest birth known was told by them.
+    first_ns: u64,
+}
+
+/// Births, as they are told.
+#[derive(Debug)]
+pub(crate) struct Births {
+    rings: TaskRings,
+    followed: Vec<Followed>,
+    lineage: Lineage,
+    pending: Vec<TaskRecord>,
+}
+
+/// Who is whole.
+#[derive(Debug, Default)]
+struct Lineage {
+    /// Event identifier → thread that it was opened for, and its turn.
+    ids: HashMap<u64, (u32, u32)>,
+    own: HashMap<u32, Own>,
+    /// Whole threads, with their processes.
+    whole: HashMap<u32, u32>,
+    turns: u32,
+}
+
+impl Births {
+    pub(crate) fn new(rings: TaskRings) -> Self {
+        Self { rings, followed: Vec::new(), lineage: Lineage::default(), pending: Vec::new() }
+    }
+    pub(crate) const fn rings(&self) -> &TaskRings {
+        &self.rings
+    }
+    /// Follows a thread whose breakpoints are all open.
+    pub(crate) fn follow(&mut self, tid: u32) -> Result<(), NotArmed> {
+        let followed = self.rings.follow(tid)?;
+        self.lineage.follow(tid, followed.ids());
+        self.followed.push(followed);
+        Ok(())
+    }
+    /// How far [`Self::forget`] has to go back.
+    pub(crate) const fn mark(&self) -> usize {
+        self.followed.len()
+    }
+    /// Nobody is followed who was not at the mark, and nobody of the process is whole.
+    pub(crate) fn forget(&mut self, mark: usize, pid: u32) {
+        self.followed.drain(mark..).for_each(|gone| self.lineage.forget(gone.ids()));
+        self.lineage.whole.retain(|_, of| *of != pid);
+    }
+    /// Whether a thread has everything that its maker has.
+    pub(crate) fn is_whole(&self, tid: u32) -> bool {
+        self.lineage.whole.contains_key(&tid)
+    }
+    /// Takes what the kernel has told since; false when it dropped something.
+    pub(crate) fn read(&mut self) -> bool {
+        let (mut batch, mut lost) = (Vec::new(), 0);
+        let sound = self.rings.drain(|kind, misc, body| match task(kind, misc, body) {
+            Ok(record) => batch.extend(record),
+            Err(dropped) => lost += dropped,
+        });
+        batch.sort_by_key(|record| record.time_ns);
+        batch.retain(|record| self.lineage.learn(record));
+        self.pending.append(&mut batch);
+        sound && lost == 0
+    }
+    /// Whether what was read and not yet taken says that a process runs another program.
+    pub(crate) fn has_exec(&self, pid: u32) -> bool {
+        self.pending.iter().any(|record| record.pid == pid && matches!(record.what, Task::Exec(_)))
+    }
+    /// What was read and not yet taken.
+    pub(crate) fn take(&mut self) -> Vec<TaskRecord> {
+        std::mem::take(&mut self.pending)
+    }
+}
+
+impl Lineage {
+    fn follow(&mut self, tid: u32, ids: &[u64]) {
+        self.turns += 1;
+        self.ids.extend(ids.iter().map(|&id| (id, (tid, self.turns))));
+        self.own.insert(tid, Own { turn: self.turns, first_ns: u64::MAX });
+    }
+    fn forget(&mut self, ids: &[u64]) {
+        for id in ids {
+            if let Some((tid, turn)) = self.ids.remove(id)
+                && self.own.get(&tid).is_some_and(|own| own.turn == turn)
+            {
+                self.own.remove(&tid);
+            }
+        }
+    }
+    /// Learns from a record; false for the second copy of one.
+    fn learn(&mut self, record: &TaskRecord) -> bool {
+        if !self.is_first_copy(record) {
+            return false;
+        }
+        match record.what {
+            Task::Fork { parent, .. } => {
+                let later = self.own.get_mut(&parent).is_some_and(|maker| {
+                    let later = maker.first_ns < record.time_ns;
+                    maker.first_ns = maker.first_ns.min(record.time_ns);
+                    later
+                });
+                if later || self.whole.contains_key(&parent) {
+                    self.whole.insert(record.tid, record.pid);
+                } else {
+                    self.whole.remove(&record.tid);
+                }
+            }
+            Task::Exit => {
+                self.own.remove(&record.tid);
+                self.whole.remove(&record.tid);
+            }
+            // What breakpoints it had are gone, those of its makers too.
+            Task::Exec(_) => {
+                self.own.remove(&record.tid);
+                self.whole.retain(|_, of| *of != record.pid);
+            }
+            Task::Comm(_) => {}
+        }
+        true
+    }
+    fn is_first_copy(&self, record: &TaskRecord) -> bool {
+        let Some(&(opened_for, turn)) = self.ids.get(&record.id) else { return false };
+        match self.own.get(&record.by) {
+            Some(own) => (opened_for, turn) == (record.by, own.turn),
+            None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lineage;
+    use crate::record::{Task, TaskRecord};
+
+    const PID: u32 = 10;
+
+    fn told(what: Task, tid: u32, by: u32, time_ns: u64, id: u64) -> TaskRecord {
+        TaskRecord { what, pid: PID, tid, by, time_ns, id }
+    }
+
+    fn born(maker: u32, tid: u32, time_ns: u64, id: u64) -> TaskRecord {
+        told(Task::Fork { parent: maker, parent_pid: PID }, tid, maker, time_ns, id)
+    }
+
+    #[test]
+    fn all_but_the_first_birth_of_an_armed_thread_are_whole_with_their_own() {
+        let mut lineage = Lineage::default();
+        lineage.follow(PID, &[1, 2]);
+        assert!(lineage.learn(&born(PID, 11, 100, 1)));
+        // It may have been half made when its maker was armed; so may what it makes.
+        assert!(lineage.learn(&born(11, 12, 110, 1)));
+        assert!(lineage.learn(&born(PID, 13, 120, 2)));
+        assert!(lineage.learn(&born(13, 14, 130, 2)));
+        let whole = |lineage: &Lineage| {
+            let mut all: Vec<u32> = lineage.whole.keys().copied().collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(whole(&lineage), [13, 14]);
+        // Of one CPU's ring a record may come late: an earlier one takes the place of the first, and is not whole.
+        assert!(lineage.learn(&born(PID, 15, 90, 1)));
+        assert_eq!(whole(&lineage), [13, 14]);
+        // A number comes again, for another thread.
+        assert!(lineage.learn(&told(Task::Exit, 14, 14, 140, 2)));
+        assert!(lineage.learn(&born(12, 14, 150, 1)));
+        assert_eq!(whole(&lineage), [13]);
+        assert!(lineage.learn(&told(Task::Exec("new".into()), PID, PID, 160, 1)));
+        assert!(lineage.learn(&born(PID, 16, 170, 1)));
+        assert_eq!(whole(&lineage), [0; 0], "what a new program makes has inherited no breakpoint");
+    }
+
+    #[test]
+    fn whoever_is_followed_tells_by_its_own_events_alone() {
+        let mut lineage = Lineage::default();
+        lineage.follow(PID, &[1]);
+        assert!(lineage.learn(&born(PID, 11, 100, 1)));
+        lineage.follow(11, &[2]);
+        assert!(!lineage.learn(&born(11, 12, 110, 1)), "a copy by what it inherited");
+        assert!(lineage.learn(&born(11, 12, 111, 2)));
+        assert!(!lineage.whole.contains_key(&12), "two copies are not two births");
+        lineage.follow(11, &[3]);
+        assert!(!lineage.learn(&born(11, 13, 120, 2)), "by its former events");
+        lineage.forget(&[3]);
+        assert!(!lineage.learn(&born(11, 14, 130, 3)), "nobody's");
+    }
+}

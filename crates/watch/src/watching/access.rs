@@ -1,0 +1,190 @@
+//! What each access was: by which instruction, and what it left.
+//!
+//! In: samples in the order of time. Out: kind, instruction, [`Change`]. Invariant: WCH-3: from what was known before a value
+//! is derived only while nothing can have been missed. Does not: read rings.
+//!
+//! **The first value.** When all threads are armed the bytes are read, then every CPU is waited for to leave the trap handler that
+//! it may be in. A write before the reading has its sample stamped before the wait ends, one after the reading has it stamped
+//! after the reading began. So if no sample is stamped between, what was read is what the next access finds ([`First`]).
+//!
+//! **Dispute.** Where two CPUs accessed the bytes at about the same time, only what the store's own registers tell is this access's:
+//! what was read at the trap may be the other's, and the order of the two is not known.
+//!
+//! **Doubt.** When a ring may have been full, something may have been dropped from the time of its last record to the time at which it
+//! had room again: meanwhile nothing is derived, and nothing from what was known then.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use trapline_insn::x86_64::Accessor;
+use trapline_record::RemoteAddr;
+use trapline_target::Process;
+use trapline_target::perf::{Access, Breakpoint};
+
+use super::stream::Trap;
+use super::words::{CodeMap, Event, Kind, Target};
+use crate::site::{self, AHEAD, BACK, Code};
+use crate::value::{Chain, Change, How, Range};
+
+/// Longest function that is decoded from its start.
+const LONGEST_FUNCTION: u64 = 1 << 20;
+/// Addresses from here on are the kernel's.
+const KERNEL: u64 = 1 << 63;
+
+/// Process, target, point.
+pub(super) type Where = (u32, usize, usize);
+
+/// What was there when watching began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    pub(super) at: Where,
+    pub(super) value: u64,
+    /// When its reading began.
+    pub(super) from_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    chain: Chain,
+    /// The latest sample, or when one may have been dropped.
+    last_ns: u64,
+}
+
+/// What is known from access to access.
+pub(super) struct Accesses {
+    values: bool,
+    links: HashMap<Where, Link>,
+    sites: HashMap<(usize, u64), Rc<[Accessor]>>,
+    map: Box<dyn CodeMap>,
+    /// Rings that may have dropped something now.
+    doubts: u32,
+}
+
+impl Accesses {
+    pub(super) fn new(values: bool, map: Box<dyn CodeMap>) -> Self {
+        Self { values, links: HashMap::new(), sites: HashMap::new(), map, doubts: 0 }
+    }
+    /// Watching begins, with bytes that were read a moment before.
+    pub(super) fn begin(&mut self, at: Where, value: Option<u64>) {
+        self.links.insert(at, Link { chain: Chain::starting_with(value), last_ns: 0 });
+    }
+    /// Nobody was in a trap handler any more at this point of time.
+    pub(super) fn first(&mut self, first: First) {
+        if let Some(link) = self.links.get_mut(&first.at)
+            && link.last_ns < first.from_ns
+            && self.doubts == 0
+        {
+            link.chain.is_now(first.value);
+        }
+    }
+    /// Something may be missed from here on.
+    pub(super) const fn doubt(&mut self) {
+        self.doubts += 1;
+    }
+    /// Nothing is missed from here on, but something may have been.
+    pub(super) fn trust(&mut self, now_ns: u64) {
+        self.doubts = self.doubts.saturating_sub(1);
+        for link in self.links.values_mut() {
+            link.chain.doubt();
+            link.last_ns = now_ns;
+        }
+    }
+    /// Nobody looked at a point meanwhile.
+    pub(super) fn uncovered(&mut self, target: usize, point: usize) {
+        let of = self.links.iter_mut().filter(|(at, _)| (at.1, at.2) == (target, point));
+        of.for_each(|(_, link)| link.chain.doubt());
+    }
+    /// What the access was, who made it, and what it changed.
+    pub(super) fn access(&mut self, of: (usize, &Target), point: usize, trap: &Trap) -> (Kind, u64, Change) {
+        let (target, Target { process, points }) = of;
+        let Trap { sample, word, disputed } = trap;
+        let at = points[point].at;
+        let range = Range { addr: at.addr.0, len: at.len };
+        let nothing = Change { before: None, before_exact: false, after: None, how: How::Unknown };
+        if at.access == Access::Execute {
+            return (Kind::Execute, sample.ip, nothing);
+        }
+        let regs = sample.regs;
+        let in_kernel = sample.ip >= KERNEL;
+        let told = regs.filter(|_| !in_kernel).and_then(|regs| {
+            let sites = self.site(target, process, sample.ip);
+            let effects = sites.iter().map(|one| (one, one.effect(&regs.file)));
+            effects
+                .into_iter()
+                .find(|(_, effect)| range.touched_by(effect))
+                .map(|(one, effect)| (*one, effect))
+        });
+        let effect = told.map(|(_, effect)| effect);
+        let link = self.links.entry((sample.pid, target, point)).or_default();
+        link.last_ns = sample.time_ns;
+        if self.doubts > 0 {
+            link.chain.doubt();
+        }
+        let change = match (self.values, disputed) {
+            (false, _) => nothing,
+            (true, false) => link.chain.step(range, effect.as_ref(), *word),
+            (true, true) => link.chain.disputed(range, effect.as_ref(), *word),
+        };
+        let called = || {
+            // A call pushed its return address and went: that address is there now.
+            let pushed = regs?.file.gprs[4] == range.addr && range.len == 8;
+            change.after.filter(|_| pushed && !in_kernel)
+        };
+        match told {
+            Some((accessor, _)) if accessor.writes() => (Kind::Write, accessor.addr(), change),
+            Some((accessor, _)) => (Kind::Read, accessor.addr(), change),
+            None if in_kernel => (Kind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
+            None => match called() {
+                Some(returns_to) => (Kind::Write, returns_to, change),
+                None => (Kind::Unknown, sample.ip, change),
+            },
+        }
+    }
+    /// Reads what no event told: the last one of each point is as late as can be.
+    pub(super) fn complete(&mut self, targets: &[Target], events: &mut [Event]) {
+        let mut read: HashMap<Where, Option<u64>> = HashMap::new();
+        let untold = |event: &&mut Event| event.change.how == How::Unknown && event.kind != Kind::Execute;
+        for event in events.iter_mut().filter(untold) {
+            let key = (event.pid, event.target, event.point);
+            let target = &targets[event.target];
+            let value = *read.entry(key).or_insert_with(|| {
+                let same = event.pid == target.process.pid();
+                same.then(|| read_bytes(&target.process, target.points[event.point].at)).flatten()
+            });
+            if let Some(link) = self.links.get_mut(&key) {
+                let mut apart = link.chain;
+                apart.late(&mut event.change, value);
+                link.chain.doubt();
+            }
+        }
+    }
+    /// Candidates for an address, decoded once.
+    fn site(&mut self, target: usize, process: &Process, ip: u64) -> Rc<[Accessor]> {
+        let Self { map, sites, .. } = self;
+        sites.entry((target, ip)).or_insert_with(|| decode(target, process, map.as_mut(), ip).into()).clone()
+    }
+}
+
+fn decode(target: usize, process: &Process, map: &mut dyn CodeMap, ip: u64) -> Vec<Accessor> {
+    // The byte before belongs to the function even when the access was its last instruction.
+    let start = map
+        .start_of(target, process, RemoteAddr(ip.wrapping_sub(1)))
+        .filter(|start| ip.checked_sub(start.0).is_some_and(|len| len <= LONGEST_FUNCTION));
+    let addr = start.map_or(ip.saturating_sub(BACK), |start| start.0);
+    // Close to the end of a mapping there is less behind.
+    for ahead in [AHEAD, 0] {
+        let mut bytes = vec![0; (ip - addr + ahead) as usize];
+        let live = process.read(RemoteAddr(addr), &mut bytes).is_ok();
+        let filed = if live { None } else { map.code(target, RemoteAddr(addr), bytes.len() as u64) };
+        if let Some(bytes) = filed.or_else(|| live.then_some(bytes)) {
+            return site::accessors(Code { bytes: &bytes, addr, in_step: start.is_some() }, ip);
+        }
+    }
+    Vec::new()
+}
+
+pub(super) fn read_bytes(process: &Process, at: Breakpoint) -> Option<u64> {
+    let mut bytes = [0; 8];
+    process.read(at.addr, &mut bytes[..usize::from(at.len.min(8))]).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}

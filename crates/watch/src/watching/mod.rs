@@ -1,0 +1,351 @@
+//! Watchpoints at work: from arming to the last event.
+//!
+//! In: processes with their points. Out: [`Event`]s in the order of time ([`stream`]), with what was there before and after
+//! ([`access`]); what ran another program. Invariants: WCH-1, WCH-2 (see [`crate::arm`]), WCH-3, WCH-4; WCH-5 every
+//! access counts once. Does not: know names; whoever does looks them up again after an exec ([`Watching::add`]).
+
+mod access;
+mod opening;
+mod stream;
+mod threads;
+mod words;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use trapline_record::RemoteAddr;
+use trapline_target::TargetError;
+use trapline_target::perf::{Breakpoint, SampleRings, monotonic_ns, wait_for_handlers};
+
+use crate::accounts::Slotted;
+use crate::arm::{Armory, Progress};
+use crate::births::Births;
+use crate::error::WatchError;
+use crate::record::Layout;
+use access::{Accesses, First, read_bytes};
+use opening::{Group, Opened, check, group, open};
+use stream::{Entry, Stream, Trap};
+use threads::{Member, name_of};
+pub use words::{CodeMap, Event, Exec, Kind, NoMap, Options, Point, Tally, Target};
+
+/// Watchpoints at work. Dropping it disarms.
+pub struct Watching {
+    // Events are closed before slots are given back.
+    groups: Vec<Group>,
+    members: HashMap<u32, Member>,
+    rings: SampleRings,
+    births: Births,
+    inherit: bool,
+    options: Options,
+    targets: Vec<Target>,
+    /// When each target's points were enabled.
+    since_ns: Vec<u64>,
+    /// Event identifier → target and thread that it was opened for.
+    ids: HashMap<u64, (usize, u32)>,
+    names: HashMap<u32, Rc<str>>,
+    accesses: Accesses,
+    stream: Stream,
+    /// When each process last ran another program.
+    execed: HashMap<u32, u64>,
+    execs: Vec<Exec>,
+    began_ns: u64,
+    tally: Tally,
+}
+
+impl std::fmt::Debug for Watching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watching")
+            .field("targets", &self.targets)
+            .field("tally", &self.tally)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Watching {
+    /// Arms all points in all threads of all targets, then starts them.
+    ///
+    /// # Errors
+    /// [`WatchError`]; then nothing is armed.
+    pub fn start(
+        targets: Vec<Target>,
+        options: Options,
+        map: Box<dyn CodeMap>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Self, WatchError> {
+        let begun = Instant::now();
+        targets.iter().try_for_each(check)?;
+        let Opened { rings, births, inherit, groups } = open(&targets, options, progress)?;
+        let layout =
+            Layout { registers: options.values, stack: options.stack, value_ids: rings.value_ids().to_vec() };
+        let mut watching = Self {
+            groups: Vec::new(),
+            members: HashMap::new(),
+            rings,
+            births,
+            inherit,
+            options,
+            targets: Vec::new(),
+            since_ns: Vec::new(),
+            ids: HashMap::new(),
+            names: HashMap::new(),
+            accesses: Accesses::new(options.values, map),
+            stream: Stream::new(layout),
+            execed: HashMap::new(),
+            execs: Vec::new(),
+            began_ns: monotonic_ns(),
+            tally: Tally::default(),
+        };
+        let last = targets.len();
+        for (target, group) in targets.into_iter().zip(groups) {
+            watching.enable(target, group, watching.began_ns)?;
+        }
+        watching.tally.arming = begun.elapsed();
+        watching.learn_first(0..last);
+        Ok(watching)
+    }
+    /// Watches a process that runs another program now, with its new points; the index of the new target.
+    ///
+    /// # Errors
+    /// [`WatchError`]; then nothing more is armed than before. Also when it runs yet another program by now: another
+    /// [`Exec`] tells of it.
+    pub fn add(&mut self, target: Target, progress: &mut dyn FnMut(Progress)) -> Result<usize, WatchError> {
+        check(&target)?;
+        let pid = target.process.pid();
+        let Self { rings, births, inherit, options, .. } = self;
+        let mut armory = Armory { rings, births, inherit: *inherit };
+        let group = group(&mut armory, &target, *options, progress)?;
+        self.births.read();
+        if self.births.has_exec(pid) {
+            drop(group);
+            let how = "it runs another program by now".to_owned();
+            return Err(TargetError::Gone { pid, how }.into());
+        }
+        let index = self.targets.len();
+        self.enable(target, group, monotonic_ns())?;
+        self.learn_first(index..index + 1);
+        Ok(index)
+    }
+    /// Starts a target's events.
+    fn enable(&mut self, target: Target, mut group: Group, now: u64) -> Result<(), WatchError> {
+        let (index, pid) = (self.targets.len(), target.process.pid());
+        if let Some(rotation) = &mut group.rotation {
+            rotation.begin(now);
+        }
+        for (point, one) in target.points.iter().enumerate() {
+            let value = self.options.values.then(|| read_bytes(&target.process, one.at)).flatten();
+            self.accesses.begin((pid, index, point), value);
+        }
+        for thread in &mut group.threads {
+            let (tid, slotted) = (thread.tid, std::mem::take(&mut thread.slotted));
+            self.members.insert(tid, Member { pid, target: index, own: true, slotted });
+            for armed in &thread.armed {
+                let failed = |source| WatchError::Kernel { tid, source };
+                for id in armed.ids().map_err(failed)? {
+                    self.ids.insert(id, (index, tid));
+                }
+                armed.enable().map_err(failed)?;
+            }
+        }
+        self.tally.threads += group.threads.len();
+        self.targets.push(target);
+        self.groups.push(group);
+        self.since_ns.push(now);
+        Ok(())
+    }
+    /// Reads what is there, in a way that shows whether it is what the first access finds (see [`access`]).
+    fn learn_first(&mut self, targets: std::ops::Range<usize>) {
+        if !self.options.values {
+            return;
+        }
+        let from_ns = monotonic_ns();
+        let mut read = Vec::new();
+        for index in targets.filter(|&index| self.groups[index].rotation.is_none()) {
+            let Target { process, points } = &self.targets[index];
+            for (point, one) in points.iter().enumerate() {
+                let at = (process.pid(), index, point);
+                read.extend(read_bytes(process, one.at).map(|value| First { at, value, from_ns }));
+            }
+        }
+        if wait_for_handlers().is_ok() {
+            let now = monotonic_ns();
+            read.into_iter().for_each(|first| self.stream.push(now, Entry::First(first)));
+        }
+    }
+    /// Why no program reads values at the trap, if none does and one was wanted.
+    #[must_use]
+    pub fn no_bpf(&self) -> Option<&str> {
+        self.rings.no_values()
+    }
+    /// Whether accesses of the kernel are seen.
+    #[must_use]
+    pub const fn sees_kernel(&self) -> bool {
+        self.rings.options().kernel
+    }
+    /// Whether threads inherit; else each is armed some time after its birth.
+    #[must_use]
+    pub const fn inherits(&self) -> bool {
+        self.inherit
+    }
+    /// When it began, on the clock of events.
+    #[must_use]
+    pub const fn start_ns(&self) -> u64 {
+        self.began_ns
+    }
+    /// The targets, those that were added last.
+    #[must_use]
+    pub fn targets(&self) -> &[Target] {
+        &self.targets
+    }
+    /// Processes that run another program since this was asked last: they are not watched any more, unless they are added.
+    pub fn take_execs(&mut self) -> Vec<Exec> {
+        std::mem::take(&mut self.execs)
+    }
+    /// What was counted so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let watched = Duration::from_nanos(monotonic_ns().saturating_sub(self.began_ns));
+        let (lost, malformed) = (self.stream.lost, self.stream.malformed + self.tally.malformed);
+        Tally { watched, lost, malformed, ..self.tally.clone() }
+    }
+    /// Whether a target still lives.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.targets.iter().any(|target| target.process.alive())
+    }
+    /// Waits for events, at most so long, and hands out those that are sure to be in order.
+    pub fn poll(&mut self, at_most: Duration) -> Vec<Event> {
+        self.rings.wait(self.births.rings(), at_most);
+        let mut events = self.round();
+        // What became of threads is not to wait for the next round.
+        if self.stream.has_tasks() {
+            events.extend(self.round());
+        }
+        self.rotate(monotonic_ns());
+        events
+    }
+    fn round(&mut self) -> Vec<Event> {
+        let (entries, sound) = self.stream.round(&self.rings, &mut self.births);
+        if !(sound || self.inherit) {
+            self.find_births();
+        }
+        self.hand_out(entries)
+    }
+    /// Disarms and hands out the rest.
+    #[must_use]
+    pub fn finish(mut self) -> (Vec<Event>, Tally) {
+        let begun = Instant::now();
+        let now = monotonic_ns();
+        let turns = self.groups.iter().any(|group| group.rotation.is_some());
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            if let Some(rotation) = &mut group.rotation {
+                rotation.account(now);
+                self.tally.covered_ns.push(rotation.covered_ns().to_vec());
+            } else if turns {
+                let all = now.saturating_sub(self.since_ns[index]);
+                self.tally.covered_ns.push(vec![all; self.targets[index].points.len()]);
+            }
+            // Closing the last descriptor of an event removes it, and its inherited copies, before it returns.
+            group.threads.clear();
+        }
+        self.tally.disarming = begun.elapsed();
+        let entries = self.stream.rest(&self.rings, &mut self.births);
+        // Nobody is armed any more.
+        self.inherit = true;
+        let events = self.hand_out(entries);
+        let watched = Duration::from_nanos(now.saturating_sub(self.began_ns));
+        (events, Tally { watched, ..self.tally() })
+    }
+    fn rotate(&mut self, now: u64) {
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let Some(rotation) = &mut group.rotation else { continue };
+            let points = &self.targets[index].points;
+            let before = rotation.now().to_vec();
+            for (lane, point) in rotation.turn(now) {
+                let (from, to) = (points[before[lane]].at, points[point].at);
+                let mut all: Vec<&mut Slotted> = self
+                    .members
+                    .values_mut()
+                    .filter(|one| one.target == index)
+                    .map(|one| &mut one.slotted)
+                    .collect();
+                if !change_all(&mut all, lane, from, to) {
+                    rotation.stay(lane, before[lane]);
+                    continue;
+                }
+                for thread in &mut group.threads {
+                    // A thread that ended needs no move; its event takes one all the same.
+                    drop(thread.armed[lane].move_to(to));
+                }
+                self.accesses.uncovered(index, point);
+            }
+        }
+    }
+    /// Entries become events, in order.
+    fn hand_out(&mut self, entries: Vec<Entry>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for entry in entries {
+            match entry {
+                Entry::Trap(trap) => events.extend(self.event(&trap)),
+                Entry::Task(record) => self.became(record),
+                Entry::Doubt => self.accesses.doubt(),
+                Entry::Trust(now) => self.accesses.trust(now),
+                Entry::First(first) => self.accesses.first(first),
+            }
+        }
+        if self.options.values {
+            self.accesses.complete(&self.targets, &mut events);
+        }
+        self.tally.events += events.len() as u64;
+        self.tally.exact += events.iter().filter(|event| event.change.how.is_exact()).count() as u64;
+        events
+    }
+    fn event(&mut self, trap: &Trap) -> Option<Event> {
+        let sample = &trap.sample;
+        let Some(&(target, opened_for)) = self.ids.get(&sample.id) else {
+            self.tally.malformed += 1;
+            return None;
+        };
+        // It has events of its own, and inherited some while it was being armed: count once.
+        if opened_for != sample.tid && self.members.get(&sample.tid).is_some_and(|one| one.own) {
+            return None;
+        }
+        // Another program by now, in which the address means nothing.
+        if self.execed.get(&sample.pid).is_some_and(|&when| self.since_ns[target] < when) {
+            return None;
+        }
+        let points = &self.targets[target].points;
+        let Some(point) = points.iter().position(|one| one.at.addr.0 == sample.addr) else {
+            self.tally.malformed += 1;
+            return None;
+        };
+        let (kind, ip, change) = self.accesses.access((target, &self.targets[target]), point, trap);
+        let comm = self.names.entry(sample.tid).or_insert_with(|| name_of(sample.tid)).clone();
+        Some(Event {
+            time_ns: sample.time_ns,
+            target,
+            point,
+            pid: sample.pid,
+            tid: sample.tid,
+            comm,
+            cpu: sample.cpu,
+            ip: RemoteAddr(ip),
+            kind,
+            change,
+            // The first entry is where the thread stands.
+            stack: sample.stack.iter().skip(1).map(|&ip| RemoteAddr(ip)).collect(),
+        })
+    }
+}
+
+/// In the books of all threads one breakpoint becomes another, or in none.
+fn change_all(all: &mut [&mut Slotted], lane: usize, from: Breakpoint, to: Breakpoint) -> bool {
+    let Some(refused) = all.iter_mut().position(|slotted| slotted.change(lane, to).is_err()) else {
+        return true;
+    };
+    for slotted in &mut all[..refused] {
+        // What was held a moment ago may by now be another's; then the books show less than is held.
+        let _back = slotted.change(lane, from);
+    }
+    false
+}

@@ -1,0 +1,131 @@
+//! Opening everything for the targets, in the best way that the kernel and our rights allow.
+//!
+//! In: targets, options. Out: rings, and an armed [`Group`] for each target, nothing enabled. Tried in turn: with the accesses
+//! that the kernel makes for a program, and without them where they are denied; with inheritance, and each thread by itself where
+//! the kernel does not know the flags (before Linux 5.13) or refuses them together.
+
+use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
+
+use super::words::{Options, Target};
+use crate::arm::{ArmedThread, Armory, Progress};
+use crate::births::Births;
+use crate::error::{EINVAL, WatchError};
+use crate::rotate::Rotation;
+
+/// Pages of each CPU's ring: 4 MiB hold some 15,000 samples, a sixth of a second of the most that one CPU can trap.
+const PAGES: u64 = 1024;
+
+/// The armed threads of a target.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) threads: Vec<ArmedThread>,
+    pub(super) rotation: Option<Rotation>,
+}
+
+/// What all targets share, and their groups.
+pub(super) struct Opened {
+    pub(super) rings: SampleRings,
+    pub(super) births: Births,
+    pub(super) inherit: bool,
+    pub(super) groups: Vec<Group>,
+}
+
+impl Group {
+    /// What each armed breakpoint of a thread is to watch now.
+    pub(super) fn points_now(&self, target: &Target) -> Vec<Breakpoint> {
+        match &self.rotation {
+            Some(rotation) => rotation.now().iter().map(|&point| target.points[point].at).collect(),
+            None => target.points.iter().map(|point| point.at).collect(),
+        }
+    }
+}
+
+/// Ranges that a debug register can hold, each once.
+pub(super) fn check(target: &Target) -> Result<(), WatchError> {
+    for (index, point) in target.points.iter().enumerate() {
+        let Breakpoint { addr, len, access } = point.at;
+        if access != Access::Execute {
+            crate::spec::check_range(addr, len.into())?;
+        }
+        if target.points[..index].iter().any(|other| other.at.addr == addr) {
+            return Err(WatchError::Twice { addr, pid: target.process.pid() });
+        }
+    }
+    Ok(())
+}
+
+/// Rings and armed threads.
+pub(super) fn open(
+    targets: &[Target],
+    options: Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Opened, WatchError> {
+    let (mut kernel, mut inherit) = (true, options.inherit);
+    loop {
+        match attempt(targets, options, kernel, inherit, progress) {
+            Err(WatchError::Denied { .. }) if kernel => kernel = false,
+            Err(WatchError::Kernel { source, .. }) if inherit && source.raw_os_error() == Some(EINVAL) => {
+                inherit = false;
+            }
+            done => return done,
+        }
+    }
+}
+
+fn attempt(
+    targets: &[Target],
+    options: Options,
+    kernel: bool,
+    inherit: bool,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Opened, WatchError> {
+    let sampled = SampleOptions {
+        family: match (inherit, options.forks) {
+            (false, _) => Family::Alone,
+            (true, false) => Family::Threads,
+            (true, true) => Family::Forks,
+        },
+        registers: options.values,
+        stack: options.stack,
+        values: options.values && options.bpf,
+        kernel,
+        pages: PAGES,
+    };
+    let failed = |source| WatchError::Rings { source };
+    let mut births = Births::new(TaskRings::open().map_err(failed)?);
+    let rings = SampleRings::open(sampled).map_err(failed)?;
+    let mut armory = Armory { rings: &rings, births: &mut births, inherit };
+    let groups = targets.iter().map(|target| group(&mut armory, target, options, progress));
+    let groups = groups.collect::<Result<Vec<Group>, WatchError>>()?;
+    Ok(Opened { rings, births, inherit, groups })
+}
+
+/// All threads of a target; with fewer lanes than points where slots do not suffice and turns may be taken.
+pub(super) fn group(
+    armory: &mut Armory<'_>,
+    target: &Target,
+    options: Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Group, WatchError> {
+    let points: Vec<Breakpoint> = target.points.iter().map(|point| point.at).collect();
+    let mut lanes = points.len();
+    loop {
+        let error = match armory.arm(&target.process, &points[..lanes], progress) {
+            Ok(threads) => {
+                let turns = options.rotate.filter(|_| lanes < points.len());
+                let rotation = turns.map(|slice| Rotation::new(points.len(), lanes, slice));
+                return Ok(Group { threads, rotation });
+            }
+            Err(error) => error,
+        };
+        // Another thread may have fewer left than the one before.
+        match &error {
+            WatchError::NoSlots(full)
+                if options.rotate.is_some() && (1..lanes).contains(&(full.free as usize)) =>
+            {
+                lanes = full.free as usize;
+            }
+            _ => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What becomes of watched threads: births, ends, execs, in the order of time.
+//!
+//! In: the kernel's records. Out: who is watched under which target, and the slots that each holds in our books. Whoever is born
+//! whole has its breakpoints already; where the kernel does not let threads inherit, they are armed here, late, and counted so.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use trapline_target::perf::{NotArmed, monotonic_ns};
+
+use super::{Exec, Watching};
+use crate::accounts::Slotted;
+use crate::arm::{Armory, NotNow};
+use crate::record::{Task, TaskRecord};
+
+/// A watched thread.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) target: usize,
+    /// It has events of its own.
+    pub(super) own: bool,
+    pub(super) slotted: Slotted,
+}
+
+impl Watching {
+    pub(super) fn became(&mut self, record: TaskRecord) {
+        let TaskRecord { what, pid, tid, time_ns, .. } = record;
+        match what {
+            Task::Fork { parent, parent_pid } => {
+                let name = self.names.entry(parent).or_insert_with(|| name_of(parent)).clone();
+                self.names.insert(tid, name);
+                if pid == parent_pid || self.options.forks {
+                    self.born(parent, (pid, tid), time_ns);
+                }
+            }
+            Task::Exit => drop(self.members.remove(&tid)),
+            Task::Comm(name) => drop(self.names.insert(tid, name.into())),
+            Task::Exec(comm) => {
+                self.names.insert(tid, comm.as_str().into());
+                self.disarm(pid);
+                self.execed.insert(pid, time_ns);
+                if self.options.forks || self.targets.iter().any(|target| target.process.pid() == pid) {
+                    self.execs.push(Exec { pid, comm, time_ns });
+                }
+            }
+        }
+    }
+    /// Another program runs. Inherited events are gone by then; those of a thread that could not are closed here.
+    fn disarm(&mut self, pid: u32) {
+        let Self { members, groups, inherit, .. } = self;
+        if !*inherit {
+            let is_its = |tid: u32| members.get(&tid).is_some_and(|member| member.pid == pid);
+            groups.iter_mut().for_each(|group| group.threads.retain(|one| !is_its(one.tid)));
+        }
+        members.retain(|_, member| member.pid != pid);
+    }
+    fn born(&mut self, parent: u32, (pid, tid): (u32, u32), time_ns: u64) {
+        let Some(target) = self.members.get(&parent).map(|member| member.target) else { return };
+        // It was born while all were being armed, and was.
+        if self.members.get(&tid).is_some_and(|member| member.own) {
+            return;
+        }
+        self.tally.born += 1;
+        if !self.inherit {
+            return self.arm_birth(target, (pid, tid), Some(time_ns));
+        }
+        // An older thread of this number has gone.
+        self.members.remove(&tid);
+        let points = self.groups[target].points_now(&self.targets[target]);
+        // The kernel gave them already; the books may only be behind with what others of us gave back.
+        let slotted = Slotted::take(tid, &points).unwrap_or_default();
+        self.members.insert(tid, Member { pid, target, own: false, slotted });
+    }
+    /// Where threads do not inherit.
+    fn arm_birth(&mut self, target: usize, (pid, tid): (u32, u32), born_ns: Option<u64>) {
+        self.members.remove(&tid);
+        let points = self.groups[target].points_now(&self.targets[target]);
+        let mut armory = Armory { rings: &self.rings, births: &mut self.births, inherit: false };
+        let enabled = armory.arm_thread(tid, &points).and_then(|mut thread| {
+            let failed = |source| NotNow::from(NotArmed { tid, cpu: 0, source });
+            for armed in &thread.armed {
+                for id in armed.ids().map_err(failed)? {
+                    self.ids.insert(id, (target, tid));
+                }
+                armed.enable().map_err(failed)?;
+            }
+            let slotted = std::mem::take(&mut thread.slotted);
+            self.members.insert(tid, Member { pid, target, own: true, slotted });
+            self.groups[target].threads.push(thread);
+            Ok(())
+        });
+        match enabled {
+            Ok(()) => {
+                self.tally.late += 1;
+                let gap = born_ns.map_or(0, |born_ns| monotonic_ns().saturating_sub(born_ns));
+                self.tally.latest = self.tally.latest.max(Duration::from_nanos(gap));
+            }
+            Err(_) => self.tally.unwatched += 1,
+        }
+    }
+    /// Where threads do not inherit and records of births were dropped: by listing.
+    pub(super) fn find_births(&mut self) {
+        for target in 0..self.targets.len() {
+            let process = &self.targets[target].process;
+            let pid = process.pid();
+            let gone = self.execed.get(&pid).is_some_and(|&when| self.since_ns[target] < when);
+            let listed = if gone { Vec::new() } else { process.threads().unwrap_or_default() };
+            for tid in listed {
+                if !self.members.contains_key(&tid) {
+                    self.tally.born += 1;
+                    self.arm_birth(target, (pid, tid), None);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn name_of(tid: u32) -> Rc<str> {
+    crate::holders::comm(tid).into()
+}

@@ -1,0 +1,115 @@
+//! Baseline `freelist`: the refcounted LIFO list by Cameron Desrochers ("Solving the ABA Problem for Lock-Free Free Lists",
+//! moodycamel.com, 2014), which the kernel's return probes used from 5.11 to 6.6, on indices.
+//!
+//! A node may be looked at by others while it is taken. It counts them, the list among them; who puts it back while it is looked
+//! at only marks it, and the last to look away adds it.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::here::Here;
+use super::instances::{Instances, Memory, OBJECT, range};
+
+/// To be put back as soon as nobody looks at it.
+const MARKED: u32 = 1 << 31;
+const END: u32 = u32::MAX;
+
+/// An object; what the list needs is in it.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Node {
+    refs: AtomicU32,
+    next: AtomicU32,
+    _rest: [u8; OBJECT - 8],
+}
+
+/// Alone on its line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Head(AtomicU32);
+
+#[derive(Debug)]
+pub(crate) struct Freelist {
+    head: Box<Head>,
+    nodes: Box<[Node]>,
+}
+
+impl Freelist {
+    pub(crate) fn new(maxactive: u32) -> Self {
+        let node = |_| Node { refs: AtomicU32::new(0), next: AtomicU32::new(END), _rest: [0; OBJECT - 8] };
+        let list =
+            Self { head: Box::new(Head(AtomicU32::new(END))), nodes: (0..maxactive).map(node).collect() };
+        (0..maxactive).rev().for_each(|node| list.give(node));
+        list
+    }
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+    #[inline]
+    fn give(&self, at: u32) {
+        if self.node(at).refs.fetch_add(MARKED, Release) == 0 {
+            self.link(at);
+        }
+    }
+    /// Nobody looks at it and nobody can begin to.
+    #[inline]
+    fn link(&self, at: u32) {
+        let node = self.node(at);
+        let mut head = self.head.0.load(Relaxed);
+        loop {
+            node.next.store(head, Relaxed);
+            node.refs.store(1, Release);
+            match self.head.0.compare_exchange(head, at, Release, Relaxed) {
+                Ok(_) => return,
+                // Others may look at it again: mark it, take the list's count away, and leave it to the last of them.
+                Err(now) => head = now,
+            }
+            if node.refs.fetch_add(MARKED - 1, AcqRel) != 1 {
+                return;
+            }
+        }
+    }
+    #[inline]
+    fn take(&self) -> Option<u32> {
+        let mut head = self.head.0.load(Acquire);
+        while head != END {
+            let node = self.node(head);
+            let refs = node.refs.load(Relaxed);
+            if refs & !MARKED == 0 || node.refs.compare_exchange(refs, refs + 1, Acquire, Relaxed).is_err() {
+                head = self.head.0.load(Acquire);
+                continue;
+            }
+            let next = node.next.load(Relaxed);
+            match self.head.0.compare_exchange(head, next, Acquire, Acquire) {
+                Ok(_) => {
+                    node.refs.fetch_sub(2, AcqRel);
+                    return Some(head);
+                }
+                Err(now) => {
+                    if node.refs.fetch_sub(1, AcqRel) == MARKED + 1 {
+                        self.link(head);
+                    }
+                    head = now;
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Instances for Freelist {
+    #[inline]
+    fn get(&self, _: &Here) -> Option<u32> {
+        self.take()
+    }
+    #[inline]
+    fn put(&self, _: &Here, object: u32) {
+        self.give(object);
+    }
+    fn objects(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+    fn memory(&self) -> Vec<Memory> {
+        vec![("head", range(std::slice::from_ref(&*self.head))), ("objects", range(&self.nodes))]
+    }
+}

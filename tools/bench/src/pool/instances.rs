@@ -1,0 +1,138 @@
+//! What is measured: pools of numbered objects, ours and the baselines, behind one trait.
+
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::atomic::AtomicU32;
+
+use trapline_runtime::pool::protocol::Parts as _;
+use trapline_runtime::pool::{At, Held, OwnedPool, Shape, restart_sequences};
+
+use super::here::Here;
+
+/// Bytes of an object: what a return instance takes.
+pub(crate) const OBJECT: usize = 64;
+
+/// A named range of memory.
+pub(crate) type Memory = (&'static str, Range<usize>);
+
+/// A pool.
+pub(crate) trait Instances: Sync {
+    /// An object that nobody else holds, or none.
+    fn get(&self, here: &Here) -> Option<u32>;
+    /// Back.
+    fn put(&self, here: &Here, object: u32);
+    /// How many objects there are.
+    fn objects(&self) -> u32;
+    /// What it stores to, by name.
+    fn memory(&self) -> Vec<Memory>;
+    /// All memory, objects included.
+    fn bytes(&self) -> usize {
+        self.memory().iter().map(|(_, range)| range.len()).sum()
+    }
+}
+
+/// The range of a slice.
+pub(crate) fn range<T>(slice: &[T]) -> Range<usize> {
+    let range = slice.as_ptr_range();
+    range.start.addr()..range.end.addr()
+}
+
+/// An object of a baseline, with a word for it.
+#[repr(align(64))]
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(super) word: AtomicU32,
+    _rest: [u8; OBJECT - 4],
+}
+
+/// So many.
+pub(crate) fn objects(count: u32) -> Box<[Object]> {
+    (0..count).map(|_| Object { word: AtomicU32::new(0), _rest: [0; OBJECT - 4] }).collect()
+}
+
+/// Ours; without shelves as where there is no rseq, when only the CPU's number is known.
+#[derive(Debug)]
+pub(crate) struct Ours<const SHELVES: bool>(ManuallyDrop<OwnedPool>);
+
+impl<const SHELVES: bool> Ours<SHELVES> {
+    /// With shelves as deep as by default, or none.
+    pub(crate) fn new(cpus: u32, maxactive: u32) -> anyhow::Result<Self> {
+        let shape = Shape::new(cpus, Some(maxactive), OBJECT as u32)?;
+        let shape = if SHELVES { shape } else { shape.with_depth(0)? };
+        Ok(Self(ManuallyDrop::new(OwnedPool::new(shape)?)))
+    }
+    #[inline]
+    fn at(here: &Here) -> At {
+        if SHELVES { here.at() } else { At::Cpu(here.cpu()) }
+    }
+}
+
+impl<const SHELVES: bool> Instances for Ours<SHELVES> {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        self.0.get(Self::at(here)).map(Held::into_number)
+    }
+    #[inline]
+    fn put(&self, here: &Here, object: u32) {
+        // SAFETY: a number that `get` gave and that its holder gives up.
+        let held = unsafe { Held::from_number(object) };
+        let _open = self.0.put(Self::at(here), held);
+    }
+    fn objects(&self) -> u32 {
+        self.0.shape().objects()
+    }
+    fn memory(&self) -> Vec<Memory> {
+        let pool = &**self.0;
+        let (shelf, set) = (std::ptr::from_ref(pool.shelf(0)).addr(), range(pool.set(0)).start);
+        let stride = if pool.cpus() > 1 { std::ptr::from_ref(pool.shelf(1)).addr() - shelf } else { 256 };
+        let header = std::ptr::from_ref(pool.closing()).addr() & !127;
+        let mut memory = vec![("header", header..shelf)];
+        for cpu in 0..pool.cpus() as usize {
+            let at = shelf + cpu * stride;
+            memory.push(("shelf", at..at + (set - shelf)));
+            memory.push(("set", at + (set - shelf)..at + stride));
+        }
+        let end = shelf + pool.cpus() as usize * stride;
+        memory.push(("objects", end..header + pool.shape().bytes()));
+        memory
+    }
+}
+
+impl<const SHELVES: bool> Drop for Ours<SHELVES> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here. Nobody gets any more: the only user drops it.
+        let closed = unsafe { ManuallyDrop::take(&mut self.0).close(restart_sequences) };
+        if let Ok(leaving) = closed {
+            let _held = leaving.try_free();
+        }
+    }
+}
+
+/// Ours, one for each thread: what sharing one costs is the difference.
+#[derive(Debug)]
+pub(crate) struct Apart(Vec<Ours<true>>);
+
+impl Apart {
+    pub(crate) fn new(cpus: u32, threads: usize, maxactive: u32) -> anyhow::Result<Self> {
+        (0..threads).map(|_| Ours::new(cpus, maxactive)).collect::<anyhow::Result<_>>().map(Self)
+    }
+}
+
+impl Instances for Apart {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        let own = &self.0[here.thread];
+        own.get(here).map(|object| object + here.thread as u32 * own.objects())
+    }
+    #[inline]
+    fn put(&self, here: &Here, object: u32) {
+        let own = &self.0[here.thread];
+        own.put(here, object - here.thread as u32 * own.objects());
+    }
+    fn objects(&self) -> u32 {
+        self.0.iter().map(Instances::objects).sum()
+    }
+    fn memory(&self) -> Vec<Memory> {
+        self.0.iter().flat_map(Instances::memory).collect()
+    }
+}

@@ -1,0 +1,64 @@
+//! The bound `per-thread`: each thread has `maxactive` objects for itself, on a stack that nobody else touches. Nothing can be
+//! faster; its memory grows with threads, whether they take anything or not (the seed's concern).
+//!
+//! A signal's handler that puts back what it takes leaves the stack as it was, so it may come at any instruction.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::here::Here;
+use super::instances::{Instances, Memory, Object, objects, range};
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Own {
+    top: AtomicU32,
+    slots: Box<[AtomicU32]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct PerThread {
+    threads: Box<[Own]>,
+    objects: Box<[Object]>,
+}
+
+impl PerThread {
+    pub(crate) fn new(threads: u32, maxactive: u32) -> Self {
+        // A line more for each thread, so that no two share one.
+        let slots =
+            |thread| (0..maxactive + 16).map(move |n| AtomicU32::new(thread * maxactive + n)).collect();
+        let own = |thread| Own { top: AtomicU32::new(maxactive), slots: slots(thread) };
+        Self { threads: (0..threads).map(own).collect(), objects: objects(threads * maxactive) }
+    }
+}
+
+impl Instances for PerThread {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        let own = &self.threads[here.thread];
+        let top = own.top.load(Relaxed).checked_sub(1)?;
+        let object = own.slots.get(top as usize)?.load(Relaxed);
+        own.top.store(top, Relaxed);
+        Some(object)
+    }
+    #[inline]
+    fn put(&self, here: &Here, object: u32) {
+        let own = &self.threads[here.thread];
+        let top = own.top.load(Relaxed);
+        if let Some(slot) = own.slots.get(top as usize) {
+            slot.store(object, Relaxed);
+            std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+            own.top.store(top + 1, Relaxed);
+        }
+    }
+    fn objects(&self) -> u32 {
+        self.objects.len() as u32
+    }
+    fn memory(&self) -> Vec<Memory> {
+        let slots = self.threads.iter().map(|own| ("slots", range(&own.slots)));
+        [("threads", range(&self.threads)), ("objects", range(&self.objects))]
+            .into_iter()
+            .chain(slots)
+            .collect()
+    }
+}

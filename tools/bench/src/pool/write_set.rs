@@ -1,0 +1,207 @@
+//! COST-2 for pools: the lines that taking and putting store to, for eight CPUs, as an emulator that is not ours sees them.
+//!
+//! Eight threads take and put, in turns, each with an rseq area made by hand that says which CPU it is on. All run under
+//! valgrind's `lackey`, which prints the address of every store. A line that several CPUs store to travels between their
+//! caches at each hit; so this tells how a pool scales past the CPUs at hand. First turns are not looked at: objects find
+//! their places.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use anyhow::Result;
+
+use super::here::Here;
+use super::how::{How, Job};
+use super::instances::Instances;
+
+const LINE: u64 = 64;
+const CPUS: usize = 8;
+const MAXACTIVE: [u32; 3] = [10, 20, 40];
+const PAIRS: usize = 3;
+
+fn pools() -> impl Iterator<Item = How> {
+    How::ALL.into_iter().filter(|how| how.is_pool() && *how != How::OursApart)
+}
+
+/// What the kernel keeps for a registered thread, kept by ourselves.
+#[derive(Default)]
+#[repr(C, align(64))]
+struct Area {
+    start: AtomicU32,
+    cpu: AtomicU32,
+    section: AtomicU64,
+}
+
+/// A store to it says whose stores follow: (pool, CPU), or nobody's.
+#[derive(Default)]
+#[repr(align(64))]
+struct Mark(AtomicU64);
+
+/// Each CPU in turn, one pool.
+struct Turns<'a> {
+    marks: &'a [Mark],
+    nobody: &'a Mark,
+}
+
+impl Job for Turns<'_> {
+    type Out = ();
+    fn with<P: Instances>(&self, pool: &P) -> Result<()> {
+        for (name, range) in pool.memory() {
+            println!("{} {:#x} {:#x}", name.replace(' ', "-"), range.start, range.end);
+        }
+        let turn = &Barrier::new(CPUS);
+        std::thread::scope(|scope| {
+            for cpu in 0..CPUS {
+                scope.spawn(move || {
+                    let area = Area { cpu: AtomicU32::new(cpu as u32), ..Area::default() };
+                    let here = Here::on(NonNull::from(&area).cast(), cpu);
+                    let pair = || {
+                        let object = pool.get(&here).expect("one is free");
+                        pool.put(&here, object);
+                    };
+                    for (round, now) in (0..2).flat_map(|round| (0..CPUS).map(move |now| (round, now))) {
+                        turn.wait();
+                        if now != cpu {
+                            continue;
+                        }
+                        if round == 0 {
+                            pair();
+                            continue;
+                        }
+                        self.marks[cpu].0.store(1, SeqCst);
+                        (0..PAIRS).for_each(|_| pair());
+                        self.nobody.0.store(1, SeqCst);
+                    }
+                });
+            }
+        });
+        Ok(())
+    }
+}
+
+#[test]
+#[ignore = "run by the other test"]
+fn turns_of_eight_cpus() {
+    let cases = pools().count() * MAXACTIVE.len();
+    let marks: Vec<Mark> = (0..=cases * CPUS).map(|_| Mark::default()).collect();
+    println!(
+        "marks {:#x} {:#x}",
+        marks[0].0.as_ptr() as u64,
+        marks[0].0.as_ptr() as u64 + marks.len() as u64 * LINE
+    );
+    let (marks, nobody) = marks.split_at(cases * CPUS);
+    for (case, (how, maxactive)) in pools().flat_map(|how| MAXACTIVE.map(|n| (how, n))).enumerate() {
+        println!("case {case:#x} {case:#x}");
+        let marks = &marks[case * CPUS..(case + 1) * CPUS];
+        how.make(CPUS as u32, CPUS, maxactive, &Turns { marks, nobody: &nobody[0] }).expect("it runs");
+    }
+}
+
+/// Named ranges of one case.
+type Ranges = Vec<(String, u64, u64)>;
+
+/// Those of all, in order; what stands before the first case comes first.
+fn parse(text: &str) -> Vec<Ranges> {
+    let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let mut all = vec![Ranges::new()];
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, start, end] = words[..] else { continue };
+        let (Some(start), Some(end)) = (number(start), number(end)) else { continue };
+        if name == "case" {
+            all.push(Ranges::new());
+        } else if let Some(last) = all.last_mut() {
+            last.push((name.to_owned(), start, end));
+        }
+    }
+    all
+}
+
+/// Lines stored to by each (case, CPU).
+fn stores(trace: &str, marks: (u64, u64)) -> BTreeMap<usize, BTreeSet<u64>> {
+    let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
+    let mut whose = usize::MAX;
+    for line in trace.lines() {
+        let Some((kind, rest)) = line.trim_start().split_once(' ') else { continue };
+        let Some((at, len)) = rest.trim().split_once(',') else { continue };
+        let (Ok(at), Ok(len)) = (u64::from_str_radix(at, 16), len.parse::<u64>()) else { continue };
+        if !matches!(kind, "S" | "M") {
+            continue;
+        }
+        if (marks.0..marks.1).contains(&at) {
+            whose = ((at - marks.0) / LINE) as usize;
+        } else {
+            stores.entry(whose).or_default().extend(at / LINE..=(at + len - 1) / LINE);
+        }
+    }
+    stores
+}
+
+/// What one pool's turns store to.
+struct Set {
+    /// Lines of the pool that the first CPU stores to, by what they are.
+    one: BTreeMap<String, usize>,
+    /// Lines that two CPUs or more store to, and by how many at most.
+    shared: usize,
+    most: usize,
+}
+
+fn set(case: usize, stores: &BTreeMap<usize, BTreeSet<u64>>, ranges: &Ranges) -> Set {
+    let name = |line: u64| ranges.iter().find(|range| range.1 < (line + 1) * LINE && range.2 > line * LINE);
+    let mut by = BTreeMap::<u64, usize>::new();
+    let mut one = BTreeMap::new();
+    for cpu in 0..CPUS {
+        let lines = stores.get(&(case * CPUS + cpu)).expect("each CPU stores somewhere");
+        for (line, range) in lines.iter().filter_map(|&line| Some((line, name(line)?))) {
+            *by.entry(line).or_default() += 1;
+            if cpu == 0 {
+                *one.entry(range.0.clone()).or_default() += 1;
+            }
+        }
+    }
+    let shared = by.values().filter(|&&cpus| cpus > 1).count();
+    Set { one, shared, most: by.values().copied().max().unwrap_or(0) }
+}
+
+#[test]
+fn lines_that_several_cpus_store_to() {
+    if !std::path::Path::new("/usr/bin/valgrind").exists() {
+        println!("SKIP: no valgrind (package valgrind)");
+        return;
+    }
+    let log = std::env::temp_dir().join(format!("trapline-pool-write-set-{}", std::process::id()));
+    let mut command = Command::new("/usr/bin/valgrind");
+    command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
+    command.arg(std::env::current_exe().expect("our own path"));
+    command.args(["--exact", "pool::write_set::turns_of_eight_cpus", "--ignored", "--nocapture"]);
+    let output = command.output().expect("valgrind starts");
+    let trace = std::fs::read_to_string(&log);
+    std::fs::remove_file(&log).ok();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let ranges = parse(&said);
+    let marks = ranges[0].iter().find(|range| range.0 == "marks").expect("marks");
+    let stores = stores(&trace.expect("a trace"), (marks.1, marks.2));
+    let mut text = format!(
+        "{:18} {:>9} {:40} {:>12} {:>9}\n",
+        "lines stored to", "maxactive", "by one CPU of eight", "by several", "by most"
+    );
+    for (case, (how, maxactive)) in pools().flat_map(|how| MAXACTIVE.map(|n| (how, n))).enumerate() {
+        let set = set(case, &stores, &ranges[case + 1]);
+        let one: Vec<String> = set.one.iter().map(|(name, lines)| format!("{lines} {name}")).collect();
+        let (shared, most) = (set.shared, set.most);
+        writeln!(text, "{:18} {maxactive:>9} {:40} {shared:>12} {most:>9}", how.name(), one.join(", "))
+            .expect("a string grows");
+        assert!(!one.is_empty(), "{}: where does it keep what is free?", how.name());
+        match how {
+            How::Ours | How::OursSets | How::PerThread => assert_eq!(shared, 0, "{}: {one:?}", how.name()),
+            How::Freelist | How::Circular => assert_eq!(most, CPUS, "{}", how.name()),
+            _ => {}
+        }
+    }
+    print!("{text}");
+}
