@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{How, Subject};
+use super::{Case, How, Subject};
 use crate::functions::{Work, pin_to};
 use crate::hits::Effort;
 use crate::kernel::Kernel;
@@ -125,7 +125,7 @@ impl Measured {
     /// Nanoseconds for one.
     fn timed(&self, time: Duration) -> Result<f64> {
         match self {
-            Self::Look(subject) => Ok(subject.timed(0, time)),
+            Self::Look(subject) => Ok(subject.timed(Case::Hot, 0, time)),
             Self::Kernel => {
                 let kernel = Kernel::count(std::process::id(), PROBED, 1)?;
                 let work = Work::of(PROBED, 0).context("a function")?;

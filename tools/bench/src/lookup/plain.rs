@@ -1,46 +1,65 @@
 //! The index of the baselines: the same shape as ours, without anything that orders a reader and a writer.
 //!
-//! Page → region by granules of 512 pages, (file, offset) → probe by open addressing. Words are relaxed atomics, which cost what plain ones do:
+//! Page → region by granules of 16 pages, (file, offset) → probe by open addressing. Words are relaxed atomics, which cost what plain ones do:
 //! under a lock nobody sees them change; under one sequence for all, whoever does throws the answer away.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{Mapped, PAGE};
 
-const PAGES: u64 = 512;
+const PAGES: u64 = 16;
 
+const WAYS: usize = 4;
+
+/// One cache line.
 #[derive(Debug, Default)]
-struct Pair {
-    key: AtomicU64,
-    value: AtomicU64,
+#[repr(align(64))]
+struct Bucket {
+    keys: [AtomicU64; WAYS],
+    values: [AtomicU64; WAYS],
 }
 
-/// Fixed room; keys are set once, values change.
+/// Fixed room; keys are set once, values change. Four keys are compared without a branch, as in ours.
 #[derive(Debug)]
-struct Pairs(Box<[Pair]>);
+struct Pairs(Box<[Bucket]>);
 
 impl Pairs {
     fn new(room: usize) -> Self {
-        Self((0..(room * 2).next_power_of_two()).map(|_| Pair::default()).collect())
+        let buckets = (room * 3 / 2).div_ceil(WAYS).next_power_of_two();
+        Self((0..buckets).map(|_| Bucket::default()).collect())
     }
+    /// The first bucket from the key's own on that has one of these keys, and where.
     #[inline]
-    fn pair(&self, key: u64) -> Option<&Pair> {
+    fn place(&self, key: u64, or: u64) -> Option<(&Bucket, usize, bool)> {
         let mask = self.0.len() - 1;
-        let first = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        (0..=mask).map(|step| &self.0[first.wrapping_add(step) & mask]).find(|pair| {
-            let found = pair.key.load(Relaxed);
-            found == key || found == 0
-        })
+        let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> 1 >> (63 - self.0.len().trailing_zeros())) as usize;
+        for step in 0..=mask {
+            let bucket = &self.0[first.wrapping_add(step) & mask];
+            let found = bucket.keys.each_ref().map(|key| key.load(Relaxed));
+            let ways =
+                |what| found.iter().enumerate().fold(0, |m, (way, key)| m | u32::from(*key == what) << way);
+            let (here, other) = (ways(key), ways(or));
+            if here != 0 {
+                return Some((bucket, here.trailing_zeros() as usize % WAYS, true));
+            }
+            if other != 0 {
+                return Some((bucket, other.trailing_zeros() as usize % WAYS, false));
+            }
+        }
+        None
     }
     #[inline]
     fn get(&self, key: u64) -> u64 {
-        self.pair(key)
-            .map_or(0, |pair| if pair.key.load(Relaxed) == key { pair.value.load(Relaxed) } else { 0 })
+        match self.place(key, 0) {
+            Some((bucket, way, true)) => bucket.values[way].load(Relaxed),
+            _ => 0,
+        }
     }
     fn set(&self, key: u64, value: u64) {
-        if let Some(pair) = self.pair(key) {
-            pair.value.store(value, Relaxed);
-            pair.key.store(key, Relaxed);
+        if let Some((bucket, way, _)) = self.place(key, 0) {
+            bucket.values[way].store(value, Relaxed);
+            bucket.keys[way].store(key, Relaxed);
         }
     }
 }
