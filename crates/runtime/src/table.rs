@@ -53,30 +53,24 @@ enum Said<'a> {
 }
 
 impl Bucket {
-    /// All keys are compared, whichever it is: which of four it is, no branch predictor knows.
     #[inline]
     fn ask(&self, key: u64) -> Said<'_> {
-        let found = self.keys.each_ref().map(|place| place.load(Acquire));
-        let mask = |what: u64| {
-            found.iter().enumerate().fold(0_u32, |mask, (way, &found)| mask | u32::from(found == what) << way)
-        };
-        let here = mask(key);
-        if here != 0 {
-            return Said::Here(&self.values[here.trailing_zeros() as usize % WAYS]);
-        }
-        match mask(0) {
-            0 => Said::Further,
-            free => {
-                let way = free.trailing_zeros() as usize % WAYS;
-                Said::Free(&self.keys[way], &self.values[way])
+        for (place, value) in self.keys.iter().zip(&self.values) {
+            match place.load(Acquire) {
+                found if found == key => return Said::Here(value),
+                0 => return Said::Free(place, value),
+                _ => {}
             }
         }
+        Said::Further
     }
 }
 
 #[derive(Debug)]
 struct Buckets {
     buckets: Box<[Bucket]>,
+    /// Bits of a product that are no bucket's number, less one.
+    shift: u32,
     /// Keys that were ever set. The writer's; a word of its own kind, as readers hold the rest by reference.
     used: AtomicU64,
 }
@@ -85,21 +79,25 @@ impl Buckets {
     /// With at least so many places.
     fn new(places: usize) -> Self {
         let buckets = places.div_ceil(WAYS).next_power_of_two();
-        Self { buckets: (0..buckets).map(|_| Bucket::default()).collect(), used: AtomicU64::new(0) }
+        let shift = 63 - buckets.trailing_zeros();
+        Self { buckets: (0..buckets).map(|_| Bucket::default()).collect(), shift, used: AtomicU64::new(0) }
     }
     /// The bucket that has the key, or where it would be. Some places are free, so the walk ends.
     #[inline]
     fn ask(&self, key: NonZeroU64) -> Said<'_> {
-        let mask = self.buckets.len() - 1;
-        let first = spread(key.get(), self.buckets.len());
-        for step in 0..=mask {
-            let Some(bucket) = self.buckets.get(first.wrapping_add(step) & mask) else { break };
-            match bucket.ask(key.get()) {
-                Said::Further => {}
-                said => return said,
-            }
+        // The product's top bits depend on all of the key (Knuth, TAOCP 3, 6.4); keys differ in both halves.
+        let mixed = (key.get() ^ key.get() >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> 1 >> self.shift) as usize;
+        match self.buckets.get(first).map_or(Said::Further, |bucket| bucket.ask(key.get())) {
+            Said::Further => self.ask_further(key, first),
+            said => said,
         }
-        Said::Further
+    }
+    #[cold]
+    fn ask_further(&self, key: NonZeroU64, first: usize) -> Said<'_> {
+        let (sooner, later) = self.buckets.split_at(first.min(self.buckets.len()));
+        let mut asked = later.iter().chain(sooner).map(|bucket| bucket.ask(key.get()));
+        asked.find(|said| !matches!(said, Said::Further)).unwrap_or(Said::Further)
     }
     #[inline]
     fn value(&self, key: NonZeroU64) -> Option<NonZeroU64> {
@@ -129,14 +127,6 @@ impl Buckets {
         };
         self.buckets.iter().flat_map(|bucket| bucket.keys.iter().zip(&bucket.values)).filter_map(pair)
     }
-}
-
-/// Where a key's walk begins in a table of a power of two. The product's top bits depend on all of the key (Knuth, TAOCP 3, 6.4); keys
-/// differ in both halves.
-#[inline]
-const fn spread(key: u64, len: usize) -> usize {
-    let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 1 >> (63 - len.trailing_zeros())) as usize
 }
 
 /// The table in use.

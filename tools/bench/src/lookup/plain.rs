@@ -19,45 +19,53 @@ struct Bucket {
     values: [AtomicU64; WAYS],
 }
 
-/// Fixed room; keys are set once, values change. Four keys are compared without a branch, as in ours.
-#[derive(Debug)]
-struct Pairs(Box<[Bucket]>);
-
-impl Pairs {
-    fn new(room: usize) -> Self {
-        let buckets = (room * 3 / 2).div_ceil(WAYS).next_power_of_two();
-        Self((0..buckets).map(|_| Bucket::default()).collect())
-    }
-    /// The first bucket from the key's own on that has one of these keys, and where.
+impl Bucket {
     #[inline]
-    fn place(&self, key: u64, or: u64) -> Option<(&Bucket, usize, bool)> {
-        let mask = self.0.len() - 1;
-        let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let first = (mixed >> 1 >> (63 - self.0.len().trailing_zeros())) as usize;
-        for step in 0..=mask {
-            let bucket = &self.0[first.wrapping_add(step) & mask];
-            let found = bucket.keys.each_ref().map(|key| key.load(Relaxed));
-            let ways =
-                |what| found.iter().enumerate().fold(0, |m, (way, key)| m | u32::from(*key == what) << way);
-            let (here, other) = (ways(key), ways(or));
-            if here != 0 {
-                return Some((bucket, here.trailing_zeros() as usize % WAYS, true));
-            }
-            if other != 0 {
-                return Some((bucket, other.trailing_zeros() as usize % WAYS, false));
+    fn place(&self, key: u64) -> Option<(&Self, usize, bool)> {
+        for way in 0..WAYS {
+            match self.keys[way].load(Relaxed) {
+                found if found == key => return Some((self, way, true)),
+                0 => return Some((self, way, false)),
+                _ => {}
             }
         }
         None
     }
+}
+
+/// Fixed room, and the shift of a product to a bucket's number; keys are set once, values change. The shape is that of ours.
+#[derive(Debug)]
+struct Pairs(Box<[Bucket]>, u32);
+
+impl Pairs {
+    fn new(room: usize) -> Self {
+        let buckets = (room * 3 / 2).div_ceil(WAYS).next_power_of_two();
+        Self((0..buckets).map(|_| Bucket::default()).collect(), 63 - buckets.trailing_zeros())
+    }
+    /// The bucket that has the key, or a free place for it, and where.
+    #[inline]
+    fn place(&self, key: u64) -> Option<(&Bucket, usize, bool)> {
+        let mixed = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> 1 >> self.1) as usize;
+        match self.0.get(first).and_then(|bucket| bucket.place(key)) {
+            None => self.place_further(key, first),
+            found => found,
+        }
+    }
+    #[cold]
+    fn place_further(&self, key: u64, first: usize) -> Option<(&Bucket, usize, bool)> {
+        let (sooner, later) = self.0.split_at(first);
+        later.iter().chain(sooner).find_map(|bucket| bucket.place(key))
+    }
     #[inline]
     fn get(&self, key: u64) -> u64 {
-        match self.place(key, 0) {
+        match self.place(key) {
             Some((bucket, way, true)) => bucket.values[way].load(Relaxed),
             _ => 0,
         }
     }
     fn set(&self, key: u64, value: u64) {
-        if let Some((bucket, way, _)) = self.place(key, 0) {
+        if let Some((bucket, way, _)) = self.place(key) {
             bucket.values[way].store(value, Relaxed);
             bucket.keys[way].store(key, Relaxed);
         }
