@@ -170,6 +170,13 @@ impl Measured {
     }
 }
 
+/// The median of the rounds' shares: what disturbs a whole round falls out.
+fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, String>) -> Option<f64> {
+    let (without, with) = (without?.as_ref().ok()?, with.as_ref().ok()?);
+    let shares: Vec<f64> = without.iter().zip(with).map(|(without, with)| without / with).collect();
+    Some(quartiles(&shares).1)
+}
+
 /// All rows.
 pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
     let subjects = How::ALL.into_iter().filter(|how| *how != How::Control).map(Subject::new);
@@ -208,7 +215,7 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
             }
         };
         let mut row = Row::new("churn", CASES[case], measured[how].name(), 1, false, figures);
-        row.kept = ns(0, how).zip(ns(case, how)).map(|(without, with)| without / with);
+        row.kept = kept(samples.get(&(0, how)), list);
         emit(&row)?;
     }
     Ok(())

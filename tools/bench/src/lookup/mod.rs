@@ -11,6 +11,7 @@ mod locked;
 mod mm_wide;
 mod ours;
 mod plain;
+mod write_set;
 
 use std::hint::black_box;
 use std::sync::Barrier;

@@ -59,6 +59,18 @@ impl Ours {
         let number = self.writing().files.number(file(number)).expect("few files");
         Site::new(number, FileOffset(offset)).expect("small offsets")
     }
+    /// What a trap's handler does before the instruction runs: finds the probe and calls its consumers, of which there are none.
+    #[cfg(test)]
+    pub(super) fn hit(&self, addr: u64) -> bool {
+        let seal = Seal::new();
+        let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else { return false };
+        let inside = line.enter(&seal);
+        let Ok(Some(probe)) = self.registry.at(self.regions, &inside, RemoteAddr(addr)) else { return false };
+        let mut regs = trapline_insn::x86_64::Regs::default();
+        // SAFETY: registers of nobody; the probe is alive while this is inside.
+        unsafe { trapline_runtime::dispatch::entered(&inside, row, probe, &mut regs) };
+        true
+    }
     /// The locked path.
     #[cold]
     fn find_locked(&self, addr: RemoteAddr) -> Option<u64> {
