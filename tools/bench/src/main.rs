@@ -9,6 +9,7 @@ mod functions;
 mod hits;
 mod inside;
 mod kernel;
+mod lookup;
 mod ours;
 mod record;
 mod pool;
@@ -70,6 +71,13 @@ enum Name {
     Breakpoint,
     /// The pool of return instances, beside those of the seed.
     Pool,
+    /// From an address to its probe, beside the seeds' ways.
+    Lookup,
+    /// Lookups while an address space changes.
+    Churn,
+    /// Changes its own address space (started by `churn`).
+    #[value(hide = true)]
+    Churner,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -79,6 +87,9 @@ fn main() -> Result<()> {
     let args = Args::parse();
     if args.name == Name::Victim {
         return victim::serve();
+    }
+    if args.name == Name::Churner {
+        lookup::churner();
     }
     let mut sink = Sink { json: args.json, run: args.save.as_deref().map(runs::Run::create).transpose()? };
     let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
@@ -91,6 +102,9 @@ fn main() -> Result<()> {
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
         Name::Pool => pool::run(args.pool, effort, &mut sink),
         Name::Victim => Ok(()),
+        Name::Lookup => lookup::run(effort, |row| sink.take(row)),
+        Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
+        Name::Victim | Name::Churner => Ok(()),
     }
 }
 

@@ -125,9 +125,14 @@ fn a_hit_after_the_stack_of_the_last_is_gone() {
     let id = add(probe, calling(away, std::ptr::null_mut()));
     PROBE.store(probe.address(), SeqCst);
     const LEN: usize = 1 << 16;
-    // SAFETY: a stack of our own, made, left and unmapped; the saved context is this function's, which is still running.
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // Above this thread's stack, so that the next hit is below the frame that was left.
+    let above = (1..64).map(|gib| (std::ptr::from_ref(&engine) as usize + (gib << 30)) & !0xffff);
+    // SAFETY: new mappings, where nothing is.
+    let mut stacks = above.map(|at| unsafe { libc::mmap(at as *mut c_void, LEN, 3, flags, -1, 0) });
+    let stack = stacks.find(|stack| *stack != libc::MAP_FAILED).expect("room above");
+    // SAFETY: a stack of our own, left and unmapped; the saved context is this function's, which is still running.
     unsafe {
-        let stack = libc::mmap(std::ptr::null_mut(), LEN, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         let (mut main, mut other): (libc::ucontext_t, libc::ucontext_t) = std::mem::zeroed();
         assert_eq!(libc::getcontext(&raw mut other), 0);
         other.uc_stack.ss_sp = stack;

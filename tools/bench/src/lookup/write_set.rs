@@ -1,0 +1,110 @@
+//! COST-2: the lines that a look stores to, for two CPUs, as an emulator that is not ours sees them (valgrind's `lackey`); method and
+//! form are those of the stubs' write set.
+#![cfg(test)]
+#![allow(unsafe_code, reason = "marks in a trace")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::Barrier;
+
+use super::ours::Ours;
+use super::{How, Lookup, Mapped, PAGE};
+
+const LINE: u64 = 64;
+const CPUS: usize = 2;
+const LOOKS: usize = 3;
+/// What is looked up how, and how many lines both CPUs store to.
+const CASES: [(&str, usize); 5] =
+    [("ours", 0), ("ours, with the hit", 0), ("mm-wide", 0), ("rwlock", 1), ("mutex", 1)];
+
+/// A word for each (case, CPU), a line each; one behind them says that nothing follows.
+fn mark(marks: u64, number: usize) {
+    // SAFETY: inside the vector whose lines are meant.
+    unsafe { ((marks + number as u64 * LINE) as *mut u64).write_volatile(1) };
+}
+
+#[test]
+#[ignore = "run by the other test"]
+fn looks_of_two_cpus() {
+    let ours = Ours::new(4);
+    let others = [How::MmWide, How::Rwlock, How::Mutex].map(|how| how.lookup(4, 4).expect("it looks up"));
+    let lookups: Vec<&dyn Lookup> =
+        std::iter::once(&ours as &dyn Lookup).chain(others.iter().map(|o| &**o)).collect();
+    for lookup in &lookups {
+        lookup.map(Mapped { start: 500 * PAGE, end: 504 * PAGE, file: 1, offset: 0 });
+        lookup.register(1, 8);
+    }
+    let addr = 500 * PAGE + 8;
+    let look = |case: usize| match case {
+        1 => assert!(ours.hit(addr)),
+        0 => assert!(ours.find(addr).is_some()),
+        _ => assert!(lookups[case - 1].find(addr).is_some()),
+    };
+    let marks = vec![0_u64; (CASES.len() * CPUS + 2) * 8];
+    let marks = (marks.as_ptr() as u64).next_multiple_of(LINE);
+    println!("marks {marks:#x}");
+    let (look, turn) = (&look, &Barrier::new(CPUS));
+    std::thread::scope(|scope| {
+        for cpu in 0..CPUS {
+            scope.spawn(move || {
+                for case in 0..CASES.len() {
+                    for whose in 0..CPUS {
+                        turn.wait();
+                        if whose == cpu {
+                            look(case);
+                            mark(marks, case * CPUS + cpu);
+                            (0..LOOKS).for_each(|_| look(case));
+                            mark(marks, CASES.len() * CPUS);
+                        }
+                    }
+                }
+                turn.wait();
+            });
+        }
+    });
+}
+
+/// Lines stored to by each (case, CPU).
+fn stores(trace: &str, marks: u64) -> BTreeMap<usize, BTreeSet<u64>> {
+    let mut stores = BTreeMap::<usize, BTreeSet<u64>>::new();
+    let mut whose = CASES.len() * CPUS;
+    for line in trace.lines() {
+        let Some((kind @ ("S" | "M"), rest)) = line.trim_start().split_once(' ') else { continue };
+        let Some((at, len)) = rest.trim().split_once(',') else { continue };
+        let (Ok(at), Ok(len)) = (u64::from_str_radix(at, 16), len.parse::<u64>()) else { continue };
+        let marked = at.wrapping_sub(marks) / LINE;
+        if kind == "S" && marked <= (CASES.len() * CPUS) as u64 {
+            whose = marked as usize;
+        } else {
+            stores.entry(whose).or_default().extend(at / LINE..=(at + len - 1) / LINE);
+        }
+    }
+    stores
+}
+
+#[test]
+fn no_look_stores_to_a_line_of_another_cpu() {
+    if !std::path::Path::new("/usr/bin/valgrind").exists() {
+        println!("SKIP: no valgrind (package valgrind)");
+        return;
+    }
+    let log = std::env::temp_dir().join(format!("trapline-look-write-set-{}", std::process::id()));
+    let mut command = Command::new("/usr/bin/valgrind");
+    command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
+    command.arg(std::env::current_exe().expect("our own path"));
+    command.args(["--exact", "lookup::write_set::looks_of_two_cpus", "--ignored", "--nocapture"]);
+    let output = command.output().expect("valgrind starts");
+    let trace = std::fs::read_to_string(&log);
+    std::fs::remove_file(&log).ok();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let marks = said.lines().find_map(|line| line.split_once("marks 0x")).expect("where marks are").1;
+    let stores = stores(&trace.expect("a trace"), u64::from_str_radix(marks, 16).expect("a number"));
+    println!("{:24} {:>12} {:>12}", "lines stored to", "on one CPU", "on both");
+    for (case, (name, shared)) in CASES.iter().enumerate() {
+        let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
+        let both = first.intersection(second).count();
+        println!("{name:24} {:>12} {both:>12}", first.len());
+        assert_eq!(both, *shared, "{name}");
+    }
+}
