@@ -4,3 +4,5 @@
 mod faults;
 mod machine;
 mod native;
+mod objdump;
+mod text;

@@ -44,7 +44,7 @@ fn nops_of_every_form() {
         0 => vec![0x90],
         1 => vec![rng.pick(&[0x66, 0x2E, 0xF2, 0x48, 0x67]), 0x90],
         2 => rng.pick(&[[0xF3, 0x0F, 0x1E, 0xFA], [0xF3, 0x0F, 0x1E, 0xFB]]).to_vec(),
-        _ => modrm(rng, &[0x0F, 0x1F], Some(0), 0),
+        _ => modrm(rng, &[0x0F, 0x1F], None, 0),
     });
 }
 
@@ -375,17 +375,17 @@ fn reach(machine: &Machine, regs: &mut Regs, of: Address, rng: &mut Rng) -> u64 
             return sum.wrapping_add_signed(of.offset) & mask(of);
         }
         (Base::Zero, Some(index)) => {
-            let rest = want.wrapping_sub_signed(of.offset) / scale;
+            let rest = want.wrapping_sub(of.offset.cast_unsigned()) / scale;
             regs.set(index, rest | if of.shift == 0 { 0 } else { rng.next() << (64 - of.shift) });
         }
         (Base::Register(base), Some(index)) if base == index => {
-            let rest = want.wrapping_sub_signed(of.offset);
+            let rest = want.wrapping_sub(of.offset.cast_unsigned());
             let factor = scale + 1;
             regs.set(base, if factor == 2 { rest / 2 } else { rest.wrapping_mul(inverse(factor)) });
         }
         (Base::Register(base), index) => {
             let index = index.map_or(0, |index| regs.get(index).wrapping_mul(scale));
-            regs.set(base, want.wrapping_sub_signed(of.offset).wrapping_sub(index) ^ noise);
+            regs.set(base, want.wrapping_sub(of.offset.cast_unsigned()).wrapping_sub(index) ^ noise);
         }
     }
     effective(regs, of)

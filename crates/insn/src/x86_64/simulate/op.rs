@@ -3,10 +3,10 @@
 //! In: bytes. Out: a [`Verdict`]. Decoded once, when a probe is registered; everything is relative to the instruction's own
 //! address, so that one [`Op`] serves every mapping of its file. Does not: run anything ([`super::simulate`] does).
 
-use crate::x86_64::decode::{Class, decode_one, decoder};
+use crate::x86_64::decode::{Class, Flow, decode_one, decoder, has_data_size};
 use crate::x86_64::gpr::Gpr;
 use crate::x86_64::relocate::{Immovable, Options, may_displace};
-use iced_x86::{ConditionCode, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Code, ConditionCode, Instruction, Mnemonic, OpKind, Register};
 
 /// Width of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -273,7 +273,9 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
         return Verdict::Refuse(Immovable::OperandSize);
     }
     let raw = decoder(bytes, 0).decode();
-    let action = if raw.is_invalid() { None } else { action(&raw) };
+    // `ret` with a data size is one of 16 bits to some processors.
+    let known = !raw.is_invalid() && !(insn.flow == Flow::Ret && has_data_size(bytes));
+    let action = if known { action(&raw) } else { None };
     match (action, may_displace(&insn)) {
         (Some(Action::Call(_)), _) if options.shadow_stack => Verdict::Refuse(Immovable::ShadowStack),
         (Some(Action::Return(_)), _) if options.shadow_stack => Verdict::OutOfLine,
@@ -290,16 +292,18 @@ fn action(raw: &Instruction) -> Option<Action> {
     }
     Some(match raw.mnemonic() {
         Mnemonic::Nop | Mnemonic::Endbr64 | Mnemonic::Endbr32 => Action::Nop,
+        Mnemonic::Reservednop if is_0f_1f(raw.code()) => Action::Nop,
         Mnemonic::Mov | Mnemonic::Movzx => {
             Action::Move { to: place(raw, 0)?, from: value(raw, 1)?, signed: false }
         }
-        Mnemonic::Movsx | Mnemonic::Movsxd => {
+        // With 16 bits, vendors disagree on how much it reads.
+        Mnemonic::Movsx | Mnemonic::Movsxd if raw.code() != Code::Movsxd_r16_rm16 => {
             Action::Move { to: place(raw, 0)?, from: value(raw, 1)?, signed: true }
         }
         Mnemonic::Lea => Action::Lea { to: part(raw.op_register(0))?, from: address(raw)? },
         Mnemonic::Push if raw.stack_pointer_increment() == -8 => Action::Push(value(raw, 0)?),
         Mnemonic::Pop if raw.stack_pointer_increment() == 8 => Action::Pop(place(raw, 0)?),
-        Mnemonic::Leave if raw.code() == iced_x86::Code::Leaveq => Action::Leave,
+        Mnemonic::Leave if raw.code() == Code::Leaveq => Action::Leave,
         Mnemonic::Add => alu(raw, Alu::Add)?,
         Mnemonic::Sub => alu(raw, Alu::Sub)?,
         Mnemonic::And => alu(raw, Alu::And)?,
@@ -309,20 +313,25 @@ fn action(raw: &Instruction) -> Option<Action> {
         Mnemonic::Test => alu(raw, Alu::Test)?,
         Mnemonic::Jmp => Action::Jump(target(raw)?),
         Mnemonic::Call => Action::Call(target(raw)?),
-        Mnemonic::Ret if raw.code() == iced_x86::Code::Retnq => Action::Return(0),
-        Mnemonic::Ret if raw.code() == iced_x86::Code::Retnq_imm16 => Action::Return(raw.immediate16()),
+        Mnemonic::Ret if raw.code() == Code::Retnq => Action::Return(0),
+        Mnemonic::Ret if raw.code() == Code::Retnq_imm16 => Action::Return(raw.immediate16()),
         mnemonic => branch(raw, mnemonic)?,
     })
+}
+
+/// What ModRM's middle holds makes no difference to any processor.
+const fn is_0f_1f(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Reservednop_rm16_r16_0F1F | Code::Reservednop_rm32_r32_0F1F | Code::Reservednop_rm64_r64_0F1F
+    )
 }
 
 fn branch(raw: &Instruction, mnemonic: Mnemonic) -> Option<Action> {
     let offset = raw.near_branch64().cast_signed();
     let narrow = matches!(
         raw.code(),
-        iced_x86::Code::Loop_rel8_64_ECX
-            | iced_x86::Code::Loope_rel8_64_ECX
-            | iced_x86::Code::Loopne_rel8_64_ECX
-            | iced_x86::Code::Jecxz_rel8_64
+        Code::Loop_rel8_64_ECX | Code::Loope_rel8_64_ECX | Code::Loopne_rel8_64_ECX | Code::Jecxz_rel8_64
     );
     let when = match mnemonic {
         Mnemonic::Loop => LoopTest::Count,
