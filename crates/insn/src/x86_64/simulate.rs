@@ -10,10 +10,12 @@
 //! breakpoint of its own, the trap flag traps behind the next instruction.
 
 mod alu;
+mod decode;
 mod op;
 
+pub use decode::verdict;
 pub use op::{
-    Action, Address, Alu, Base, Condition, LoopTest, Op, Part, Place, Size, Target, Value, Verdict, verdict,
+    Action, Address, Alu, Base, Condition, LoopTest, Op, Part, Place, Size, Target, Value, Verdict,
 };
 
 use super::gpr::Gpr;

@@ -5,4 +5,5 @@ mod faults;
 mod machine;
 mod native;
 mod objdump;
+mod states;
 mod text;
