@@ -85,7 +85,8 @@ fn what_is_not_simulated_has_its_reason() {
     refused(&[0x66, 0xE8, 0, 0, 0, 0], Immovable::OperandSize);
     refused(&[0xC7, 0xF8, 0, 0, 0, 0], Immovable::Xbegin);
     refused(&[0xCB], Immovable::Far);
-    let moved: [&[u8]; 8] = [
+    let moved: [&[u8]; 9] = [
+        &[0x48, 0x89, 0x84, 0x24, 0, 0xF0, 0xFF, 0xFF], // mov [rsp-4096], rax
         &[0x64, 0x48, 0x8B, 0x04, 0x25, 0x28, 0, 0, 0], // mov rax, fs:40
         &[0x0F, 0x05],                                  // syscall
         &[0xF0, 0x48, 0x0F, 0xB1, 0x17],                // lock cmpxchg [rdi], rdx

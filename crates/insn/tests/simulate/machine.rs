@@ -18,6 +18,7 @@ impl Rng {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 33) % bound
     }
+    #[allow(dead_code, reason = "the runtime's tests do without")]
     pub(crate) fn one_in(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
@@ -99,6 +100,12 @@ impl Machine {
         self.len = bytes.len();
         let leave = self.word(0x1000 - 8) as usize;
         self.write_pad(SLOT + bytes.len(), 0, leave);
+    }
+
+    /// Overwrites the slot's first byte.
+    #[allow(dead_code, reason = "for traps, which the runtime's tests put there")]
+    pub(crate) fn set_first(&mut self, byte: u8) {
+        self.write_at(SLOT, &[byte]);
     }
 
     /// Runs the instruction; gives the registers behind it.

@@ -105,7 +105,10 @@ fn is_ours(theirs: &str, bytes: &[u8]) -> bool {
             || operand.starts_with("db")
             || operand.starts_with("tr")
     };
-    let excused = theirs.contains("fs:")
+    let below_red_zone =
+        first.contains("[rsp") && first.contains("-0x") || first.contains("[esp") && first.contains("-0x");
+    let excused = below_red_zone
+        || theirs.contains("fs:")
         || theirs.contains("gs:")
         || operands.split(',').any(special)
         || operands.contains("FWORD")

@@ -1,1 +1,15 @@
 //! x86-64: the trap handler, and what the kernel saves at a signal.
+
+mod access;
+mod chain;
+pub mod context;
+pub mod copies;
+mod fault;
+pub mod install;
+pub mod sys;
+pub mod trap;
+
+pub use context::{Context, Info};
+pub use copies::{Arena, Copies, Copy, CopyError, SLOT, copy};
+pub use install::{Block, InstallError, Signal, blocks_traps, install, standing, uninstall};
+pub use trap::{Step, Traps};

@@ -21,13 +21,23 @@ pub fn verdict(bytes: &[u8], options: Options) -> Verdict {
     let raw = decoder(bytes, 0).decode();
     // `ret` with a data size is one of 16 bits to some processors.
     let unknown = raw.is_invalid() || insn.flow == Flow::Ret && has_data_size(bytes);
-    let action = if unknown { None } else { action(&raw) };
+    let action = if unknown { None } else { action(&raw).filter(|action| !is_below_red_zone(action)) };
     match (action, may_displace(&insn)) {
         (Some(Action::Call(_)), _) if options.shadow_stack => Verdict::Refuse(Immovable::ShadowStack),
         (Some(Action::Return(_)), _) if options.shadow_stack => Verdict::OutOfLine,
         (Some(action), _) => Verdict::Simulate(Op { action, len: insn.len }),
         (None, Ok(())) => Verdict::OutOfLine,
         (None, Err(why)) => Verdict::Refuse(why),
+    }
+}
+
+/// A store below the red zone, where the frame of the signal lies in which it would be simulated.
+const fn is_below_red_zone(action: &Action) -> bool {
+    match action {
+        Action::Move { to: Place::Memory { at, .. }, .. } => {
+            matches!(at.base, Base::Register(Gpr::Rsp)) && at.offset < -128
+        }
+        _ => false,
     }
 }
 
