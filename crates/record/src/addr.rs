@@ -1,4 +1,4 @@
-//! Addresses and offsets as types, so that a file offset is never used as an address.
+//! Addresses, offsets and identities of files as types, so that a file offset is never used as an address.
 
 use core::fmt;
 use core::ops::{Add, Sub};
@@ -70,6 +70,15 @@ address!(
     /// A byte offset in a file. (file, offset) names a site across processes.
     FileOffset
 );
+
+/// A file's identity. `dev` is as `stat` gives it (`makedev(major, minor)`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FileId {
+    /// Device.
+    pub dev: u64,
+    /// Inode.
+    pub inode: u64,
+}
 
 /// Where a module was loaded: `RemoteAddr = Svma + bias`, wrapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

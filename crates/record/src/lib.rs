@@ -17,4 +17,4 @@ pub mod sync;
 pub mod threads;
 pub mod view;
 
-pub use addr::{FileOffset, RemoteAddr, Svma};
+pub use addr::{FileId, FileOffset, RemoteAddr, Svma};

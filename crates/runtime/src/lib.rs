@@ -16,11 +16,17 @@ extern crate alloc;
 #[cfg(any(test, loom))]
 extern crate std;
 
+pub mod calls;
 pub mod consumer;
 pub mod dispatch;
+pub mod engine;
 pub mod epoch;
+#[cfg(all(test, loom))]
+mod models;
 pub mod pool;
 pub mod probe;
 pub mod regions;
 pub mod registry;
+mod sync;
+mod table;
 pub mod x86_64;

@@ -1,6 +1,191 @@
-//! A probe: a site (file, offset) with its consumers.
+//! A probe: a site (file, offset) with its consumers, and how often it was hit.
+//!
+//! In: consumers, one change at a time; hits, at any time. Out: for a hit, the consumers as of one moment, newest first. Invariants:
+//! PRB-1 a hit sees a list as it was between two changes, never a mixture; PRB-2 whoever is taken out is not called by hits that
+//! begin after the taking out has returned and its grace has ended; PRB-3 a hit counts in words of its own thread.
+//! Does not: know where the site is mapped, or change code.
+//!
+//! # The list
+//!
+//! An immutable [`List`] behind one pointer; a change makes a new one. Writers come one at a time.
+//!
+//! | writer | hit |
+//! |---|---|
+//! | A1 build the new list from the old one | H1 enter (epoch R2, R3) |
+//! | A2 store the pointer (release) | H2 load the pointer (acquire) |
+//! | A3 the old list is unlinked; it is freed after a grace (epoch W2 to W5) | H3 walk the list, call |
+//! | | H4 leave (epoch R5) |
+//!
+//! - *H2 before A2*: the old list, whole, for as long as H4 is to come (A3's grace). A consumer that was taken out is called by this
+//!   hit; unregistering has not returned, as it waits for the same grace.
+//! - *H2 after A2*: the new list. A2's release and H2's acquire make A1's stores visible: relaxed at either is a model's twin.
+//! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
+//! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if its number stands in the call's
+//!   record: so one that was taken out meanwhile is not called, one that came meanwhile has no cookie and is not called, and one
+//!   that was taken out and put in again has another number.
+
+use alloc::boxed::Box;
+use core::ptr;
+
+use trapline_record::{FileId, FileOffset};
+
+use crate::consumer::{ConsumerId, Flags, Installed};
+use crate::engine::Engine;
+use crate::epoch::{Inside, Writer};
+use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
+
+/// Consumers of one probe, newest first. The first lies in the list itself: most probes have one.
+#[derive(Clone, Debug)]
+pub struct List {
+    newest: Installed,
+    older: Box<[Installed]>,
+}
+
+impl List {
+    /// Newest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Installed> {
+        core::iter::once(&self.newest).chain(&self.older)
+    }
+    /// `None` if there are none.
+    fn new(mut consumers: impl Iterator<Item = Installed>) -> Option<Self> {
+        Some(Self { newest: consumers.next()?, older: consumers.collect() })
+    }
+}
+
+/// The pointer to a list, for one writer and many hits.
+#[derive(Debug)]
+pub struct Consumers(AtomicPtr<List>);
+
+impl Default for Consumers {
+    fn default() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+}
+
+impl Consumers {
+    /// H2: as of now; `None` if there are none.
+    #[inline]
+    pub fn get<'a>(&self, _inside: &'a Inside<'_>) -> Option<&'a List> {
+        // SAFETY: null, or a list from `replace`, which is freed after the grace of every hit that could load it (EPO-1); this hit
+        // is inside for 'a. Acquire: the list's own stores are visible.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+    /// As the writer sees it.
+    fn current(&self, _writer: &Writer) -> Option<&List> {
+        // SAFETY: null or alive: only the writer retires lists, and it is here.
+        unsafe { self.0.load(Relaxed).as_ref() }
+    }
+    /// A2 and A3.
+    fn replace(&self, writer: &mut Writer, list: Option<List>) {
+        let new = list.map_or(ptr::null_mut(), |list| Box::into_raw(Box::new(list)));
+        let old = self.0.load(Relaxed);
+        self.0.store(new, Release);
+        if !old.is_null() {
+            // SAFETY: `old` came from `Box::into_raw` above, and no pointer leads to it any more.
+            writer.unlinked(unsafe { Box::from_raw(old) });
+        }
+    }
+    /// Puts one in front.
+    pub fn add(&self, writer: &mut Writer, installed: Installed) {
+        let older = self.current(writer).map(|list| list.iter().copied().collect()).unwrap_or_default();
+        self.replace(writer, Some(List { newest: installed, older }));
+    }
+    /// Takes one out; hits that began before may still call it, until a grace has passed. False if it is not there.
+    pub fn remove(&self, writer: &mut Writer, id: ConsumerId) -> bool {
+        let Some(list) = self.current(writer) else { return false };
+        let is_there = list.iter().any(|installed| installed.id == id);
+        if is_there {
+            let others = List::new(list.iter().copied().filter(|installed| installed.id != id));
+            self.replace(writer, others);
+        }
+        is_there
+    }
+}
+
+impl Drop for Consumers {
+    fn drop(&mut self) {
+        let list = self.0.load(Relaxed);
+        if !list.is_null() {
+            // SAFETY: it came from `Box::into_raw`; whoever drops a probe knows that no hit leads to it.
+            drop(unsafe { Box::from_raw(list) });
+        }
+    }
+}
 
 /// What a stub or a trap leads to. Its address is an immediate in generated code: it stays where it is, and is freed only after all
 /// code that names it.
-#[derive(Debug, Default)]
-pub struct Probe {}
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Probe {
+    engine: &'static Engine,
+    consumers: Consumers,
+    number: u32,
+    removal: AtomicU32,
+    file: FileId,
+    offset: FileOffset,
+}
+
+impl Probe {
+    /// Without consumers. `number` tells the probes of an engine apart: it is where hits are counted.
+    #[must_use]
+    pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
+        let (consumers, removal) = (Consumers::default(), AtomicU32::new(0));
+        Self { engine, consumers, number, removal, file, offset }
+    }
+    /// What it shares with all others.
+    #[must_use]
+    pub const fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+    /// What stands for it in generated code, and in records of calls.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        core::ptr::from_ref(self) as u64
+    }
+    /// Where its hits are counted.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+    /// The site.
+    #[must_use]
+    pub const fn site(&self) -> (FileId, FileOffset) {
+        (self.file, self.offset)
+    }
+    /// Who is called.
+    #[must_use]
+    pub const fn consumers(&self) -> &Consumers {
+        &self.consumers
+    }
+    /// What every consumer declares: what a stub may leave out.
+    #[must_use]
+    pub fn all_declare(&self, writer: &Writer, flags: Flags) -> bool {
+        self.consumers
+            .current(writer)
+            .is_some_and(|list| list.iter().all(|one| one.consumer.flags.has(flags)))
+    }
+    /// What any consumer declares: what the site must allow.
+    #[must_use]
+    pub fn any_declares(&self, writer: &Writer, flags: Flags) -> bool {
+        self.consumers
+            .current(writer)
+            .is_some_and(|list| list.iter().any(|one| one.consumer.flags.has(flags)))
+    }
+    /// At one hit every consumer said [`Verdict::REMOVE`](crate::consumer::Verdict::REMOVE). Asked and forgotten by whoever takes
+    /// probes out; a consumer that was added since speaks for itself at the next hit.
+    #[must_use]
+    pub fn take_removal(&self) -> bool {
+        self.removal.load(Relaxed) != 0 && self.removal.swap(0, Relaxed) != 0
+    }
+    /// A store only the first time: later hits find the flag set.
+    pub(crate) fn want_removal(&self) {
+        if self.removal.load(Relaxed) == 0 {
+            self.removal.store(1, Relaxed);
+        }
+    }
+    /// Hits so far, over all threads, and hits whose consumers were not called.
+    #[must_use]
+    pub fn counts(&self) -> crate::engine::Tally {
+        self.engine.counts().of(self.number)
+    }
+}

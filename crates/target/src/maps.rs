@@ -6,16 +6,8 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+pub use trapline_record::FileId;
 use trapline_record::{FileOffset, RemoteAddr};
-
-/// A file's identity. `dev` is as `stat` gives it (`makedev(major, minor)`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct FileId {
-    /// Device.
-    pub dev: u64,
-    /// Inode.
-    pub inode: u64,
-}
 
 /// What a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

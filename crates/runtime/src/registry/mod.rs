@@ -1,1 +1,121 @@
 //! (file, offset) → probe.
+//!
+//! In: sites, one change at a time; the site of a hit. Out: the probe there, if there is one. Invariants: REG-1 a site has at most one probe;
+//! REG-2 what is found is alive for as long as the hit is inside; TAB-1, TAB-2.
+//! Does not: know where files are mapped (`regions`), or own probes.
+//!
+//! A site is one word, so that a look compares one word: the file's number, given by [`Files`] once and never again, and the offset.
+//! A number outlives the file: an inode that is used again for another file has another (device, inode, number) only if it was
+//! forgotten in between, and whoever registers compares the file itself.
+//!
+//! The protocol is that of `table`: a probe that is taken out is found by hits that began before, until a grace has passed. A hit that finds
+//! it calls whoever its list names as of then: nobody, if it was emptied first.
+
+mod files;
+
+pub use files::{FileNumber, Files};
+
+use core::num::NonZeroU64;
+use core::ptr::NonNull;
+
+use trapline_record::{FileOffset, RemoteAddr};
+
+use crate::epoch::{Inside, Writer};
+use crate::probe::Probe;
+use crate::regions::{Regions, Retry};
+use crate::table::Table;
+
+/// Bits of a site that hold the offset: files up to 1 TiB.
+const OFFSET_BITS: u32 = 40;
+
+/// (file, offset) as one word.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Site(NonZeroU64);
+
+/// What cannot be a site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadSite {
+    /// Offsets end at 2^40.
+    OffsetTooLarge {
+        /// The one given.
+        offset: FileOffset,
+    },
+    /// 2^24 − 1 files have numbers.
+    TooManyFiles,
+}
+
+impl core::fmt::Display for BadSite {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::OffsetTooLarge { offset } => {
+                write!(f, "offset {offset}: probes end at {:#x}", 1_u64 << OFFSET_BITS)
+            }
+            Self::TooManyFiles => {
+                write!(f, "{} files have probes or were mapped: no more numbers", FileNumber::MAX)
+            }
+        }
+    }
+}
+
+impl core::error::Error for BadSite {}
+
+impl Site {
+    /// Of a file's number and an offset in it.
+    ///
+    /// # Errors
+    /// The offset is too large.
+    #[inline]
+    pub const fn new(file: FileNumber, offset: FileOffset) -> Result<Self, BadSite> {
+        match NonZeroU64::new((file.get() as u64) << OFFSET_BITS | offset.0) {
+            Some(word) if offset.0 >> OFFSET_BITS == 0 => Ok(Self(word)),
+            _ => Err(BadSite::OffsetTooLarge { offset }),
+        }
+    }
+}
+
+/// All probes of a process.
+#[derive(Debug)]
+pub struct Registry(Table);
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self(Table::new(if cfg!(loom) { 1 } else { 64 }))
+    }
+}
+
+impl Registry {
+    /// The probe at a site.
+    #[must_use]
+    #[inline]
+    pub fn find<'a>(&self, inside: &'a Inside<'_>, site: Site) -> Option<&'a Probe> {
+        let probe = self.0.get(inside, site.0)?;
+        // SAFETY: `put`'s caller keeps it until a grace after it was taken out has passed; this hit is inside for 'a.
+        Some(unsafe { &*(probe.get() as *const Probe) })
+    }
+    /// The probe at an address: what a trap asks. The region is validated before the registry is asked, which is enough: a file's
+    /// number and a site's meaning never change, so the answer was true when the region was.
+    ///
+    /// # Errors
+    /// The region there was changing.
+    #[inline]
+    pub fn at<'a>(
+        &self,
+        regions: &Regions,
+        inside: &'a Inside<'_>,
+        addr: RemoteAddr,
+    ) -> Result<Option<&'a Probe>, Retry> {
+        let site = regions.find(inside, addr)?.and_then(|found| found.site());
+        Ok(site.and_then(|site| self.find(inside, site)))
+    }
+    /// Puts a probe at a site, in place of any other.
+    ///
+    /// # Safety
+    /// The probe stays where it is until it was taken out, or replaced, and a grace has passed.
+    pub unsafe fn put(&self, writer: &mut Writer, site: Site, probe: NonNull<Probe>) {
+        self.0.set(writer, site.0, probe.as_ptr() as u64);
+    }
+    /// Takes a site's probe out.
+    pub fn take_out(&self, writer: &mut Writer, site: Site) {
+        self.0.set(writer, site.0, 0);
+    }
+}

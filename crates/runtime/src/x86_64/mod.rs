@@ -6,10 +6,13 @@ pub mod context;
 pub mod copies;
 mod fault;
 pub mod install;
+pub mod sites;
 pub mod sys;
+pub mod thread;
 pub mod trap;
 
 pub use context::{Context, Info};
 pub use copies::{Arena, Copies, Copy, CopyError, SLOT, copy};
 pub use install::{Block, InstallError, Signal, blocks_traps, install, standing, uninstall};
-pub use trap::{Step, Traps};
+pub use sites::{Placed, Role, Sites};
+pub use trap::{Answer, Step, Traps};

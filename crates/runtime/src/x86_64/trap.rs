@@ -11,7 +11,7 @@
 //! |---|---|
 //! | T1 | not an int3 that was executed (sent, a single step, a breakpoint register): the program's |
 //! | T2 | a guard has the address: go on at the matching place |
-//! | T3 | a probe has it: consumers run ([`Traps::hit`]) |
+//! | T3 | a probe has it: consumers run ([`Traps::hit`]). What is mapped there is changing: back to the trap |
 //! | T4 | a consumer moved the instruction pointer: go on there |
 //! | T5 | simulate, or go on at the copy |
 //! | T6 | nobody has it: see below |
@@ -43,14 +43,25 @@ pub enum Step {
     At(u64),
 }
 
+/// Whose a trap is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Ours: the hit is over but for its instruction.
+    Hit(Step),
+    /// What is mapped there was changing. The thread goes back to the trap.
+    Again,
+    /// Not ours, as far as is known.
+    Nobody,
+}
+
 /// Who knows our traps. Asked by handlers: neither locks nor allocates nor panics.
 pub trait Traps: Sync {
-    /// If a site of ours is at `addr`: a hit. Its consumers run, and may change `regs`, whose `rip` is `addr`. `None`, and nothing
-    /// done, if there is none.
+    /// If a site of ours is at `addr`: a hit. Its consumers run, and may change `regs`, whose `rip` is `addr`. Otherwise nothing is
+    /// done.
     ///
     /// # Safety
     /// `regs` is the state of the calling thread at the site.
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Option<Step>;
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer;
 
     /// If `addr` is a place inside a patched window: where the thread goes on.
     fn guard(&self, addr: u64) -> Option<u64> {
@@ -109,8 +120,11 @@ unsafe fn serve(block: &Block, context: &mut Context) -> Served {
     }
     // SAFETY: the caller's.
     unsafe {
-        let Some(step) = block.traps.hit(trap, &mut regs) else { return unknown(block, context, trap) };
-        proceed(block, context, &mut regs, trap, step);
+        match block.traps.hit(trap, &mut regs) {
+            Answer::Hit(step) => proceed(block, context, &mut regs, trap, step),
+            Answer::Again => context.set_rip(trap),
+            Answer::Nobody => return unknown(block, context, trap),
+        }
     }
     Served::Done
 }
@@ -178,9 +192,16 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
         regs.rip = trap;
         // SAFETY: the caller's.
         unsafe {
-            if let Some(step) = block.traps.hit(trap, &mut regs) {
-                proceed(block, context, &mut regs, trap, step);
-                return Served::Done;
+            match block.traps.hit(trap, &mut regs) {
+                Answer::Hit(step) => {
+                    proceed(block, context, &mut regs, trap, step);
+                    return Served::Done;
+                }
+                Answer::Again => {
+                    context.set_rip(trap);
+                    return Served::Done;
+                }
+                Answer::Nobody => {}
             }
         }
         if byte(trap) == Some(INT3) {

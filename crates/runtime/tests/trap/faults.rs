@@ -2,7 +2,7 @@
 
 use trapline_runtime::x86_64::Step;
 
-use crate::foreign::{Answer, Seen, expecting, in_child};
+use crate::foreign::{Answer, Seen, expecting};
 use crate::site::{BLOCK, Site, call, code, nothing, site, trapped, write};
 
 /// An address where nothing is mapped, a page for each test.
@@ -50,6 +50,17 @@ fn a_missing_page_is_reported_at_the_original_and_can_be_mapped() {
 }
 
 #[test]
+fn a_handler_that_does_nothing_is_called_again() {
+    for &(bytes, _, result) in ACCESSES {
+        let site = trapped(bytes, nothing);
+        let addr = nowhere();
+        let seen = expecting(Answer::MapLater, || assert_eq!(site.call(addr, 5), result, "{bytes:02x?}"));
+        assert_eq!(seen.map(|seen| (seen.rip, seen.addr)), Some((site.addr, addr)), "{bytes:02x?}");
+        assert_eq!(site.hits(), 1, "{bytes:02x?}");
+    }
+}
+
+#[test]
 fn a_handler_may_go_on_behind_the_original() {
     let divides = [0x31, 0xD2, 0x48, 0x89, 0xF8, 0x48, 0xF7, 0xF6, 0xC3]; // xor edx, edx; mov rax, rdi; div rsi; ret
     let function = code(&divides);
@@ -90,7 +101,7 @@ fn what_copies_stand_for() {
 }
 
 /// A child that dies of a fault, seen by its tracer: what the last signal says, and where the child stands.
-fn dies(site: &Site) -> (i32, u64, u64) {
+fn dies(site: &Site, handler: usize) -> (i32, u64, u64) {
     // SAFETY: the child makes direct calls and the one to the site; the parent waits for its own child.
     unsafe {
         let addr = nowhere();
@@ -98,9 +109,7 @@ fn dies(site: &Site) -> (i32, u64, u64) {
         assert!(child >= 0);
         if child == 0 {
             trapline_runtime::x86_64::uninstall();
-            for signal in [libc::SIGSEGV, libc::SIGTRAP] {
-                libc::signal(signal, libc::SIG_DFL);
-            }
+            libc::signal(libc::SIGSEGV, handler);
             let _ = trapline_runtime::x86_64::install(&BLOCK);
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             site.call(addr, 5);
@@ -129,7 +138,8 @@ fn dies(site: &Site) -> (i32, u64, u64) {
 fn without_a_handler_the_process_dies_at_the_original() {
     for bytes in [&[0x48, 0x8B, 0x07, 0xC3][..], &[0x48, 0x01, 0x37, 0xC3]] {
         let site = trapped(bytes, nothing);
-        assert_eq!(dies(site), (libc::SIGSEGV, site.addr, 0), "{bytes:02x?}");
+        assert_eq!(dies(site, libc::SIG_DFL), (libc::SIGSEGV, site.addr, 0), "{bytes:02x?}");
+        assert_eq!(dies(site, libc::SIG_IGN), (libc::SIGSEGV, site.addr, 0), "{bytes:02x?}");
     }
 }
 
@@ -138,18 +148,12 @@ extern "C" fn gives_up(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// As Rust's own handler does with what is not about its stack: the default, and the instruction again.
 #[test]
-fn a_handler_that_gives_up_ends_the_process() {
+fn a_handler_that_gives_up_ends_the_process_at_the_original() {
+    let handler = gives_up as extern "C" fn(i32) as *const () as usize;
     for bytes in [&[0x48, 0x8B, 0x07, 0xC3][..], &[0x48, 0x01, 0x37, 0xC3]] {
         let site = trapped(bytes, nothing);
-        let addr = nowhere();
-        let status = in_child(|| {
-            trapline_runtime::x86_64::uninstall();
-            // SAFETY: a handler of that kind.
-            unsafe { libc::signal(libc::SIGSEGV, gives_up as extern "C" fn(i32) as *const () as usize) };
-            let _ = trapline_runtime::x86_64::install(&BLOCK);
-            site.call(addr, 5);
-        });
-        assert_eq!(status & 0x7F, libc::SIGSEGV, "{bytes:02x?}");
+        assert_eq!(dies(site, handler), (libc::SIGSEGV, site.addr, 0), "{bytes:02x?}");
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Answer {
     Skip(u64),
     /// Maps the page at the faulting address.
     Map,
+    /// The first time nothing, then that.
+    MapLater,
 }
 
 /// What the handlers saw since, once, if they are to answer so.
@@ -65,6 +67,7 @@ extern "C" fn earlier(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
         match ANSWER.get() {
             Answer::Nothing => {}
             Answer::Skip(by) => (*context).uc_mcontext.gregs[libc::REG_RIP as usize] += by.cast_signed(),
+            Answer::MapLater => ANSWER.set(Answer::Map),
             Answer::Map => {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
                 let page = (addr & !0xFFF) as *mut libc::c_void;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "code is written and run")]
 
 mod differential;
+mod engine;
 mod faults;
 mod foreign;
 mod hits;

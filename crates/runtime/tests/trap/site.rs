@@ -6,7 +6,7 @@ use std::sync::{Mutex, Once, OnceLock};
 
 use trapline_insn::x86_64::simulate::{Verdict, verdict};
 use trapline_insn::x86_64::{Options, Regs};
-use trapline_runtime::x86_64::{Arena, Block, Copies, Step, Traps, copy, install};
+use trapline_runtime::x86_64::{Answer, Arena, Block, Copies, Sites, Step, Traps, copy, install};
 
 /// What runs at a hit.
 pub(crate) type Consumer = fn(&Site, &mut Regs);
@@ -25,17 +25,26 @@ struct Table {
 }
 
 impl Traps for Table {
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Option<Step> {
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer {
+        if let Some(engine) = ENGINE.get() {
+            // SAFETY: the caller's.
+            let answer = unsafe { engine.hit(addr, regs) };
+            if answer != Answer::Nobody {
+                return answer;
+            }
+        }
         // SAFETY: null, or a list that was leaked.
-        let sites = unsafe { self.sites.load(Ordering::Acquire).as_ref() }?;
+        let Some(sites) = (unsafe { self.sites.load(Ordering::Acquire).as_ref() }) else {
+            return Answer::Nobody;
+        };
         let Ok(index) = sites.binary_search_by_key(&addr, |site| site.addr) else {
             crate::foreign::looked(addr);
-            return None;
+            return Answer::Nobody;
         };
         let site = sites[index];
         site.hits.fetch_add(1, Ordering::Relaxed);
         (site.consumer)(site, regs);
-        Some(site.step)
+        Answer::Hit(site.step)
     }
     fn guard(&self, addr: u64) -> Option<u64> {
         // SAFETY: null, or a list that was leaked.
@@ -47,9 +56,11 @@ impl Traps for Table {
 static TABLE: Table =
     Table { sites: AtomicPtr::new(std::ptr::null_mut()), guards: AtomicPtr::new(std::ptr::null_mut()) };
 pub(crate) static BLOCK: Block = Block { traps: &TABLE, copies: Copies::new() };
+/// A real engine's, asked first.
+pub(crate) static ENGINE: OnceLock<&'static Sites> = OnceLock::new();
 static WRITER: Mutex<()> = Mutex::new(());
 
-fn map(len: usize) -> u64 {
+pub(crate) fn map(len: usize) -> u64 {
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_32BIT;
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists. It is never unmapped.

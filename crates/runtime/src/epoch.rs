@@ -1,1 +1,0 @@
-//! When data that readers may still look at can be freed.

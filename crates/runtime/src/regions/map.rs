@@ -1,0 +1,233 @@
+//! The writer's own map of regions, and how it changes what readers see. The protocol stands in [`regions`](super).
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::fmt;
+
+use trapline_record::RemoteAddr;
+
+use super::leaf::{Leaf, PAGE};
+use super::{Found, Mapping, Regions, granule};
+use crate::epoch::Writer;
+use crate::registry::{BadSite, FileNumber, Files};
+use crate::sync::{Relaxed, Release};
+
+/// Whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    start: RemoteAddr,
+    end: RemoteAddr,
+}
+
+impl Range {
+    /// `None` unless both are multiples of a page's size, and some page lies between.
+    #[must_use]
+    pub const fn new(start: RemoteAddr, end: RemoteAddr) -> Option<Self> {
+        let is_whole = start.0.is_multiple_of(PAGE) && end.0.is_multiple_of(PAGE) && start.0 < end.0;
+        if is_whole { Some(Self { start, end }) } else { None }
+    }
+    fn pages(self) -> impl Iterator<Item = RemoteAddr> {
+        (self.start.0..self.end.0).step_by(PAGE as usize).map(RemoteAddr)
+    }
+    /// What both have.
+    fn common(self, other: Self) -> Option<Self> {
+        Self::new(self.start.max(other.start), self.end.min(other.end))
+    }
+}
+
+/// Why a mapping is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// Start and end are no pages.
+    NotPages {
+        /// First address.
+        start: RemoteAddr,
+        /// First address after it.
+        end: RemoteAddr,
+    },
+    /// No slot is free. What the change touched is no longer known either: nothing that is known is wrong.
+    Full {
+        /// Slots.
+        slots: usize,
+    },
+    /// Its file can have no number.
+    File(BadSite),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotPages { start, end } => write!(f, "{start}-{end} are no whole pages"),
+            Self::Full { slots } => write!(f, "more regions than the {slots} that there is room for"),
+            Self::File(bad) => bad.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    mapping: Mapping,
+    file: FileNumber,
+    slot: u32,
+}
+
+impl Region {
+    fn range(&self) -> Range {
+        Range { start: self.mapping.start, end: self.mapping.end }
+    }
+    /// The part of a mapping that lies in a range.
+    fn part(&self, start: RemoteAddr, end: RemoteAddr) -> Option<Mapping> {
+        let Range { start, end } = self.range().common(Range::new(start, end)?)?;
+        let offset = self.mapping.offset + (start - self.mapping.start);
+        Some(Mapping { start, end, offset, ..self.mapping })
+    }
+}
+
+/// All regions, for the writer.
+#[derive(Debug)]
+pub struct Map {
+    regions: &'static Regions,
+    by_start: BTreeMap<RemoteAddr, Region>,
+    /// Slots that were used, the one that has been free for longest first.
+    free: VecDeque<u32>,
+    version: u64,
+}
+
+impl Map {
+    /// Of regions that have no other map.
+    #[must_use]
+    pub const fn new(regions: &'static Regions) -> Self {
+        Self { regions, by_start: BTreeMap::new(), free: VecDeque::new(), version: 0 }
+    }
+    /// A file was mapped, in place of whatever was there. Mappings that are not executable are not kept.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map(&mut self, writer: &mut Writer, files: &mut Files, mapping: Mapping) -> Result<(), MapError> {
+        let Mapping { start, end, .. } = mapping;
+        let range = Range::new(start, end).ok_or(MapError::NotPages { start, end })?;
+        if !mapping.access.exec {
+            return self.change(writer, range, None);
+        }
+        if self.by_start.get(&start).is_some_and(|region| region.mapping == mapping) {
+            return Ok(());
+        }
+        let file = files.number(mapping.file).map_err(MapError::File)?;
+        self.change(writer, range, Some((mapping, file)))
+    }
+    /// Nothing is mapped there any more.
+    ///
+    /// # Errors
+    /// No slot is free for what is left of a region that was cut.
+    pub fn unmap(&mut self, writer: &mut Writer, range: Range) -> Result<(), MapError> {
+        self.change(writer, range, None)
+    }
+    /// Where an address lies, from the writer's own map.
+    #[must_use]
+    pub fn find(&self, addr: RemoteAddr) -> Option<Found> {
+        let region = self.region(addr)?;
+        let slot = self.regions.slots.get(region.slot as usize)?;
+        slot.look(addr, region.slot).ok()
+    }
+    fn region(&self, addr: RemoteAddr) -> Option<&Region> {
+        let (_, region) = self.by_start.range(..=addr).next_back()?;
+        (addr < region.mapping.end).then_some(region)
+    }
+    /// All mappings, in order of address.
+    pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.by_start.values().map(|region| &region.mapping)
+    }
+    /// C1 to C5.
+    fn change(
+        &mut self,
+        writer: &mut Writer,
+        range: Range,
+        new: Option<(Mapping, FileNumber)>,
+    ) -> Result<(), MapError> {
+        let touched = self.touching(range);
+        if touched.is_empty() && new.is_none() {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        let left = touched.iter().flat_map(|old| {
+            let parts = [old.part(old.mapping.start, range.start), old.part(range.end, old.mapping.end)];
+            parts.into_iter().flatten().map(|part| (part, old.file))
+        });
+        let born: Vec<(Mapping, FileNumber)> = left.chain(new).collect();
+        for old in &touched {
+            self.by_start.remove(&old.mapping.start);
+        }
+        for (mapping, file) in born {
+            result = result.and(self.be_born(writer, mapping, file));
+        }
+        for old in &touched {
+            if let Some(slot) = self.regions.slots.get(old.slot as usize) {
+                slot.kill(self.version + 1);
+            }
+            match result {
+                Ok(()) if new.is_some() => {}
+                Ok(()) => self.forget(writer, old.range().common(range), |_| true),
+                Err(_) => self.forget(writer, Some(old.range()), |page| self.region(page).is_none()),
+            }
+            self.free.push_back(old.slot);
+        }
+        self.version += 1;
+        self.regions.version.store(self.version, Release);
+        result
+    }
+    /// Regions that have a page in a range.
+    fn touching(&self, range: Range) -> Vec<Region> {
+        let first = self.by_start.range(..range.start).next_back();
+        let inside = self.by_start.range(range.start..range.end);
+        let all = first.into_iter().chain(inside).map(|(_, region)| *region);
+        all.filter(|region| region.range().common(range).is_some()).collect()
+    }
+    /// A slot for a region, and its hints.
+    fn be_born(&mut self, writer: &mut Writer, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
+        let slots = self.regions.slots;
+        let number = self.take_slot().ok_or(MapError::Full { slots: slots.len() })?;
+        if let Some(slot) = slots.get(number as usize) {
+            slot.fill(&mapping, file, self.version + 1);
+        }
+        let region = Region { mapping, file, slot: number };
+        for page in region.range().pages() {
+            self.leaf(writer, page).set(page, Some(number));
+        }
+        self.by_start.insert(mapping.start, region);
+        Ok(())
+    }
+    /// C4.
+    fn forget(&self, writer: &Writer, range: Option<Range>, which: impl Fn(RemoteAddr) -> bool) {
+        for page in range.into_iter().flat_map(Range::pages).filter(|&page| which(page)) {
+            if let Some(leaf) = self.regions.leaves.peek(writer, granule(page)) {
+                // SAFETY: the table's values are leaves that were leaked below.
+                unsafe { &*(leaf.get() as *const Leaf) }.set(page, None);
+            }
+        }
+    }
+    /// A fresh one while there is one: what died stays for pictures as long as can be.
+    fn take_slot(&mut self) -> Option<u32> {
+        let used = self.regions.used.load(Relaxed);
+        if (used as usize) < self.regions.slots.len() {
+            self.regions.used.store(used + 1, Release);
+            return u32::try_from(used).ok();
+        }
+        self.free.pop_front()
+    }
+    /// The leaf of a page's granule, made if there is none.
+    fn leaf(&self, writer: &mut Writer, page: RemoteAddr) -> &'static Leaf {
+        let leaf = match self.regions.leaves.peek(writer, granule(page)) {
+            Some(leaf) => leaf.get() as *const Leaf,
+            None => {
+                let leaf: *const Leaf = Box::leak(Box::new(Leaf::new()));
+                self.regions.leaves.set(writer, granule(page), leaf as u64);
+                leaf
+            }
+        };
+        // SAFETY: leaked, here or before.
+        unsafe { &*leaf }
+    }
+}

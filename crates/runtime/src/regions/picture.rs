@@ -1,0 +1,91 @@
+//! A picture of all regions as of one moment, while they change. The protocol stands in [`regions`](super).
+
+use trapline_record::{FileId, FileOffset, RemoteAddr};
+
+use super::{Regions, Retry};
+use crate::sync::{Acquire, Relaxed};
+
+/// One region in a picture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapped {
+    /// First address.
+    pub start: RemoteAddr,
+    /// First address after it.
+    pub end: RemoteAddr,
+    /// Where in the file it begins.
+    pub offset: FileOffset,
+    /// The file.
+    pub file: FileId,
+    /// Whether breakpoints may be there.
+    pub takes_breakpoints: bool,
+}
+
+/// Why there is no picture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PictureError {
+    /// There are more regions than room.
+    TooMany,
+    /// More changed meanwhile than there are free slots, again and again.
+    Changing,
+}
+
+/// Attempts before it is given up.
+const ATTEMPTS: u32 = 16;
+
+impl Regions {
+    /// All regions of one moment, in order of address: how many of `room` are filled.
+    ///
+    /// # Errors
+    /// See [`PictureError`].
+    pub fn picture(&self, room: &mut [Option<Mapped>]) -> Result<usize, PictureError> {
+        for _ in 0..if cfg!(loom) { 1 } else { ATTEMPTS } {
+            match self.attempt(room) {
+                Ok(Some(n)) => {
+                    if let Some(filled) = room.get_mut(..n) {
+                        filled.sort_unstable_by_key(|one| one.map(|one| one.start));
+                    }
+                    return Ok(n);
+                }
+                Ok(None) => return Err(PictureError::TooMany),
+                Err(Retry) => {}
+            }
+        }
+        Err(PictureError::Changing)
+    }
+    /// P1 and P2. `None`: no room.
+    fn attempt(&self, room: &mut [Option<Mapped>]) -> Result<Option<usize>, Retry> {
+        let version = self.version.load(Acquire);
+        // Slots used first after this were filled after `version`.
+        let used = self.used.load(Relaxed) as usize;
+        let mut n = 0;
+        for slot in self.slots.iter().take(used) {
+            let Some(fields) = slot.fields()? else { continue };
+            if fields.birth > version && fields.before > version {
+                return Err(Retry);
+            }
+            if fields.birth <= version && version < fields.death {
+                let Some(place) = room.get_mut(n) else { return Ok(None) };
+                *place = Some(fields.mapped);
+                n += 1;
+            }
+        }
+        Ok(Some(n))
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Regions {
+    /// A twin of `picture` that must fail: whatever is alive when its slot is looked at.
+    pub(crate) fn picture_of_the_living(&self, room: &mut [Option<Mapped>]) -> Result<usize, PictureError> {
+        let mut n = 0;
+        for slot in self.slots.iter() {
+            if let Ok(Some(fields)) = slot.fields()
+                && fields.death == u64::MAX
+            {
+                room[n] = Some(fields.mapped);
+                n += 1;
+            }
+        }
+        Ok(n)
+    }
+}

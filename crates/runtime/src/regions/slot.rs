@@ -1,0 +1,153 @@
+//! One region's words. The protocol stands in [`regions`](super).
+
+use trapline_record::{FileId, FileOffset, RemoteAddr};
+
+use super::{Found, Mapped, Mapping, Retry};
+use crate::registry::FileNumber;
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
+
+/// The low bits of `seq`. A zeroed slot was never used.
+const STATE: u64 = 3;
+const DEAD: u64 = 0;
+const WRITTEN: u64 = 1;
+const ALIVE: u64 = 2;
+const GENERATION: u64 = 4;
+/// Beside the file's number.
+const TAKES_BREAKPOINTS: u64 = 1 << 32;
+/// Of a region that is alive.
+const NEVER: u64 = u64::MAX;
+
+/// One region. What a look loads is one cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Slot {
+    seq: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+    offset: AtomicU64,
+    /// The file's number, and flags.
+    file: AtomicU64,
+    birth: AtomicU64,
+    death: AtomicU64,
+    /// Death of the region that was here before.
+    before: AtomicU64,
+    dev: AtomicU64,
+    inode: AtomicU64,
+}
+
+/// A slot's fields as of one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields {
+    pub(super) mapped: Mapped,
+    pub(super) birth: u64,
+    pub(super) death: u64,
+    pub(super) before: u64,
+}
+
+impl Slot {
+    /// L3 to L6.
+    #[inline]
+    pub(crate) fn look(&self, addr: RemoteAddr, region: u32) -> Result<Found, Retry> {
+        let seq = self.seq.load(Acquire);
+        let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
+        let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
+        // Acquire: whichever store of a filler the loads above saw, the load below sees what that filler did to `seq` before.
+        fence(Acquire);
+        let covers = (start..end).contains(&addr.0);
+        if seq & STATE != ALIVE || self.seq.load(Relaxed) != seq || !covers {
+            return Err(Retry);
+        }
+        Ok(Found {
+            file: FileNumber::new(file as u32).ok_or(Retry)?,
+            offset: FileOffset(offset) + (addr.0 - start),
+            takes_breakpoints: file & TAKES_BREAKPOINTS != 0,
+            region,
+            seq,
+        })
+    }
+    /// Whether it is the same region as when `seq` was loaded, and alive.
+    pub(super) fn is_still(&self, seq: u64) -> bool {
+        self.seq.load(Acquire) == seq
+    }
+    /// Device and inode.
+    pub(super) fn file(&self, seq: u64) -> Result<FileId, Retry> {
+        let file = FileId { dev: self.dev.load(Relaxed), inode: self.inode.load(Relaxed) };
+        fence(Acquire);
+        if self.seq.load(Relaxed) == seq { Ok(file) } else { Err(Retry) }
+    }
+    /// P2: all fields, alive or dead. `None`: never used.
+    pub(super) fn fields(&self) -> Result<Option<Fields>, Retry> {
+        let seq = self.seq.load(Acquire);
+        if seq == 0 {
+            return Ok(None);
+        }
+        let word = |word: &AtomicU64| word.load(Relaxed);
+        let mapped = Mapped {
+            start: RemoteAddr(word(&self.start)),
+            end: RemoteAddr(word(&self.end)),
+            offset: FileOffset(word(&self.offset)),
+            file: FileId { dev: word(&self.dev), inode: word(&self.inode) },
+            takes_breakpoints: word(&self.file) & TAKES_BREAKPOINTS != 0,
+        };
+        let (birth, death, before) = (word(&self.birth), word(&self.death), word(&self.before));
+        fence(Acquire);
+        // Death may come meanwhile: `death` is then later than any version that was read before, or the state has changed.
+        if seq & STATE == WRITTEN || self.seq.load(Relaxed) != seq {
+            return Err(Retry);
+        }
+        Ok(Some(Fields { mapped, birth, death, before }))
+    }
+    /// F1 to F3. The slot is dead, or was never used.
+    pub(crate) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) {
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | WRITTEN, Relaxed);
+        // Release: whoever sees a store below sees the one above (with the acquire fence of a look).
+        fence(Release);
+        let flags = if mapping.access.takes_breakpoints() { TAKES_BREAKPOINTS } else { 0 };
+        self.before.store(self.death.load(Relaxed), Relaxed);
+        self.start.store(mapping.start.0, Relaxed);
+        self.end.store(mapping.end.0, Relaxed);
+        self.offset.store(mapping.offset.0, Relaxed);
+        self.file.store(u64::from(file.get()) | flags, Relaxed);
+        self.birth.store(birth, Relaxed);
+        self.death.store(NEVER, Relaxed);
+        self.dev.store(mapping.file.dev, Relaxed);
+        self.inode.store(mapping.file.inode, Relaxed);
+        self.seq.store(seq | ALIVE, Release);
+    }
+    /// C3.
+    pub(crate) fn kill(&self, death: u64) {
+        self.death.store(death, Relaxed);
+        self.seq.store(self.seq.load(Relaxed) & !STATE | DEAD, Release);
+    }
+}
+
+/// Twins that must fail, for the models.
+#[cfg(all(test, loom))]
+impl Slot {
+    /// `look` without the fence of L5.
+    pub(crate) fn look_without_fence(&self, addr: RemoteAddr) -> Result<(u32, u64), Retry> {
+        let seq = self.seq.load(Acquire);
+        let (start, offset) = (self.start.load(Relaxed), self.offset.load(Relaxed));
+        let file = self.file.load(Relaxed) as u32;
+        if seq & STATE != ALIVE || self.seq.load(Relaxed) != seq {
+            return Err(Retry);
+        }
+        Ok((file, offset + (addr.0 - start)))
+    }
+    /// `fill` without the fence behind F1.
+    pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) {
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | WRITTEN, Relaxed);
+        self.offset.store(mapping.offset.0, Relaxed);
+        self.file.store(u64::from(file.get()), Relaxed);
+        self.seq.store(seq | ALIVE, Release);
+    }
+    /// `fill` with F3 before F2.
+    pub(crate) fn fill_alive(&self, mapping: &Mapping, file: FileNumber, _: u64) {
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | ALIVE, Release);
+        self.offset.store(mapping.offset.0, Relaxed);
+        self.file.store(u64::from(file.get()), Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! Handlers that do not come back.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use trapline_runtime::consumer::{Hit, Verdict};
+use trapline_runtime::engine::Tally;
+use trapline_runtime::epoch::ThreadPointer;
+
+use crate::support::{add, calling, engine, hit, probe, writer};
+
+// setjmp and longjmp, with one buffer for each thread that passes its own.
+std::arch::global_asm!(
+    ".globl trapline_test_catch",
+    "trapline_test_catch:", // (jump: *mut u64, f: fn(data), data)
+    "push rbp",
+    "push rbx",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "sub rsp, 8",
+    "mov [rdi], rsp",
+    "mov rax, rsi",
+    "mov rdi, rdx",
+    "call rax",
+    "0: add rsp, 8",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbx",
+    "pop rbp",
+    "ret",
+    ".globl trapline_test_throw",
+    "trapline_test_throw:", // (jump: *mut u64) -> !
+    "mov rsp, [rdi]",
+    "jmp 0b",
+);
+unsafe extern "C" {
+    fn trapline_test_catch(jump: *mut u64, f: extern "C" fn(*const c_void), data: *const c_void);
+    fn trapline_test_throw(jump: *mut u64) -> !;
+}
+
+thread_local!(static JUMP: AtomicU64 = const { AtomicU64::new(0) });
+
+unsafe extern "C" fn throw(_: *mut c_void, _: *mut Hit) -> Verdict {
+    // SAFETY: this thread is inside `catch` below, whose frame holds nothing to drop.
+    JUMP.with(|jump| unsafe { trapline_test_throw(jump.as_ptr()) })
+}
+
+extern "C" fn hit_it(probe: *const c_void) {
+    // SAFETY: a leaked probe.
+    hit(unsafe { &*probe.cast() });
+}
+
+fn caught(probe: &trapline_runtime::probe::Probe) {
+    // SAFETY: `hit_it` and what it calls have nothing to drop when `throw` leaves.
+    JUMP.with(|jump| unsafe { trapline_test_catch(jump.as_ptr(), hit_it, std::ptr::from_ref(probe).cast()) });
+}
+
+/// At the same depth, the next hit finds the frame left.
+#[test]
+fn a_handler_that_jumps_away_is_over() {
+    let engine = engine(4);
+    let probe = probe(engine, 0);
+    add(probe, calling(throw, std::ptr::null_mut()));
+    (0..1000).for_each(|_| caught(probe));
+    assert_eq!(probe.counts(), Tally { hits: 1000, ..Tally::default() });
+    assert!(!engine.lines().inside(ThreadPointer::own()));
+}
+
+#[inline(never)]
+fn deeper(f: &dyn Fn()) {
+    let mut room = [1_u8; 1 << 14];
+    std::hint::black_box(&mut room);
+    f();
+    std::hint::black_box(&mut room);
+}
+
+/// Deeper than the frame that was left: what overwrites the frame tells.
+#[test]
+fn a_hit_below_the_frame_that_was_left() {
+    let engine = engine(4);
+    let probe = probe(engine, 1);
+    let id = add(probe, calling(throw, std::ptr::null_mut()));
+    caught(probe);
+    remove_left(probe, id);
+    deeper(&|| (0..10).for_each(|_| hit(probe)));
+    assert_eq!(probe.counts(), Tally { hits: 11, ..Tally::default() });
+}
+
+/// Unregisters although this thread's own frame was left and never entered again.
+fn remove_left(probe: &trapline_runtime::probe::Probe, id: trapline_runtime::consumer::ConsumerId) {
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
+    let lines = probe.engine().lines();
+    assert!(!lines.inside(ThreadPointer::own()), "above it, the frame is seen to be left");
+    let mut grace = writer.grace().expect("a barrier");
+    let stragglers: Vec<_> = grace.stragglers(lines).collect();
+    assert_eq!(stragglers.len(), 1);
+    assert_eq!(stragglers[0].thread, ThreadPointer::own());
+    assert!(!grace.poll(lines));
+    // SAFETY: its frame was left.
+    unsafe { grace.excuse(stragglers[0]) };
+    assert!(grace.poll(lines));
+}
+
+/// A frame on memory that is gone.
+#[test]
+fn a_hit_after_the_stack_of_the_last_is_gone() {
+    static MAIN: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn away(_: *mut c_void, _: *mut Hit) -> Verdict {
+        let to = MAIN.load(SeqCst) as *const libc::ucontext_t;
+        // SAFETY: the context that `swapcontext` saved below.
+        unsafe { libc::setcontext(to) };
+        Verdict::CONTINUE
+    }
+    static PROBE: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn on_the_other() {
+        hit_it(PROBE.load(SeqCst) as *const c_void);
+    }
+    let engine = engine(4);
+    let probe = probe(engine, 2);
+    let id = add(probe, calling(away, std::ptr::null_mut()));
+    PROBE.store(probe.address(), SeqCst);
+    const LEN: usize = 1 << 16;
+    // SAFETY: a stack of our own, made, left and unmapped; the saved context is this function's, which is still running.
+    unsafe {
+        let stack = libc::mmap(std::ptr::null_mut(), LEN, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        let (mut main, mut other): (libc::ucontext_t, libc::ucontext_t) = std::mem::zeroed();
+        assert_eq!(libc::getcontext(&raw mut other), 0);
+        other.uc_stack.ss_sp = stack;
+        other.uc_stack.ss_size = LEN;
+        MAIN.store(&raw const main as u64, SeqCst);
+        libc::makecontext(&raw mut other, on_the_other, 0);
+        libc::swapcontext(&raw mut main, &raw const other);
+        libc::munmap(stack, LEN);
+    }
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
+    hit(probe);
+    assert_eq!(probe.counts(), Tally { hits: 2, ..Tally::default() });
+}
+
+/// A thread that ends in a handler: its line is the next thread's that has its thread pointer, or a straggler.
+#[test]
+fn a_thread_that_ends_in_a_handler() {
+    unsafe extern "C" fn end(_: *mut c_void, _: *mut Hit) -> Verdict {
+        // SAFETY: ends this thread as the kernel sees it; its stack stays with whoever joins, which nobody does.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        Verdict::CONTINUE
+    }
+    let engine = engine(4);
+    let probe = probe(engine, 3);
+    let id = add(probe, calling(end, std::ptr::null_mut()));
+    let address = probe.address();
+    let started = std::sync::Arc::new(AtomicU64::new(0));
+    let tid = started.clone();
+    let ending = std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        tid.store(unsafe { libc::syscall(libc::SYS_gettid) } as u64, SeqCst);
+        hit_it(address as *const c_void);
+    });
+    let gone = |tid: u64| tid != 0 && !std::path::Path::new(&format!("/proc/self/task/{tid}")).exists();
+    while !gone(started.load(SeqCst)) {
+        std::thread::yield_now();
+    }
+    let mut writer = writer(probe.engine());
+    assert!(probe.consumers().remove(&mut writer, id));
+    let mut grace = writer.grace().expect("a barrier");
+    assert!(!grace.poll(engine.lines()));
+    let stragglers: Vec<_> = grace.stragglers(engine.lines()).collect();
+    assert_eq!(stragglers.len(), 1);
+    // SAFETY: its frame was left.
+    unsafe { grace.excuse(stragglers[0]) };
+    assert!(grace.poll(engine.lines()));
+    drop(ending);
+}

@@ -1,0 +1,7 @@
+//! Hits, from registers to consumers, without code that is patched: `entry` and `exit` are called as a stub would call them.
+
+mod calls;
+mod consumers;
+mod leave;
+mod support;
+mod threads;
