@@ -12,6 +12,7 @@ mod ours;
 mod row;
 mod runs;
 mod toggle;
+mod trap;
 mod victim;
 
 use std::path::PathBuf;
@@ -61,6 +62,8 @@ enum Name {
     Toggle,
     /// Accounting for hardware breakpoints, and the kernel's cost of them.
     Breakpoint,
+    /// A hit on the trap path, beside a bare SIGTRAP.
+    Trap,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -79,6 +82,7 @@ fn main() -> Result<()> {
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
+        Name::Trap => trap::run(effort, |row| sink.take(row)),
         Name::Victim => Ok(()),
     }
 }

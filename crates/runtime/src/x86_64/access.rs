@@ -5,8 +5,9 @@
 //! goes on behind it. Nothing is looked up and nothing is marked beforehand, so an access costs what it costs.
 //! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
+use core::ptr;
 
 use trapline_insn::x86_64::simulate::{Memory, Size};
 
@@ -95,31 +96,44 @@ pub(super) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     if context.rip().wrapping_sub(begin) >= failed - begin {
         return false;
     }
-    let faulted = Faulted {
-        info: *info,
-        error: context.error,
-        exception: context.exception,
-        fault_address: context.fault_address,
-    };
+    let record = context.rsi() as *mut Faulted;
     // SAFETY: only `Own` calls those accesses, with rsi at a record on its own stack, and nothing between changes rsi.
-    unsafe { (context.rsi() as *mut Faulted).write(faulted) };
+    unsafe {
+        copy_words(ptr::from_ref(info).cast(), (&raw mut (*record).info).cast(), size_of::<Info>() / 8);
+        (&raw mut (*record).error).write(context.error);
+        (&raw mut (*record).exception).write(context.exception);
+        (&raw mut (*record).fault_address).write(context.fault_address);
+    }
     context.set_rip(failed);
     true
 }
 
+/// Copies without a C library: a probe may be on its `memcpy`.
+///
+/// # Safety
+/// `from` has `words` words to read, `to` to write; they do not overlap.
+unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
+    // SAFETY: the caller's; the direction flag is clear, as the ABI demands.
+    unsafe {
+        asm!("rep movsq", inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// This process' memory, through accesses that may fault.
 #[derive(Debug)]
-pub(super) struct Own {
-    record: MaybeUninit<Faulted>,
+pub(super) struct Own<'a> {
+    record: &'a mut MaybeUninit<Faulted>,
     has_faulted: bool,
 }
 
-impl Own {
-    pub(super) const fn new() -> Self {
-        Self { record: MaybeUninit::uninit(), has_faulted: false }
+impl<'a> Own<'a> {
+    /// Faults are described in `record`.
+    pub(super) const fn new(record: &'a mut MaybeUninit<Faulted>) -> Self {
+        Self { record, has_faulted: false }
     }
     /// The last access, if it faulted.
-    pub(super) fn faulted(&mut self) -> Option<&mut Faulted> {
+    pub(super) fn faulted(self) -> Option<&'a mut Faulted> {
         // SAFETY: `has_faulted` is set once `recover` has written the record.
         self.has_faulted.then(|| unsafe { self.record.assume_init_mut() })
     }
@@ -129,7 +143,7 @@ impl Own {
     }
 }
 
-impl Memory for Own {
+impl Memory for Own<'_> {
     fn load(&mut self, addr: u64, size: Size) -> Result<u64, u64> {
         let record = self.record.as_mut_ptr();
         // SAFETY: any address may be asked for: a fault comes back. Reading has no other effect (the program's own instruction

@@ -28,25 +28,32 @@ pub struct Context {
     pub mask: u64,
 }
 
-/// Where the registers of hardware numbers 0 to 15 stand in `general`.
-const PLACES: [usize; 16] = [13, 14, 12, 11, 15, 10, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7];
 const RIP: usize = 16;
-const RFLAGS: usize = 17;
 
 impl Context {
     /// General registers, instruction pointer and flags.
     #[must_use]
     pub fn regs(&self) -> Regs {
-        let gpr = PLACES.map(|place| self.general[place]);
-        Regs { gpr, rip: self.general[RIP], rflags: self.general[RFLAGS] }
+        let mut regs = Regs::default();
+        self.read(&mut regs);
+        regs
+    }
+    /// The same, into `regs`: word by word, so that no compiler makes a C library's call of it.
+    #[inline(always)]
+    pub(super) const fn read(&self, regs: &mut Regs) {
+        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
+            self.general;
+        regs.gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
+        regs.rip = rip;
+        regs.rflags = rflags;
     }
     /// What the thread goes on with. Of the flags the kernel takes those that a program may change.
-    pub fn set_regs(&mut self, regs: &Regs) {
-        for (place, value) in PLACES.into_iter().zip(regs.gpr) {
-            self.general[place] = value;
-        }
-        self.general[RIP] = regs.rip;
-        self.general[RFLAGS] = regs.rflags;
+    #[inline(always)]
+    pub const fn set_regs(&mut self, regs: &Regs) {
+        let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = regs.gpr;
+        let (rip, rflags) = (regs.rip, regs.rflags);
+        self.general =
+            [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags];
     }
     /// The instruction pointer.
     #[must_use]
@@ -107,7 +114,7 @@ mod tests {
             (libc::REG_TRAPNO, offset_of!(Context, exception)),
             (libc::REG_CR2, offset_of!(Context, fault_address)),
             (libc::REG_RIP, offset_of!(Context, general) + 8 * super::RIP),
-            (libc::REG_EFL, offset_of!(Context, general) + 8 * super::RFLAGS),
+            (libc::REG_EFL, offset_of!(Context, general) + 8 * 17),
         ] {
             assert_eq!(40 + 8 * register as usize, field);
         }

@@ -25,6 +25,8 @@
 //!   again between the second look and the second reading of the byte, and taking out waits for this very handler's grace.
 //! - `CD 03`, the long form: its second byte is no int3, and the instruction before it is not ours. The program's.
 
+use core::mem::MaybeUninit;
+
 use trapline_insn::x86_64::Regs;
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
@@ -155,7 +157,8 @@ unsafe fn proceed(block: &Block, context: &mut Context, regs: &mut Regs, trap: u
 unsafe fn by_hand(block: &Block, context: &mut Context, regs: &mut Regs, op: &Op) {
     loop {
         let trap = regs.rip;
-        let mut memory = Own::new();
+        let mut record = MaybeUninit::uninit();
+        let mut memory = Own::new(&mut record);
         let result = simulate(op, regs, &mut memory);
         context.set_regs(regs);
         let (Err(_), Some(faulted)) = (result, memory.faulted()) else { return };
@@ -169,7 +172,7 @@ unsafe fn by_hand(block: &Block, context: &mut Context, regs: &mut Regs, op: &Op
         {
             return;
         }
-        *regs = context.regs();
+        context.read(regs);
     }
 }
 
@@ -183,7 +186,7 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
     if block.traps.is_generated(pc) || block.copies.original(pc).is_some() {
         return Served::Done;
     }
-    let byte = |addr: u64| Own::new().load(addr, Size::Byte).ok();
+    let byte = |addr: u64| Own::new(&mut MaybeUninit::uninit()).load(addr, Size::Byte).ok();
     if byte(trap) == Some(BREAKPOINT) && byte(trap.wrapping_sub(1)) == Some(0xCD) {
         return Served::Foreign;
     }
