@@ -55,6 +55,8 @@ const REGIONS: u64 = 1000;
 const PROBES: usize = 10_000;
 const LINES: usize = 64;
 const BATCH: u32 = 64;
+/// Turns of a round: the kernel's part has fast and slow spells of tens of milliseconds, which all rows must share.
+const TURNS: usize = 11;
 /// Rows that vary by more are taken again, so often.
 const STEADY: f64 = 0.05;
 const ATTEMPTS: usize = 3;
@@ -86,8 +88,14 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
             for how in ["none", "sigtrap", "trap"] {
                 let (low_ns, ns, high_ns) = quartiles(samples.get(how).map_or(&[][..], Vec::as_slice));
                 let mops = threads as f64 * 1000.0 / ns;
-                let figures =
-                    Figures::Hit { ns, added_ns: ns - none, mops, low_ns, high_ns, rounds: effort.rounds };
+                let figures = Figures::Hit {
+                    ns,
+                    added_ns: ns - none,
+                    mops,
+                    low_ns,
+                    high_ns,
+                    rounds: effort.rounds * TURNS,
+                };
                 emit(&Row::new("trap", case, how, threads, false, figures))?;
             }
         }
@@ -102,9 +110,10 @@ fn sample(
     threads: usize,
     effort: Effort,
 ) -> Result<BTreeMap<&'static str, Vec<f64>>> {
-    let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
+    let turns = effort.rounds * TURNS;
+    let time = Duration::from_secs_f64(effort.seconds / turns as f64);
     let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for _ in 0..effort.rounds {
+    for _ in 0..turns {
         let mut take = |how, at| samples.entry(how).or_default().push(measure(at, threads, time));
         take("none", functions.none);
         take("sigtrap", functions.sigtrap);
