@@ -86,6 +86,18 @@ fn a_guard_sends_on() {
     assert_eq!(call(patched, 0, 0), 2);
 }
 
+/// A helper moved the thread to a copy, and the signal came all the same: it is dropped.
+#[test]
+fn a_thread_that_was_moved_already_goes_on() {
+    let site = trapped(&[0x48, 0x0F, 0xAF, 0xFE, 0x48, 0x89, 0xF8, 0xC3], nothing);
+    let Step::At(copy) = site.step else { panic!("a copy") };
+    // What stands before a copy is filler: an int3, behind which the thread is in the copy.
+    write(copy - 1, &[0xCC]);
+    let seen =
+        crate::foreign::expecting(crate::foreign::Answer::Nothing, || assert_eq!(call(copy - 1, 6, 7), 42));
+    assert_eq!((seen, site.hits()), (None, 0));
+}
+
 #[test]
 fn a_trap_that_was_taken_out_meanwhile_is_none() {
     static AT: AtomicU64 = AtomicU64::new(0);
