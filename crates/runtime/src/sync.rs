@@ -13,6 +13,7 @@ pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
 pub(crate) use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// The reader's side of the writer's `membarrier`: stores before it are not moved behind loads after it by the compiler.
+#[inline]
 pub(crate) fn light_barrier() {
     #[cfg(not(loom))]
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);

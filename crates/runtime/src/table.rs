@@ -6,20 +6,22 @@
 //!
 //! # Steps
 //!
-//! Open addressing, linear probing, at most half full. A place's key is set once. A key that is taken out keeps its place, with value
+//! Open addressing by buckets of four places, a cache line each; a key lies in the first bucket from its own on that had a free place. At most two
+//! thirds full: small tables stay in small caches. A place's key is set once. A key that is taken out keeps its place, with value
 //! 0; places are got back when the table is replaced by a larger one.
 //!
 //! | writer | reader, inside an epoch |
 //! |---|---|
 //! | S1 store the value (release) | G1 load the table (acquire) |
-//! | S2 at a new place: store the key (release) | G2 load keys from the key's first place on (acquire), until it or 0 |
-//! | X1 when half full: fill a new table with what has a value; X2 store the pointer (release); X3 the old one is unlinked | G3 load the value (acquire); 0 is none |
+//! | S2 at a new place: store the key (release) | G2 load keys from the key's first bucket on (acquire), until it, or a bucket with a 0 |
+//! | X1 when full: fill a new table with what has a value; X2 store the pointer (release); X3 the old one is unlinked | G3 load the value (acquire); 0 is none |
 //!
 //! - *G2 meets the place between S1 and S2*: key 0, so none: before the insertion. (Between S2 and S1, were they the other way
 //!   round: value 0, so none as well. What counts is one store, S1 at an old place, S2 at a new one.)
 //! - *G2 after S2*: G3 sees S1's value or a later one, and what was written before S1 (release, acquire): never 0 unless it was
 //!   taken out since.
-//! - *G2 passes other keys meanwhile set*: they only lengthen the walk; the key sought stands where it stood (TAB-1).
+//! - *G2 passes other keys meanwhile set*: they only lengthen the walk; the key sought stands where it stood (TAB-1). A bucket that was full when
+//!   the key was set is full for ever, so the walk does not end before it.
 //! - *G1 before X2*: the old table, as of X1 or with changes before it. All changes after X1 are in the new one only, and were not
 //!   made before G1: the reader is before them. It stays allocated for as long as the reader is inside (EPO-1).
 //! - *G1 after X2*: everything of X1 (release, acquire). X2 before X1 would show a table without keys that have long been there.
@@ -31,88 +33,128 @@ use core::num::NonZeroU64;
 use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
 
+/// Places of a bucket, which is one cache line.
+const WAYS: usize = 4;
+
 #[derive(Debug, Default)]
-struct Place {
-    key: AtomicU64,
-    value: AtomicU64,
+#[repr(align(64))]
+struct Bucket {
+    keys: [AtomicU64; WAYS],
+    values: [AtomicU64; WAYS],
+}
+
+/// What a bucket says about a key.
+enum Said<'a> {
+    Here(&'a AtomicU64),
+    /// It would be in this place.
+    Free(&'a AtomicU64, &'a AtomicU64),
+    /// All places are other keys'.
+    Further,
+}
+
+impl Bucket {
+    #[inline]
+    fn ask(&self, key: u64) -> Said<'_> {
+        for (place, value) in self.keys.iter().zip(&self.values) {
+            match place.load(Acquire) {
+                found if found == key => return Said::Here(value),
+                0 => return Said::Free(place, value),
+                _ => {}
+            }
+        }
+        Said::Further
+    }
 }
 
 #[derive(Debug)]
-struct Places {
-    places: Box<[Place]>,
+struct Buckets {
+    buckets: Box<[Bucket]>,
+    /// Bits of a product that are no bucket's number, less one.
+    shift: u32,
     /// Keys that were ever set. The writer's; a word of its own kind, as readers hold the rest by reference.
     used: AtomicU64,
 }
 
-impl Places {
-    fn new(len: usize) -> Self {
-        Self {
-            places: (0..len.next_power_of_two()).map(|_| Place::default()).collect(),
-            used: AtomicU64::new(0),
+impl Buckets {
+    /// With at least so many places.
+    fn new(places: usize) -> Self {
+        let buckets = places.div_ceil(WAYS).next_power_of_two();
+        let shift = 63 - buckets.trailing_zeros();
+        Self { buckets: (0..buckets).map(|_| Bucket::default()).collect(), shift, used: AtomicU64::new(0) }
+    }
+    /// The bucket that has the key, or where it would be. Some places are free, so the walk ends.
+    #[inline]
+    fn ask(&self, key: NonZeroU64) -> Said<'_> {
+        // The product's top bits depend on all of the key (Knuth, TAOCP 3, 6.4); keys differ in both halves.
+        let mixed = (key.get() ^ key.get() >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (mixed >> 1 >> self.shift) as usize;
+        match self.buckets.get(first).map_or(Said::Further, |bucket| bucket.ask(key.get())) {
+            Said::Further => self.ask_further(key, first),
+            said => said,
         }
     }
-    /// The key's place, or the free one where it would be. Half of all are free, so the walk ends.
+    #[cold]
+    fn ask_further(&self, key: NonZeroU64, first: usize) -> Said<'_> {
+        let (sooner, later) = self.buckets.split_at(first.min(self.buckets.len()));
+        let mut asked = later.iter().chain(sooner).map(|bucket| bucket.ask(key.get()));
+        asked.find(|said| !matches!(said, Said::Further)).unwrap_or(Said::Further)
+    }
     #[inline]
-    fn place(&self, key: NonZeroU64) -> Option<(&Place, bool)> {
-        let mask = self.places.len() - 1;
-        let first = (key.get().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        for step in 0..=mask {
-            let place = self.places.get(first.wrapping_add(step) & mask)?;
-            match place.key.load(Acquire) {
-                0 => return Some((place, false)),
-                found if found == key.get() => return Some((place, true)),
-                _ => {}
-            }
+    fn value(&self, key: NonZeroU64) -> Option<NonZeroU64> {
+        match self.ask(key) {
+            Said::Here(value) => NonZeroU64::new(value.load(Acquire)),
+            Said::Free(..) | Said::Further => None,
         }
-        None
     }
     fn set(&self, key: NonZeroU64, value: u64) {
-        if let Some((place, is_there)) = self.place(key) {
-            place.value.store(value, Release);
-            if !is_there {
-                place.key.store(key.get(), Release);
+        match self.ask(key) {
+            Said::Here(place) => place.store(value, Release),
+            Said::Free(place_of_key, place) => {
+                place.store(value, Release);
+                place_of_key.store(key.get(), Release);
                 self.used.store(self.used.load(Relaxed) + 1, Relaxed);
             }
+            Said::Further => {}
         }
     }
+    fn is_full(&self) -> bool {
+        (self.used.load(Relaxed) + 1) * 3 > (self.buckets.len() * WAYS) as u64 * 2
+    }
     fn live(&self) -> impl Iterator<Item = (NonZeroU64, u64)> {
-        let pair = |place: &Place| {
-            let value = place.value.load(Relaxed);
-            Some((NonZeroU64::new(place.key.load(Relaxed))?, (value != 0).then_some(value)?))
+        let pair = |(key, value): (&AtomicU64, &AtomicU64)| {
+            let value = value.load(Relaxed);
+            Some((NonZeroU64::new(key.load(Relaxed))?, (value != 0).then_some(value)?))
         };
-        self.places.iter().filter_map(pair)
+        self.buckets.iter().flat_map(|bucket| bucket.keys.iter().zip(&bucket.values)).filter_map(pair)
     }
 }
 
 /// The table in use.
 #[derive(Debug)]
-pub(crate) struct Table(AtomicPtr<Places>);
+pub(crate) struct Table(AtomicPtr<Buckets>);
 
 impl Table {
     /// Empty, with room for some.
     pub(crate) fn new(room: usize) -> Self {
-        Self(AtomicPtr::new(Box::into_raw(Box::new(Places::new(room.max(2) * 2)))))
+        Self(AtomicPtr::new(Box::into_raw(Box::new(Buckets::new(room * 2)))))
     }
     /// The value that a key has.
     #[inline]
     pub(crate) fn get(&self, _inside: &Inside<'_>, key: NonZeroU64) -> Option<NonZeroU64> {
         // SAFETY: never null; what `set` replaces is freed after the grace of every reader that could load it (EPO-1), and this one
         // is inside.
-        let places = unsafe { &*self.0.load(Acquire) };
-        let (place, is_there) = places.place(key)?;
-        if is_there { NonZeroU64::new(place.value.load(Acquire)) } else { None }
+        unsafe { &*self.0.load(Acquire) }.value(key)
     }
     /// The value that a key has, for the writer.
     pub(crate) fn peek(&self, _writer: &Writer, key: NonZeroU64) -> Option<NonZeroU64> {
         // SAFETY: never null, and only the writer replaces it.
-        let (place, is_there) = unsafe { &*self.0.load(Relaxed) }.place(key)?;
-        if is_there { NonZeroU64::new(place.value.load(Relaxed)) } else { None }
+        unsafe { &*self.0.load(Relaxed) }.value(key)
     }
     /// Sets a key's value; 0 takes it out.
     pub(crate) fn set(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
         // SAFETY: never null, and only the writer replaces it.
         let places = unsafe { &*self.0.load(Relaxed) };
-        if (places.used.load(Relaxed) + 1) * 2 > places.places.len() as u64 {
+        if places.is_full() {
             self.grow(writer, places);
         }
         // SAFETY: as above.
@@ -123,14 +165,14 @@ impl Table {
     pub(crate) fn set_in_a_table_shown_early(&self, writer: &mut Writer, key: NonZeroU64, value: u64) {
         // SAFETY: as above.
         let places = unsafe { &*self.0.load(Relaxed) };
-        let new = Box::leak(Box::new(Places::new((places.live().count() + 1) * 4)));
+        let new = Box::leak(Box::new(Buckets::new((places.live().count() + 1) * 2)));
         self.0.store(new, Release);
         places.live().for_each(|(key, value)| new.set(key, value));
         self.set(writer, key, value);
     }
     /// X1 to X3.
-    fn grow(&self, writer: &mut Writer, places: &Places) {
-        let new = Places::new((places.live().count() + 1) * 4);
+    fn grow(&self, writer: &mut Writer, places: &Buckets) {
+        let new = Buckets::new((places.live().count() + 1) * 2);
         places.live().for_each(|(key, value)| new.set(key, value));
         let old = self.0.load(Relaxed);
         self.0.store(Box::into_raw(Box::new(new)), Release);

@@ -8,6 +8,7 @@ mod breakpoint;
 mod functions;
 mod hits;
 mod kernel;
+mod lookup;
 mod ours;
 mod row;
 mod runs;
@@ -64,6 +65,13 @@ enum Name {
     Breakpoint,
     /// A hit on the trap path, beside a bare SIGTRAP.
     Trap,
+    /// From an address to its probe, beside the seeds' ways.
+    Lookup,
+    /// Lookups while an address space changes.
+    Churn,
+    /// Changes its own address space (started by `churn`).
+    #[value(hide = true)]
+    Churner,
     /// The measured process (started by the others).
     #[value(hide = true)]
     Victim,
@@ -74,6 +82,9 @@ fn main() -> Result<()> {
     if args.name == Name::Victim {
         return victim::serve();
     }
+    if args.name == Name::Churner {
+        lookup::churner();
+    }
     let mut sink = Sink { json: args.json, run: args.save.as_deref().map(runs::Run::create).transpose()? };
     let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
     match args.name {
@@ -83,7 +94,9 @@ fn main() -> Result<()> {
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
         Name::Trap => trap::run(effort, |row| sink.take(row)),
-        Name::Victim => Ok(()),
+        Name::Lookup => lookup::run(effort, |row| sink.take(row)),
+        Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
+        Name::Victim | Name::Churner => Ok(()),
     }
 }
 

@@ -14,9 +14,9 @@ pub(crate) struct Row {
     #[serde(rename = "type")]
     kind: &'static str,
     schema: u32,
-    /// `uprobe` or `uretprobe`.
+    /// `uprobe`, `uretprobe`, `lookup` or `churn`.
     pub(crate) bench: &'static str,
-    /// The probed function's first instruction.
+    /// The probed function's first instruction; regions and probes; who changes address spaces.
     pub(crate) case: String,
     /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`.
     pub(crate) how: String,
@@ -24,6 +24,9 @@ pub(crate) struct Row {
     pub(crate) sharing: &'static str,
     #[serde(flatten)]
     pub(crate) figures: Figures,
+    /// `churn`: the speed as a share of that without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<f64>,
 }
 
 /// Figures, or why there are none.
@@ -90,6 +93,7 @@ impl Row {
             threads,
             sharing,
             figures,
+            kept: None,
         }
     }
 }
@@ -99,9 +103,13 @@ impl Line for Row {
     fn text(&self) -> String {
         let name = format!("{}-{} {} {}T {}", self.bench, self.case, self.how, self.threads, self.sharing);
         match &self.figures {
-            Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds } => format!(
-                "{name:38} {ns:10.2} ns/call  +{added_ns:10.2} ns  {mops:9.3}M/s  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)"
-            ),
+            Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds } => {
+                let kept =
+                    self.kept.map(|kept| format!("  keeps {:5.1} %", kept * 100.0)).unwrap_or_default();
+                format!(
+                    "{name:38} {ns:10.2} ns/call  +{added_ns:10.2} ns  {mops:9.3}M/s{kept}  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)"
+                )
+            }
             Figures::Skipped { skipped } => format!("{name:38} skipped: {skipped}"),
         }
     }

@@ -1,34 +1,107 @@
-//! Hints: which slot covers a page, for one granule of addresses.
+//! Hints: which slot covers what, by granules of addresses.
+//!
+//! A granule's word is 0 (no region), one slot's [`Hint`] (the granule has pages of that region only), or the address of a [`Leaf`] with a hint
+//! for each page (it has pages of several, or had).
+
+use core::num::NonZeroU64;
 
 use trapline_record::RemoteAddr;
 
-use crate::sync::{Acquire, AtomicU32, Release};
+use crate::sync::{Acquire, AtomicU64, Release};
 
 const PAGE_BITS: u32 = 12;
-/// A granule has 2 MiB; a model's has two pages.
-pub(super) const GRANULE_BITS: u32 = if cfg!(loom) { 13 } else { 21 };
-const PAGES: usize = 1 << (GRANULE_BITS - PAGE_BITS);
 pub(super) const PAGE: u64 = 1 << PAGE_BITS;
+/// A granule has 64 KiB, which code seldom shares with another file's; a model's has two pages.
+const GRANULE_BITS: u32 = if cfg!(loom) { 13 } else { 16 };
+pub(super) const GRANULE: u64 = 1 << GRANULE_BITS;
+const PAGES: usize = (GRANULE / PAGE) as usize;
+/// Slots that a hint can name.
+pub(super) const MAX_SLOTS: usize = 1 << 16;
 
-/// A slot's number + 1 for each page, or 0.
+/// A slot's number and its generation, of which 47 bits are kept: enough for a change each microsecond, of one slot, for four years
+/// between the two loads of one look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Hint(NonZeroU64);
+
+impl Hint {
+    /// Bit 0 tells it from a leaf's address.
+    pub(crate) const fn new(slot: u16, generation: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add((generation << 17 | (slot as u64) << 1) & !1))
+    }
+    #[inline]
+    pub(super) const fn slot(self) -> u16 {
+        (self.0.get() >> 1) as u16
+    }
+    /// Whether a slot of that generation is meant.
+    #[inline]
+    pub(super) const fn is_of(self, generation: u64) -> bool {
+        self.0.get() >> 17 == generation << 17 >> 17
+    }
+    pub(super) const fn word(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// A hint for each page of a granule, or 0.
 #[derive(Debug)]
-pub(super) struct Leaf([AtomicU32; PAGES]);
+pub(super) struct Leaf([AtomicU64; PAGES]);
 
 impl Leaf {
     pub(super) fn new() -> Self {
-        Self(core::array::from_fn(|_| AtomicU32::new(0)))
+        Self(core::array::from_fn(|_| AtomicU64::new(0)))
     }
     #[inline]
-    fn word(&self, addr: RemoteAddr) -> &AtomicU32 {
+    fn word(&self, addr: RemoteAddr) -> &AtomicU64 {
         &self.0[(addr.0 >> PAGE_BITS) as usize % PAGES]
+    }
+    #[inline]
+    fn get(&self, addr: RemoteAddr) -> Option<Hint> {
+        NonZeroU64::new(self.word(addr).load(Acquire)).map(Hint)
+    }
+    /// Release: the slot is filled before its number is seen.
+    pub(super) fn set(&self, page: RemoteAddr, hint: Option<Hint>) {
+        self.word(page).store(hint.map_or(0, Hint::word), Release);
+    }
+}
+
+/// What a granule's word leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Word {
+    One(Hint),
+    Leaf(&'static Leaf),
+}
+
+impl Word {
+    #[inline]
+    pub(super) fn new(word: NonZeroU64) -> Self {
+        if word.get() & 1 == 1 {
+            return Self::One(Hint(word));
+        }
+        // SAFETY: even words are addresses of leaves that `Map` leaked.
+        Self::Leaf(unsafe { &*(word.get() as *const Leaf) })
     }
     /// L2.
     #[inline]
-    pub(super) fn hint(&self, addr: RemoteAddr) -> Option<u32> {
-        self.word(addr).load(Acquire).checked_sub(1)
+    pub(super) fn hint(self, addr: RemoteAddr) -> Option<Hint> {
+        match self {
+            Self::One(hint) => Some(hint),
+            Self::Leaf(leaf) => leaf.get(addr),
+        }
     }
-    /// Release: the slot is filled before its number is seen.
-    pub(super) fn set(&self, page: RemoteAddr, slot: Option<u32>) {
-        self.word(page).store(slot.map_or(0, |slot| slot + 1), Release);
-    }
+}
+
+/// The key of an address's granule.
+#[inline]
+pub(super) const fn granule(addr: RemoteAddr) -> NonZeroU64 {
+    NonZeroU64::MIN.saturating_add(addr.0 >> GRANULE_BITS)
+}
+
+/// The granules of a range, by their first addresses.
+pub(super) fn granules(start: RemoteAddr, end: RemoteAddr) -> impl Iterator<Item = RemoteAddr> {
+    (start.0 & !(GRANULE - 1)..end.0).step_by(GRANULE as usize).map(RemoteAddr)
+}
+
+/// The pages of a granule.
+pub(super) fn pages(granule: RemoteAddr) -> impl Iterator<Item = RemoteAddr> {
+    (0..GRANULE / PAGE).map(move |page| granule + page * PAGE)
 }

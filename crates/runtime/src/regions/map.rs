@@ -7,8 +7,8 @@ use core::fmt;
 
 use trapline_record::RemoteAddr;
 
-use super::leaf::{Leaf, PAGE};
-use super::{Found, Mapping, Regions, granule};
+use super::leaf::{GRANULE, Hint, Leaf, PAGE, Word, granule, granules, pages};
+use super::{Found, Mapping, Regions};
 use crate::epoch::Writer;
 use crate::registry::{BadSite, FileNumber, Files};
 use crate::sync::{Relaxed, Release};
@@ -26,9 +26,6 @@ impl Range {
     pub const fn new(start: RemoteAddr, end: RemoteAddr) -> Option<Self> {
         let is_whole = start.0.is_multiple_of(PAGE) && end.0.is_multiple_of(PAGE) && start.0 < end.0;
         if is_whole { Some(Self { start, end }) } else { None }
-    }
-    fn pages(self) -> impl Iterator<Item = RemoteAddr> {
-        (self.start.0..self.end.0).step_by(PAGE as usize).map(RemoteAddr)
     }
     /// What both have.
     fn common(self, other: Self) -> Option<Self> {
@@ -71,7 +68,7 @@ impl core::error::Error for MapError {}
 struct Region {
     mapping: Mapping,
     file: FileNumber,
-    slot: u32,
+    hint: Hint,
 }
 
 impl Region {
@@ -92,7 +89,7 @@ pub struct Map {
     regions: &'static Regions,
     by_start: BTreeMap<RemoteAddr, Region>,
     /// Slots that were used, the one that has been free for longest first.
-    free: VecDeque<u32>,
+    free: VecDeque<u16>,
     version: u64,
 }
 
@@ -129,8 +126,8 @@ impl Map {
     #[must_use]
     pub fn find(&self, addr: RemoteAddr) -> Option<Found> {
         let region = self.region(addr)?;
-        let slot = self.regions.slots.get(region.slot as usize)?;
-        slot.look(addr, region.slot).ok()
+        let slot = self.regions.slots.get(usize::from(region.hint.slot()))?;
+        slot.look(addr, region.hint).ok()?
     }
     fn region(&self, addr: RemoteAddr) -> Option<&Region> {
         let (_, region) = self.by_start.range(..=addr).next_back()?;
@@ -140,7 +137,7 @@ impl Map {
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.by_start.values().map(|region| &region.mapping)
     }
-    /// C1 to C5.
+    /// C1 to C4.
     fn change(
         &mut self,
         writer: &mut Writer,
@@ -151,7 +148,6 @@ impl Map {
         if touched.is_empty() && new.is_none() {
             return Ok(());
         }
-        let mut result = Ok(());
         let left = touched.iter().flat_map(|old| {
             let parts = [old.part(old.mapping.start, range.start), old.part(range.end, old.mapping.end)];
             parts.into_iter().flatten().map(|part| (part, old.file))
@@ -160,19 +156,16 @@ impl Map {
         for old in &touched {
             self.by_start.remove(&old.mapping.start);
         }
+        let mut result = Ok(());
         for (mapping, file) in born {
-            result = result.and(self.be_born(writer, mapping, file));
+            result = result.and(self.be_born(mapping, file));
         }
+        touched.iter().map(Region::range).chain([range]).for_each(|range| self.hint(writer, range));
         for old in &touched {
-            if let Some(slot) = self.regions.slots.get(old.slot as usize) {
+            if let Some(slot) = self.regions.slots.get(usize::from(old.hint.slot())) {
                 slot.kill(self.version + 1);
             }
-            match result {
-                Ok(()) if new.is_some() => {}
-                Ok(()) => self.forget(writer, old.range().common(range), |_| true),
-                Err(_) => self.forget(writer, Some(old.range()), |page| self.region(page).is_none()),
-            }
-            self.free.push_back(old.slot);
+            self.free.push_back(old.hint.slot());
         }
         self.version += 1;
         self.regions.version.store(self.version, Release);
@@ -185,49 +178,45 @@ impl Map {
         let all = first.into_iter().chain(inside).map(|(_, region)| *region);
         all.filter(|region| region.range().common(range).is_some()).collect()
     }
-    /// A slot for a region, and its hints.
-    fn be_born(&mut self, writer: &mut Writer, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
+    /// C1: a slot for a region.
+    fn be_born(&mut self, mapping: Mapping, file: FileNumber) -> Result<(), MapError> {
         let slots = self.regions.slots;
-        let number = self.take_slot().ok_or(MapError::Full { slots: slots.len() })?;
-        if let Some(slot) = slots.get(number as usize) {
-            slot.fill(&mapping, file, self.version + 1);
-        }
-        let region = Region { mapping, file, slot: number };
-        for page in region.range().pages() {
-            self.leaf(writer, page).set(page, Some(number));
-        }
-        self.by_start.insert(mapping.start, region);
+        let full = MapError::Full { slots: slots.len() };
+        let number = self.take_slot().ok_or(full)?;
+        let slot = slots.get(usize::from(number)).ok_or(full)?;
+        let hint = Hint::new(number, slot.fill(&mapping, file, self.version + 1));
+        self.by_start.insert(mapping.start, Region { mapping, file, hint });
         Ok(())
     }
-    /// C4.
-    fn forget(&self, writer: &Writer, range: Option<Range>, which: impl Fn(RemoteAddr) -> bool) {
-        for page in range.into_iter().flat_map(Range::pages).filter(|&page| which(page)) {
-            if let Some(leaf) = self.regions.leaves.peek(writer, granule(page)) {
-                // SAFETY: the table's values are leaves that were leaked below.
-                unsafe { &*(leaf.get() as *const Leaf) }.set(page, None);
-            }
-        }
-    }
     /// A fresh one while there is one: what died stays for pictures as long as can be.
-    fn take_slot(&mut self) -> Option<u32> {
+    fn take_slot(&mut self) -> Option<u16> {
         let used = self.regions.used.load(Relaxed);
         if (used as usize) < self.regions.slots.len() {
             self.regions.used.store(used + 1, Release);
-            return u32::try_from(used).ok();
+            return u16::try_from(used).ok();
         }
         self.free.pop_front()
     }
-    /// The leaf of a page's granule, made if there is none.
-    fn leaf(&self, writer: &mut Writer, page: RemoteAddr) -> &'static Leaf {
-        let leaf = match self.regions.leaves.peek(writer, granule(page)) {
-            Some(leaf) => leaf.get() as *const Leaf,
-            None => {
-                let leaf: *const Leaf = Box::leak(Box::new(Leaf::new()));
-                self.regions.leaves.set(writer, granule(page), leaf as u64);
-                leaf
+    /// C2: the words of a range's granules, as the map is now.
+    fn hint(&self, writer: &mut Writer, range: Range) {
+        for start in granules(range.start, range.end) {
+            let whole = Range { start, end: start + GRANULE };
+            let mut here = self.touching(whole).into_iter().map(|region| region.hint);
+            let (first, more) = (here.next(), here.next().is_some());
+            let word = self.regions.leaves.peek(writer, granule(start)).map(Word::new);
+            match (word, first) {
+                (Some(Word::Leaf(leaf)), _) => self.fill(leaf, start),
+                (_, Some(_)) if more => {
+                    let leaf: &'static Leaf = Box::leak(Box::new(Leaf::new()));
+                    self.fill(leaf, start);
+                    self.regions.leaves.set(writer, granule(start), core::ptr::from_ref(leaf) as u64);
+                }
+                (None, None) => {}
+                (_, first) => self.regions.leaves.set(writer, granule(start), first.map_or(0, Hint::word)),
             }
-        };
-        // SAFETY: leaked, here or before.
-        unsafe { &*leaf }
+        }
+    }
+    fn fill(&self, leaf: &Leaf, start: RemoteAddr) {
+        pages(start).for_each(|page| leaf.set(page, self.region(page).map(|region| region.hint)));
     }
 }

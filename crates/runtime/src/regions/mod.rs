@@ -16,49 +16,48 @@
 //! before; device and inode. Slots lie in one array for good, so a stale number leads to a slot all the same, if to
 //! another region. `seq` is a generation and a state: *alive*, *dead* (fields whole), *written* (fields changing).
 //!
-//! Addresses lead to slots through *hints*: a table by 2 MiB granule (`table`) of leaves, each with one word for each page: a slot's number + 1,
-//! or 0. A hint is only that; the slot says what it covers.
+//! Addresses lead to slots through *hints*: a table (`table`) by granules of 64 KiB, whose words name a slot and its generation, or a leaf with such a
+//! hint for each page. A hint is only that: the slot says whether it still has that generation, and what it covers.
 //!
 //! # A look (reader, inside an epoch for the table's sake)
 //!
 //! | step | what |
 //! |---|---|
-//! | L1 | granule → leaf; none: no region |
-//! | L2 | load the page's hint (acquire); 0: no region |
-//! | L3 | load `seq` (acquire); unless alive: `Retry` |
-//! | L4 | load start, end, offset, file (relaxed): anything |
-//! | L5 | fence (acquire), load `seq` again: unless the same, `Retry` |
-//! | L6 | the address lies outside: `Retry` (the hint was stale); else the answer |
+//! | L1 | granule → word (acquire); 0: no region |
+//! | L2 | if the word is a leaf: load the page's hint (acquire); 0: no region |
+//! | L3 | load the slot's start, end, offset, file (relaxed): anything |
+//! | L4 | fence (acquire), load `seq`: unless alive and of the hint's generation, `Retry` |
+//! | L5 | the address lies outside: no region; else the answer |
+//!
+//! A sequence is usually loaded before the fields and behind them. Here the hint is the first look at it: it was stored after the slot
+//! had been filled for that generation.
 //!
 //! # A change (writer): [start, end) becomes nothing, or one new region
 //!
 //! | step | what |
 //! |---|---|
-//! | C1 | for what is left of each region that the range cuts: a fresh slot, written and alive (F below), then hints of its pages |
-//! | C2 | the same for the new region |
+//! | C1 | a fresh slot, filled (F), for what is left of each region that the range cuts, and for the new region |
+//! | C2 | the words of all granules of the range and of the regions that it touches, as they are to be; a leaf is filled before it is shown (release) |
 //! | C3 | each region that the range touched: death := version + 1; `seq` := dead (release) |
-//! | C4 | hints of pages that no region has any more := 0 |
-//! | C5 | version := version + 1 (release) |
+//! | C4 | version := version + 1 (release) |
 //!
 //! Filling a slot, the one that has been free for longest: F1 `seq` := next generation, written; fence (release); F2 fields; F3 `seq` :=
 //! alive (release).
 //!
 //! ## Interleavings
 //!
-//! - *a look at a region that the change does not touch*: none of the words of L2 to L6 change, and the granule's leaf stays: the
-//!   same answer as alone, whatever happens elsewhere (RGN-2). The table may grow: `table`, G1.
-//! - *L2 before C1 or C2, L3 before C3*: the old region, alive at L5: it was there at L5.
-//! - *L2 before, L3 or L5 after C3*: dead, so `Retry`, once: the hint leads elsewhere next time. The region itself changed.
-//! - *L2 after C1, C3 still to come*: two slots cover what is left; both say the same of it.
-//! - *L2 after C2, before C3*: the new region, while pages of it behind may still lead to the old one: as if the mapping had
-//!   changed page by page, which is what the kernel does.
-//! - *L2 loads a hint; the slot dies, is filled again (F1 to F3), and L3 to L6 see the new region*: whole, by L5; if it covers the address
-//!   the answer is true, else `Retry`.
-//! - *L4 between F1 and F3*: L3 saw the old `seq` (else: written, `Retry`). If L4 saw any store of F2, then F1's fence and L5's make F1
-//!   visible to L5: another `seq`, `Retry`. Without either fence it would be believed: the model's twins. F3 before F2 is the third.
-//! - *L2 sees a hint of C1, C2*: release and acquire, so L3 sees F3 or later.
-//! - *0 at L1 or L2 while C2 runs*: before the change. Code of ours is written into a region after its change has returned, so no hit of ours
-//!   is missed by that.
+//! - *a look at a region that the change does not touch*: its slot's words do not change. Its granule's word may become a leaf, with the
+//!   same hint for its pages: the same answer as alone, whatever happens elsewhere (RGN-2). The table may grow: `table`, G1.
+//! - *L1 and L2 before C2, L4 before C3*: the old region, alive at L4: it was there at L4.
+//! - *L1 and L2 before C2, L4 after C3*: dead, or of another generation, so `Retry`, once: the next look sees C2. The region itself changed.
+//! - *L1 or L2 after C2*: the new hint; L3 sees F2 or later (release, acquire). Pages of other granules may still lead to the old region: as if the
+//!   mapping had changed page by page, which is what the kernel does.
+//! - *the hint is old, the slot dead and filled again, for whatever place*: another generation: `Retry`. So "outside" at L5 is said only by the region that was
+//!   the granule's only one when L1 loaded the word, and then it is true.
+//! - *L3 between F1 and F3*: if L3 saw any store of F2, then F1's fence and L4's make F1 visible to L4: not the hint's generation, `Retry`. Without
+//!   either fence it would be believed: the model's twins. F1 behind F2 is the third.
+//! - *0 at L1 or L2 while C2 runs*: before the change, or after it. Code of ours is written into a region after its change has returned, so no hit of
+//!   ours is missed by that.
 //! - *`Retry` in a trap's handler*: the region is being changed; if the trap is still there when the thread runs on, it traps again, else
 //!   it never does. So the handler returns, and neither waits nor locks. Others may ask the writer's own map ([`Map::find`]).
 //!
@@ -70,9 +69,9 @@
 //! - *a change between P1 and the end*: what it kills has death > V: taken. What it fills has birth > V: not taken; it lies in the slot that
 //!   has been free for longest, so what it overwrites died long before V, unless as many changes as there are free slots came
 //!   meanwhile: then `before > V` tells.
-//! - *a change before P1*: C5's release and P1's acquire make all of it visible.
+//! - *a change before P1*: C4's release and P1's acquire make all of it visible.
 
-mod leaf;
+pub(crate) mod leaf;
 mod map;
 mod picture;
 mod slot;
@@ -81,15 +80,13 @@ pub use map::{Map, MapError, Range};
 pub use picture::{Mapped, PictureError};
 pub use slot::Slot;
 
-use core::num::NonZeroU64;
-
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
 use crate::epoch::Inside;
 use crate::registry::{FileNumber, Site};
 use crate::sync::AtomicU64;
 use crate::table::Table;
-use leaf::Leaf;
+use leaf::{MAX_SLOTS, Word, granule};
 
 /// A mapping of a file, as the system states it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +138,7 @@ pub struct Found {
     /// Whether the region takes breakpoints.
     pub takes_breakpoints: bool,
     /// Which region, and its sequence.
-    region: u32,
+    slot: u16,
     seq: u64,
 }
 
@@ -166,9 +163,10 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Over zeroed memory, one slot for each region that there can be at a time, and some to spare.
+    /// Over zeroed memory, one slot for each region that there can be at a time, and some to spare; 65,536 at most are used.
     #[must_use]
     pub fn new(slots: &'static [Slot]) -> Self {
+        let slots = slots.get(..MAX_SLOTS).unwrap_or(slots);
         Self {
             slots,
             leaves: Table::new(if cfg!(loom) { 1 } else { 64 }),
@@ -182,15 +180,15 @@ impl Regions {
     /// The region there was changing.
     #[inline]
     pub fn find(&self, inside: &Inside<'_>, addr: RemoteAddr) -> Result<Option<Found>, Retry> {
-        let Some(leaf) = self.leaf(inside, addr) else { return Ok(None) };
-        let Some(region) = leaf.hint(addr) else { return Ok(None) };
-        let slot = self.slots.get(region as usize).ok_or(Retry)?;
-        slot.look(addr, region).map(Some)
+        let Some(word) = self.leaves.get(inside, granule(addr)) else { return Ok(None) };
+        let Some(hint) = Word::new(word).hint(addr) else { return Ok(None) };
+        let slot = self.slots.get(usize::from(hint.slot())).ok_or(Retry)?;
+        slot.look(addr, hint)
     }
     /// Whether what was found is still so: the region has not changed since.
     #[must_use]
     pub fn is_still(&self, found: &Found) -> bool {
-        self.slots.get(found.region as usize).is_some_and(|slot| slot.is_still(found.seq))
+        self.slots.get(usize::from(found.slot)).is_some_and(|slot| slot.is_still(found.seq))
     }
     /// Device and inode of the file at an address, and the offset: for stacks.
     ///
@@ -202,19 +200,7 @@ impl Regions {
         addr: RemoteAddr,
     ) -> Result<Option<(FileId, FileOffset)>, Retry> {
         let Some(found) = self.find(inside, addr)? else { return Ok(None) };
-        let slot = self.slots.get(found.region as usize).ok_or(Retry)?;
+        let slot = self.slots.get(usize::from(found.slot)).ok_or(Retry)?;
         slot.file(found.seq).map(|file| Some((file, found.offset)))
     }
-    #[inline]
-    fn leaf<'a>(&self, inside: &'a Inside<'_>, addr: RemoteAddr) -> Option<&'a Leaf> {
-        let leaf = self.leaves.get(inside, granule(addr))?;
-        // SAFETY: the table's values are leaves that `Map` leaked: they stay for as long as the regions.
-        Some(unsafe { &*(leaf.get() as *const Leaf) })
-    }
-}
-
-/// The number of an address's granule, + 1.
-#[inline]
-const fn granule(addr: RemoteAddr) -> NonZeroU64 {
-    NonZeroU64::MIN.saturating_add(addr.0 >> leaf::GRANULE_BITS)
 }

@@ -2,6 +2,7 @@
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 
+use super::leaf::Hint;
 use super::{Found, Mapped, Mapping, Retry};
 use crate::registry::FileNumber;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, fence};
@@ -45,25 +46,27 @@ pub(super) struct Fields {
 }
 
 impl Slot {
-    /// L3 to L6.
+    /// L3 to L5. `None`: the region has pages of the same granule, but not this.
     #[inline]
-    pub(crate) fn look(&self, addr: RemoteAddr, region: u32) -> Result<Found, Retry> {
-        let seq = self.seq.load(Acquire);
+    pub(crate) fn look(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
         let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
         let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
         // Acquire: whichever store of a filler the loads above saw, the load below sees what that filler did to `seq` before.
         fence(Acquire);
-        let covers = (start..end).contains(&addr.0);
-        if seq & STATE != ALIVE || self.seq.load(Relaxed) != seq || !covers {
+        let seq = self.seq.load(Relaxed);
+        if seq & STATE != ALIVE || !hint.is_of(seq / GENERATION) {
             return Err(Retry);
         }
-        Ok(Found {
+        if !(start..end).contains(&addr.0) {
+            return Ok(None);
+        }
+        Ok(Some(Found {
             file: FileNumber::new(file as u32).ok_or(Retry)?,
             offset: FileOffset(offset) + (addr.0 - start),
             takes_breakpoints: file & TAKES_BREAKPOINTS != 0,
-            region,
+            slot: hint.slot(),
             seq,
-        })
+        }))
     }
     /// Whether it is the same region as when `seq` was loaded, and alive.
     pub(super) fn is_still(&self, seq: u64) -> bool {
@@ -97,8 +100,8 @@ impl Slot {
         }
         Ok(Some(Fields { mapped, birth, death, before }))
     }
-    /// F1 to F3. The slot is dead, or was never used.
-    pub(crate) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) {
+    /// F1 to F3: its generation. The slot is dead, or was never used.
+    pub(crate) fn fill(&self, mapping: &Mapping, file: FileNumber, birth: u64) -> u64 {
         let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
         self.seq.store(seq | WRITTEN, Relaxed);
         // Release: whoever sees a store below sees the one above (with the acquire fence of a look).
@@ -114,6 +117,7 @@ impl Slot {
         self.dev.store(mapping.file.dev, Relaxed);
         self.inode.store(mapping.file.inode, Relaxed);
         self.seq.store(seq | ALIVE, Release);
+        seq / GENERATION
     }
     /// C3.
     pub(crate) fn kill(&self, death: u64) {
@@ -125,29 +129,33 @@ impl Slot {
 /// Twins that must fail, for the models.
 #[cfg(all(test, loom))]
 impl Slot {
-    /// `look` without the fence of L5.
-    pub(crate) fn look_without_fence(&self, addr: RemoteAddr) -> Result<(u32, u64), Retry> {
-        let seq = self.seq.load(Acquire);
-        let (start, offset) = (self.start.load(Relaxed), self.offset.load(Relaxed));
-        let file = self.file.load(Relaxed) as u32;
-        if seq & STATE != ALIVE || self.seq.load(Relaxed) != seq {
+    /// `look` without the fence of L4.
+    pub(crate) fn look_without_fence(&self, addr: RemoteAddr, hint: Hint) -> Result<Option<Found>, Retry> {
+        let (start, end) = (self.start.load(Relaxed), self.end.load(Relaxed));
+        let (offset, file) = (self.offset.load(Relaxed), self.file.load(Relaxed));
+        let seq = self.seq.load(Relaxed);
+        if seq & STATE != ALIVE || !hint.is_of(seq / GENERATION) || !(start..end).contains(&addr.0) {
             return Err(Retry);
         }
-        Ok((file, offset + (addr.0 - start)))
+        let file = FileNumber::new(file as u32).ok_or(Retry)?;
+        let offset = FileOffset(offset) + (addr.0 - start);
+        Ok(Some(Found { file, offset, takes_breakpoints: true, slot: 0, seq }))
     }
     /// `fill` without the fence behind F1.
-    pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) {
+    pub(crate) fn fill_without_fence(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {
         let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
         self.seq.store(seq | WRITTEN, Relaxed);
         self.offset.store(mapping.offset.0, Relaxed);
         self.file.store(u64::from(file.get()), Relaxed);
         self.seq.store(seq | ALIVE, Release);
+        seq / GENERATION
     }
-    /// `fill` with F3 before F2.
-    pub(crate) fn fill_alive(&self, mapping: &Mapping, file: FileNumber, _: u64) {
-        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
-        self.seq.store(seq | ALIVE, Release);
+    /// `fill` with F2 before F1: the slot's last life goes on meanwhile.
+    pub(crate) fn fill_unmarked(&self, mapping: &Mapping, file: FileNumber, _: u64) -> u64 {
         self.offset.store(mapping.offset.0, Relaxed);
         self.file.store(u64::from(file.get()), Relaxed);
+        let seq = (self.seq.load(Relaxed) & !STATE) + GENERATION;
+        self.seq.store(seq | ALIVE, Release);
+        seq / GENERATION
     }
 }
