@@ -16,6 +16,7 @@ mod pool;
 mod row;
 mod runs;
 mod toggle;
+mod trap;
 mod victim;
 
 use std::path::PathBuf;
@@ -71,6 +72,8 @@ enum Name {
     Breakpoint,
     /// The pool of return instances, beside those of the seed.
     Pool,
+    /// A hit on the trap path, beside a bare SIGTRAP.
+    Trap,
     /// From an address to its probe, beside the seeds' ways.
     Lookup,
     /// Lookups while an address space changes.
@@ -101,7 +104,7 @@ fn main() -> Result<()> {
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
         Name::Pool => pool::run(args.pool, effort, &mut sink),
-        Name::Victim => Ok(()),
+        Name::Trap => trap::run(effort, |row| sink.take(row)),
         Name::Lookup => lookup::run(effort, |row| sink.take(row)),
         Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
         Name::Victim | Name::Churner => Ok(()),

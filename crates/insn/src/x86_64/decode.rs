@@ -293,7 +293,7 @@ const fn rel_size(code: Code) -> u8 {
 }
 
 /// Whether the prefixes at the start of `bytes` hold 66 and do not end in a REX with W, which would override it.
-fn has_data_size(bytes: &[u8]) -> bool {
+pub(crate) fn has_data_size(bytes: &[u8]) -> bool {
     let prefixes = legacy_prefixes(bytes);
     let (legacy, rest) = bytes.split_at(prefixes);
     legacy.contains(&0x66) && rest.first().is_none_or(|b| b & 0xF8 != 0x48)

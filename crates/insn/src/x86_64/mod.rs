@@ -8,6 +8,7 @@ pub mod padding;
 pub mod regs;
 pub mod relocate;
 pub mod scan;
+pub mod simulate;
 pub mod store;
 
 pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};

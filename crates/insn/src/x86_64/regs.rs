@@ -20,11 +20,12 @@ impl Regs {
     /// One register's value.
     #[must_use]
     pub const fn get(&self, reg: Gpr) -> u64 {
-        self.gpr[reg as usize]
+        // There are 16; the mask spares what runs at a hit a check that it could panic on.
+        self.gpr[reg as usize & 15]
     }
     /// Sets one register.
     pub const fn set(&mut self, reg: Gpr, value: u64) {
-        self.gpr[reg as usize] = value;
+        self.gpr[reg as usize & 15] = value;
     }
     /// The stack pointer.
     #[must_use]

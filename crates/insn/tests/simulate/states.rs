@@ -1,0 +1,151 @@
+//! Random states with which an instruction stays inside the machine.
+
+use crate::machine::{AREA, FLAGS, Machine, Rng};
+use iced_x86::{Decoder, DecoderOptions, OpKind, Register};
+use trapline_insn::x86_64::simulate::{Action, Address, Base, Op, Place, Target, Value};
+use trapline_insn::x86_64::{Gpr, Regs};
+
+/// Sets what an encoding fixes so that it stays inside the machine: displacements of branches, absolute and rip-relative
+/// addresses, and those that rsp is the base of. `false` if it cannot run at all.
+pub(crate) fn aim(bytes: &mut [u8], machine: &Machine, rng: &mut Rng) -> bool {
+    let mut decoder = Decoder::with_ip(64, bytes, machine.slot(), DecoderOptions::NONE);
+    let raw = decoder.decode();
+    if raw.is_invalid() || raw.len() != bytes.len() {
+        return false;
+    }
+    let constants = decoder.get_constant_offsets(&raw);
+    let end = machine.slot() + bytes.len() as u64;
+    if raw.op0_kind() == OpKind::NearBranch64 {
+        let near = constants.immediate_size() == 1;
+        let to = machine.pads()[rng.below(if near { 2 } else { 4 }) as usize];
+        put(bytes, constants.immediate_offset(), constants.immediate_size(), to.wrapping_sub(end));
+        return true;
+    }
+    // What is pushed there would overwrite the code.
+    if raw.is_call_near_indirect() && raw.op0_register() == Register::RSP {
+        return false;
+    }
+    let Some(want) = constants.has_displacement().then(|| wanted(machine, rng)) else { return true };
+    let (base, index) = (raw.memory_base(), raw.memory_index());
+    let displacement = match base {
+        Register::RIP | Register::EIP => want.wrapping_sub(end),
+        Register::RSP | Register::ESP => rng.below(64).wrapping_sub(32),
+        Register::None if index == Register::None => want,
+        _ => return true,
+    };
+    put(bytes, constants.displacement_offset(), constants.displacement_size(), displacement);
+    true
+}
+
+fn put(bytes: &mut [u8], at: usize, size: usize, value: u64) {
+    bytes[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
+}
+
+/// An address in the middle of the area.
+fn wanted(machine: &Machine, rng: &mut Rng) -> u64 {
+    machine.area() + 32 + rng.below(AREA as u64 - 96)
+}
+
+fn interesting(rng: &mut Rng) -> u64 {
+    match rng.below(6) {
+        0 => rng.below(4),
+        1 => rng.below(4).wrapping_neg(),
+        2 => rng.pick(&[0x7F, 0x80, 0x7FFF, 0x8000, 0x7FFF_FFFF, 0x8000_0000, 1 << 63, !(1 << 63)]),
+        _ => rng.next(),
+    }
+}
+
+/// Registers at random with which the instruction stays inside the machine.
+pub(crate) fn state(machine: &Machine, op: &Op, memory: &mut [u8; AREA], rng: &mut Rng) -> Regs {
+    let mut regs = Regs { rip: machine.slot(), rflags: rng.next() & FLAGS, ..Regs::default() };
+    regs.gpr.iter_mut().for_each(|gpr| *gpr = interesting(rng));
+    if uses_stack(op) || address_of(op).is_some_and(|at| at.base == Base::Register(Gpr::Rsp)) {
+        regs.set(Gpr::Rsp, machine.area() + 64 + rng.below(AREA as u64 - 144));
+    }
+    if op.action == Action::Leave {
+        regs.set(Gpr::Rbp, wanted(machine, rng));
+    }
+    let mut at = regs.sp();
+    if let Some(address) = address_of(op) {
+        at = reach(machine, &mut regs, address, rng);
+    }
+    let pad = rng.pick(&machine.pads());
+    let slot = at.wrapping_sub(machine.area()) as usize;
+    match op.action {
+        Action::Jump(Target::Through(Place::Register(part)))
+        | Action::Call(Target::Through(Place::Register(part))) => regs.set(part.of, pad),
+        Action::Jump(Target::Through(_)) | Action::Call(Target::Through(_)) | Action::Return(_) => {
+            memory[slot..slot + 8].copy_from_slice(&pad.to_le_bytes());
+        }
+        _ => {}
+    }
+    regs
+}
+
+fn uses_stack(op: &Op) -> bool {
+    matches!(op.action, Action::Push(_) | Action::Pop(_) | Action::Call(_) | Action::Return(_))
+}
+
+/// The operand in memory that is accessed.
+fn address_of(op: &Op) -> Option<Address> {
+    let place = match op.action {
+        Action::Move { to: Place::Memory { at, .. }, .. } => return Some(at),
+        Action::Alu { to: Place::Memory { at, .. }, .. } => return Some(at),
+        Action::Move { from: Value::At(place), .. }
+        | Action::Alu { from: Value::At(place), .. }
+        | Action::Push(Value::At(place))
+        | Action::Pop(place)
+        | Action::Jump(Target::Through(place))
+        | Action::Call(Target::Through(place)) => place,
+        _ => return None,
+    };
+    if let Place::Memory { at, .. } = place { Some(at) } else { None }
+}
+
+/// Solves for a register so that the operand lies in the area; gives its address.
+fn reach(machine: &Machine, regs: &mut Regs, of: Address, rng: &mut Rng) -> u64 {
+    let want = wanted(machine, rng);
+    let noise = if of.narrow { rng.next() << 32 } else { 0 };
+    let scale = 1u64 << of.shift;
+    match (of.base, of.index) {
+        (Base::Zero, None) => return of.offset.cast_unsigned(),
+        (Base::Here, _) => return regs.rip.wrapping_add_signed(of.offset) & mask(of),
+        (Base::Register(Gpr::Rsp), index) => {
+            let index = index.inspect(|&index| regs.set(index, rng.below(4)));
+            let sum = regs.sp().wrapping_add(index.map_or(0, |index| regs.get(index) * scale));
+            return sum.wrapping_add_signed(of.offset) & mask(of);
+        }
+        (Base::Zero, Some(index)) => {
+            let rest = want.wrapping_sub(of.offset.cast_unsigned()) / scale;
+            regs.set(index, rest | if of.shift == 0 { 0 } else { rng.next() << (64 - of.shift) });
+        }
+        (Base::Register(base), Some(index)) if base == index => {
+            let rest = want.wrapping_sub(of.offset.cast_unsigned());
+            let factor = scale + 1;
+            regs.set(base, if factor == 2 { rest / 2 } else { rest.wrapping_mul(inverse(factor)) });
+        }
+        (Base::Register(base), index) => {
+            let index = index.map_or(0, |index| regs.get(index).wrapping_mul(scale));
+            regs.set(base, want.wrapping_sub(of.offset.cast_unsigned()).wrapping_sub(index) ^ noise);
+        }
+    }
+    effective(regs, of)
+}
+
+fn effective(regs: &Regs, of: Address) -> u64 {
+    let base = match of.base {
+        Base::Register(base) => regs.get(base),
+        _ => 0,
+    };
+    let index = of.index.map_or(0, |index| regs.get(index) << of.shift);
+    base.wrapping_add(index).wrapping_add_signed(of.offset) & mask(of)
+}
+
+const fn mask(of: Address) -> u64 {
+    if of.narrow { 0xFFFF_FFFF } else { u64::MAX }
+}
+
+/// Of an odd number, modulo 2^64.
+fn inverse(of: u64) -> u64 {
+    (0..6).fold(of, |x, _| x.wrapping_mul(2u64.wrapping_sub(of.wrapping_mul(x))))
+}

@@ -1,0 +1,175 @@
+//! Memory of the program, as a simulated instruction touches it: a fault comes back as a value.
+//!
+//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one instruction of a few that stand together;
+//! the handler of faults sees that the fault is there ([`recover`]), keeps the signal's words where the access asked for them, and
+//! goes on behind it. Nothing is looked up and nothing is marked beforehand, so an access costs what it costs.
+//! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address.
+
+use core::arch::{asm, global_asm};
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use trapline_insn::x86_64::simulate::{Memory, Size};
+
+use super::context::{Context, Info};
+
+// In: rdi the address, rsi a `Faulted` to fill, rdx the value to store. Out: rax the value that was loaded, rdx 1 if it faulted.
+global_asm!(
+    ".pushsection .text.trapline_access, \"ax\", @progbits",
+    ".macro trapline_access name, insn:vararg",
+    ".hidden trapline_runtime_\\name",
+    ".globl trapline_runtime_\\name",
+    ".type trapline_runtime_\\name, @function",
+    "trapline_runtime_\\name:",
+    "\\insn",
+    "xor edx, edx",
+    "ret",
+    ".endm",
+    ".balign 16",
+    ".cfi_startproc",
+    ".hidden trapline_runtime_access_begin",
+    ".globl trapline_runtime_access_begin",
+    "trapline_runtime_access_begin:",
+    "trapline_access load1, movzx eax, byte ptr [rdi]",
+    "trapline_access load2, movzx eax, word ptr [rdi]",
+    "trapline_access load4, mov eax, dword ptr [rdi]",
+    "trapline_access load8, mov rax, qword ptr [rdi]",
+    "trapline_access store1, mov byte ptr [rdi], dl",
+    "trapline_access store2, mov word ptr [rdi], dx",
+    "trapline_access store4, mov dword ptr [rdi], edx",
+    "trapline_access store8, mov qword ptr [rdi], rdx",
+    ".hidden trapline_runtime_access_failed",
+    ".globl trapline_runtime_access_failed",
+    "trapline_runtime_access_failed:",
+    "mov edx, 1",
+    "ret",
+    ".cfi_endproc",
+    ".purgem trapline_access",
+    ".popsection",
+);
+
+#[repr(C)]
+struct Done {
+    value: u64,
+    failed: u64,
+}
+
+unsafe extern "C" {
+    fn trapline_runtime_access_begin();
+    fn trapline_runtime_access_failed();
+    fn trapline_runtime_load1(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_load2(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_load4(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_load8(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_store1(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+    fn trapline_runtime_store2(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+    fn trapline_runtime_store4(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+    fn trapline_runtime_store8(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+}
+
+/// What the kernel said about an access that faulted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Faulted {
+    pub(super) info: Info,
+    error: u64,
+    exception: u64,
+    fault_address: u64,
+}
+
+impl Faulted {
+    /// Makes `context` look as if the fault had happened there.
+    pub(super) const fn describe(&self, context: &mut Context) {
+        context.error = self.error;
+        context.exception = self.exception;
+        context.fault_address = self.fault_address;
+    }
+}
+
+/// If the signal is about an access of ours: keeps its words, sends the thread on behind the access, and says so.
+///
+/// # Safety
+/// Called by a handler of a forced signal with what the kernel gave it.
+pub(super) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
+    let begin = trapline_runtime_access_begin as *const () as u64;
+    let failed = trapline_runtime_access_failed as *const () as u64;
+    if context.rip().wrapping_sub(begin) >= failed - begin {
+        return false;
+    }
+    let record = context.rsi() as *mut Faulted;
+    // SAFETY: only `Own` calls those accesses, with rsi at a record on its own stack, and nothing between changes rsi.
+    unsafe {
+        copy_words(ptr::from_ref(info).cast(), (&raw mut (*record).info).cast(), size_of::<Info>() / 8);
+        (&raw mut (*record).error).write(context.error);
+        (&raw mut (*record).exception).write(context.exception);
+        (&raw mut (*record).fault_address).write(context.fault_address);
+    }
+    context.set_rip(failed);
+    true
+}
+
+/// Copies without a C library: a probe may be on its `memcpy`.
+///
+/// # Safety
+/// `from` has `words` words to read, `to` to write; they do not overlap.
+unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
+    // SAFETY: the caller's; the direction flag is clear, as the ABI demands.
+    unsafe {
+        asm!("rep movsq", inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// This process' memory, through accesses that may fault.
+#[derive(Debug)]
+pub(super) struct Own<'a> {
+    record: &'a mut MaybeUninit<Faulted>,
+    has_faulted: bool,
+}
+
+impl<'a> Own<'a> {
+    /// Faults are described in `record`.
+    pub(super) const fn new(record: &'a mut MaybeUninit<Faulted>) -> Self {
+        Self { record, has_faulted: false }
+    }
+    /// The last access, if it faulted.
+    pub(super) fn faulted(self) -> Option<&'a mut Faulted> {
+        // SAFETY: `has_faulted` is set once `recover` has written the record.
+        self.has_faulted.then(|| unsafe { self.record.assume_init_mut() })
+    }
+    fn finish(&mut self, addr: u64, done: &Done) -> Result<u64, u64> {
+        self.has_faulted = done.failed != 0;
+        if self.has_faulted { Err(addr) } else { Ok(done.value) }
+    }
+}
+
+impl Memory for Own<'_> {
+    fn load(&mut self, addr: u64, size: Size) -> Result<u64, u64> {
+        let record = self.record.as_mut_ptr();
+        // SAFETY: any address may be asked for: a fault comes back. Reading has no other effect (the program's own instruction
+        // would have read the same).
+        let done = unsafe {
+            match size {
+                Size::Byte => trapline_runtime_load1(addr, record),
+                Size::Word => trapline_runtime_load2(addr, record),
+                Size::Long => trapline_runtime_load4(addr, record),
+                Size::Quad => trapline_runtime_load8(addr, record),
+            }
+        };
+        self.finish(addr, &done)
+    }
+    fn store(&mut self, addr: u64, size: Size, value: u64) -> Result<(), u64> {
+        let record = self.record.as_mut_ptr();
+        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames lie below its red zone
+        // or on another stack.
+        let done = unsafe {
+            match size {
+                Size::Byte => trapline_runtime_store1(addr, record, value),
+                Size::Word => trapline_runtime_store2(addr, record, value),
+                Size::Long => trapline_runtime_store4(addr, record, value),
+                Size::Quad => trapline_runtime_store8(addr, record, value),
+            }
+        };
+        self.finish(addr, &done).map(drop)
+    }
+}

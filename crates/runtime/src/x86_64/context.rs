@@ -1,0 +1,163 @@
+//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the engine's [`Regs`] from and to them.
+//!
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. What a handler leaves in a
+//! [`Context`] is what its thread goes on with, mask included. Vector state is behind a pointer and is never touched.
+
+use trapline_insn::x86_64::Regs;
+
+/// `struct ucontext`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    flags: u64,
+    link: u64,
+    stack: [u64; 3],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags.
+    general: [u64; 18],
+    segments: [u16; 4],
+    /// The processor's error code, if the signal comes from a fault.
+    pub error: u64,
+    /// The number of the exception. Stale in a signal that was sent.
+    pub exception: u64,
+    old_mask: u64,
+    /// cr2.
+    pub fault_address: u64,
+    vector_state: u64,
+    reserved: [u64; 8],
+    /// Signals that are blocked once the handler returns.
+    pub mask: u64,
+}
+
+const RIP: usize = 16;
+
+impl Context {
+    /// General registers, instruction pointer and flags.
+    #[must_use]
+    pub fn regs(&self) -> Regs {
+        let mut regs = Regs::default();
+        self.read(&mut regs);
+        regs
+    }
+    /// The same, into `regs`: word by word, so that no compiler makes a C library's call of it.
+    #[inline(always)]
+    pub(super) const fn read(&self, regs: &mut Regs) {
+        let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
+            self.general;
+        regs.gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
+        regs.rip = rip;
+        regs.rflags = rflags;
+    }
+    /// What the thread goes on with. Of the flags the kernel takes those that a program may change.
+    #[inline(always)]
+    pub const fn set_regs(&mut self, regs: &Regs) {
+        let [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15] = regs.gpr;
+        let (rip, rflags) = (regs.rip, regs.rflags);
+        self.general =
+            [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags];
+    }
+    /// The instruction pointer.
+    #[must_use]
+    pub const fn rip(&self) -> u64 {
+        self.general[RIP]
+    }
+    /// Moves it.
+    pub const fn set_rip(&mut self, to: u64) {
+        self.general[RIP] = to;
+    }
+    /// rsi alone.
+    #[must_use]
+    pub(super) const fn rsi(&self) -> u64 {
+        self.general[9]
+    }
+}
+
+/// `siginfo_t`, as far as faults and traps fill it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// The signal.
+    pub signal: i32,
+    errno: i32,
+    /// Why: above 0 it comes from the kernel.
+    pub code: i32,
+    padding: i32,
+    /// What it is about: an address in memory, or the instruction's.
+    pub addr: u64,
+    rest: [u64; 13],
+}
+
+/// `si_code` of an int3 (and of other exceptions that say no more).
+pub const SI_KERNEL: i32 = 0x80;
+
+impl Info {
+    /// Whether the kernel raised it for something that this thread did.
+    #[must_use]
+    pub const fn is_forced(&self) -> bool {
+        self.code > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Context, Info};
+    use std::mem::{offset_of, size_of};
+    use trapline_insn::x86_64::{Gpr, Regs};
+
+    #[test]
+    fn layouts_are_the_kernels() {
+        assert_eq!(offset_of!(libc::ucontext_t, uc_mcontext), offset_of!(Context, general));
+        assert_eq!(offset_of!(libc::ucontext_t, uc_sigmask), offset_of!(Context, mask));
+        let fpregs = offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, fpregs);
+        assert_eq!(fpregs, offset_of!(Context, vector_state));
+        for (register, field) in [
+            (libc::REG_ERR, offset_of!(Context, error)),
+            (libc::REG_TRAPNO, offset_of!(Context, exception)),
+            (libc::REG_CR2, offset_of!(Context, fault_address)),
+            (libc::REG_RIP, offset_of!(Context, general) + 8 * super::RIP),
+            (libc::REG_EFL, offset_of!(Context, general) + 8 * 17),
+        ] {
+            assert_eq!(40 + 8 * register as usize, field);
+        }
+        assert_eq!(size_of::<Info>(), size_of::<libc::siginfo_t>());
+    }
+
+    #[test]
+    fn registers_stand_where_the_kernel_puts_them() {
+        let names = [
+            (Gpr::Rax, libc::REG_RAX),
+            (Gpr::Rcx, libc::REG_RCX),
+            (Gpr::Rdx, libc::REG_RDX),
+            (Gpr::Rbx, libc::REG_RBX),
+            (Gpr::Rsp, libc::REG_RSP),
+            (Gpr::Rbp, libc::REG_RBP),
+            (Gpr::Rsi, libc::REG_RSI),
+            (Gpr::Rdi, libc::REG_RDI),
+            (Gpr::R8, libc::REG_R8),
+            (Gpr::R9, libc::REG_R9),
+            (Gpr::R10, libc::REG_R10),
+            (Gpr::R11, libc::REG_R11),
+            (Gpr::R12, libc::REG_R12),
+            (Gpr::R13, libc::REG_R13),
+            (Gpr::R14, libc::REG_R14),
+            (Gpr::R15, libc::REG_R15),
+        ];
+        // SAFETY: all fields are integers, for which zeros are values.
+        let mut context: Context = unsafe { std::mem::zeroed() };
+        for (index, word) in context.general.iter_mut().enumerate() {
+            *word = 100 + index as u64;
+        }
+        let regs = context.regs();
+        for (gpr, place) in names {
+            assert_eq!(regs.get(gpr), 100 + place as u64, "{gpr:?}");
+        }
+        assert_eq!(
+            (regs.rip, context.rip(), regs.rflags, context.rsi()),
+            (116, 116, 117, regs.get(Gpr::Rsi))
+        );
+        let before = context.general;
+        context.set_regs(&Regs::default());
+        assert_eq!(context.general, [0; 18]);
+        context.set_regs(&regs);
+        assert_eq!(context.general, before);
+    }
+}

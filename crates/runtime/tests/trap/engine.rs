@@ -1,0 +1,232 @@
+//! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region is of the file that was patched.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use trapline_insn::x86_64::simulate::{Verdict as How, verdict};
+use trapline_insn::x86_64::{Gpr, Options};
+use trapline_record::{FileId, FileOffset, RemoteAddr};
+use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Hit, Installed, Verdict};
+use trapline_runtime::engine::{Counts, Engine, Memory};
+use trapline_runtime::epoch::Writer;
+use trapline_runtime::probe::Probe;
+use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
+use trapline_runtime::registry::{Files, Registry, Site};
+use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
+use trapline_runtime::x86_64::{Placed, Role, Sites, Step};
+
+use crate::foreign::{Answer, expecting};
+use crate::site::{ENGINE, arena, call, code, map, write};
+
+const LINES: usize = 64;
+const PROBES: usize = 16;
+const PAGE: u64 = 4096;
+
+fn leaked<T: Default>(n: usize) -> &'static [T] {
+    Box::leak((0..n).map(|_| T::default()).collect())
+}
+
+/// Everything of one engine, and its one writer.
+struct Whole {
+    engine: &'static Engine,
+    registry: &'static Registry,
+    sites: &'static Sites,
+    writer: Writer,
+    map: Map,
+    files: Files,
+    next: u32,
+}
+
+fn whole() -> MutexGuard<'static, Whole> {
+    static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
+    arena();
+    let whole = WHOLE.get_or_init(|| {
+        assert!(register_membarrier());
+        let memory =
+            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), calls: leaked(64) };
+        let engine: &Engine = Box::leak(Box::new(Engine::new(memory, PROBES).expect("lengths fit")));
+        let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(64))));
+        let registry: &Registry = Box::leak(Box::default());
+        let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, registry, 1)));
+        assert!(ENGINE.set(sites).is_ok());
+        // SAFETY: the only writer, behind this lock; hits enter these lines.
+        let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
+        Mutex::new(Whole {
+            engine,
+            registry,
+            sites,
+            writer,
+            map: Map::new(regions),
+            files: Files::default(),
+            next: 0,
+        })
+    });
+    whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+const fn file(number: u64) -> FileId {
+    FileId { dev: 9, inode: number }
+}
+
+impl Whole {
+    /// Tells of a page of code as a mapping of a file.
+    fn mapped(&mut self, page: u64, number: u64) {
+        let access = Access { exec: true, ..Access::default() };
+        let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
+        let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
+        self.map.map(&mut self.writer, &mut self.files, mapping).expect("a region");
+    }
+    fn site(&mut self, number: u64, offset: u64) -> Site {
+        Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
+    }
+    fn probe(&mut self, number: u64, offset: u64, consumer: Consumer) -> &'static Probe {
+        let site = self.site(number, offset);
+        let probe: &'static Probe =
+            Box::leak(Box::new(Probe::new(self.engine, self.next, file(number), FileOffset(offset))));
+        self.next += 1;
+        probe.consumers().add(&mut self.writer, Installed { id: ConsumerId(u64::from(self.next)), consumer });
+        // SAFETY: leaked.
+        unsafe { self.registry.put(&mut self.writer, site, NonNull::from(probe)) };
+        probe
+    }
+    /// Puts a trap on the instruction at an offset of a page.
+    fn trap(&mut self, page: u64, (number, offset): (u64, u64), probe: &Probe, role: Role) {
+        let addr = page + offset;
+        // SAFETY: code of the test's own.
+        let bytes = unsafe { std::slice::from_raw_parts(addr as *const u8, 15) };
+        let How::Simulate(op) = verdict(bytes, Options::default()) else { panic!("{bytes:02x?}") };
+        let (_, home) = probe.site();
+        let placed = Placed {
+            step: Step::Simulate(op),
+            site: self.site(number, offset),
+            probe: self.site(number, home.0),
+            number: probe.number(),
+            role,
+        };
+        self.sites.put(addr, placed);
+        write(addr, &[0xCC]);
+    }
+}
+
+/// lea rax, [rdi+rsi]; ret
+const SUM: [u8; 5] = [0x48, 0x8D, 0x04, 0x37, 0xC3];
+
+fn page() -> u64 {
+    let page = map(PAGE as usize);
+    write(page, &SUM);
+    page
+}
+
+unsafe extern "C" fn counts(data: *mut c_void, hit: *mut Hit) -> Verdict {
+    // SAFETY: `data` is an `AtomicU64`; `hit` is this hit.
+    unsafe {
+        (*data.cast::<AtomicU64>()).fetch_add(1, Ordering::Relaxed);
+        (*hit).cookie = (*(*hit).regs).get(Gpr::Rdi);
+    }
+    Verdict::CONTINUE
+}
+
+unsafe extern "C" fn doubles(_: *mut c_void, hit: *mut Hit) -> Verdict {
+    // SAFETY: this hit; its registers are its own.
+    unsafe {
+        let regs = &mut *(*hit).regs;
+        regs.set(Gpr::Rax, regs.get(Gpr::Rax) * 2 + 1000 * (*hit).cookie);
+    }
+    Verdict::CONTINUE
+}
+
+fn consumer(data: &'static AtomicU64, ret: bool) -> Consumer {
+    Consumer {
+        entry: Some(counts),
+        ret: ret.then_some(doubles),
+        filter: None,
+        data: std::ptr::from_ref(data).cast_mut().cast(),
+        flags: Flags::default(),
+    }
+}
+
+#[test]
+fn hits_are_the_probes() {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let page = page();
+    let mut whole = whole();
+    whole.mapped(page, 1);
+    let probe = whole.probe(1, 0, consumer(&CALLED, true));
+    whole.trap(page, (1, 0), probe, Role::Entry);
+    for round in 1..=1000 {
+        assert_eq!(call(page, 3, round), 3 + round);
+        assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (round, round));
+    }
+    // The return as well: a session, with its cookie.
+    whole.trap(page, (1, 4), probe, Role::Exit);
+    assert_eq!(call(page, 3, 5), 3016);
+    // Taken out of the registry, before the trap is: the instruction alone.
+    let site = whole.site(1, 0);
+    let Whole { registry, ref mut writer, .. } = *whole;
+    registry.take_out(writer, site);
+    assert_eq!((call(page, 3, 5), probe.counts().hits), (8, 1001));
+}
+
+#[test]
+fn a_trap_elsewhere_than_it_was_put_is_nobodys() {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let page = page();
+    let mut whole = whole();
+    whole.mapped(page, 2);
+    let probe = whole.probe(2, 0, consumer(&CALLED, false));
+    whole.trap(page, (2, 0), probe, Role::Entry);
+    assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 1));
+    let nobodys = || {
+        // The int3 is the program's now: its handler goes on behind what stood there.
+        let seen = expecting(Answer::Skip(3), || {
+            call(page, 1, 2);
+        });
+        assert_eq!(seen.expect("the program's handler").rip, page + 1);
+        assert_eq!(probe.counts().hits, 1);
+    };
+    whole.mapped(page, 3);
+    nobodys();
+    let range = Range::new(RemoteAddr(page), RemoteAddr(page + PAGE)).expect("a range");
+    let Whole { ref mut map, ref mut writer, .. } = *whole;
+    map.unmap(writer, range).expect("unmapped");
+    nobodys();
+    whole.mapped(page, 2);
+    assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2));
+    whole.sites.take_out(page);
+    let seen = expecting(Answer::Skip(3), || {
+        call(page, 1, 2);
+    });
+    assert!(seen.is_some() && probe.counts().hits == 2);
+    write(page, &SUM);
+    whole.trap(page, (2, 0), probe, Role::Entry);
+    assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 3));
+}
+
+#[test]
+fn many_traps() {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let mut whole = whole();
+    let pages: Vec<u64> = (0..200).map(|_| code(&SUM)).collect();
+    let probe = whole.probe(4, 0, consumer(&CALLED, false));
+    let mut seen = 0;
+    for &at in &pages {
+        let page = at & !(PAGE - 1);
+        whole.mapped(page, 4);
+        let step = match verdict(&SUM, Options::default()) {
+            How::Simulate(op) => Step::Simulate(op),
+            other => panic!("{other:?}"),
+        };
+        let site = whole.site(4, at - page);
+        let home = whole.site(4, 0);
+        whole.sites.put(at, Placed { step, site, probe: home, number: probe.number(), role: Role::Entry });
+        write(at, &[0xCC]);
+        seen += 1;
+        assert_eq!((call(at, 1, 2), probe.counts().hits), (3, seen));
+    }
+    for &at in &pages {
+        assert_eq!(call(at, 1, 2), 3);
+    }
+    assert_eq!(probe.counts().hits, 400);
+}
