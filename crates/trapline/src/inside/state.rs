@@ -18,7 +18,7 @@ use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
 use trapline_runtime::epoch::{ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
-use trapline_target::Mapping;
+use trapline_target::{Mapping, Process};
 
 use super::memory::{PROBES, engine, writer};
 use super::place::{Group, Load, Part, Placed, Setting, Wanted, place};
@@ -319,6 +319,15 @@ impl State {
             self.own()?.take_out(&partly)?;
         }
         Ok(back.into_iter().filter(|back| *back).count() - partly.len())
+    }
+    /// Lends our process and its files.
+    pub(super) fn looking<T>(
+        &mut self,
+        look: impl FnOnce(&Process, &mut Files) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.own()?;
+        let Some(own) = &self.own else { return Err(Error::NoEngine) };
+        look(own.process(), &mut self.files)
     }
     /// Where our files are mapped as the kernel would probe them.
     fn loads(&mut self, maps: &[Mapping]) -> Result<HashMap<FileId, Vec<Load>>, Error> {
