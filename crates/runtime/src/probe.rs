@@ -68,7 +68,8 @@ impl List {
     }
     fn of(newest: Installed, older: Box<[Installed]>) -> Self {
         let Consumer { entry, ret, filter, data, flags } = newest.consumer;
-        let alone = older.is_empty() && ret.is_none() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
+        let alone =
+            older.is_empty() && ret.is_none() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
         Self { alone: Alone { handler: entry.filter(|_| alone), data }, newest, older }
     }
 }

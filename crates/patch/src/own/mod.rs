@@ -197,11 +197,12 @@ impl Own {
         let left = |o: &&Outcome| matches!(o, Outcome::Differs { .. } | Outcome::Unreachable);
         Ok(outcomes.iter().filter(left).count())
     }
-    /// Puts sites back that were taken out: the same bytes, to the same stubs. All are in place then, or none.
+    /// Puts sites back that were taken out: the same bytes, to the same stubs. For each, whether it is in place; one whose bytes are
+    /// not the file's any more is not.
     ///
     /// # Errors
-    /// When another writer came meanwhile, or memory cannot be reached.
-    pub fn put_back(&mut self, sites: &[OwnSite]) -> Result<bool, PatchError> {
+    /// When another writer came meanwhile, or memory cannot be reached. No site is in place then.
+    pub fn put_back(&mut self, sites: &[OwnSite]) -> Result<Vec<bool>, PatchError> {
         if self.live == 0 {
             self.set_states(State::Armed);
             let alone = self.alone(&[]);
@@ -214,14 +215,9 @@ impl Own {
             self.lead(site.entry.addr.0, site.head.0);
         }
         let outcomes = self.change(sites, Way::Publish)?;
-        let done: Vec<OwnSite> =
-            sites.iter().zip(&outcomes).filter(|(_, o)| is_in_place(**o)).map(|(site, _)| *site).collect();
-        self.live += done.len();
-        let all = done.len() == sites.len();
-        if !all {
-            self.take_out(&done)?;
-        }
-        Ok(all)
+        let back: Vec<bool> = outcomes.into_iter().map(is_in_place).collect();
+        self.live += back.iter().filter(|back| **back).count();
+        Ok(back)
     }
     /// Whether all of these hold our bytes now. A library that was unloaded, and loaded there again, holds the file's.
     #[must_use]

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use std::sync::atomic::{AtomicU64, Ordering};
-//! use trapline::inside::{Consumer, Verdict, register};
+//! use trapline::inside::{Consumer, Verdict, find, register};
 //!
 //! static CALLS: AtomicU64 = AtomicU64::new(0);
 //!
@@ -15,12 +15,27 @@
 //!     CALLS.fetch_add(1, Ordering::Relaxed);
 //!     Verdict::Continue
 //! });
-//! let probe = register("/usr/lib/x86_64-linux-gnu/libc.so.6", 0x9d0a0, consumer)?;
+//! let (libc, offset) = find("libc", "malloc")?;
+//! let probe = register(libc, offset, consumer)?;
 //! // … the program runs …
 //! probe.unregister()?; // no handler runs any more
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # A tutorial
+//!
+//! 1. *Where.* A site is (file, offset), so it means the same in every process and however often the file is mapped. [`find`] gives it for
+//!    a name; an instruction inside a function is the function's offset and some.
+//! 2. *What.* [`Consumer::entry`] is called before the instruction, with the registers of that moment: at a function's entry the
+//!    arguments are in rdi, rsi, rdx, rcx, r8, r9. [`Consumer::returns`] is called at the function's return instructions, with the value in
+//!    rax. [`Consumer::session`] is both for one call, with a word handed from the first to the second.
+//! 3. *How careful.* A handler interrupts whatever the thread does: see [`Consumer`]. Its vector registers are saved around it, which is
+//!    most of what a hit costs; [`Consumer::general_regs_only`] leaves that out.
+//! 4. *The end.* [`Registration::unregister`] returns when no handler of it can still run, so that what it used can go.
+//!    [`unregister_all`] waits once for many.
+//!
+//! `examples/self_trace.rs` is a whole program.
 //!
 //! # Mappings
 //!
@@ -42,6 +57,7 @@
 mod consumer;
 mod error;
 mod faults;
+mod find;
 mod fork;
 mod grace;
 mod memory;
@@ -50,6 +66,7 @@ mod state;
 
 pub use consumer::{Consumer, Hit, Verdict};
 pub use error::Error;
+pub use find::find;
 pub use trapline_insn::x86_64::{Gpr, Regs};
 pub use trapline_plan::Tactic;
 pub use trapline_runtime::engine::Tally;

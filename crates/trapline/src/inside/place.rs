@@ -3,7 +3,7 @@
 //! In: spots, each with a mapping of its file and what its stub must do. Out: groups of sites that belong together, because a window is
 //! shared or because one spot needs all of them; and why others could not be. Does not: know consumers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use trapline_image::FunctionIndex;
@@ -119,23 +119,22 @@ pub(super) fn place(own: &mut Own, wanted: &[Wanted], setting: Setting) -> Resul
     for (module, a, b) in added.shares {
         sets.join(batch.wanted_of(module, a), batch.wanted_of(module, b));
     }
-    let mut groups: BTreeMap<usize, Group> = BTreeMap::new();
+    let mut groups: Vec<Group> = Vec::with_capacity(wanted.len());
+    let mut group_of: Vec<Option<usize>> = vec![None; wanted.len()];
     for site in added.sites {
         let index = batch.wanted_of(site.module, site.want);
-        let group = groups.entry(sets.find(index)).or_insert_with(|| Group {
-            load: wanted[index].load,
-            sites: Vec::new(),
-            parts: Vec::new(),
-            live: true,
+        let group = *group_of[sets.find(index)].get_or_insert_with(|| {
+            groups.push(Group { load: wanted[index].load, sites: Vec::new(), parts: Vec::new(), live: true });
+            groups.len() - 1
         });
-        group.sites.push(site);
+        groups[group].sites.push(site);
     }
     for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
-        if let Some(group) = groups.get_mut(&sets.find(index)) {
-            group.parts.push(one.part);
+        if let Some(group) = group_of[sets.find(index)] {
+            groups[group].parts.push(one.part);
         }
     }
-    let (kept, lost): (Vec<Group>, Vec<Group>) = groups.into_values().partition(|g| !g.parts.is_empty());
+    let (kept, lost): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|g| !g.parts.is_empty());
     let lost: Vec<OwnSite> = lost.into_iter().flat_map(|group| group.sites).collect();
     if !lost.is_empty() {
         own.take_out(&lost)?;

@@ -6,7 +6,7 @@
 //! Does not: plan or write (see `place`), wait by itself (see `grace`).
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use trapline_image::FunctionIndex;
@@ -18,7 +18,7 @@ use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
 use trapline_runtime::epoch::{ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
-use trapline_target::Mapping;
+use trapline_target::{Mapping, Process};
 
 use super::memory::{PROBES, engine, writer};
 use super::place::{Group, Load, Part, Placed, Setting, Wanted, place};
@@ -72,6 +72,7 @@ pub(super) struct State {
     files: Files,
     spots: Vec<Spot>,
     of_site: HashMap<(FileId, FileOffset), u32>,
+    of_file: HashSet<FileId>,
     groups: Vec<Group>,
     last: u64,
     writer: Option<Writer>,
@@ -109,28 +110,43 @@ impl State {
             return Err(Error::TooMany { asked, have, most: PROBES });
         }
         let mut spots = Vec::with_capacity(requests.len());
+        // A batch is often about one file.
+        let mut last: Option<(&PathBuf, Arc<ModuleFile>)> = None;
         for request in &requests {
-            spots.push(self.spot(engine, request)?);
+            let file = match last.take().filter(|(path, _)| **path == request.file) {
+                Some((_, file)) => file,
+                None => self.file(&request.file)?,
+            };
+            spots.push(self.spot(engine, request, &file)?);
+            last = Some((&request.file, file));
         }
         let mut keys = Vec::with_capacity(requests.len());
         for (&spot, request) in spots.iter().zip(requests) {
             keys.push(self.add(engine, spot, request));
         }
-        let touched: Vec<u32> = spots.iter().copied().collect::<HashSet<u32>>().into_iter().collect();
-        if let Err(error) = self.settle(touched, true) {
+        spots.sort_unstable();
+        spots.dedup();
+        if let Err(error) = self.settle(spots, true) {
             // What is in the way of one is the answer; what else may fail in undoing is not.
             drop(self.unregister(keys));
             return Err(error);
         }
         Ok(keys)
     }
+    fn file(&mut self, path: &Path) -> Result<Arc<ModuleFile>, Error> {
+        self.files.of_path(path).map_err(|why| Error::File { path: path.to_owned(), why })
+    }
     /// The site of a request, known or new.
-    fn spot(&mut self, engine: &'static Engine, request: &Request) -> Result<u32, Error> {
+    fn spot(
+        &mut self,
+        engine: &'static Engine,
+        request: &Request,
+        file: &Arc<ModuleFile>,
+    ) -> Result<u32, Error> {
         let Request { file: path, offset, consumer, by_trap } = request;
         if !consumer.has_handler() {
             return Err(Error::NoHandler);
         }
-        let file = self.files.of_path(path).map_err(|why| Error::File { path: path.clone(), why })?;
         let offset = FileOffset(*offset);
         let len = file.image.bytes().len() as u64;
         if offset.0 >= len {
@@ -153,7 +169,7 @@ impl State {
         let probe: &'static Probe = Box::leak(Box::new(Probe::new(engine, number, file.id, offset)));
         self.spots.push(Spot {
             path: path.clone(),
-            file,
+            file: file.clone(),
             offset,
             at,
             function,
@@ -164,6 +180,7 @@ impl State {
             removed: false,
         });
         self.of_site.insert(key, number);
+        self.of_file.insert(file.id);
         Ok(number)
     }
     fn add(&mut self, engine: &'static Engine, spot: u32, request: Request) -> Key {
@@ -240,26 +257,82 @@ impl State {
     fn settle(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
         let maps = self.own()?.process().maps().map_err(trapline_patch::PatchError::from)?;
         let loads = self.loads(&maps)?;
+        let mut found = self.revive(&spots, &loads)?;
         let mut wanted = Vec::new();
         let mut queue = spots;
         let mut seen: HashSet<u32> = queue.iter().copied().collect();
         while let Some(spot) = queue.pop() {
             let file = self.spots[spot as usize].file.id;
             for load in loads.get(&file).into_iter().flatten() {
-                let Some((part, in_the_way)) = self.missing(spot, *load)? else { continue };
+                let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
                 self.take_out(&in_the_way)?;
                 let others = in_the_way.iter().flat_map(|&group| &self.groups[group].parts).map(|p| p.spot);
                 queue.extend(others.filter(|&other| seen.insert(other)));
                 wanted.push(self.wanted(part, *load));
             }
         }
-        self.place(&maps, wanted, strict, true)
+        found += self.place(&maps, wanted, strict, true)?;
+        Ok(found)
+    }
+    /// Puts back groups that were taken out and do what is needed now. How many sites.
+    fn revive(&mut self, spots: &[u32], loads: &HashMap<FileId, Vec<Load>>) -> Result<usize, Error> {
+        let mut groups: Vec<usize> = Vec::new();
+        for &spot in spots {
+            let one = &self.spots[spot as usize];
+            let is_idle = |load: &Load| {
+                !one.groups.iter().any(|&g| self.groups[g].live && self.groups[g].load == *load)
+            };
+            let fits = |load: &&Load| {
+                let need = one.need(spot);
+                let serves = |p: &Part| {
+                    p.spot == spot && p.entry && p.returns == need.returns && (p.saves || !need.saves)
+                };
+                let group = one.groups.iter().copied();
+                group
+                    .filter(|&g| self.groups[g].load == **load)
+                    .find(|&g| self.groups[g].parts.iter().any(serves))
+            };
+            let here = loads.get(&one.file.id).into_iter().flatten();
+            if one.is_wanted() {
+                groups.extend(here.filter(|load| is_idle(load)).filter_map(|load| fits(&load)));
+            }
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        if groups.is_empty() {
+            return Ok(0);
+        }
+        let sites: Vec<OwnSite> = groups.iter().flat_map(|&g| self.groups[g].sites.iter().copied()).collect();
+        let back = self.own()?.put_back(&sites)?;
+        let (mut at, mut partly) = (0, Vec::new());
+        for group in groups {
+            let count = self.groups[group].sites.len();
+            let of_group = at..at + count;
+            at += count;
+            if back[of_group.clone()].iter().all(|back| *back) {
+                self.groups[group].live = true;
+            } else {
+                partly.extend(of_group.filter(|&n| back[n]).map(|n| sites[n]));
+            }
+        }
+        if !partly.is_empty() {
+            self.own()?.take_out(&partly)?;
+        }
+        Ok(back.into_iter().filter(|back| *back).count() - partly.len())
+    }
+    /// Lends our process and its files.
+    pub(super) fn looking<T>(
+        &mut self,
+        look: impl FnOnce(&Process, &mut Files) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.own()?;
+        let Some(own) = &self.own else { return Err(Error::NoEngine) };
+        look(own.process(), &mut self.files)
     }
     /// Where our files are mapped as the kernel would probe them.
     fn loads(&mut self, maps: &[Mapping]) -> Result<HashMap<FileId, Vec<Load>>, Error> {
-        let ours: HashSet<FileId> = self.of_site.keys().map(|key| key.0).collect();
-        let process = self.own()?.process();
-        let found: Vec<_> = mapped(process, maps).into_iter().filter(|one| ours.contains(&one.id)).collect();
+        let found = mapped(self.own()?.process(), maps);
+        let found: Vec<_> = found.into_iter().filter(|one| self.of_file.contains(&one.id)).collect();
         let mut loads: HashMap<FileId, Vec<Load>> = HashMap::new();
         for one in found.into_iter().filter(|one| !one.mapping.perms.write && !one.mapping.perms.shared) {
             let Some(own) = &self.own else { continue };
@@ -269,43 +342,25 @@ impl State {
         }
         Ok(loads)
     }
-    /// What a spot lacks at a load, and the groups that stand in the way of it. Groups that were taken out come back first.
-    fn missing(&mut self, spot: u32, load: Load) -> Result<Option<(Part, Vec<usize>)>, Error> {
+    /// What a spot lacks at a load, and the groups that stand in the way of it.
+    fn missing(&self, spot: u32, load: Load) -> Option<(Part, Vec<usize>)> {
         let one = &self.spots[spot as usize];
         if !one.is_wanted() {
-            return Ok(None);
+            return None;
         }
         let need = one.need(spot);
-        let here: Vec<(usize, bool, Part)> = one
-            .groups
-            .iter()
-            .map(|&group| (group, &self.groups[group]))
-            .filter(|(_, group)| group.load == load)
-            .flat_map(|(index, group)| group.parts.iter().map(move |part| (index, group.live, *part)))
-            .filter(|(_, _, part)| part.spot == spot && (part.saves || !need.saves))
-            .collect();
-        let has = |which: fn(&Part) -> bool| here.iter().any(|(_, live, part)| *live && which(part));
+        let is_here = |&group: &usize| self.groups[group].live && self.groups[group].load == load;
+        let live: Vec<usize> = one.groups.iter().copied().filter(is_here).collect();
+        let has = |which: fn(&Part) -> bool| {
+            let mut parts = live.iter().flat_map(|&group| &self.groups[group].parts);
+            parts.any(|part| part.spot == spot && (part.saves || !need.saves) && which(part))
+        };
         let (entry, returns) = (has(|part| part.entry), !need.returns || has(|part| part.returns));
-        if entry && returns {
-            return Ok(None);
+        match (entry, returns) {
+            (true, true) => None,
+            (true, false) => Some((Part { entry: false, ..need }, Vec::new())),
+            (false, _) => Some((need, live)),
         }
-        let live: Vec<usize> = one.groups.iter().copied().filter(|&g| self.groups[g].live).collect();
-        let live: Vec<usize> = live.into_iter().filter(|&g| self.groups[g].load == load).collect();
-        if live.is_empty() {
-            let again = here.iter().find(|(_, _, p)| p.entry && p.returns == need.returns);
-            if let Some(&(group, ..)) = again {
-                let sites = self.groups[group].sites.clone();
-                if self.own()?.put_back(&sites)? {
-                    self.groups[group].live = true;
-                    return Ok(None);
-                }
-            }
-            return Ok(Some((need, Vec::new())));
-        }
-        if entry {
-            return Ok(Some((Part { entry: false, ..need }, Vec::new())));
-        }
-        Ok(Some((need, live)))
     }
     fn wanted(&self, part: Part, load: Load) -> Wanted {
         let spot = &self.spots[part.spot as usize];

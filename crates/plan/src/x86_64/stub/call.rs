@@ -34,8 +34,8 @@ use super::asm::{Alu, Asm, Cond, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 pub struct CallFunctions {
     /// At entries and single instructions, with the extended state saved.
     pub entry: u64,
-    /// Called there first, without it, for those that do not ask for it. It leaves the extended state as it is, and may answer 3: call
-    /// `entry` after all.
+    /// Called there first, without it, for those that do not ask for it. It leaves the extended state as it is, may change all general
+    /// registers but rbx, rbp, rsp and r12, in which it finds the number too, and may answer 3: call `entry` after all.
     pub general: u64,
     /// At exits, with the extended state saved.
     pub exit: u64,
