@@ -1,11 +1,11 @@
 //! x86-64: the trap handler, and what the kernel saves at a signal.
 
-pub mod general;
 mod access;
 mod chain;
 pub mod context;
 pub mod copies;
 mod fault;
+pub mod general;
 pub mod install;
 pub mod sites;
 pub mod sys;
