@@ -208,3 +208,14 @@ fn an_address_leads_to_its_probe() {
     assert_eq!(at(502, 8), Some(address));
     assert_eq!((at(502, 9), at(503, 8), at(702, 8), at(900, 8)), (None, None, None, None));
 }
+
+/// RGN-4, case by case: only executable, private, not writable, no huge pages.
+#[test]
+fn what_takes_breakpoints() {
+    let all = (0..16_u8).map(|bits| {
+        let bit = |n: u8| bits >> n & 1 == 1;
+        Access { exec: bit(0), write: bit(1), shared: bit(2), huge: bit(3) }
+    });
+    let taking: Vec<Access> = all.filter(|access| access.takes_breakpoints()).collect();
+    assert_eq!(taking, [CODE]);
+}
