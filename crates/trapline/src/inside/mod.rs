@@ -165,7 +165,7 @@ impl Registration {
         self.read(State::tactics).unwrap_or_default()
     }
     fn read<T>(&self, read: impl FnOnce(&State, Key) -> T) -> Option<T> {
-        Some(read(&*lock(), self.key?))
+        Some(read(&lock(), self.key?))
     }
 }
 

@@ -217,7 +217,8 @@ impl State {
             drop(gone);
             writer.sweep();
         } else {
-            std::mem::forget(gone);
+            // INS-2, with nobody to tell when.
+            gone.leak();
         }
         result
     }
