@@ -57,10 +57,10 @@ impl Caller for RemoteCaller<'_, '_> {
 
 impl Caller for OwnCaller {
     fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError> {
-        OwnCaller::memfd(self, name)
+        Self::memfd(self, name)
     }
     fn close(&mut self, fd: i32) -> Result<(), TargetError> {
-        OwnCaller::close(self, fd);
+        Self::close(self, fd);
         Ok(())
     }
     fn mmap(
@@ -72,12 +72,12 @@ impl Caller for OwnCaller {
         fd: i32,
         off: u64,
     ) -> Result<(), TargetError> {
-        OwnCaller::mmap(self, addr, len, prot, flags, fd, off)
+        Self::mmap(self, addr, len, prot, flags, fd, off)
     }
     fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
-        OwnCaller::munmap(self, addr, len)
+        Self::munmap(self, addr, len)
     }
     fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
-        OwnCaller::sigaction(self, signal, new)
+        Self::sigaction(self, signal, new)
     }
 }

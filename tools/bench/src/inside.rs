@@ -17,8 +17,11 @@ pub(crate) fn probe(probes: &mut Vec<Registration>, case: &str, limit: usize, ho
     let (path, offsets) = sites(case, limit)?;
     let request = |offset| {
         let consumer = Consumer::entry(|_| Verdict::Continue);
-        // SAFETY: an empty closure uses no vector register.
-        let consumer = if how == "state" { consumer } else { unsafe { consumer.general_regs_only() } };
+        let consumer = match how {
+            "state" => consumer,
+            // SAFETY: an empty closure uses no vector register.
+            _ => unsafe { consumer.general_regs_only() },
+        };
         let request = Request::new(&path, offset, consumer);
         if how == "trap" { request.by_trap() } else { request }
     };

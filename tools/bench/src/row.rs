@@ -18,7 +18,8 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     /// The probed function's first instruction; regions and probes; who changes address spaces.
     pub(crate) case: String,
-    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`.
+    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`; of a process that probes itself with an empty handler: `inside`
+    /// (general registers saved), `inside-state` (all), `inside-trap`.
     pub(crate) how: String,
     pub(crate) threads: usize,
     pub(crate) sharing: &'static str,
@@ -47,7 +48,7 @@ pub(crate) struct AttachRow {
     schema: u32,
     bench: &'static str,
     case: &'static str,
-    /// `ours` by jumps, or `kernel`.
+    /// `ours` by jumps, `kernel`, or `inside`: the process probes itself, and `inside-again` a second time.
     pub(crate) how: &'static str,
     pub(crate) sites: usize,
     #[serde(flatten)]

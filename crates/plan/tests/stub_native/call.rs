@@ -215,8 +215,8 @@ fn a_moved_instruction_pointer_and_stack_hold() {
         let code = site(&mut arena, 1, saves);
         // A site whose displaced code must not run.
         out.extend([0x0F, 0x0B]);
-        // SAFETY: the jump back of `site` is overwritten before anything runs there.
         let end = code + site_len();
+        // SAFETY: the jump back of `site` is overwritten before anything runs there.
         unsafe { core::ptr::copy_nonoverlapping(out.as_ptr(), end as *mut u8, 2) };
         for by in [0i64, 8, 16, 136, 64, -8, -16, -128, -136, -144, -280, -288, -512, -4096, -1, 3] {
             BY.store(by as u64, Ordering::Relaxed);
@@ -278,7 +278,7 @@ fn signals_in_the_midst_of_hits_spoil_nothing() {
     let mut random = Random(0x5555_CAFE_1234_5679);
     static MOVES: AtomicU64 = AtomicU64::new(0);
     fn sometimes(regs: &mut Regs) -> u64 {
-        if MOVES.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+        if MOVES.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             return 0;
         }
         regs.rip = tl_back as *const () as u64;

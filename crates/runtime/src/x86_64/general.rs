@@ -2,7 +2,7 @@
 //! [`dispatch::entry`](crate::dispatch::entry) may pass through vector registers, this does not.
 //!
 //! In: as `dispatch::entry`, from generated code alone, which keeps everything in `Regs` and loads it again: rbx, rbp, rsp and r12 are kept
-//! here, all other registers are not, since a CPU stores one word a cycle and each that is pushed costs that. Out: a [`GoOn`](crate::dispatch::GoOn), or [`WITH_STATE`]: nothing was done, and `dispatch::entry` is to be called
+//! here, all other registers are not, since a CPU stores one word a cycle and each that is pushed costs that. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` is to be called
 //! with the extended state saved. That is asked for whenever there is more to do than the steps D1 to D4, D7 for one consumer with an entry
 //! handler and no filter: a thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
 //! that of `dispatch` and `epoch`, step by step; entering and leaving without a call is a hit that looked and found nothing to do.

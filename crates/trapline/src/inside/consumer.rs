@@ -153,8 +153,8 @@ impl Consumer {
     pub(super) const fn saves_state(&self) -> bool {
         !self.flags.has(Flags::GENERAL_REGS_ONLY)
     }
-    /// What the engine calls, for as long as this box lives.
-    pub(super) fn as_engine(self: &Box<Self>) -> engine::Consumer {
+    /// What the engine calls, for as long as this stays where it is.
+    pub(super) fn as_engine(&self) -> engine::Consumer {
         engine::Consumer {
             entry: self.entry.is_some().then_some(on_entry as engine::Handler),
             ret: self.returns.is_some().then_some(on_return as engine::Handler),

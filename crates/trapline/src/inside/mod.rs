@@ -45,8 +45,8 @@
 //!
 //! # What differs from the kernel's probes
 //!
-//! - Registering again at a place whose patch must change (a first consumer of returns, a first one that needs vector registers
-//!   saved, another probe within the same few bytes) takes the patch out for an instant: hits of that instant are not seen.
+//! - Registering again at a place whose patch must change (a first consumer of returns whose windows meet the
+//!   entry's, another probe within the same few bytes) takes the patch out for an instant: hits of that instant are not seen.
 //! - Returns are seen at the function's return instructions. A function that ends in a jump to another has none there, and is refused.
 //! - A hit inside a consumer of the same thread is not seen, and counted ([`Registration::counts`]).
 //! - [`Verdict::Remove`] takes effect at the next call of this module.
@@ -165,7 +165,7 @@ impl Registration {
         self.read(State::tactics).unwrap_or_default()
     }
     fn read<T>(&self, read: impl FnOnce(&State, Key) -> T) -> Option<T> {
-        Some(read(&*lock(), self.key?))
+        Some(read(&lock(), self.key?))
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Part {
     pub(super) entry: bool,
     /// At its function's returns.
     pub(super) returns: bool,
-    /// Extended state is saved.
+    /// Extended state is saved from the first; where it is not, the gate does so when a consumer needs it.
     pub(super) saves: bool,
 }
 

@@ -217,7 +217,8 @@ impl State {
             drop(gone);
             writer.sweep();
         } else {
-            std::mem::forget(gone);
+            // INS-2, with nobody to tell when.
+            gone.leak();
         }
         result
     }
@@ -284,9 +285,7 @@ impl State {
             };
             let fits = |load: &&Load| {
                 let need = one.need(spot);
-                let serves = |p: &Part| {
-                    p.spot == spot && p.entry && p.returns == need.returns && (p.saves || !need.saves)
-                };
+                let serves = |p: &Part| p.spot == spot && p.entry && p.returns == need.returns;
                 let group = one.groups.iter().copied();
                 group
                     .filter(|&g| self.groups[g].load == **load)
@@ -353,7 +352,7 @@ impl State {
         let live: Vec<usize> = one.groups.iter().copied().filter(is_here).collect();
         let has = |which: fn(&Part) -> bool| {
             let mut parts = live.iter().flat_map(|&group| &self.groups[group].parts);
-            parts.any(|part| part.spot == spot && (part.saves || !need.saves) && which(part))
+            parts.any(|part| part.spot == spot && which(part))
         };
         let (entry, returns) = (has(|part| part.entry), !need.returns || has(|part| part.returns));
         match (entry, returns) {

@@ -47,8 +47,11 @@ fn ways(test: &impl Fn(&Victim, Probing<'_>), ways: &[(bool, bool)]) {
         let victim = Victim::load();
         let before = victim.text();
         test(&victim, &|name, consumer| {
-            // SAFETY: nothing of what the functions under test keep lies in vector registers.
-            let consumer = if general { unsafe { consumer.general_regs_only() } } else { consumer };
+            let consumer = match general {
+                // SAFETY: nothing of what the functions under test keep lies in vector registers.
+                true => unsafe { consumer.general_regs_only() },
+                false => consumer,
+            };
             let request = Request { by_trap, ..Request::new(&victim.path, victim.offset(name), consumer) };
             let probe = register_all([request]).expect("registered").pop().expect("one");
             assert_eq!(probe.sites(), [if by_trap { Tactic::Trap } else { Tactic::Jump }], "{name}");

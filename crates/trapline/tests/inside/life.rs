@@ -262,8 +262,10 @@ fn a_forked_child_is_probed_and_may_register_and_unregister_by_itself() {
     assert_eq!(victim.text(), text, "the parent's text is its own");
     add(1, 1);
     assert_eq!(count.load(Relaxed), 1, "and so are its counts");
+    // What is taken here is taken from the child's copy.
+    let mut patched = Some(patched);
     let status = in_child(|| {
-        let Ok(()) = unregister_all([unsafe { std::ptr::read(&raw const patched) }]) else { return 1 };
+        let Ok(()) = unregister_all(patched.take()) else { return 1 };
         add(1, 1);
         i32::from(count.load(Relaxed) != 1)
     });
