@@ -79,7 +79,7 @@ pub enum Role {
     Latency,
     /// Write a record at every entry, with the first arguments, and at every exit. The counter counts what was dropped.
     Record {
-        /// Arguments, of [`ARGUMENTS`](crate::ARGUMENTS) the first.
+        /// How many of the six arguments that registers hold, from the first on.
         values: u8,
         /// Exits too.
         returns: bool,

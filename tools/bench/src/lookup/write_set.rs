@@ -24,7 +24,7 @@ fn mark(marks: u64, number: usize) {
 }
 
 #[test]
-#[ignore = "run by the other test"]
+#[ignore = "run by the other tests"]
 fn looks_of_two_cpus() {
     let ours = Ours::new(4);
     let others = [How::MmWide, How::Rwlock, How::Mutex].map(|how| how.lookup(4, 4).expect("it looks up"));

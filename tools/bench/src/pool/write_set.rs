@@ -84,7 +84,7 @@ impl Job for Turns<'_> {
 }
 
 #[test]
-#[ignore = "run by the other test"]
+#[ignore = "run by the other tests"]
 fn turns_of_eight_cpus() {
     let cases = pools().count() * MAXACTIVE.len();
     let marks: Vec<Mark> = (0..=cases * CPUS).map(|_| Mark::default()).collect();

@@ -150,10 +150,7 @@ impl Arena {
         let memory = memfd()?;
         let (mirror_off, len) = (LEN, 2 * LEN + PAGE);
         memory.set_len(len as u64)?;
-        let code = map(&memory, 0, LEN, 0, libc::PROT_READ | libc::PROT_EXEC)?;
-        // The stubs lie at one distance from their windows, which is no multiple of a page.
-        let mirror = stub_of(code) / PAGE as u64 * PAGE as u64;
-        map(&memory, mirror, LEN + PAGE, mirror_off, libc::PROT_READ | libc::PROT_EXEC)?;
+        let (code, mirror) = pair(&memory, mirror_off)?;
         for slot in (0..HEADS.len() * OFFSETS).map(Slot) {
             let window = code + slot.window() as u64;
             let body = [slot.head().window, slot.head().rest].concat();
@@ -221,6 +218,22 @@ impl Arena {
     pub(crate) fn put_run(&self, run: &Run, jumps: bool) -> io::Result<()> {
         self.memory.write_all_at(&run.images[usize::from(jumps)], self.writable + run.at as u64)
     }
+}
+
+/// The code, and the stubs at their distance from it, which is no multiple of a page. What else the process mapped may lie there: then the
+/// code moves.
+fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
+    const TRIES: usize = 100;
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    for _ in 1..TRIES {
+        let code = map(memory, 0, LEN, 0, protection)?;
+        let mirror = stub_of(code) / PAGE as u64 * PAGE as u64;
+        match map(memory, mirror, LEN + PAGE, mirror_off, protection) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            other => return other.map(|mirror| (code, mirror)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Calls a slot: the result, and whether the jump was taken.
