@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "registers probes that are leaked")]
 
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trapline_record::{FileId, FileOffset, RemoteAddr};
@@ -36,6 +37,16 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
     Box::leak((0..n).map(|_| T::default()).collect())
 }
 
+/// Words from a line's start on, so that no two rows share a line.
+fn leaked_words(n: usize) -> &'static [AtomicU64] {
+    #[derive(Default)]
+    #[repr(C, align(128))]
+    struct Lines([AtomicU64; 16]);
+    let lines: &[Lines] = leaked(n.div_ceil(16));
+    // SAFETY: each is sixteen words without padding, and they are leaked.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), n) }
+}
+
 fn file(number: u64) -> FileId {
     FileId { dev: 1, inode: number }
 }
@@ -44,7 +55,7 @@ impl Ours {
     pub(super) fn new(regions: usize) -> Self {
         assert!(register_membarrier(), "membarrier, since Linux 4.14");
         let memory =
-            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, 1)), calls: leaked(1) };
+            Memory { lines: leaked(LINES), words: leaked_words(Counts::words(LINES, 1)), calls: leaked(1) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(regions))));
         // SAFETY: the only writer, behind a mutex; `find` enters these lines.

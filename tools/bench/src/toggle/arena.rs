@@ -220,15 +220,17 @@ impl Arena {
     }
 }
 
-/// The code, and the stubs at their distance from it, which is no multiple of a page. What else the process mapped may lie there: then the
-/// code moves.
+/// The code, and the stubs at their distance from it, which is no multiple of a page. They lie where programs map nothing by themselves.
 fn pair(memory: &File, mirror_off: usize) -> io::Result<(u64, u64)> {
-    const TRIES: usize = 100;
+    const FROM: u64 = 0x2000_0000_0000;
+    const STEP: u64 = 1 << 32;
+    const TRIES: u64 = 1000;
     let protection = libc::PROT_READ | libc::PROT_EXEC;
-    for _ in 1..TRIES {
-        let code = map(memory, 0, LEN, 0, protection)?;
+    for code in (0..TRIES).map(|n| FROM + n * STEP) {
         let mirror = stub_of(code) / PAGE as u64 * PAGE as u64;
-        match map(memory, mirror, LEN + PAGE, mirror_off, protection) {
+        let both = map(memory, code, LEN, 0, protection)
+            .and_then(|_| map(memory, mirror, LEN + PAGE, mirror_off, protection));
+        match both {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other.map(|mirror| (code, mirror)),
         }
