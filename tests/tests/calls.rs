@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 use trapline_tests::running::Running;
@@ -98,15 +99,47 @@ fn the_kernel_reads_the_same_arguments() {
     assert_eq!(ours, want);
 }
 
+/// Where the kernel's trace files are: where they are usually mounted, or mounted for this test.
+struct Tracefs(PathBuf);
+
+impl Tracefs {
+    const USUAL: &str = "/sys/kernel/tracing";
+
+    fn find() -> Result<Self, String> {
+        let usual = Path::new(Self::USUAL);
+        if usual.join("uprobe_events").exists() {
+            return Ok(Self(usual.to_owned()));
+        }
+        let own = std::env::temp_dir().join(format!("trapline-tracefs-{}", std::process::id()));
+        std::fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
+        let output = Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&own).output();
+        match output {
+            Ok(output) if output.status.success() => Ok(Self(own)),
+            _ => Err("the kernel's trace files cannot be mounted".to_owned()),
+        }
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if self.0 != Path::new(Self::USUAL) {
+            Command::new("umount").arg("-l").arg(&self.0).status().ok();
+            std::fs::remove_dir(&self.0).ok();
+        }
+    }
+}
+
 /// An event of the kernel's with the first argument, in an instance of the trace buffer of its own.
 struct KernelArguments {
+    root: Tracefs,
     instance: PathBuf,
     name: String,
 }
 
 impl KernelArguments {
     fn new(path: &Path, func: &str, pid: u32) -> Result<Self, String> {
-        let root = Path::new("/sys/kernel/tracing");
+        let tracefs = Tracefs::find()?;
+        let root = tracefs.0.clone();
         let name = format!("trapline_{}", std::process::id());
         let instance = root.join("instances").join(&name);
         let offset = oracle::offsets(path, &[func])[0];
@@ -118,7 +151,7 @@ impl KernelArguments {
         append(format!("p:{name}/hit {}:{offset:#x} first=%di:u64\n", path.display()))
             .map_err(|error| failed("no uprobe events here", error))?;
         std::fs::create_dir(&instance).map_err(|error| failed("no trace instances here", error))?;
-        let kernel = Self { instance, name };
+        let kernel = Self { root: tracefs, instance, name };
         let set = |file: &str, text: String| std::fs::write(kernel.instance.join(file), text);
         set("set_event_pid", pid.to_string())
             .and_then(|()| set(&format!("events/{}/hit/enable", kernel.name), "1".to_owned()))
@@ -135,8 +168,8 @@ impl Drop for KernelArguments {
     fn drop(&mut self) {
         std::fs::write(self.instance.join(format!("events/{}/hit/enable", self.name)), "0").ok();
         std::fs::remove_dir(&self.instance).ok();
-        let root = Path::new("/sys/kernel/tracing/uprobe_events");
-        if let Ok(mut file) = std::fs::File::options().append(true).open(root) {
+        let events = self.root.0.join("uprobe_events");
+        if let Ok(mut file) = std::fs::File::options().append(true).open(events) {
             std::io::Write::write_all(&mut file, format!("-:{}/hit\n", self.name).as_bytes()).ok();
         }
     }

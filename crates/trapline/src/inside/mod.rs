@@ -25,7 +25,7 @@
 //!
 //! # A tutorial
 //!
-//! 1. *Where.* A site is (file, offset), so it means the same in every process and however often the file is mapped. [`find`] gives it for
+//! 1. *Where.* A site is (file, offset), so it means the same in every process and however often the file is mapped. [`find()`] gives it for
 //!    a name; an instruction inside a function is the function's offset and some.
 //! 2. *What.* [`Consumer::entry`] is called before the instruction, with the registers of that moment: at a function's entry the
 //!    arguments are in rdi, rsi, rdx, rcx, r8, r9. [`Consumer::returns`] is called at the function's return instructions, with the value in
