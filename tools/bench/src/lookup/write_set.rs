@@ -87,12 +87,11 @@ fn stores(trace: &str, marks: u64, turns: u64) -> BTreeMap<usize, BTreeSet<u64>>
     stores
 }
 
-#[test]
-fn no_look_stores_to_a_line_of_another_cpu() {
-    if !std::path::Path::new("/usr/bin/valgrind").exists() {
-        println!("SKIP: no valgrind (package valgrind)");
-        return;
-    }
+/// How often looks are traced at most.
+const TRACES: usize = 4;
+
+/// Lines that each CPU stores to and that both do, for each case.
+fn traced() -> Vec<(usize, usize)> {
     let log = std::env::temp_dir().join(format!("trapline-look-write-set-{}", std::process::id()));
     let mut command = Command::new("/usr/bin/valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
@@ -108,11 +107,32 @@ fn no_look_stores_to_a_line_of_another_cpu() {
         u64::from_str_radix(number, 16).expect("a number")
     };
     let stores = stores(&trace.expect("a trace"), told("marks 0x"), told("turns 0x"));
-    println!("{:24} {:>12} {:>12}", "lines stored to", "on one CPU", "on both");
-    for (case, (name, shared)) in CASES.iter().enumerate() {
+    let of = |case: usize| {
         let [first, second] = [0, 1].map(|cpu| &stores[&(case * CPUS + cpu)]);
-        let both = first.intersection(second).count();
-        println!("{name:24} {:>12} {both:>12}", first.len());
+        (first.len(), first.intersection(second).count())
+    };
+    (0..CASES.len()).map(of).collect()
+}
+
+/// Who waits for its turn may still be on its way there while the other looks, and is then taken for the other. What a look itself stores
+/// to, it stores to in every trace: the least counts.
+#[test]
+fn no_look_stores_to_a_line_of_another_cpu() {
+    if !std::path::Path::new("/usr/bin/valgrind").exists() {
+        println!("SKIP: no valgrind (package valgrind)");
+        return;
+    }
+    let mut least = traced();
+    let expected: Vec<usize> = CASES.iter().map(|case| case.1).collect();
+    for _ in 1..TRACES {
+        if least.iter().map(|found| found.1).eq(expected.iter().copied()) {
+            break;
+        }
+        least = least.iter().zip(traced()).map(|(a, b)| (a.0.min(b.0), a.1.min(b.1))).collect();
+    }
+    println!("{:24} {:>12} {:>12}", "lines stored to", "on one CPU", "on both");
+    for ((name, shared), (one, both)) in CASES.iter().zip(least) {
+        println!("{name:24} {one:>12} {both:>12}");
         assert_eq!(both, *shared, "{name}");
     }
 }
