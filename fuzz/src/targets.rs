@@ -4,9 +4,12 @@ use std::sync::atomic::AtomicU64;
 
 use trapline_image::{Image, NoDebugFiles, ProbeSpec};
 use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
+use trapline_plan::filter::{self, MAX_NODES, MAX_TEMPORARIES};
 use trapline_record::control::at;
 use trapline_record::journal::Journal;
 use trapline_record::ring::RingArea;
+use trapline_record::stack::{FIRST, Stack};
+use trapline_record::tally::{Shape, TallyArea};
 use trapline_record::view::View;
 use trapline_target::filter::{Answer, Call, Insn, worst};
 use trapline_watch::expr::{Expr, Facts};
@@ -23,7 +26,7 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 11] = [
+pub(crate) const TARGETS: [Target; 13] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
@@ -35,6 +38,8 @@ pub(crate) const TARGETS: [Target; 11] = [
     Target { name: "store", corpus: code, run: store },
     Target { name: "place", corpus: places, run: place },
     Target { name: "ring", corpus: rings, run: ring },
+    Target { name: "tally", corpus: tallies, run: tally },
+    Target { name: "filter", corpus: conditions, run: condition },
 ];
 
 /// Files of at most this size go into the corpus: mutation wants many small inputs.
@@ -281,6 +286,33 @@ fn place(bytes: &[u8]) {
     }
 }
 
+/// Conditions of every form.
+fn conditions() -> Vec<Vec<u8>> {
+    let texts = [
+        "arg0 & 0x40 && tid != 3 || !(arg1 + 5 * arg2 >> 3)",
+        "arg3 % 17 / 3 <= -arg4 ^ ~arg5 | '\\n' & 0b101",
+        "arg1 == 20us && arg2 < 2s && arg0 >= 0777",
+    ];
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+fn condition(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match filter::parse(&text, &filter::registers()) {
+        Ok(tree) => {
+            assert!(tree.nodes() <= MAX_NODES && tree.temporaries() <= MAX_TEMPORARIES, "bounded");
+            let facts =
+                filter::Facts { arguments: [0, 1, u64::MAX, 1 << 63, 7, 9], ..filter::Facts::default() };
+            assert!(tree.holds(&facts).is_some(), "all is known");
+            let (early, late) = tree.split();
+            assert!(early.is_some() && late.is_none(), "registers are known at the entry");
+        }
+        Err(error) => {
+            assert!(error.at() <= text.chars().count() && error.to_string().contains('^'), "a mark below")
+        }
+    }
+}
+
 /// Two rings of four slots, with one, four and five records ahead.
 fn rings() -> Vec<Vec<u8>> {
     let ring = |head: u64| (0..48).map(move |word| if word == 0 { head } else { word });
@@ -299,9 +331,47 @@ fn ring(bytes: &[u8]) {
             let mut tail = 0;
             for _ in 0..3 {
                 let mut seen = 0;
-                let taken = area.take(View::new(&words), ring, &mut tail, |_| seen += 1);
+                let each = |_: &_, word: &dyn Fn(u64) -> u64| {
+                    seen += 1;
+                    assert!(word(u64::MAX / 16) == 0 && word(64) == 0, "nothing is read behind a slot");
+                };
+                let taken = area.take_with_texts(View::new(&words), ring, &mut tail, each);
                 assert!(taken.is_ok_and(|n| n >= seen && n <= 4) || seen == 0, "more than a ring holds");
             }
+            let room = u64::from(slot) / 8;
+            let each = |record: &_, word: &dyn Fn(u64) -> u64| {
+                let stack = Stack::new(record, room);
+                assert!(FIRST + stack.words <= room, "a stack within its record");
+                let _word = word(FIRST + stack.words);
+                let _cut = stack.is_cut(2);
+            };
+            if let Err(broken) = area.take_words(View::new(&words), ring, &mut 0, each) {
+                assert_eq!(broken.tail, 0);
+            }
+        }
+    }
+}
+
+/// Tables of rows and of cells, full and empty.
+fn tallies() -> Vec<Vec<u8>> {
+    let words = |each: u64| (0..256).flat_map(move |word| (word * each).to_le_bytes()).collect();
+    [0, 1, u64::MAX / 256].map(words).to_vec()
+}
+
+fn tally(bytes: &[u8]) {
+    let words: Vec<AtomicU64> = bytes
+        .chunks_exact(8)
+        .map(|word| AtomicU64::new(word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))))
+        .collect();
+    for shape in [Shape::Nothing, Shape::Cells(5), Shape::Cells(u32::MAX), Shape::Rows(0), Shape::Rows(5)] {
+        let area = TallyArea { off: 0, tables: 2, lines: 2, shape };
+        for (probe, line) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, u32::MAX), (u32::MAX, 1)] {
+            let mut seen = 0;
+            let _rest = area.read(View::new(&words), probe, line, |_, hits| {
+                assert!(hits > 0, "what was not hit is not told");
+                seen += 1;
+            });
+            assert!(seen <= shape.words() && seen <= words.len() as u64, "more than was there");
         }
     }
 }

@@ -3,13 +3,21 @@
 //!
 //! Does not: test anything itself. A test that cannot run where it is calls [`skip!`], which `cargo xtask test` counts.
 
+mod alone;
+pub mod bpf;
 pub mod counted;
+pub mod debugger;
+pub mod examples;
+pub mod fetched;
 pub mod oracle;
 pub mod programs;
 pub mod running;
+pub mod stacks;
 pub mod text;
 pub mod tracing;
 pub mod victims;
+
+pub use alone::alone;
 
 /// Says why this test does not run here, and leaves it. `cargo xtask test` moves it from the passed to the skipped.
 #[macro_export]

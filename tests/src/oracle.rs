@@ -10,7 +10,7 @@ use std::path::Path;
 
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
-/// `struct perf_event_attr` in its second published size (72 bytes), with the names that the uprobe unit gives to two
+/// `struct perf_event_attr` in its fifth published size (112 bytes), with the names that the uprobe unit gives to two
 /// of its fields.
 #[repr(C)]
 #[derive(Default)]
@@ -27,6 +27,13 @@ struct PerfEventAttr {
     bp_type: u32,
     uprobe_path: u64,
     probe_offset: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u32,
 }
 
 /// The flag that closes the descriptor at exec.
@@ -59,35 +66,62 @@ pub fn offsets(path: &Path, funcs: &[&str]) -> Vec<u64> {
     funcs.iter().map(find).collect()
 }
 
-/// Kernel probes on these functions of a process.
-///
-/// # Errors
-/// Why the kernel's uprobes cannot be used here.
-pub fn attach(path: &Path, funcs: &[&str], pid: u32) -> Result<Kernel, String> {
+/// Opens an event at a place, on a thread: `returns` of the function that begins there, or its entries.
+fn open(
+    path: &Path,
+    probe_offset: u64,
+    returns: bool,
+    tid: u32,
+    rest: PerfEventAttr,
+) -> Result<File, String> {
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")
         .map_err(|error| format!("no kernel uprobes here: {error}"))?;
     let kind = kind.trim().parse().map_err(|error| format!("the uprobe unit's type: {error}"))?;
     let name =
         std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
-    let open = |probe_offset: u64| {
-        let attr = PerfEventAttr {
-            kind,
-            size: size_of::<PerfEventAttr>() as u32,
-            flags: 1 << 1,
-            uprobe_path: name.as_ptr() as u64,
-            probe_offset,
-            ..PerfEventAttr::default()
-        };
-        // SAFETY: `attr` and the path in it outlive the call, and `size` states how much of it there is.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, -1, -1, FD_CLOEXEC) };
-        if fd < 0 {
-            return Err(format!("no kernel uprobes here: {}", std::io::Error::last_os_error()));
-        }
-        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
-        Ok(unsafe { File::from_raw_fd(fd as i32) })
+    // The kernel reads it again whenever a thread inherits the event, and lets no thread be born if it is gone.
+    let name: &'static std::ffi::CStr = Box::leak(name.into_boxed_c_str());
+    let attr = PerfEventAttr {
+        kind,
+        size: size_of::<PerfEventAttr>() as u32,
+        config: u64::from(returns),
+        uprobe_path: name.as_ptr() as u64,
+        probe_offset,
+        ..rest
     };
-    offsets(path, funcs).into_iter().map(open).collect::<Result<Vec<File>, String>>().map(Kernel)
+    // SAFETY: `attr` and the path in it outlive the call, and `size` states how much of it there is.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid, -1, -1, FD_CLOEXEC) };
+    if fd < 0 {
+        return Err(format!("no kernel uprobes here: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
+}
+
+/// Kernel probes on these functions of a process.
+///
+/// # Errors
+/// Why the kernel's uprobes cannot be used here.
+pub fn attach(path: &Path, funcs: &[&str], pid: u32) -> Result<Kernel, String> {
+    let places: Vec<(u64, bool)> = offsets(path, funcs).into_iter().map(|offset| (offset, false)).collect();
+    open_all(path, &places, pid, INHERIT)
+}
+
+/// Kernel probes on these places of a thread, of no others: offsets, and whether returns are meant.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_at(path: &Path, places: &[(u64, bool)], tid: u32) -> Result<Kernel, String> {
+    open_all(path, places, tid, 0)
+}
+
+/// Events go to threads and processes that the thread makes.
+const INHERIT: u64 = 1 << 1;
+
+fn open_all(path: &Path, places: &[(u64, bool)], tid: u32, flags: u64) -> Result<Kernel, String> {
+    let attr = || PerfEventAttr { flags, ..PerfEventAttr::default() };
+    let open = |&(offset, returns): &(u64, bool)| open(path, offset, returns, tid, attr());
+    places.iter().map(open).collect::<Result<Vec<File>, String>>().map(Kernel)
 }
 
 impl Kernel {
@@ -103,6 +137,122 @@ impl Kernel {
             u64::from_le_bytes(word)
         };
         self.0.iter().map(read).collect()
+    }
+}
+
+/// A thread's general registers, by hardware number, then rip and rflags.
+pub type Registers = [u64; 18];
+
+/// A kernel probe that keeps the registers of each hit of one thread.
+#[derive(Debug)]
+pub struct Sampled {
+    ring: *mut u8,
+    _event: File,
+}
+
+const PAGE: usize = 4096;
+/// Pages behind the ring's first.
+const PAGES: usize = 64;
+
+/// A kernel probe that keeps the stack of each hit of one thread, as it walks it by frame pointers.
+///
+/// # Errors
+/// As [`attach`].
+pub fn stacks(path: &Path, offset: u64, tid: u32) -> Result<Sampled, String> {
+    const CALLCHAIN: u64 = 1 << 5;
+    const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+    let attr = PerfEventAttr {
+        sample_period: 1,
+        sample_type: CALLCHAIN,
+        flags: EXCLUDE_CALLCHAIN_KERNEL,
+        ..PerfEventAttr::default()
+    };
+    map(open(path, offset, false, tid, attr)?)
+}
+
+/// A sampling kernel probe at a place, for thread `tid`.
+///
+/// # Errors
+/// As [`attach`].
+pub fn sample(path: &Path, offset: u64, returns: bool, tid: u32) -> Result<Sampled, String> {
+    const SAMPLE_REGS_USER: u64 = 1 << 12;
+    // All of 64-bit mode but segments: ax bx cx dx si di bp sp ip flags, r8 to r15.
+    const WANTED: u64 = 0x3ff | 0xff << 16;
+    let attr = PerfEventAttr {
+        sample_period: 1,
+        sample_type: SAMPLE_REGS_USER,
+        sample_regs_user: WANTED,
+        ..PerfEventAttr::default()
+    };
+    map(open(path, offset, returns, tid, attr)?)
+}
+
+fn map(event: File) -> Result<Sampled, String> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping of an event of ours, at an address of the kernel's choice.
+    let ring = unsafe {
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
+        libc::mmap(std::ptr::null_mut(), (1 + PAGES) * PAGE, prot, libc::MAP_SHARED, fd, 0)
+    };
+    if ring == libc::MAP_FAILED {
+        return Err(format!("no ring: {}", std::io::Error::last_os_error()));
+    }
+    Ok(Sampled { ring: ring.cast(), _event: event })
+}
+
+impl Sampled {
+    /// Registers of each hit, from the first one on. No more hits than fit into the ring.
+    ///
+    /// # Panics
+    /// When the ring holds anything else.
+    #[must_use]
+    pub fn hits(&self) -> Vec<Registers> {
+        /// Where the kernel's order has each register of the hardware's.
+        const ORDER: [usize; 18] = [0, 2, 3, 1, 7, 6, 4, 5, 10, 11, 12, 13, 14, 15, 16, 17, 8, 9];
+        self.samples(|word| ORDER.map(|nth| word(2 + nth)))
+    }
+    /// The stack of each hit of [`stacks`], innermost address first.
+    ///
+    /// # Panics
+    /// When the ring holds anything else, or all that fits.
+    #[must_use]
+    pub fn chains(&self) -> Vec<Vec<u64>> {
+        /// What stands before the program's own addresses (`PERF_CONTEXT_USER`).
+        const USER: u64 = (-512_i64).cast_unsigned();
+        self.samples(|word| {
+            assert_eq!(word(2), USER, "the program's own stack");
+            (1..word(1) as usize).map(|nth| word(2 + nth)).collect()
+        })
+    }
+    /// What `of` makes of the words of each sample, its header first.
+    fn samples<T>(&self, of: impl Fn(&dyn Fn(usize) -> u64) -> T) -> Vec<T> {
+        const DATA_HEAD: usize = 1024;
+        const SAMPLE: u32 = 9;
+        // SAFETY: the ring's first page, whose head the kernel moves after it has written what lies before.
+        let head = unsafe {
+            let head = self.ring.add(DATA_HEAD).cast::<std::sync::atomic::AtomicU64>();
+            (*head).load(std::sync::atomic::Ordering::Acquire) as usize
+        };
+        assert!(head <= PAGES * PAGE, "more hits than fit");
+        let word = |at: usize| {
+            // SAFETY: before the head, in the ring's data.
+            unsafe { self.ring.add(PAGE + at).cast::<u64>().read() }
+        };
+        let (mut at, mut samples) = (0, Vec::new());
+        while at < head {
+            let header = word(at);
+            assert_eq!(header as u32, SAMPLE, "a sample");
+            samples.push(of(&|nth| word(at + 8 * nth)));
+            at += (header >> 48) as usize;
+        }
+        samples
+    }
+}
+
+impl Drop for Sampled {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `sample`; nobody reads it any more.
+        unsafe { libc::munmap(self.ring.cast(), (1 + PAGES) * PAGE) };
     }
 }
 

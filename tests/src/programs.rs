@@ -50,3 +50,35 @@ pub fn redis_server() -> Result<PathBuf, String> {
 pub fn python() -> Result<PathBuf, String> {
     find(&["/usr/bin/python3.11"])
 }
+
+/// A copy that no other test runs. The kernel's uprobes are in every process that maps their file, and take their breakpoint back
+/// without a look at who else has patched there.
+#[derive(Debug)]
+pub struct Own(PathBuf);
+
+impl Own {
+    /// A copy of this program, called as it is and for what it is there; removed when dropped.
+    ///
+    /// # Panics
+    /// When it cannot be copied.
+    #[must_use]
+    pub fn of(program: &Path, for_what: &str) -> Self {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let to = std::env::temp_dir().join(format!("trapline-{name}-{for_what}-{}", std::process::id()));
+        copy(program, &to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
+        Self(to)
+    }
+}
+
+impl std::ops::Deref for Own {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}

@@ -87,6 +87,12 @@ impl Running {
         })
     }
 
+    /// A line that it has said already.
+    #[must_use]
+    pub fn said(&self) -> Option<String> {
+        self.lines.try_recv().ok()
+    }
+
     /// `run times`, and what it then told.
     ///
     /// # Panics

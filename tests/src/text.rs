@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 /// Places where executable memory that a file backs differs from the file: `path+offset: n bytes`. Empty is right.
 ///
@@ -47,25 +48,34 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     got
 }
 
-/// For each thread: blocked, ignored and caught signals, as /proc states them, once three looks in a row agree (a thread
-/// that is being born blocks all). Equal before and after is right.
+/// Longest wait for what passes by itself. A thread that gets no CPU takes its time.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// For each thread: blocked, ignored and caught signals, as /proc states them, once three looks in a row agree and no thread is being
+/// born. Equal before and after is right.
 ///
 /// # Panics
 /// When the process is gone.
 #[must_use]
 pub fn signals(pid: u32) -> Vec<String> {
+    let begun = Instant::now();
     let mut last = look(pid);
     let mut same = 0;
-    for _ in 0..200 {
-        std::thread::sleep(std::time::Duration::from_millis(3));
+    while (same < 3 || last.iter().any(|thread| is_being_born(thread))) && begun.elapsed() < PATIENCE {
+        std::thread::sleep(PAUSE);
         let now = look(pid);
         same = if now == last { same + 1 } else { 0 };
         last = now;
-        if same == 3 {
-            break;
-        }
     }
     last
+}
+
+/// A thread at its beginning or its end, or one that makes another: the C library blocks all signals then, also the two that are
+/// its own, which it lets no program block.
+fn is_being_born(thread: &str) -> bool {
+    let mask = thread.split_once("SigBlk: ").and_then(|(_, rest)| rest.split_whitespace().next());
+    mask.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|mask| mask >> 31 & 3 == 3)
 }
 
 fn look(pid: u32) -> Vec<String> {
@@ -96,11 +106,12 @@ fn without_alarm(line: &str) -> String {
 /// # Panics
 /// When they are not.
 pub fn assert_signals(pid: u32, before: &[String]) {
-    for _ in 0..200 {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
         if look(pid) == before {
             return;
         }
-        std::thread::sleep(std::time::Duration::from_millis(3));
+        std::thread::sleep(PAUSE);
     }
     assert_eq!(look(pid), before, "dispositions or masks differ after detach");
 }

@@ -26,6 +26,8 @@ pub enum Variant {
     Musl,
     /// No symbols but the dynamic ones.
     Stripped,
+    /// With frame pointers everywhere. Not one of [`VARIANTS`].
+    Framed,
 }
 
 /// All of them.
@@ -51,6 +53,14 @@ impl Variant {
             Self::Static => &["-O2", "-static"],
             Self::Musl => &["-O2", "-static", "-fno-pie", "-no-pie"],
             Self::Stripped => &["-O2", "-fPIE", "-pie", "-s"],
+            Self::Framed => &[
+                "-O2",
+                "-fno-omit-frame-pointer",
+                "-mno-omit-leaf-frame-pointer",
+                "-fno-optimize-sibling-calls",
+                "-fPIE",
+                "-pie",
+            ],
         }
     }
 }
@@ -165,17 +175,37 @@ pub fn rust(name: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The Go victim, static.
+/// A Go victim, static.
 ///
 /// # Errors
 /// See [`c`].
 pub fn go(name: &str) -> Result<PathBuf, String> {
+    go_linked(name, "Plain", ["0", ""])
+}
+
+/// One whose threads are the C library's; it must import something that is written for that (`os/user`). In a folder of its own.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_with_libc(name: &str) -> Result<PathBuf, String> {
+    go_linked(name, "Libc", ["1", ""])
+}
+
+/// The same without symbols and debug information.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_with_libc_stripped(name: &str) -> Result<PathBuf, String> {
+    go_linked(name, "Stripped", ["1", "-s -w"])
+}
+
+fn go_linked(name: &str, to: &str, [cgo, flags]: [&str; 2]) -> Result<PathBuf, String> {
     let source = sources().join(format!("{name}.go"));
     let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
-    cached(folder("Plain")?.join(name), std::slice::from_ref(&source), |to| {
+    cached(folder(to)?.join(name), std::slice::from_ref(&source), |to| {
         let mut command = Command::new(go);
-        command.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").current_dir(sources());
-        command.args(["build", "-o"]).arg(to).arg(&source);
+        command.env("CGO_ENABLED", cgo).env("GOFLAGS", "-mod=mod").current_dir(sources());
+        command.args(["build", "-ldflags", flags, "-o"]).arg(to).arg(&source);
         command
     })
 }

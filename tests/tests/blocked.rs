@@ -109,13 +109,17 @@ fn a_batch_that_stops_everybody_says_what_it_did() {
 #[test]
 fn detach_does_not_wait_for_a_blocked_call() {
     let path = or_skip!(victims::plain("blocked"));
-    let victim = Running::start(&path, &["epoll_wait"]);
-    std::thread::sleep(Duration::from_millis(100));
-    let pid = victim.pid().to_string();
-    let tracing = Tracing::start("count", &["-p", &pid, "busy", "block"]).expect("attaches");
-    let begun = std::time::Instant::now();
-    let report = tracing.stop();
-    assert!(begun.elapsed() < Duration::from_millis(1000), "detach took {:?}", begun.elapsed());
-    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
-    assert!(victim.line().starts_with("result=1 "));
+    // The call ends two seconds after it began; on a busy machine that may be before anybody got so far.
+    let before_it_ended = (0..5).any(|_| {
+        let victim = Running::start(&path, &["epoll_wait"]);
+        std::thread::sleep(Duration::from_millis(100));
+        let pid = victim.pid().to_string();
+        let tracing = Tracing::start("count", &["-p", &pid, "busy", "block"]).expect("attaches");
+        let report = tracing.stop();
+        let blocked = victim.said().is_none();
+        assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+        assert!(!blocked || victim.line().starts_with("result=1 "));
+        blocked
+    });
+    assert!(before_it_ended, "detaching waits for the call");
 }

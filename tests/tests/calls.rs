@@ -1,13 +1,13 @@
 //! `trace`: each call with its arguments, its value and its thread; what does not fit is counted (LOSS-2).
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
+use trapline_tests::fetched::Fetched;
+use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
-use trapline_tests::{or_skip, oracle, text, victims};
+use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 300;
 
@@ -85,11 +85,11 @@ fn each_call_has_its_arguments_and_its_value() {
 /// The kernel's own probe with a fetched argument, on the same calls in a second run.
 #[test]
 fn the_kernel_reads_the_same_arguments() {
-    let path = or_skip!(victims::plain("counter"));
+    let path = Own::of(&or_skip!(victims::plain("counter")), "leaf");
     let mut victim = Running::start(&path, &[]);
-    let kernel = or_skip!(KernelArguments::new(&path, "leaf", victim.pid()));
+    let kernel = or_skip!(Fetched::new(&path, "leaf", victim.pid(), "%di:u64"));
     victim.run(TIMES);
-    let want = kernel.read();
+    let want: Vec<u64> = kernel.read().iter().map(|first| first.parse().expect("a number")).collect();
     assert!(!want.is_empty(), "the kernel saw nothing");
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("trace", &["--entry-only", "-p", &pid, "leaf(u64 x)"]).expect("attaches");
@@ -97,82 +97,6 @@ fn the_kernel_reads_the_same_arguments() {
     let report = tracing.stop();
     let ours: Vec<u64> = calls(&report, "leaf").into_iter().map(|call| argument(call, 0)).collect();
     assert_eq!(ours, want);
-}
-
-/// Where the kernel's trace files are: where they are usually mounted, or mounted for this test.
-struct Tracefs(PathBuf);
-
-impl Tracefs {
-    const USUAL: &str = "/sys/kernel/tracing";
-
-    fn find() -> Result<Self, String> {
-        let usual = Path::new(Self::USUAL);
-        if usual.join("uprobe_events").exists() {
-            return Ok(Self(usual.to_owned()));
-        }
-        let own = std::env::temp_dir().join(format!("trapline-tracefs-{}", std::process::id()));
-        std::fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
-        let output = Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&own).output();
-        match output {
-            Ok(output) if output.status.success() => Ok(Self(own)),
-            _ => Err("the kernel's trace files cannot be mounted".to_owned()),
-        }
-    }
-}
-
-impl Drop for Tracefs {
-    fn drop(&mut self) {
-        if self.0 != Path::new(Self::USUAL) {
-            Command::new("umount").arg("-l").arg(&self.0).status().ok();
-            std::fs::remove_dir(&self.0).ok();
-        }
-    }
-}
-
-/// An event of the kernel's with the first argument, in an instance of the trace buffer of its own.
-struct KernelArguments {
-    root: Tracefs,
-    instance: PathBuf,
-    name: String,
-}
-
-impl KernelArguments {
-    fn new(path: &Path, func: &str, pid: u32) -> Result<Self, String> {
-        let tracefs = Tracefs::find()?;
-        let root = tracefs.0.clone();
-        let name = format!("trapline_{}", std::process::id());
-        let instance = root.join("instances").join(&name);
-        let offset = oracle::offsets(path, &[func])[0];
-        let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
-        let append = |text: String| {
-            let mut file = std::fs::File::options().append(true).open(root.join("uprobe_events"))?;
-            std::io::Write::write_all(&mut file, text.as_bytes())
-        };
-        append(format!("p:{name}/hit {}:{offset:#x} first=%di:u64\n", path.display()))
-            .map_err(|error| failed("no uprobe events here", error))?;
-        std::fs::create_dir(&instance).map_err(|error| failed("no trace instances here", error))?;
-        let kernel = Self { root: tracefs, instance, name };
-        let set = |file: &str, text: String| std::fs::write(kernel.instance.join(file), text);
-        set("set_event_pid", pid.to_string())
-            .and_then(|()| set(&format!("events/{}/hit/enable", kernel.name), "1".to_owned()))
-            .map_err(|error| failed("enabling", error))?;
-        Ok(kernel)
-    }
-    fn read(self) -> Vec<u64> {
-        let text = std::fs::read_to_string(self.instance.join("trace")).expect("the trace");
-        text.lines().filter_map(|line| line.split_once("first=")?.1.trim().parse().ok()).collect()
-    }
-}
-
-impl Drop for KernelArguments {
-    fn drop(&mut self) {
-        std::fs::write(self.instance.join(format!("events/{}/hit/enable", self.name)), "0").ok();
-        std::fs::remove_dir(&self.instance).ok();
-        let events = self.root.0.join("uprobe_events");
-        if let Ok(mut file) = std::fs::File::options().append(true).open(events) {
-            std::io::Write::write_all(&mut file, format!("-:{}/hit\n", self.name).as_bytes()).ok();
-        }
-    }
 }
 
 /// More hits than rings hold, while nobody reads: the target does not notice, and every hit is a line or missed.
@@ -198,7 +122,7 @@ fn a_stopped_tracer_loses_records_and_says_how_many() {
 #[test]
 fn what_is_no_signature_is_said() {
     for (probe, words) in [
-        ("leaf(str path)", "`str` is no type"),
+        ("leaf(text path)", "`text` is no type"),
         ("leaf(int", "no `)`"),
         ("leaf(a, b, c, d, e, f, g)", "7 arguments"),
         ("leaf(int) -> str", "`str` is no type"),

@@ -10,7 +10,7 @@ use trapline_tests::counted::functions;
 use trapline_tests::programs::{find, redis_server};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
-use trapline_tests::{or_skip, text, victims};
+use trapline_tests::{or_skip, setting, text, victims};
 
 /// Prints, and asserts, how many of the functions were patched.
 fn share(what: &str, report: &Report, least_percent: f64) {
@@ -65,8 +65,9 @@ fn ping(port: u16) -> std::io::Result<()> {
 }
 
 fn benchmark(port: u16) -> String {
-    let port = port.to_string();
-    let args = ["-q", "-P", "16", "-n", "200000", "-t", "set,get,lpush,hset,zadd", "-p", &port];
+    let [port, requests] =
+        [u64::from(port), setting("TRAPLINE_REDIS_REQUESTS", 50_000)].map(|n| n.to_string());
+    let args = ["-q", "-P", "16", "-n", &requests, "-t", "set,get,lpush,hset,zadd", "-p", &port];
     let output = Command::new("redis-benchmark").args(args).output().expect("redis-benchmark runs");
     let said = String::from_utf8_lossy(&output.stdout).replace('\r', "\n");
     assert!(output.status.success() && !said.contains("Error"), "{said}");

@@ -1,5 +1,6 @@
 //! SAFE-3: the tracer killed before and after each request that reaches the target, and at random; then `detach -p`:
-//! the target is alive and right, its text identical to disk.
+//! the target is alive and right, its text identical to disk. What the target sees before one request is what it saw after the request
+//! before, but for shared memory that was written in between: every point after, and every third before (`TRAPLINE_FAULT_STRIDE`).
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -36,12 +37,15 @@ fn right_and_cleaned(victim: &mut Running, signals: &[String], when: &str) {
     assert_eq!(victim.run(1000)["wrong"], 0, "{when}: after detach");
 }
 
+fn stride(side: &str) -> usize {
+    setting("TRAPLINE_FAULT_STRIDE", if side == "before" { 3 } else { 1 }) as usize
+}
+
 fn every_point(side: &str) {
     let mut victim = or_skip!(target());
     let signals = text::signals(victim.pid());
     let pid = victim.pid().to_string();
-    let stride = setting("TRAPLINE_FAULT_STRIDE", 1);
-    for number in (1..MOST).step_by(stride as usize) {
+    for number in (1..MOST).step_by(stride(side)) {
         let fault = format!("{side}:{number}");
         let mut tracing = Tracing::spawn_with(
             "count",
@@ -58,6 +62,45 @@ fn every_point(side: &str) {
         right_and_cleaned(&mut victim, &signals, &fault);
     }
     panic!("more than {MOST} requests in a batch of three functions");
+}
+
+/// The same where return addresses are replaced: slots mapped, an unwinder told by a call of its own function.
+fn every_point_of_slots(side: &str) {
+    let mut victim = Running::start(&or_skip!(victims::cpp("returns")), &[]);
+    let bare = victim.run(60);
+    let signals = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    let funcs = ["leaf", "recurse", "tail_a", "tail_b", "thrower", "through", "caught", "tracer", "traced"];
+    let words: Vec<&str> = ["-p", &pid, "-d", "0.05", "-F", "--ret=stack"].into_iter().chain(funcs).collect();
+    for number in (1..MOST).step_by(stride(side)) {
+        let fault = format!("{side}:{number}");
+        let report = Tracing::spawn_with("lat", &words, &[("TRAPLINE_FAULT", &fault)]).end();
+        if report.status.signal() != Some(libc::SIGKILL) {
+            assert!(report.status.success(), "{fault}: {}", report.errors);
+            println!("{side}, slots: {} fault points survived", number - 1);
+            assert!(number > 10, "a batch makes more than ten requests: are fault points built in?");
+            return;
+        }
+        assert!(victim.alive(), "{fault}: the target died");
+        assert_eq!(victim.run(60), bare, "{fault}");
+        let output = tracing::once(&["detach", "-q", "-p", &pid]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{fault}: detach: {}: {said}", output.status);
+        assert_eq!(text::differences(victim.pid()), [""; 0], "{fault}: {said}");
+        text::assert_signals(victim.pid(), &signals);
+        assert_eq!(victim.run(60), bare, "{fault}: after detach");
+    }
+    panic!("more than {MOST} requests in a batch");
+}
+
+#[test]
+fn killed_before_each_request_for_slots() {
+    every_point_of_slots("before");
+}
+
+#[test]
+fn killed_after_each_request_for_slots() {
+    every_point_of_slots("after");
 }
 
 #[test]

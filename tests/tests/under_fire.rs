@@ -17,7 +17,7 @@ fn cycle(pid: u32, probes: &[&str], verb: &str) {
 #[test]
 fn cycles() {
     let path = or_skip!(victims::plain("threads"));
-    let cycles = setting("TRAPLINE_STRESS_CYCLES", 100);
+    let cycles = setting("TRAPLINE_STRESS_CYCLES", 40);
     let mut victim = Running::start(&path, &["8", "endless", "signals", "births"]);
     let main =
         |pid: u32| text::signals(pid).into_iter().find(|line| line.starts_with(&format!("Pid:\t{pid} ")));

@@ -4,15 +4,55 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 /// Case and body, without the final `ret`. The first instruction is what a kernel uprobe's cost depends on.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 10] = [
     ("nop", "nop"),
     ("push", "push %rbp\n pop %rbp"),
+    ("deep", "push %rbp\n pop %rbp"),
+    ("text", "push %rbp\n pop %rbp"),
+    ("edge", "push %rbp\n pop %rbp"),
     ("endbr64", "endbr64"),
     ("sub", "sub $0x18, %rsp\n add $0x18, %rsp"),
     ("mov", "mov %rdi, %rax"),
     ("ret", ""),
     ("generic", "lea 4(%rdi,%rdi,2), %rax\n imul $77, %rax, %rax\n xor %rdi, %rax\n shr $3, %rax"),
 ];
+/// Calls rdi so often as rsi says, with rdx frames more on the stack than one; the chain of frame pointers ends at 0.
+const DEEP: &str = "\
+.p2align 6
+.globl bench_stack
+.type bench_stack, @function
+bench_stack:
+ push %rbp
+ xor %ebp, %ebp
+ call bench_stack_frame
+ pop %rbp
+ ret
+.size bench_stack, .-bench_stack
+.p2align 6
+.type bench_stack_frame, @function
+bench_stack_frame:
+ push %rbp
+ mov %rsp, %rbp
+ test %rdx, %rdx
+ je 1f
+ dec %rdx
+ call bench_stack_frame
+ pop %rbp
+ ret
+1: push %rbx
+ push %r12
+ mov %rdi, %r12
+ mov %rsi, %rbx
+2: mov %rbx, %rdi
+ call *%r12
+ dec %rbx
+ jne 2b
+ pop %r12
+ pop %rbx
+ pop %rbp
+ ret
+.size bench_stack_frame, .-bench_stack_frame
+";
 /// Copies of each case, one for a thread.
 const COPIES: u32 = 4;
 /// Functions that `walk` visits and `attach` patches.
@@ -49,6 +89,7 @@ fn main() {
         narrow(&mut text, &format!("bench_push_pun_{copy}"));
         function(&mut text, &format!("bench_dense_after_{copy}"), 0, &dense);
     }
+    text += DEEP;
     for index in 0..WALK {
         function(&mut text, &format!("bench_walk_{index}"), 4, "push %rbp\n mov %rsp, %rbp\n pop %rbp");
     }

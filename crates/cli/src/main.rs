@@ -9,16 +9,19 @@ mod commands;
 mod demo;
 mod output;
 mod report;
+mod serve;
+mod top;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
+use args::prototype::look;
 use args::ready::{Ready, ready};
 use args::typed::Typed;
 
 fn main() -> ExitCode {
-    let ready = match ready(Typed::parse().verb) {
+    let ready = match ready(Typed::parse().verb, &look) {
         Ok(ready) => ready,
         Err(error) => {
             output::say(&format!("trapline: {error}"));
@@ -28,7 +31,11 @@ fn main() -> ExitCode {
     let done = match &ready {
         Ready::Count(args) => commands::count::run(args),
         Ready::Lat(args) => commands::lat::run(args),
+        Ready::Hist(args) => commands::hist::run(args),
+        Ready::Graph(args) => commands::graph::run(args),
         Ready::Calls(args) => commands::calls::run(args),
+        Ready::Stack(args) => commands::stack::run(args),
+        Ready::Top(args) => commands::top::run(args),
         Ready::Watch(args) => commands::watch::run(args),
         Ready::List(args) => commands::list::run(args),
         Ready::Status(args) => commands::patched::status(args),

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use crate::args::ready::Sink;
+use crate::serve::outlets::OutletError;
 
 /// Why nothing more can be written.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +24,9 @@ pub(crate) enum OutputError {
         /// Why.
         source: io::Error,
     },
+    /// Metrics were not taken.
+    #[error(transparent)]
+    Outlet(#[from] OutletError),
     /// A write failed.
     #[error("cannot write to {file}: {source}; make room or choose another file with -o")]
     Write {
@@ -66,6 +70,10 @@ impl Output {
     }
     /// Writes all of a text.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), OutputError> {
+        self.bytes(text.as_bytes())
+    }
+    /// Writes all of what may be no text.
+    pub(crate) fn bytes(&mut self, text: &[u8]) -> Result<(), OutputError> {
         let (result, file, is_stream) = match self {
             Self::Stdout => (write(&mut io::stdout().lock(), text), "standard output", true),
             Self::Stderr => (write(&mut io::stderr().lock(), text), "standard error", true),
@@ -83,8 +91,8 @@ impl Output {
 const EIO: i32 = 5;
 const EPIPE: i32 = 32;
 
-fn write(to: &mut impl Write, text: &str) -> io::Result<()> {
-    to.write_all(text.as_bytes())?;
+fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
+    to.write_all(text)?;
     to.flush()
 }
 

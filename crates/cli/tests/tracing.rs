@@ -215,6 +215,16 @@ fn settled(pid: u32) {
     panic!("process {pid} does not settle");
 }
 
+/// A child that does not outlive its test, however that ends.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
 #[test]
 fn a_listing_shows_the_tactics_that_an_attach_gives() {
     // redis catches SIGSEGV; python is not position-independent and large.
@@ -232,9 +242,9 @@ fn a_listing_shows_the_tactics_that_an_attach_gives() {
         let mut command = std::process::Command::new(program);
         let command = command.args(args).current_dir(env!("CARGO_TARGET_TMPDIR"));
         let piped = std::process::Stdio::piped;
-        let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
-        settled(child.id());
-        let (pid, all) = (child.id().to_string(), format!("{program}:*"));
+        let child = Ended(command.stdin(piped()).stdout(piped()).spawn().unwrap());
+        settled(child.0.id());
+        let (pid, all) = (child.0.id().to_string(), format!("{program}:*"));
         let tactics = |objects: Vec<serde_json::Value>| {
             let one = |row: serde_json::Value| {
                 let tactic = row["tactic"].as_str().unwrap_or("refused").to_owned();
@@ -254,8 +264,6 @@ fn a_listing_shows_the_tactics_that_an_attach_gives() {
         assert!(listed.len() > 1000 && listed.len() == attached.len(), "{program} {verb}");
         let differ: Vec<_> = listed.iter().filter(|(probe, tactic)| attached[*probe] != **tactic).collect();
         assert!(differ.is_empty(), "{program} {verb}: {} differ: {:?}", differ.len(), differ.first());
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }
 
@@ -306,4 +314,31 @@ fn a_program_is_known_by_the_link_that_it_was_started_through() {
     one(&["-p", &pid, "plain"], &path);
     one(&["-n", &name, "plain"], &path);
     std::fs::remove_file(&link).unwrap();
+}
+
+/// The tree of a launched victim's `main`.
+fn graph(words: &[&str]) -> (String, String) {
+    let program = program().display().to_string();
+    let output = run(&[&["graph"], words, &["--", &program, "500"]].concat());
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (text(&output.stdout) + &said, said)
+}
+
+#[test]
+fn a_call_tree_has_what_was_called_below() {
+    let (_, said) = graph(&["--json", "main", "plain", "nested"]);
+    let object = said.lines().rev().find(|line| line.contains("\"type\":\"graph\"")).expect("a tree");
+    let object: serde_json::Value = serde_json::from_str(object).expect("JSON");
+    let tree = &object["trees"][0];
+    assert_eq!((&tree["function"], &tree["calls"]), (&"main".into(), &1.into()), "{object}");
+    let [plain] = &tree["below"].as_array().expect("below")[..] else { panic!("{object}") };
+    assert_eq!((&plain["function"], &plain["calls"]), (&"plain".into(), &500.into()));
+    let ns = |tree: &serde_json::Value, field: &str| tree[field].as_u64().expect("nanoseconds");
+    assert_eq!(ns(tree, "total_ns"), ns(tree, "self_ns") + ns(plain, "total_ns"));
+    let (shown, _) = graph(&["main", "plain"]);
+    assert!(shown.contains(" : (1) main\n") && shown.contains(" : `-(500) plain\n"), "{shown}");
+    let (shown, _) = graph(&["--each", "main", "plain"]);
+    assert_eq!(shown.matches("|   plain();\n").count(), 500, "{shown}");
+    assert!(shown.contains("| main() {\n") && shown.contains("| } /* main */\n"), "{shown}");
 }

@@ -123,7 +123,7 @@ fn near(nearest: &[String]) -> String {
 /// A file's debug information.
 pub struct DebugInfo {
     pub(crate) dwarf: Arc<gimli::Dwarf<Slice>>,
-    lines: Option<addr2line::Context<Slice>>,
+    pub(crate) lines: Option<addr2line::Context<Slice>>,
 }
 
 impl fmt::Debug for DebugInfo {

@@ -190,8 +190,17 @@ impl Elf {
 
     /// From an address to the end of its load's file-backed bytes.
     pub(crate) fn from(&self, at: u64) -> Option<&[u8]> {
-        let (segment, into) = self.load_of(at)?;
+        self.rest(self.load_of(at)?)
+    }
+
+    fn rest(&self, (segment, into): (&Segment, u64)) -> Option<&[u8]> {
         slice(self.bytes.get(), segment.offset.0.checked_add(into)?, segment.filesz - into)
+    }
+
+    /// `len` loaded bytes of code.
+    pub(crate) fn text_at(&self, at: u64, len: u64) -> Option<&[u8]> {
+        let found = self.load_of(at).filter(|(segment, _)| segment.executable())?;
+        self.rest(found)?.get(..usize::try_from(len).ok()?)
     }
 
     /// `len` loaded bytes.

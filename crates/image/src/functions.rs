@@ -54,8 +54,8 @@ fn cold_of(name: &str) -> Option<(&str, bool)> {
     if let Some(parent) = name.strip_suffix(".cold") {
         return Some((parent, false));
     }
-    let (parent, number) = name.rsplit_once(".cold.")?;
-    number.bytes().all(|b| b.is_ascii_digit()).then_some((parent, true))
+    let unnumbered = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    Some((unnumbered.strip_suffix(".cold.")?, true))
 }
 
 fn fde_at(fdes: &[Fde], at: u64) -> Option<&Fde> {
@@ -75,7 +75,8 @@ pub(crate) fn build(elf: &Elf, pool: &Pool, symbols: Vec<Symbol>, fdes: &[Fde]) 
     let mut out = Functions::default();
     let (mut bodies, mut pieces) = sort_out(pool, symbols, fdes, &mut out.labels);
     bodies.retain(|s| s.kind != SymbolKind::Label || !in_made(s.start));
-    bodies.sort_unstable_by_key(|s| (s.start, s.source, s.local, Reverse(s.size)));
+    // In order already but for a few runs, which this sort takes advantage of.
+    bodies.sort_by_key(|s| (s.start, s.source, s.local, Reverse(s.size)));
     for group in bodies.chunk_by(|a, b| a.start == b.start) {
         out.list.push(merge(pool, group, fdes, &mut out.names));
     }
@@ -120,17 +121,19 @@ fn sort_out(
     let mut bodies = Vec::with_capacity(symbols.len());
     let mut pieces = Vec::new();
     for symbol in symbols {
-        let unwind = fde_from(fdes, symbol.start);
+        let unwind = || fde_from(fdes, symbol.start);
         if symbol.kind == SymbolKind::Label {
             labels.push(symbol.start);
-            if unwind.is_none_or(|fde| fde.fragment) || pool.get(symbol.name).raw.starts_with('$') {
+            if unwind().is_none_or(|fde| fde.fragment) || pool.get(symbol.name).raw.starts_with('$') {
                 continue;
             }
         }
         match cold_of(pool.get(symbol.name).raw) {
             // LLVM numbers functions that it split off and calls; GCC numbered pieces that it jumps to. Only the
             // latter begin with their owner's frame.
-            Some((_, numbered)) if !numbered || unwind.is_some_and(|fde| fde.fragment) => pieces.push(symbol),
+            Some((_, numbered)) if !numbered || unwind().is_some_and(|fde| fde.fragment) => {
+                pieces.push(symbol)
+            }
             _ => bodies.push(symbol),
         }
     }

@@ -135,7 +135,7 @@ impl Image {
     /// `len` bytes of an executable load, as they are in the file.
     #[must_use]
     pub fn text(&self, at: Svma, len: u64) -> Option<&[u8]> {
-        self.elf.executable(at.0).then(|| self.elf.at(at.0, len))?
+        self.elf.text_at(at.0, len)
     }
     /// `len` bytes of a load that is not writable, or of its RELRO part, where jump tables lie; not relocated.
     #[must_use]
@@ -320,19 +320,26 @@ impl Image {
     /// of distances are not among them (see [`Image::rodata`]).
     pub fn code_targets(&self) -> &[Svma] {
         self.targets.get_or_init(|| {
-            let table = dynamic_table(&self.elf, &self.dynamic);
-            let mut found = targets::pointers(&self.elf, &self.dynamic, self.relocs(), table.as_ref());
-            found.append(&mut unwind::landing_pads(&self.elf, &self.fdes));
-            found.extend(self.fdes.iter().map(|fde| fde.start));
-            found.extend(self.functions.list.iter().map(|f| f.start.0));
-            found.extend(self.functions.cold.iter().map(|piece| piece.0.0));
-            found.extend(self.rseq_sections().iter().map(|s| s.abort.0));
-            found.extend(&self.functions.labels);
-            found.extend(self.go.iter().filter_map(|f| f.resume));
+            let mut found = Vec::new();
+            self.each_code_target(&mut |at| found.push(at));
             found.sort_unstable();
             found.dedup();
-            found.into_iter().map(Svma).collect()
+            found
         })
+    }
+    /// The same in no order, some of them more than once.
+    pub fn each_code_target(&self, each: &mut dyn FnMut(Svma)) {
+        let mut each = |at: u64| each(Svma(at));
+        let table = dynamic_table(&self.elf, &self.dynamic);
+        let pointers = targets::pointers(&self.elf, &self.dynamic, self.relocs(), table.as_ref());
+        pointers.into_iter().for_each(&mut each);
+        unwind::landing_pads(&self.elf, &self.fdes).into_iter().for_each(&mut each);
+        self.fdes.iter().for_each(|fde| each(fde.start));
+        self.functions.list.iter().for_each(|f| each(f.start.0));
+        self.functions.cold.iter().for_each(|piece| each(piece.0.0));
+        self.rseq_sections().iter().for_each(|s| each(s.abort.0));
+        self.functions.labels.iter().for_each(|&at| each(at));
+        self.go.iter().filter_map(|f| f.resume).for_each(each);
     }
 }
 

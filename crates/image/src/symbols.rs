@@ -73,8 +73,7 @@ impl Pool {
 
     /// A handle for the text at an absolute file offset; splits `name@VERSION`, as `.symtab` spells it.
     pub(crate) fn name(&mut self, file: u32, at: u64) -> Option<NameRef> {
-        let bytes = self.files[file as usize].clone();
-        let whole = text(bytes.get(), at)?;
+        let whole = text(self.files[file as usize].get(), at)?;
         let mut name = NameRef {
             file,
             at: u32::try_from(at).ok()?,
@@ -84,10 +83,11 @@ impl Pool {
         };
         if let Some((plain, version)) = whole.split_once('@').filter(|(plain, _)| !plain.is_empty()) {
             let version = version.strip_prefix('@').inspect(|_| name.default = true).unwrap_or(version);
-            if self.versions.len() < usize::from(u16::MAX) {
-                name.version = self.version(version);
-            }
+            let version = version.to_owned();
             name.len = plain.len() as u32;
+            if self.versions.len() < usize::from(u16::MAX) {
+                name.version = self.version(&version);
+            }
         }
         (name.len > 0).then_some(name)
     }

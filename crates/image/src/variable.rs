@@ -5,19 +5,15 @@
 
 use std::collections::HashMap;
 
-use gimli::{AttributeValue, DebuggingInformationEntry, Reader as _, Unit, UnitOffset};
+use gimli::{AttributeValue, Unit, UnitOffset};
 use trapline_record::Svma;
 
-use crate::debuginfo::{DebugInfo, Encoding, NoVariable, Slice, Variable};
+use crate::debuginfo::{DebugInfo, NoVariable, Slice, Variable};
 use crate::select::nearest_of;
-
-/// Longer chains of typedefs and qualifiers are forged.
-const MAX_CHAIN: u32 = 64;
+use crate::types::{Entry, MAX_CHAIN, member_offset};
 
 /// Members looked at in one type, with those of anonymous members and base classes; more are forged.
 const MAX_MEMBERS: u32 = 100_000;
-
-type Entry<'a> = DebuggingInformationEntry<'a, 'a, Slice>;
 
 /// One step into a type.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,7 +101,7 @@ impl Search<'_> {
                 Some(AttributeValue::UnitRef(of)) => Some(of),
                 _ => None,
             };
-            let own = self.text(unit, entry, gimli::DW_AT_name)?;
+            let own = self.info.text(unit, entry, gimli::DW_AT_name)?;
             let name = own.or_else(|| specified.and_then(|of| declared.get(&of).cloned()));
             let Some(name) = name else { continue };
             if entry.attr_value(gimli::DW_AT_location)?.is_none() {
@@ -134,17 +130,7 @@ impl Search<'_> {
         self.name.rsplit_once("::").map_or(self.name, |(_, last)| last)
     }
     fn is_linked_as(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<bool> {
-        Ok(self.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
-    }
-    fn text(
-        &self,
-        unit: &Unit<Slice>,
-        entry: &Entry<'_>,
-        which: gimli::DwAt,
-    ) -> gimli::Result<Option<String>> {
-        let Some(value) = entry.attr_value(which)? else { return Ok(None) };
-        let text = self.info.dwarf.attr_string(unit, value)?;
-        Ok(text.to_string().ok().map(std::borrow::Cow::into_owned))
+        Ok(self.info.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
     }
     fn variable(
         &self,
@@ -169,7 +155,7 @@ impl Search<'_> {
                 Err(trouble) => return Ok(Err(trouble)),
             };
         }
-        let (size, encoding) = self.scalar(unit, place.of)?;
+        let (size, encoding) = self.info.scalar(unit, place.of)?;
         Ok(Ok(Variable { path: path.to_owned(), at: Svma(at.wrapping_add(place.offset)), size, encoding }))
     }
     /// Its address, or why it has none.
@@ -189,32 +175,13 @@ impl Search<'_> {
             _ => Err("it lies in registers or on a stack"),
         })
     }
-    /// A type without typedefs and qualifiers.
-    fn bare<'u>(&self, unit: &'u Unit<Slice>, mut of: UnitOffset) -> gimli::Result<Entry<'u>> {
-        for _ in 0..MAX_CHAIN {
-            let entry = unit.entry(of)?;
-            let wraps = matches!(
-                entry.tag(),
-                gimli::DW_TAG_typedef
-                    | gimli::DW_TAG_const_type
-                    | gimli::DW_TAG_volatile_type
-                    | gimli::DW_TAG_atomic_type
-                    | gimli::DW_TAG_restrict_type
-            );
-            match entry.attr_value(gimli::DW_AT_type)? {
-                Some(AttributeValue::UnitRef(next)) if wraps => of = next,
-                _ => return Ok(entry),
-            }
-        }
-        Err(gimli::Error::UnexpectedNull)
-    }
     fn step(
         &self,
         unit: &Unit<Slice>,
         place: &Place,
         step: &Step,
     ) -> gimli::Result<Result<Place, NoVariable>> {
-        let entry = self.bare(unit, place.of)?;
+        let entry = self.info.bare(unit, place.of)?;
         if entry.tag() == gimli::DW_TAG_pointer_type {
             return Ok(Err(NoVariable::Pointer { of: place.path.clone() }));
         }
@@ -265,11 +232,11 @@ impl Search<'_> {
             *budget = left;
             let Some(AttributeValue::UnitRef(typed)) = entry.attr_value(gimli::DW_AT_type)? else { continue };
             let offset = member_offset(entry)?;
-            match self.text(unit, entry, gimli::DW_AT_name)? {
+            match self.info.text(unit, entry, gimli::DW_AT_name)? {
                 Some(name) if name == field => return Ok(offset.map(|offset| (offset, typed))),
                 Some(name) => known.push(name),
                 None => {
-                    let inner = self.bare(unit, typed)?.offset();
+                    let inner = self.info.bare(unit, typed)?.offset();
                     if let Some((inside, typed)) =
                         self.field(unit, inner, field, known, (depth + 1, budget))?
                     {
@@ -292,76 +259,14 @@ impl Search<'_> {
         let (gimli::DW_TAG_array_type, Some(AttributeValue::UnitRef(of))) = (array.tag(), typed) else {
             return Ok(Err(none(0)));
         };
-        let lens = self.dimensions(unit, array.offset())?;
+        let lens = self.info.dimensions(unit, array.offset())?;
         let inner: u64 = lens.iter().skip(1).product();
         let len = lens.first().copied().unwrap_or(0);
         if index >= len || lens.len() > 1 {
             return Ok(Err(none(if lens.len() > 1 { len * inner } else { len })));
         }
-        let size = self.scalar(unit, of)?.0;
+        let size = self.info.scalar(unit, of)?.0;
         Ok(Ok(place.inside(index.saturating_mul(size), of, format!("{}[{index}]", place.path))))
-    }
-    fn dimensions(&self, unit: &Unit<Slice>, array: UnitOffset) -> gimli::Result<Vec<u64>> {
-        let mut tree = unit.entries_tree(Some(array))?;
-        let mut children = tree.root()?.children();
-        let mut lens = Vec::new();
-        while let Some(child) = children.next()? {
-            let entry = child.entry();
-            let number =
-                |which| entry.attr_value(which).map(|value| value.and_then(|value| value.udata_value()));
-            if entry.tag() == gimli::DW_TAG_subrange_type {
-                let bound = number(gimli::DW_AT_upper_bound)?.map(|bound| bound.saturating_add(1));
-                lens.push(number(gimli::DW_AT_count)?.or(bound).unwrap_or(0));
-            }
-        }
-        Ok(lens)
-    }
-    /// Size and meaning of a type.
-    fn scalar(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<(u64, Encoding)> {
-        let entry = self.bare(unit, of)?;
-        let size = entry.attr_value(gimli::DW_AT_byte_size)?.and_then(|size| size.udata_value());
-        let encoding = match entry.tag() {
-            gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type => {
-                return Ok((size.unwrap_or(8), Encoding::Pointer));
-            }
-            gimli::DW_TAG_array_type => {
-                let Some(AttributeValue::UnitRef(element)) = entry.attr_value(gimli::DW_AT_type)? else {
-                    return Ok((size.unwrap_or(0), Encoding::Unsigned));
-                };
-                let all: u64 = self.dimensions(unit, entry.offset())?.iter().product();
-                // An array of itself is forged, and `bare` of an element that is an array goes one level down.
-                let one = self.bare(unit, element)?.attr_value(gimli::DW_AT_byte_size)?;
-                let one = one.and_then(|size| size.udata_value()).unwrap_or(0);
-                return Ok((size.unwrap_or(all.saturating_mul(one)), Encoding::Unsigned));
-            }
-            _ => match entry.attr_value(gimli::DW_AT_encoding)? {
-                Some(AttributeValue::Encoding(encoding)) => meaning(encoding),
-                _ => Encoding::Unsigned,
-            },
-        };
-        Ok((size.unwrap_or(0), encoding))
-    }
-}
-
-fn member_offset(entry: &Entry<'_>) -> gimli::Result<Option<u64>> {
-    if let Some(bits) = entry.attr_value(gimli::DW_AT_data_bit_offset)?.and_then(|bits| bits.udata_value()) {
-        return Ok(Some(bits / 8));
-    }
-    Ok(match entry.attr_value(gimli::DW_AT_data_member_location)? {
-        Some(value) => value.udata_value(),
-        // Members of a union begin where it does.
-        None => Some(0),
-    })
-}
-
-const fn meaning(encoding: gimli::DwAte) -> Encoding {
-    match encoding {
-        gimli::DW_ATE_signed | gimli::DW_ATE_signed_char => Encoding::Signed,
-        gimli::DW_ATE_float => Encoding::Float,
-        gimli::DW_ATE_boolean => Encoding::Bool,
-        gimli::DW_ATE_unsigned_char | gimli::DW_ATE_UTF => Encoding::Char,
-        gimli::DW_ATE_address => Encoding::Pointer,
-        _ => Encoding::Unsigned,
     }
 }
 

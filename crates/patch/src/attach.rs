@@ -15,11 +15,14 @@ use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::free::free;
-use crate::map::{map, unmap};
+use crate::map::{SERVED, map, unmap};
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Request};
+use crate::slots::write_hints;
+use crate::stack;
 use crate::survey::Survey;
+use crate::unwinder::tell;
 
 /// Puts patches into a process that has none of ours.
 ///
@@ -53,12 +56,12 @@ impl Attached {
             })??;
             work.report.timings.first_stop = clock.elapsed();
         }
-        self.tell(&mut work);
-        let mut first = prepare(process, request, &mut work.survey, &self.held, &mut work.report);
+        self.tell(&mut work, request);
+        let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         if is_full(&first) && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))?? {
             work = self.look(process, request, idle)?;
-            self.tell(&mut work);
-            first = prepare(process, request, &mut work.survey, &self.held, &mut work.report);
+            self.tell(&mut work, request);
+            first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
         }
         let prepared = first?;
         if !prepared.sites.is_empty() {
@@ -67,7 +70,7 @@ impl Attached {
                 work.report.timings.seize = clock.elapsed();
                 // Only one tracer can hold the process: whoever came between the look and now is seen here.
                 check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
-                let result = self.install(batch, prepared, &mut work);
+                let result = self.install(batch, prepared, request, &mut work);
                 work.report.batch = sum(&work.report.batch, &batch.report());
                 result
             })??;
@@ -94,10 +97,10 @@ impl Attached {
             self.ask(batch, request, &work.remote)?;
             work.report.timings.first_stop = start.elapsed();
         }
-        self.tell(&mut work);
-        let prepared = prepare(process, request, &mut work.survey, &self.held, &mut work.report)?;
+        self.tell(&mut work, request);
+        let prepared = prepare(process, request, &mut work.survey, self.before(), &mut work.report)?;
         if !prepared.sites.is_empty() {
-            self.install(batch, prepared, &mut work)?;
+            self.install(batch, prepared, request, &mut work)?;
         }
         work.report.batch = batch.report();
         work.report.timings.total = start.elapsed();
@@ -114,23 +117,42 @@ impl Attached {
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
         let survey = Survey::new(process, request.go, &request.options, idle)?;
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
-        let mut report = AttachReport {
-            fault_handler: survey.traits.has_fault_handler,
-            no_traps: survey.no_traps,
-            stopped_all: survey.still,
-            ..AttachReport::default()
-        };
+        let mut report =
+            AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
         report.timings.look = start.elapsed();
         Ok(Work { survey, remote, report })
     }
-    fn tell(&self, work: &mut Work) {
+    fn tell(&self, work: &mut Work, request: &Request<'_>) {
         work.survey.traits.rseq = self.rseq.flatten();
         work.survey.traits.thread_id = self.thread_id;
+        work.survey.traits.stacks.block = self.stack_block;
+        work.survey.traits.stacks.go = request.durations.go_g;
+        if self.only_our_faults {
+            work.survey.traits.has_fault_handler = false;
+        }
+        work.report.fault_handler = work.survey.traits.has_fault_handler;
     }
     fn must_ask(&self, request: &Request<'_>) -> bool {
-        self.rseq.is_none() || (is_timed(request) && !self.clock_allowed)
+        self.rseq.is_none() || (is_timed(request) && !self.clock_allowed) || self.takes_faults()
     }
-    /// I3: what only a stopped thread tells, once in a session.
+    fn takes_faults(&self) -> bool {
+        self.installed.is_some_and(|installed| installed.faults().iter().any(Option::is_some))
+    }
+    /// Whether faults are caught by nobody but us: our handler is there, in front of none.
+    fn are_only_our_faults(&self, caller: &mut RemoteCaller<'_, '_>) -> Result<bool, PatchError> {
+        let (Some(installed), Some(first)) = (self.installed, self.segments.first()) else {
+            return Ok(false);
+        };
+        for (served, ours) in SERVED.iter().zip(installed.actions).skip(2) {
+            let present = caller.sigaction(served.signal, None)?.handler;
+            let old = first.view().get(served.old);
+            if present > 1 && (ours.is_none() || present != installed.entry || old > 1) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+    /// I2: what only a stopped thread tells: once in a session, and again where we catch faults.
     fn ask(
         &mut self,
         batch: &mut Batch<'_>,
@@ -143,6 +165,11 @@ impl Attached {
         let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
         let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
         let thread_id = thread_id(&mut caller, process, request)?;
+        // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
+        let has_block = request.durations.go_g.is_none() || matches!(thread_id, ThreadId::At(_));
+        let stack_block =
+            if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
+        let only_our_faults = self.takes_faults() && self.are_only_our_faults(&mut caller)?;
         let allowed = !timed || caller.tsc_allowed()?;
         caller.finish()?;
         if !allowed {
@@ -150,6 +177,8 @@ impl Attached {
         }
         self.rseq = Some(rseq);
         self.thread_id = thread_id;
+        self.stack_block = stack_block.or(self.stack_block);
+        self.only_our_faults = only_our_faults;
         self.clock_allowed |= timed;
         Ok(())
     }
@@ -166,6 +195,7 @@ impl Attached {
         &mut self,
         batch: &mut Batch<'_>,
         prepared: Prepared,
+        request: &Request<'_>,
         work: &mut Work,
     ) -> Result<(), PatchError> {
         let Work { survey, remote, report } = work;
@@ -177,7 +207,13 @@ impl Attached {
         report.memory = Memory { sites: report.code + segment.tables(), per_cpu: segment.per_cpu() };
 
         let clock = Instant::now();
-        if let Err(error) = segment.fill(&prepared.plans) {
+        let ready = segment.fill(&prepared.plans).and_then(|()| {
+            let Some((made, code)) = &prepared.slots else { return Ok(()) };
+            segment.write_code(RemoteAddr(made.slots.code), code)?;
+            write_hints(batch.process(), &made.slots)?;
+            Ok(tell(batch, &segment, request.unwinders, request.own_code, &|addr| self.resume(addr))?)
+        });
+        if let Err(error) = ready {
             unmap(self, batch, remote, &segment);
             return Err(error);
         }
@@ -220,7 +256,8 @@ fn thread_id(
     const POINTERS: [(u64, bool); 3] = [(0, true), (16, true), (24, false)];
     /// `struct pthread`'s tid, in every glibc for x86-64.
     const TID: i32 = 0x2d0;
-    if !request.options.by_thread && !is_recorded(request) {
+    let tallied = request.filters.iter().flatten().any(|filter| filter.tally.is_some());
+    if !request.options.by_thread && !is_recorded(request) && !tallied {
         return Ok(ThreadId::Call);
     }
     let thread = RemoteAddr(caller.regs()?.thread_pointer());
@@ -229,6 +266,9 @@ fn thread_id(
     let own = POINTERS.iter().all(|&(at, is)| word(at).is_some_and(|word| (word == thread.0) == is));
     let number = word(TID as u64).map(|word| word as u32);
     if thread.0 != 0 && own && number == status.ns_pids.last().copied() {
+        if has_texts(request) && status.seccomp != Seccomp::Off {
+            return Err(PatchError::NoTexts { pid: process.pid() });
+        }
         return Ok(ThreadId::At(TID));
     }
     match status.seccomp {
@@ -241,11 +281,17 @@ fn thread_id(
 
 /// Whether the stubs read the clock.
 fn is_timed(request: &Request<'_>) -> bool {
-    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency) || is_recorded(request)
+    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role.is_timed()) || is_recorded(request)
+}
+
+/// Whether stubs make system calls to read what arguments point to.
+fn has_texts(request: &Request<'_>) -> bool {
+    let texts = |role| matches!(role, Role::Record { texts, fields, .. } if texts != 0 || fields != 0);
+    request.modules.iter().flat_map(|m| m.wants).any(|w| texts(w.role))
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {
-    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(_));
+    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(..));
     request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
 }
 

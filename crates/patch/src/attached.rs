@@ -5,19 +5,42 @@
 //! Does not: touch the process.
 
 use trapline_plan::{Patch, RseqTraits, ThreadId};
+use trapline_record::RemoteAddr;
+use trapline_record::slots::Slots;
 use trapline_target::{FileId, Handler};
 
-use crate::segment::Segment;
+use crate::map::SERVED;
+use crate::segment::{MadeSlots, Segment};
 
 /// The handler of the first segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Installed {
     pub(crate) entry: u64,
     pub(crate) restorer: u64,
-    /// The SIGTRAP action that we set.
-    pub(crate) trap: Option<Handler>,
-    /// The SIGILL action that we set.
-    pub(crate) illegal: Option<Handler>,
+    /// The actions that we set, as in `map::SERVED`.
+    pub(crate) actions: [Option<Handler>; SERVED.len()],
+}
+
+impl Installed {
+    /// The action of SIGTRAP that we set.
+    pub(crate) const fn trap(&self) -> Option<Handler> {
+        self.actions[0]
+    }
+    /// The action of SIGILL that we set.
+    pub(crate) const fn illegal(&self) -> Option<Handler> {
+        self.actions[1]
+    }
+    /// The actions of SIGSEGV and SIGBUS that we set.
+    pub(crate) const fn faults(&self) -> [Option<Handler>; 2] {
+        [self.actions[2], self.actions[3]]
+    }
+}
+
+/// What earlier batches left in a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before<'a> {
+    pub(crate) held: &'a [Patch],
+    pub(crate) slots: Option<Slots>,
 }
 
 /// Patches in place in one process.
@@ -26,11 +49,21 @@ pub struct Attached {
     pub(crate) segments: Vec<Segment>,
     pub(crate) guards: Vec<(u64, u64)>,
     pub(crate) installed: Option<Installed>,
+    /// The process serves its traps itself: no handler of ours is brought.
+    pub(crate) serves_itself: bool,
     /// Asked of a stopped thread once; then: whether threads have rseq areas, and where.
     pub(crate) rseq: Option<Option<RseqTraits>>,
     /// How a thread's number is learnt; asked together with `rseq`.
     pub(crate) thread_id: ThreadId,
+    /// Where threads' control blocks say where their stacks are; asked for with `rseq`, when it is needed.
+    pub(crate) stack_block: Option<i32>,
     pub(crate) clock_allowed: bool,
+    /// Both actions for faults are ours, and the program had none: asked before each batch.
+    pub(crate) only_our_faults: bool,
+    /// Slots of the process, once some segment brought them.
+    pub(crate) slots: Option<Slots>,
+    /// Slots that our own process has besides its segments.
+    pub(crate) own_slots: Option<MadeSlots>,
     /// Patches that were published, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
     /// Segments of the process that this one was forked from; in our own process only.
@@ -63,20 +96,45 @@ impl Attached {
     pub fn mapped(&self) -> u64 {
         self.segments.iter().map(Segment::mapped).sum()
     }
+    /// What a plan has to mind.
+    pub(crate) fn before(&self) -> Before<'_> {
+        Before { held: &self.held, slots: self.slots }
+    }
+    /// The slots of the process, if some calls get them.
+    #[must_use]
+    pub const fn slots(&self) -> Option<Slots> {
+        self.slots
+    }
     /// Notes patches that are published now, in the place of those that were there before.
     pub(crate) fn hold(&mut self, patches: impl Iterator<Item = Patch>) {
         let mut fresh: Vec<Patch> = patches.collect();
         fresh.sort_unstable_by_key(|p| p.addr);
+        // One by one, if they are few.
+        if fresh.len() < 16 {
+            for patch in fresh {
+                let (start, end) = patch.needs();
+                let from = self.held.partition_point(|old| old.needs().1 <= start);
+                let to = from + self.held[from..].partition_point(|old| old.addr < end);
+                self.held.splice(from..to, [patch]);
+            }
+            return;
+        }
         self.held.retain(|old| conflict(&fresh, old).is_none());
         self.held.append(&mut fresh);
         self.held.sort_unstable_by_key(|p| p.addr);
+    }
+    /// Whether this patch is still the last one that was put where it is, and where it relies on what stands there.
+    pub(crate) fn is_held(&self, addr: RemoteAddr, head: RemoteAddr) -> bool {
+        let at = self.held.partition_point(|patch| patch.addr < addr);
+        self.held.get(at).is_some_and(|patch| patch.addr == addr && patch.head == head)
     }
     pub(crate) fn memfds(&self) -> Vec<FileId> {
         self.segments.iter().map(Segment::memfd).chain(self.inherited.iter().copied()).collect()
     }
     pub(crate) fn push(&mut self, segment: Segment) {
+        self.slots = self.slots.or(segment.slots.map(|made| made.slots));
         self.guards.extend_from_slice(&segment.guards);
-        self.guards.sort_unstable();
+        self.guards.sort_by_key(|&guard| guard);
         self.segments.push(segment);
     }
 }
@@ -117,6 +175,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_was_displaced_is_not_held() {
+        let mut attached = Attached::default();
+        attached.hold([patch(0x100, 2, 5), patch(0x200, 5, 5)].into_iter());
+        let holds = |attached: &Attached, at: u64| {
+            let head = patch(at, 5, 5).head;
+            attached.is_held(RemoteAddr(at), head)
+        };
+        assert!(holds(&attached, 0x100) && holds(&attached, 0x200) && !holds(&attached, 0x104));
+        attached.hold([patch(0x104, 5, 5)].into_iter());
+        assert!(
+            !holds(&attached, 0x100) && holds(&attached, 0x104),
+            "it ended in bytes that are another's now"
+        );
+        assert!(!attached.is_held(RemoteAddr(0x200), RemoteAddr(1)), "another stub");
+    }
     #[test]
     fn what_a_pun_ends_in_is_held() {
         let mut attached = Attached::default();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
+use trapline_record::slots::Slots;
 use trapline_target::{
     Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
 };
@@ -20,8 +21,10 @@ use crate::map::SERVED;
 use crate::quiesce::quiesce;
 use crate::request::{DetachReport, Left, Options, Restored, Untouched};
 use crate::semaphore;
+use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
 use crate::still::move_out;
+use crate::unwinder::take_back;
 use crate::words::Words;
 use crate::write::{Outcome, Way, change};
 
@@ -168,6 +171,11 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     let clock = Instant::now();
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
+    let slots: Vec<Slots> = removals.iter().filter_map(|r| slots_of(&r.found.block)).collect();
+    restored.returns = disarm(batch, &slots, &guard)?;
+    for removal in removals.iter().filter(|r| r.found.owner() == process.pid()) {
+        take_back(batch, &removal.found.block, &removal.words, &guard)?;
+    }
     actions(batch, &removals, &remote, &guard, &mut restored)?;
     for removal in removals.iter().filter(|r| r.is_owned_by(process)) {
         removal.words.set(at::STATE, State::Removed as u64)?;

@@ -65,6 +65,14 @@ pub enum PatchError {
         /// The process.
         pid: u32,
     },
+    /// A probe that reads text would make a system call that a filter might punish.
+    #[error(
+        "process {pid} filters its system calls (seccomp), and reading what a str, a buf or a field lies behind takes one; trace it as ptr"
+    )]
+    NoTexts {
+        /// The process.
+        pid: u32,
+    },
     /// The address space has no room for entry stamps.
     #[error("process {pid} has no free range of {len} bytes for entry stamps")]
     NoRoomForStamps {

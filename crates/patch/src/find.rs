@@ -52,7 +52,9 @@ impl Found {
     /// Bytes of address space that it takes.
     #[must_use]
     pub fn mapped(&self) -> u64 {
-        self.mappings.iter().map(|m| m.end - m.start).sum::<u64>() + self.block.get(at::STAMPS_LEN)
+        self.mappings.iter().map(|m| m.end - m.start).sum::<u64>()
+            + self.block.get(at::STAMPS_LEN)
+            + crate::slots::slots_of(&self.block).map_or(0, |slots| slots.table_len())
     }
     /// Whether `pc` lies in its code.
     #[must_use]

@@ -12,7 +12,9 @@ use trapline_target::{Batch, Process, RemoteCaller, RemoteOptions, StoppedAll};
 
 use crate::error::PatchError;
 use crate::find::Found;
+use crate::slots::slots_of;
 use crate::still::words_in;
+use crate::words::Block;
 
 /// What became of the mappings, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +51,9 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
     for map in &segment.mappings {
         caller.munmap(map.start, map.end - map.start)?;
     }
+    if let Some(slots) = slots_of(&segment.block) {
+        caller.munmap(RemoteAddr(slots.table), slots.table_len())?;
+    }
     let stamps = segment.block.get(at::STAMPS_ADDR);
     if stamps != 0 && segment.block.get(at::STAMPS_LEN) == latency::STAMPS_LEN {
         caller.munmap(RemoteAddr(stamps), latency::STAMPS_LEN)?;
@@ -59,6 +64,12 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
 /// For each segment, whether nobody is in its code and nothing points into it.
 fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> Result<Vec<bool>, PatchError> {
     let mut unused = vec![true; found.len()];
+    // What an unwinder of this process may still be told of stays (UNW-1).
+    for (unused, segment) in unused.iter_mut().zip(found) {
+        let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
+        let inherited = segment.owner() != process.pid();
+        *unused &= slots_of(&segment.block).is_none() || !(told || inherited);
+    }
     let mut point = |word: u64| {
         for (unused, segment) in unused.iter_mut().zip(found) {
             *unused &= !segment.is_code(word);
@@ -73,7 +84,9 @@ fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> R
     let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
     let low = code.clone().map(|m| m.start.0).min().unwrap_or(0);
     let high = code.map(|m| m.end.0).max().unwrap_or(0);
-    let stamps: Vec<u64> = found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).collect();
+    // Private memory of ours is no context of the program's.
+    let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
+    let stamps: Vec<u64> = found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect();
     let all = words_in(process, &mut |map, at, word| {
         if (low..high).contains(&word) && !stamps.contains(&map.start.0) {
             // What lies below all stack pointers of a stack is no longer anybody's.

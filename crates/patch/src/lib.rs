@@ -29,10 +29,13 @@ mod request;
 mod run;
 mod segment;
 mod semaphore;
+mod slots;
 mod space;
+mod stack;
 mod still;
 mod survey;
 mod toggle;
+mod unwinder;
 mod words;
 mod write;
 
@@ -47,5 +50,7 @@ pub use request::{
     Restored, Semaphore, Timings, Untouched, Why,
 };
 pub use segment::Segment;
+pub use slots::{Armed, Reclaimed, armed};
 #[doc(hidden)]
 pub use toggle::toggle;
+pub use unwinder::Unwinder;

@@ -6,8 +6,9 @@
 //! Does not: write sites.
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
-use trapline_plan::{DataLayout, ModulePlan, Region};
+use trapline_plan::{DataLayout, Region};
 use trapline_record::control::{MEMFD_NAME, RegionKind, at};
+use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, latency};
 use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
@@ -15,23 +16,23 @@ use crate::attached::{Attached, Installed};
 use crate::caller::Caller;
 use crate::error::PatchError;
 use crate::prepare::Prepared;
-use crate::segment::{Contents, Region3, Segment};
-use crate::survey::{SIGILL, SIGTRAP, Survey};
+use crate::segment::{Contents, MadeSlots, Region3, Segment};
+use crate::survey::{SIGBUS, SIGILL, SIGSEGV, SIGTRAP, Survey};
 
 /// libc's words, which this crate needs no libc for.
-mod flags {
-    pub(super) const READ: i32 = 1;
-    pub(super) const WRITE: i32 = 2;
-    pub(super) const EXEC: i32 = 4;
-    pub(super) const SHARED: i32 = 0x01;
-    pub(super) const PRIVATE: i32 = 0x02;
-    pub(super) const ANONYMOUS: i32 = 0x20;
-    pub(super) const NORESERVE: i32 = 0x4000;
-    pub(super) const FIXED_NOREPLACE: i32 = 0x10_0000;
-    pub(super) const SA_SIGINFO: u64 = 4;
-    pub(super) const SA_RESTORER: u64 = 0x0400_0000;
-    pub(super) const SA_ONSTACK: u64 = 0x0800_0000;
-    pub(super) const SA_RESETHAND: u64 = 0x8000_0000;
+pub(crate) mod flags {
+    pub(crate) const READ: i32 = 1;
+    pub(crate) const WRITE: i32 = 2;
+    pub(crate) const EXEC: i32 = 4;
+    pub(crate) const SHARED: i32 = 0x01;
+    pub(crate) const PRIVATE: i32 = 0x02;
+    pub(crate) const ANONYMOUS: i32 = 0x20;
+    pub(crate) const NORESERVE: i32 = 0x4000;
+    pub(crate) const FIXED_NOREPLACE: i32 = 0x10_0000;
+    pub(crate) const SA_SIGINFO: u64 = 4;
+    pub(crate) const SA_RESTORER: u64 = 0x0400_0000;
+    pub(crate) const SA_ONSTACK: u64 = 0x0800_0000;
+    pub(crate) const SA_RESETHAND: u64 = 0x8000_0000;
 }
 
 /// A signal that the handler serves: where its old action is journaled, and its bit of `HANDLES`.
@@ -42,17 +43,20 @@ pub(crate) struct Served {
     pub(crate) bit: u64,
 }
 
-/// Both signals.
-pub(crate) const SERVED: [Served; 2] = [
+/// All signals: of traps, and of faults.
+pub(crate) const SERVED: [Served; 4] = [
     Served { signal: SIGTRAP, old: at::OLD_SIGTRAP, bit: 1 },
     Served { signal: SIGILL, old: at::OLD_SIGILL, bit: 2 },
+    Served { signal: SIGSEGV, old: at::OLD_SIGSEGV, bit: 4 },
+    Served { signal: SIGBUS, old: at::OLD_SIGBUS, bit: 8 },
 ];
 
 /// The mappings that plans and stamps need, and the bytes of the memfd behind them.
-fn regions(layout: &DataLayout, plans: &[ModulePlan], stamps: Option<RemoteAddr>) -> (Vec<Region3>, u64) {
+fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
+    let Prepared { layout, plans, stamps, .. } = prepared;
     let mut end = layout.len;
     let mut regions = Vec::new();
-    if let Some(addr) = stamps {
+    if let Some(addr) = *stamps {
         let region = Region { addr, len: latency::STAMPS_LEN };
         regions.push(Region3 { region, off: 0, kind: RegionKind::Stamps });
     }
@@ -63,10 +67,18 @@ fn regions(layout: &DataLayout, plans: &[ModulePlan], stamps: Option<RemoteAddr>
             end += region.len;
         }
     }
+    if let Some((MadeSlots { slots, .. }, code)) = &prepared.slots {
+        let len = (code.len() as u64).next_multiple_of(4096);
+        let region = Region { addr: RemoteAddr(slots.code), len };
+        regions.push(Region3 { region, off: end, kind: RegionKind::Code });
+        end += len;
+        let region = Region { addr: RemoteAddr(slots.table), len: slots.table_len() };
+        regions.push(Region3 { region, off: 0, kind: RegionKind::Slots });
+    }
     (regions, end)
 }
 
-/// Makes the memory, fills its control block, and takes the actions if traps are to be served.
+/// Makes the memory, fills its control block, and takes the actions if traps are to be served by code of ours.
 pub(crate) fn map(
     attached: &mut Attached,
     batch: &mut Batch<'_>,
@@ -78,7 +90,7 @@ pub(crate) fn map(
     let mut caller = batch.remote(remote, &|addr| attached.resume(addr))?;
     let result = map_by(attached, &mut caller, pid, prepared, survey);
     caller.finish()?;
-    batch.set_trap_handler(attached.installed.and_then(|i| i.trap));
+    batch.set_trap_handler(attached.installed.and_then(|i| i.trap()));
     result
 }
 
@@ -90,24 +102,28 @@ pub(crate) fn map_by(
     prepared: &Prepared,
     survey: &Survey,
 ) -> Result<Segment, PatchError> {
-    let (regions, len) = regions(&prepared.layout, &prepared.plans, prepared.stamps);
+    let (regions, len) = regions(prepared);
     let first = &prepared.plans[0];
     let control = first.data.addr;
-    let contents = Contents { pid, control, regions, entries: prepared.entries(), guards: prepared.guards() };
+    let (entries, guards) = (prepared.entries(), prepared.guards());
+    let slots = prepared.slots.as_ref().map(|(made, _)| *made).or(attached.own_slots);
+    let contents = Contents { pid, control, regions, entries, guards, slots };
     let mut code = Vec::new();
     let handler = trap_handler(&mut code, first.spare.addr.0, control.0);
     let illegal = prepared.plans.iter().any(|p| p.k.to_le_bytes() != [0xcc; 4]);
+    let faults = prepared.plans.iter().any(|p| !p.fixups.is_empty());
+    let wanted = [true, illegal, faults, faults];
 
     let mut made = Vec::new();
     let result = map_regions(caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
-        if survey.no_traps.is_some() {
+        if survey.no_traps.is_some() || attached.serves_itself {
             return Ok(segment);
         }
         if attached.installed.is_none() {
             segment.write_code(first.spare.addr, &code)?;
             attached.installed = Some(Installed::new(handler));
         }
-        let taken = take_actions(attached, caller, &segment, illegal);
+        let taken = take_actions(attached, caller, &segment, wanted);
         if taken.is_err() && attached.segments.is_empty() {
             put_back(attached, caller, &segment);
         }
@@ -149,7 +165,7 @@ fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), Targ
     let (prot, how, fd) = match r.kind {
         RegionKind::Data => (flags::READ | flags::WRITE, flags::SHARED, fd),
         RegionKind::Code => (flags::READ | flags::EXEC, flags::SHARED, fd),
-        RegionKind::Stamps => {
+        RegionKind::Stamps | RegionKind::Slots => {
             (flags::READ | flags::WRITE, flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE, -1)
         }
     };
@@ -159,7 +175,7 @@ fn map_region(caller: &mut impl Caller, fd: i32, r: &Region3) -> Result<(), Targ
 
 impl Installed {
     const fn new(handler: TrapHandler) -> Self {
-        Self { entry: handler.entry, restorer: handler.restorer, trap: None, illegal: None }
+        Self { entry: handler.entry, restorer: handler.restorer, actions: [None; SERVED.len()] }
     }
     /// The action that we set over an old one. What the program asked for its own handler (stack, mask, restarts) holds for
     /// ours, since ours passes traps on to it.
@@ -175,18 +191,21 @@ impl Installed {
     }
 }
 
-/// Takes SIGTRAP, and SIGILL if a displacement holds bytes that are no instruction, unless they are taken already.
+/// Takes SIGTRAP, SIGILL if a displacement holds bytes that are no instruction, SIGSEGV and SIGBUS if code of ours may fault; unless they
+/// are taken already.
 fn take_actions(
     attached: &mut Attached,
     caller: &mut impl Caller,
     segment: &Segment,
-    illegal: bool,
+    wanted: [bool; SERVED.len()],
 ) -> Result<(), PatchError> {
     let Some(mut installed) = attached.installed else { return Ok(()) };
     let view = attached.segments.first().unwrap_or(segment).view();
     view.set(at::HANDLER, installed.entry);
-    let wanted = [installed.trap.is_none(), illegal && installed.illegal.is_none()];
-    for (served, _) in SERVED.iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+    for (nth, served) in SERVED.iter().enumerate().filter(|(nth, _)| wanted[*nth]) {
+        if installed.actions[nth].is_some() {
+            continue;
+        }
         let old = caller.sigaction(served.signal, None)?;
         let journal = |old: &Handler| {
             for (n, word) in [old.handler, old.flags, old.restorer, old.mask].into_iter().enumerate() {
@@ -201,8 +220,11 @@ fn take_actions(
             // Another thread changed it between the two calls.
             journal(&replaced);
         }
-        *(if served.signal == SIGTRAP { &mut installed.trap } else { &mut installed.illegal }) = Some(ours);
+        installed.actions[nth] = Some(ours);
         attached.installed = Some(installed);
+    }
+    if installed.faults().iter().all(Option::is_some) {
+        segment.view().set(at::FAULT_HANDLER, installed.entry);
     }
     Ok(())
 }
@@ -210,7 +232,7 @@ fn take_actions(
 /// Puts back the actions of a handler that this segment brought.
 fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let Some(installed) = attached.installed.take() else { return };
-    for (served, ours) in SERVED.iter().zip([installed.trap, installed.illegal]) {
+    for (served, ours) in SERVED.iter().zip(installed.actions) {
         let word = |n: u64| segment.view().get(served.old + n * 8);
         let old = Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) };
         if ours.is_some() {
@@ -233,15 +255,21 @@ pub(crate) fn unmap(
     drop(caller.finish());
 }
 
+fn of_slots(slots: &Slots, r: &Region3) -> bool {
+    [slots.code, slots.table].contains(&r.region.addr.0)
+}
+
 /// The same by whoever makes the calls.
 pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
     if handler.is_some() {
         put_back(attached, caller, segment);
     }
+    // An unwinder that was perhaps told keeps what it was told (UNW-1).
+    let told = segment.slots.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.slots);
     for r in &segment.regions {
         let used = handler.is_some_and(|pc| r.region.contains(pc) || r.kind == RegionKind::Data);
-        if !used {
+        if !used && !told.is_some_and(|slots| of_slots(&slots, r)) {
             drop(caller.munmap(r.region.addr, r.region.len));
         }
     }

@@ -7,18 +7,24 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use trapline_plan::filter::Tally;
+use trapline_plan::x86_64::stub::{SlotCode, slot_code_len};
 use trapline_plan::{
-    CallInput, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role,
-    Tactic, bounds, plan_module,
+    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
+    Want, bounds, plan_module, slots_for,
 };
 use trapline_record::control::MAX_REGIONS;
 use trapline_record::journal::{Entry, Kind};
+use trapline_record::slots::Slots;
+use trapline_record::tally::Shape;
 use trapline_record::{RemoteAddr, latency};
 use trapline_target::Process;
 
-use crate::attached::conflict;
+use crate::attached::{Before, conflict};
 use crate::error::PatchError;
+use crate::own::soft::Masked;
 use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
+use crate::segment::MadeSlots;
 use crate::semaphore;
 use crate::space::Still;
 use crate::survey::{Survey, shows_file};
@@ -68,11 +74,13 @@ pub(crate) struct Prepared {
     pub(crate) layout: DataLayout,
     pub(crate) stamps: Option<RemoteAddr>,
     pub(crate) semaphores: Vec<Entry>,
+    /// Slots that are to be made, and their code.
+    pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
 }
 
 impl Prepared {
-    /// (address that traps, where its thread goes on): interior boundaries, and heads that hold int3, for a while or for
-    /// good (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
+    /// (address that traps, where its thread goes on): interior boundaries, loads of our own that may fault, and heads that hold int3, for a
+    /// while or for good (PATCH-7). Windows that were refused have none: somebody else's trap may stand there.
     pub(crate) fn guards(&self) -> Vec<(u64, u64)> {
         let mut guards = Vec::new();
         for plan in &self.plans {
@@ -84,9 +92,13 @@ impl Prepared {
             });
             guards.extend(covered.map(|guard| (guard.at.0, guard.resume.0)));
         }
+        // Of stubs, whether their sites were refused or not.
+        let fixups = self.plans.iter().flat_map(|plan| &plan.fixups);
+        guards.extend(fixups.map(|fixup| (fixup.at.0, fixup.resume.0)));
         let trapping = self.sites.iter().filter(|s| s.patch.crosses_line || s.patch.tactic == Tactic::Trap);
         guards.extend(trapping.map(|s| (s.patch.addr.0, s.patch.head.0)));
-        guards.sort_unstable();
+        // Two runs: this sort merges them.
+        guards.sort_by_key(|&guard| guard);
         guards.dedup_by_key(|g| g.0);
         guards
     }
@@ -100,19 +112,31 @@ pub(crate) fn prepare(
     process: &Process,
     request: &Request<'_>,
     survey: &mut Survey,
-    held: &[Patch],
+    before: Before<'_>,
     report: &mut AttachReport,
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
     let modules = request.modules;
-    let layout = layout(request, survey);
-    let timed = modules.iter().flat_map(|m| m.wants).any(|w| w.role == Role::Latency);
-    let stamps = timed.then(|| find_stamps(process.pid(), survey)).transpose()?;
+    let layout = survey.home.map_or_else(|| layout(request, survey), |home| home.1);
+    let stamps = needs_stamps(request).then(|| find_stamps(process.pid(), survey)).transpose()?;
+    let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
+    let slots = match before.slots {
+        _ if !wanted(Role::LatencySlot) => None,
+        None => Some(find_slots(process.pid(), request.options.slots, survey)?),
+        some => some,
+    };
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
-    let latency = stamps.map(|stamps| LatencyInput { stamps, min_ticks, buckets, outermost, go_g });
+    let latency = (stamps.is_some() || slots.is_some()).then(|| LatencyInput {
+        stamps: stamps.unwrap_or_default(),
+        min_ticks,
+        buckets,
+        outermost,
+        go_g,
+        slots,
+    });
     let mut plans = Vec::with_capacity(modules.len());
     for (index, module) in modules.iter().enumerate() {
-        let mut plan = plan_one(module, survey, &layout, latency, request.calls)?;
+        let mut plan = plan_one(module, survey, &layout, latency, request)?;
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
     }
@@ -124,7 +148,7 @@ pub(crate) fn prepare(
         sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
     }
     sites.sort_unstable_by_key(|s| s.patch.addr);
-    let bad = unfit(process, modules, survey, held, &plans, &sites);
+    let bad = unfit(process, modules, survey, before.held, &plans, &sites);
     refuse(&mut sites, bad, report);
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
@@ -134,14 +158,22 @@ pub(crate) fn prepare(
     let plans = plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
+    let slots = slots.filter(|_| before.slots.is_none());
+    let slots = slots.and_then(|slots| make_slots(slots, survey, latency?));
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, shares, layout, stamps, semaphores })
+    Ok(Prepared { plans, sites, shares, layout, stamps, semaphores, slots })
 }
 
-fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
+/// Of a segment for this request alone.
+pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     let lines = survey.traits.lines;
     let by_thread = request.options.by_thread;
-    let mut counts = DataCounts { lines, by_thread, ring: request.options.ring, ..DataCounts::default() };
+    let filtered = !request.filters.is_empty();
+    let ring = request.options.ring;
+    let shapes = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let tally = shapes.map(Tally::shape).fold(Shape::Nothing, Shape::or);
+    let locked = survey.traits.rseq.is_none();
+    let mut counts = DataCounts { lines, by_thread, ring, locked, filtered, tally, ..DataCounts::default() };
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.wants);
         // Counter and latency indices are distinct over all modules: the highest counts, not the sum.
@@ -155,6 +187,17 @@ fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     DataLayout::new(&counts)
 }
 
+/// Durations take stamps; and calls that a filter decides about, marks in the same place.
+fn needs_stamps(request: &Request<'_>) -> bool {
+    let filtered = |want: &Want| request.filters.get(want.probe as usize).is_some_and(Option::is_some);
+    let one = |want: &Want| match want.role {
+        Role::Latency => true,
+        Role::Record { returns: true, .. } => filtered(want),
+        _ => false,
+    };
+    request.modules.iter().flat_map(|m| m.wants).any(one)
+}
+
 fn find_stamps(pid: u32, survey: &mut Survey) -> Result<RemoteAddr, PatchError> {
     let len = latency::STAMPS_LEN;
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
@@ -162,12 +205,28 @@ fn find_stamps(pid: u32, survey: &mut Survey) -> Result<RemoteAddr, PatchError> 
     Ok(addr)
 }
 
+/// Room for slots: their code, then their entries.
+fn find_slots(pid: u32, count: u32, survey: &mut Survey) -> Result<Slots, PatchError> {
+    let (least, most) = Slots::LIMITS;
+    let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
+    let code = slot_code_len(&unplaced).next_multiple_of(4096);
+    let len = code + unplaced.table_len();
+    let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
+    survey.space.occupy(addr, addr + len);
+    Ok(Slots { code: addr.0, table: addr.0 + code, ..unplaced })
+}
+
+fn make_slots(slots: Slots, survey: &Survey, input: LatencyInput) -> Option<(MadeSlots, Vec<u8>)> {
+    let SlotCode { bytes, shared, unwind } = slots_for(&survey.traits, slots, &input)?;
+    Some((MadeSlots { slots, shared, unwind }, bytes))
+}
+
 fn plan_one(
     module: &Module<'_>,
     survey: &mut Survey,
     layout: &DataLayout,
     latency: Option<LatencyInput>,
-    calls: Option<CallInput<'_>>,
+    request: &Request<'_>,
 ) -> Result<ModulePlan, PatchError> {
     let plan = plan_module(&ModuleInput {
         image: module.image,
@@ -175,13 +234,16 @@ fn plan_one(
         map: module.map,
         traits: &survey.traits,
         space: &survey.space,
+        home: survey.home.map(|home| home.0),
+        alone: request.options.alone,
         layout,
         latency,
-        calls,
+        calls: request.calls,
+        filters: request.filters,
         wants: module.wants,
     })
     .map_err(|source| PatchError::Plan { module: module.name.to_owned(), source })?;
-    if !plan.patches.is_empty() {
+    if !plan.patches.is_empty() && survey.home.is_none() {
         let regions = [plan.data, plan.code];
         for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
             survey.space.occupy(region.addr, region.end());
@@ -217,11 +279,13 @@ fn unfit(
     plans: &[ModulePlan],
     sites: &[Site],
 ) -> Vec<(usize, Why)> {
+    let is_changing = |old: &Patch| survey.soft.contains_key(&old.addr.0);
     let mut bad = Vec::new();
     let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
-    let present = verify(&mut Still { process }, &entries);
-    // Data and code of each module, stamps; the rest is for puns.
-    let room = (MAX_REGIONS as usize - 1).saturating_sub(2 * plans.len()) / plans.len().max(1);
+    let mut space = Masked { space: Still { process }, soft: &survey.soft, entries: &entries };
+    let present = verify(&mut space, &entries);
+    // Data and code of each module, stamps, code and entries of slots; the rest is for puns.
+    let room = (MAX_REGIONS as usize - 3).saturating_sub(2 * plans.len()) / plans.len().max(1);
     for (index, (site, outcome)) in sites.iter().zip(present).enumerate() {
         let Patch { addr, len, old, head, crosses_line, .. } = site.patch;
         let bytes = |b: [u8; 8]| b[..usize::from(len)].to_vec();
@@ -231,7 +295,11 @@ fn unfit(
             _ if !shows_file(&survey.maps, &modules[site.module as usize], addr, len.into()) => {
                 Why::NotMapped { addr }
             }
-            _ if conflict(held, &site.patch).is_some_and(|old| is_live(process, old)) => Why::Held { addr },
+            _ if conflict(held, &site.patch)
+                .is_some_and(|old| !is_changing(old) && is_live(process, old)) =>
+            {
+                Why::Held { addr }
+            }
             Outcome::Differs { found } => Why::Differs { addr, file: bytes(old), found: bytes(found) },
             _ if puns.len() > room && puns[room..].iter().any(|r| r.contains(head)) => {
                 Why::TooManyRegions { addr }

@@ -4,7 +4,8 @@
 //!
 //! - the *tracer*: one thread, the only one that ptraces and the only writer of this process' code (PATCH-1);
 //! - the *threads* of the target, running, none stopped unless a step says so;
-//! - the *guard handler*: generated code in the target that serves SIGTRAP (and SIGILL) from guard bytes;
+//! - the *guard handler*: generated code in the target that serves SIGTRAP (and SIGILL) from guard bytes, and where texts are recorded SIGSEGV
+//!   and SIGBUS from its own loads (`plan`'s `stub/text.rs`);
 //! - *children* forked meanwhile, with a copy of the text and the same shared memory;
 //! - a *later tracer* that finds what a dead one left.
 //!
@@ -20,11 +21,12 @@
 //! | step | what | if the tracer dies right after |
 //! |---|---|---|
 //! | I1 | open the process; look for segments; refuse if their tracer lives; read maps and signal masks | nothing was changed |
-//! | I2 | once a session, a short seizure: one thread stops and tells where rseq areas lie, whether the clock may be read | the kernel lets go of all |
+//! | I2 | once a session (before each batch while we catch faults), a short seizure: one thread stops and tells where rseq areas lie, whether the clock may be read | the kernel lets go of all |
 //! | I3 | plan; compare every site with the file; nobody is seized meanwhile | nothing was changed |
 //! | I4 | seize every thread (stops none); births and forks are reported from here on | the kernel lets go of all |
-//! | I5 | one thread stops: memfd made, fetched and mapped: data RW, code R-X and never writable, stamps; control block, state Building; in the first segment SIGTRAP, and SIGILL if a displacement holds #UD bytes, get the guard handler, each old action journaled before it is replaced; the fd is closed | mapped and inert: `recover` puts actions back; a handler without guards passes every trap on |
+//! | I5 | one thread stops: memfd made, fetched and mapped: data RW, code R-X and never writable, stamps; control block, state Building; in the first segment SIGTRAP, SIGILL if a displacement holds #UD bytes, SIGSEGV and SIGBUS if texts are recorded, get the guard handler, each old action journaled before it is replaced; the fd is closed | mapped and inert: `recover` puts actions back; a handler without guards passes every trap on |
 //! | I6 | fill code, guard table and journal through the tracer's own mapping; link the segment to the chain's end | as I5 |
+//! | I6a | the first segment with slots: their code, the unwinders told (`unwinder`) | as I5; what was told stays mapped and true |
 //! | I7 | state Armed | journal lists sites that still hold *old*: `recover` skips those |
 //! | I8 | publish islands, then exits, then entries (PATCH-3) | journal names every site, changed or not |
 //! | I9 | semaphores raised, each marked in the journal after it is | a raised one without its mark is told by its value |
@@ -98,6 +100,7 @@
 //! | R2 | semaphores lowered, each unmarked in the journal | its mark says whether |
 //! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
 //! | R4 | quiesce: no thread is between a guard's trap and its stop | handler and guards still there |
+//! | R4a | where return addresses were replaced: all stop, and real ones go back into the stack words that still hold ours (`slots`); unwinders are told no more (`unwinder`) | each word either way, and both work: slots stay |
 //! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |
 //!
@@ -120,6 +123,21 @@
 //! Code is unmapped only on request, or when there is no other room left: after R5 (nobody can enter any more), with all
 //! threads stopped, no pc in it and no word of private writable memory that points into it: signal frames, rseq descriptors
 //! and remembered actions are such words. Otherwise it stays; the report says how much.
+//!
+//! # Signals that arrive in our code
+//!
+//! A signal that is sent while a thread is in a stub or a copy is delivered there: the target's handlers stay the target's (SAFE-4), so nobody stands in front of
+//! them to show the original. (In our own process somebody does: `runtime`'s `stand_ins`.) Nothing here depends on it, as code stays (PATCH-10). What it means for
+//! the target:
+//!
+//! - *a handler that does not look at the interrupted address*: nothing.
+//! - *one that decides by the address of a fault*: where SIGSEGV or SIGBUS is caught, what may fault is not displaced, unless the user says that handlers only end the process.
+//! - *a profiler* (SIGPROF, perf, ptrace): samples that fall into displaced code have an address in `memfd:trapline`, without a symbol and without unwind
+//!   information; in a copy, registers and stack are those of the original.
+//! - *Go's preemption*: takes an address that is none of its functions' for one where nobody may be preempted, and comes again.
+//! - *one that stores the context and goes on with it later* (`setcontext`, coroutines): goes on in our code.
+//! - *one that moves the pc by the length of the instruction there*: copies keep lengths but for branches, calls and what names data by distance
+//!   from afar; no program is known that does this for a signal that was sent.
 //!
 //! # Recover
 //!

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use trapline_plan::ProcessTraits;
 use trapline_target::Process;
 
+use crate::attached::Before;
 use crate::error::PatchError;
 use crate::prepare::{Site, prepare};
 use crate::request::{AttachReport, Request};
@@ -27,7 +28,7 @@ pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport
     survey.traits.rseq = ProcessTraits::usual(survey.traits.cpus).rseq;
     let mut report =
         AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
-    let prepared = prepare(process, request, &mut survey, &[], &mut report)?;
+    let prepared = prepare(process, request, &mut survey, Before::default(), &mut report)?;
     report.placed = prepared.sites.iter().map(Site::placed).collect();
     report.timings.total = start.elapsed();
     Ok(report)

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::time::Duration;
 
+use trapline_plan::filter::TargetFilter;
 use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Refusal, Tactic, Want};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_target::{BatchReport, FileId};
+
+use crate::unwinder::Unwinder;
 
 /// One mapped file in which something is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +53,12 @@ pub struct Options {
     pub by_thread: bool,
     /// Bytes of each CPU's ring of records, where some are wanted; a power of two.
     pub ring: u32,
+    /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
+    pub slots: u32,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
+    /// No thread is made to help with the plan.
+    pub alone: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
     pub patience: Duration,
 }
@@ -64,7 +71,9 @@ impl Default for Options {
             kernel_allowed: false,
             by_thread: false,
             ring: 4 << 20,
+            slots: trapline_record::slots::USUAL,
             faults_are_fatal: false,
+            alone: false,
             patience: Duration::from_millis(20),
         }
     }
@@ -96,6 +105,12 @@ pub struct Request<'a> {
     pub options: Options,
     /// What is called at a hit, where consumers are wanted; in our own process only.
     pub calls: Option<CallInput<'a>>,
+    /// By [`Want::probe`]: which hits are recorded; empty when all are.
+    pub filters: &'a [Option<TargetFilter>],
+    /// Who unwinds stacks in the process, where calls get slots; empty when nobody does.
+    pub unwinders: &'a [Unwinder],
+    /// Code that neither allocator nor loader call while they hold a lock: the program's own.
+    pub own_code: &'a [std::ops::Range<u64>],
 }
 
 /// A site that is in place.
@@ -341,6 +356,8 @@ pub struct Restored {
     pub foreign_actions: u32,
     /// Semaphores lowered.
     pub semaphores: u32,
+    /// Return addresses of running calls put back.
+    pub returns: u32,
     /// Bytes of address space that stay mapped, because a thread may still be in that code.
     pub stays_mapped: u64,
     /// Bytes of address space that were unmapped.

@@ -4,11 +4,13 @@
 //! the target leads there (PATCH-4); a list of mappings for the target to make.
 //! Does not: run anything in the target.
 
-use trapline_plan::{DataLayout, ModulePlan, Region};
+use trapline_plan::{DataCounts, DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
 use trapline_record::ring::RingArea;
+use trapline_record::slots::Slots;
+use trapline_record::tally::TallyArea;
 use trapline_record::threads::ThreadArea;
 use trapline_record::view::View;
 use trapline_record::{RemoteAddr, journal, latency};
@@ -38,6 +40,20 @@ pub struct Segment {
     pub(crate) entries: Vec<Entry>,
     /// (address that traps, where its thread goes on), sorted.
     pub(crate) guards: Vec<(u64, u64)>,
+    /// From this guard on, the table that is not in use is older ([`append`](Self::append)).
+    pub(crate) stale: usize,
+    /// Slots that it brought.
+    pub(crate) slots: Option<MadeSlots>,
+}
+
+/// Slots, and what belongs to them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MadeSlots {
+    pub(crate) slots: Slots,
+    /// What they share: first address, and the first behind it.
+    pub(crate) shared: (u64, u64),
+    /// What unwinders are told.
+    pub(crate) unwind: u64,
 }
 
 impl Segment {
@@ -60,6 +76,16 @@ impl Segment {
     #[must_use]
     pub const fn rings(&self) -> RingArea {
         self.layout.rings
+    }
+    /// Where the words of its filters lie, two for each counter; empty when nothing is filtered.
+    #[must_use]
+    pub const fn filtered(&self) -> CounterArea {
+        self.layout.filtered
+    }
+    /// Where its tables of values lie; empty when it tallies nothing.
+    #[must_use]
+    pub const fn tallies(&self) -> TallyArea {
+        self.layout.tallies
     }
     /// Where everything lies.
     #[must_use]
@@ -100,6 +126,25 @@ impl Segment {
         let found = self.guards.binary_search_by_key(&addr, |g| g.0).ok()?;
         Some(self.guards[found].1)
     }
+    /// The function whose latency area lies at an address of the process, as entries of slots name it.
+    #[must_use]
+    pub fn function_of(&self, what: u64) -> Option<u32> {
+        let home = self
+            .regions
+            .iter()
+            .find(|r| r.kind == RegionKind::Data && r.region.contains(RemoteAddr(what)))?;
+        let off = (what - home.region.addr.0).checked_sub(self.layout.latency_off)?;
+        let index = off / (u64::from(self.layout.counters.lines) * latency::STRIDE);
+        u32::try_from(index).ok().filter(|&index| index < self.layout.latency_count)
+    }
+    /// A call that was left without a return, while nobody runs.
+    pub(crate) fn count_unreturned(&self, what: u64) {
+        if let Some(function) = self.function_of(what) {
+            let last = u64::from(self.layout.counters.lines).saturating_sub(1) * latency::STRIDE;
+            let at = self.layout.latency(function) + last + latency::at::UNRETURNED;
+            self.view().set(at, self.view().get(at) + 1);
+        }
+    }
     pub(crate) fn set_state(&self, state: State) {
         self.view().set(at::STATE, state as u64);
     }
@@ -115,8 +160,9 @@ impl Segment {
         let counters = self.layout.counters;
         let latency = u64::from(self.layout.latency_count) * latency::STRIDE;
         let rings = self.layout.rings;
-        let ring = if rings.is_empty() { 0 } else { rings.stride() };
-        counters.len() / u64::from(counters.lines.max(1)) + latency + ring
+        let ring = rings.len() / u64::from(counters.lines.saturating_sub(1).max(1));
+        let tallies = self.layout.tallies.len() / u64::from(counters.lines.max(1));
+        counters.len() / u64::from(counters.lines.max(1)) + latency + ring + tallies
     }
     pub(crate) fn mapped(&self) -> u64 {
         self.regions.iter().map(|r| r.region.len).sum()
@@ -130,15 +176,17 @@ pub(crate) struct Contents {
     pub(crate) regions: Vec<Region3>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) guards: Vec<(u64, u64)>,
+    pub(crate) slots: Option<MadeSlots>,
 }
 
 impl Segment {
     /// The control block, in state Building, with empty tables: enough for the trap handler to run and for a later tracer
     /// to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
-        let Contents { pid, control, regions, entries, guards } = contents;
-        let segment = Self { map, layout, control, regions, entries, guards };
+        let Contents { pid, control, regions, entries, guards, slots } = contents;
+        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, slots };
         segment.write_control(pid);
+        segment.write_slots();
         segment.write_regions()?;
         segment.view().set(at::MAGIC, MAGIC);
         Ok(segment)
@@ -151,6 +199,67 @@ impl Segment {
             }
         }
         self.write_tables()
+    }
+    /// Whether a batch of at most these finds room behind what is there. Half of the guard table is for the next one ([`append`](Self::append)).
+    pub(crate) fn has_room(&self, counts: &DataCounts) -> bool {
+        let guards = self.guards.len() as u64 + u64::from(counts.guards + counts.patches);
+        let entries = self.entries.len() as u64 + u64::from(counts.patches);
+        guards <= u64::from(self.layout.guard_cap / 2) && entries <= u64::from(self.layout.journal_cap)
+    }
+    /// Code, guards and sites of a further batch. Whoever reads the guard table finds it whole and sorted at any moment, also if we end here: in the
+    /// old one, numbers behind its end become the highest there are; the count is raised; the new one is written apart; one word leads to it.
+    pub(crate) fn append(
+        &mut self,
+        plans: &[ModulePlan],
+        entries: &[Entry],
+        guards: &[(u64, u64)],
+    ) -> Result<(), PatchError> {
+        for plan in plans {
+            for chunk in &plan.chunks {
+                self.write_code(chunk.addr, plan.chunk_bytes(chunk))?;
+            }
+        }
+        let mut all = std::mem::take(&mut self.guards);
+        // From where on the two tables will differ.
+        let mut from = all.len();
+        for guard in guards {
+            match all.binary_search_by_key(&guard.0, |known| known.0) {
+                Ok(index) => {
+                    all[index] = *guard;
+                    from = from.min(index);
+                }
+                Err(index) => {
+                    all.insert(index, *guard);
+                    from = from.min(index);
+                }
+            }
+        }
+        let stale = std::mem::replace(&mut self.stale, from).min(from);
+        let (count, half) = (all.len() as u64, u64::from(self.layout.guard_cap / 2));
+        let old_count = self.view().get(at::GUARD_COUNT);
+        self.guards = all;
+        if count > half {
+            return Err(PatchError::Layout { what: "the guard table", at: count, len: half });
+        }
+        let (view, base) = (self.view(), self.layout.guard_off);
+        let (first, second) = (base, base + half * 16);
+        let (old, new) = if view.get(at::GUARD_OFF) == first { (first, second) } else { (second, first) };
+        for n in old_count..count {
+            view.set(old + n * 16, u64::MAX);
+        }
+        view.set(at::GUARD_COUNT, count);
+        for (n, (addr, resume)) in (0..).zip(&self.guards).skip(stale) {
+            view.set(new + n * 16, *addr);
+            view.set(new + n * 16 + 8, *resume);
+        }
+        view.set(at::GUARD_OFF, new);
+        let known = self.entries.len() as u64;
+        for (n, entry) in (known..).zip(entries) {
+            self.journal().put(n, entry);
+        }
+        view.set(at::JOURNAL_COUNT, known + entries.len() as u64);
+        self.entries.extend_from_slice(entries);
+        Ok(())
     }
     fn write_control(&self, pid: u32) {
         let me = std::process::id();
@@ -175,6 +284,19 @@ impl Segment {
             (at::THREADS_COUNTERS, u64::from(layout.threads.counters)),
         ] {
             view.set(at, word);
+        }
+    }
+    fn write_slots(&self) {
+        let Some(MadeSlots { slots, shared, unwind }) = self.slots else { return };
+        for (at, word) in [
+            (at::SLOTS_CODE, slots.code),
+            (at::SLOTS_TABLE, slots.table),
+            (at::SLOTS_COUNT, slots.count.into()),
+            (at::SLOTS_SHARED, shared.0),
+            (at::SLOTS_SHARED_END, shared.1),
+            (at::UNWIND, unwind),
+        ] {
+            self.view().set(at, word);
         }
     }
     fn write_regions(&self) -> Result<(), PatchError> {

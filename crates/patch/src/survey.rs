@@ -6,11 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use trapline_plan::{AddressSpace, ProcessTraits, ThreadId, TrapsPolicy};
+use trapline_plan::{AddressSpace, DataLayout, Home, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
 use trapline_target::{Mapping, Process};
 
 use crate::error::PatchError;
+use crate::own::soft::Soft;
 use crate::request::{Module, NoTraps, Options};
 
 /// Bit of a signal in a set.
@@ -20,8 +21,8 @@ const fn bit(signal: u32) -> u64 {
 /// Signal numbers.
 pub(crate) const SIGILL: i32 = 4;
 pub(crate) const SIGTRAP: i32 = 5;
-const SIGBUS: u32 = 7;
-const SIGSEGV: u32 = 11;
+pub(crate) const SIGBUS: i32 = 7;
+pub(crate) const SIGSEGV: i32 = 11;
 
 /// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
 /// that for so long, or if it ran between so many looks and had them blocked at each; one that waits for a CPU proves
@@ -41,6 +42,10 @@ pub(crate) struct Survey {
     pub(crate) no_traps: Option<NoTraps>,
     /// Stop all threads while code changes.
     pub(crate) still: bool,
+    /// Traps of ours that stand where patches change; in our own process only.
+    pub(crate) soft: Soft,
+    /// Where the module's code goes, and how its segment is laid out; in our own process only.
+    pub(crate) home: Option<(Home, DataLayout)>,
 }
 
 impl Survey {
@@ -60,21 +65,28 @@ impl Survey {
             cpus: features.cpus,
             rdpid: features.rdpid,
             fsgsbase: features.fsgsbase,
-            has_fault_handler: !options.faults_are_fatal && status.caught & (bit(SIGSEGV) | bit(SIGBUS)) != 0,
+            has_fault_handler: !options.faults_are_fatal
+                && status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0,
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
             kernel_allowed: options.kernel_allowed,
             lines: features.cpus + 1,
             thread_id: ThreadId::Call,
+            stacks: Stacks { main: main_stack(&maps), ..Stacks::default() },
         };
         let space = AddressSpace {
             occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
             heap_end: process.heap_end()?,
         };
         let still = options.strict || no_traps.is_some() || !crate::cpu::proven().words;
-        Ok(Self { maps, space, traits, no_traps, still })
+        Ok(Self { maps, space, traits, no_traps, still, soft: Soft::new(), home: None })
     }
+}
+
+/// The main thread's stack, from the lowest address that is mapped now.
+fn main_stack(maps: &[Mapping]) -> (u64, u64) {
+    maps.iter().find(|m| m.path == "[stack]").map_or((0, 0), |m| (m.start.0, m.end.0))
 }
 
 /// Why guard traps cannot be served, if they cannot.

@@ -20,8 +20,8 @@ pub fn toggle(attached: &Attached, process: &Process, times: u64) -> Result<(u64
     let entries: &[Entry] = attached.segments.last().map_or(&[], |segment| &segment.entries);
     Batch::run(process, BatchOptions::default(), |batch| {
         let installed = attached.installed;
-        batch.set_trap_handler(installed.and_then(|i| i.trap));
-        batch.set_illegal_handler(installed.and_then(|i| i.illegal));
+        batch.set_trap_handler(installed.and_then(|i| i.trap()));
+        batch.set_illegal_handler(installed.and_then(|i| i.illegal()));
         let (guard, remote) = (|addr| attached.resume(addr), RemoteOptions::default());
         let (mut outcomes, mut undone) = (Vec::new(), 0);
         for _ in 0..times {

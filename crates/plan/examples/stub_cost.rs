@@ -8,10 +8,16 @@
 use std::arch::asm;
 use std::time::Instant;
 
+use trapline_plan::filter::{Int, Known, Sort, Tally, Tree};
+use trapline_plan::x86_64::stub::tally::Table;
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Rseq, Site, Timed, count, latency_enter, latency_exit,
+    ExitKind, Latency, Machine, Pending, Rings, Rseq, Site, ThreadId, Timed, Traced, count, latency_enter,
+    latency_exit, tally,
 };
+use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::latency::STAMPS_LEN;
+use trapline_record::ring::{Kind, RingArea};
+use trapline_record::tally::TallyArea;
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -158,11 +164,50 @@ fn main() {
             buckets: Default::default(),
             outermost: false,
             go: None,
+            slots: None,
         };
         let timed = Timed { machine: &machine, latency: &latency, function: 0, site };
         let enter = move |out: &mut Vec<u8>, at, _| Some(latency_enter(out, at, &timed, false));
         let exit = move |out: &mut Vec<u8>, at, _| Some(latency_exit(out, at, &timed, ExitKind::Return));
         memory.row(name, Some(&enter), Some(&exit));
+    }
+
+    let value = Tree::Known(Known::Argument(0, Int { bits: 32, signed: true }));
+    let sorts = [
+        ("tally, powers of two", Sort::Log2),
+        ("tally, 100 steps of 16", Sort::Linear { min: 0, step: 16, count: 100 }),
+        ("tally, 100 steps of 10", Sort::Linear { min: 0, step: 10, count: 100 }),
+        ("tally, by value", Sort::Each),
+    ];
+    let rings = Rings {
+        area: RingArea::default(),
+        base: 0,
+        id: ThreadId::Call,
+        stacks: Stacks::default(),
+        known: None,
+    };
+    for (name, sort) in sorts {
+        let tallied = Tally { value: value.clone(), sort, by_thread: false };
+        let shape = TallyArea { off: 0, tables: 1, lines: LINES, shape: tallied.shape() };
+        let table = Table { area: shape, base: memory.data() + (2 << 20) };
+        let stub = move |out: &mut Vec<u8>, at, dropped| {
+            let traced = Traced {
+                machine: &with,
+                rings: &rings,
+                probe: 0,
+                dropped,
+                site: dead,
+                filter: None,
+                texts: 0,
+                floats: Floats::default(),
+                fields: &[],
+                marks: None,
+                unwind: Unwind::None,
+                at_entry: true,
+            };
+            Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
+        };
+        memory.row(name, Some(&stub), None);
     }
 
     for _ in 0..rounds {

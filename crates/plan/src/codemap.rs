@@ -3,7 +3,7 @@
 //! In: an image. Out: a bit for every byte of its code, and the pieces (function bodies, cold parts, fragments) in
 //! address order. Invariant MAP-1: whatever a direct branch, a jump table, a `lea`, a relocation, a symbol or a landing
 //! pad of the swept code names is marked. What nobody can see (a computed jump without a table) is not; windows are
-//! guarded because of that.
+//! guarded because of that. A map of a part can be made to cover more later ([`CodeMap::cover`]); no function is swept twice.
 //! Does not: decide about windows.
 
 use crate::request::{Role, Want};
@@ -18,6 +18,8 @@ const AROUND: u64 = 256;
 const WAYS: u32 = 8;
 /// Functions that a thread takes at a time.
 const BATCH: usize = 64;
+/// Functions for which one more thread is made.
+const WORTH_A_THREAD: usize = 4 * BATCH;
 /// Bytes of `endbr64`, behind which a function's own loop may begin.
 const ENDBR64: u64 = 4;
 /// Padding is looked at no further than this.
@@ -90,6 +92,8 @@ pub struct CodeMap {
     exits: Vec<u32>,
     /// For each function swept, whether it jumps back to its own entry.
     looped: Vec<bool>,
+    /// Which functions were swept.
+    is_swept: Vec<bool>,
 }
 
 impl CodeMap {
@@ -102,14 +106,15 @@ impl CodeMap {
             pieces: pieces_of(image),
             exits: vec![0; functions],
             looped: vec![false; functions],
+            is_swept: vec![false; functions],
         };
         let chosen = match scope {
-            Scope::For(wants) => Self::neighbourhood(image, wants),
+            Scope::For(wants) => map.unswept(image, wants),
             Scope::All => (0..functions as u32).collect(),
         };
         let swept = std::thread::scope(|scope| {
             let data = || {
-                image.code_targets().iter().for_each(|at| map.mark(at.0));
+                image.each_code_target(&mut |at| map.mark(at.0));
                 if image.kind() == ImageKind::Exec {
                     map.mark_absolute_words(image);
                 }
@@ -128,6 +133,19 @@ impl CodeMap {
             map.sweep_gaps(image);
         }
         map
+    }
+
+    /// Sweeps what these wants need besides, with up to `threads` threads: as if the map had been made for them too.
+    pub fn cover(&mut self, image: &Image, wants: &[Want], threads: usize) {
+        let chosen = self.unswept(image, wants);
+        let swept = self.sweep_all(image, &chosen, threads);
+        self.note(swept);
+    }
+
+    /// Whether all that these wants need was swept.
+    #[must_use]
+    pub fn covers(&self, image: &Image, wants: &[Want]) -> bool {
+        self.unswept(image, wants).is_empty()
     }
 
     /// Whether something may branch to `at`.
@@ -207,28 +225,30 @@ impl CodeMap {
         self.bits.iter().for_each(|b| b.mark(at));
     }
 
-    /// The functions wanted, and those that have code close to theirs.
-    fn neighbourhood(image: &Image, wants: &[Want]) -> Vec<u32> {
-        let functions = image.functions();
-        let mut chosen = vec![false; functions.len()];
-        let mut near = |start: Svma, end: Svma| {
-            let first = functions.partition_point(|f| f.end().0.saturating_add(AROUND) < start.0);
-            let near = functions[first..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
-            let count = near.count();
-            chosen[first..first + count].fill(true);
-        };
+    /// The functions wanted, and those that have code close to theirs, as far as they were not swept yet.
+    fn unswept(&self, image: &Image, wants: &[Want]) -> Vec<u32> {
+        let mut spans = Vec::with_capacity(wants.len());
         for want in wants {
             match (want.function, want.role) {
                 (Some(function), _) => {
                     let f = image.function(function);
-                    near(f.start, f.end());
-                    f.cold.iter().for_each(|&(start, len)| near(start, start + len));
+                    spans.push((f.start, f.end()));
+                    spans.extend(f.cold.iter().map(|&(start, len)| (start, start + len)));
                 }
-                (None, Role::CountAt(at) | Role::CallAt(at)) => near(at, at + 16),
+                (None, Role::CountAt(at) | Role::CallAt(at)) => spans.push((at, at + 16)),
                 (None, _) => {}
             }
         }
-        (0..).zip(chosen).filter_map(|(index, chosen)| chosen.then_some(index)).collect()
+        spans.sort_unstable();
+        let (functions, mut next, mut chosen) = (image.functions(), 0, Vec::new());
+        for (start, end) in spans {
+            next = skip(functions, next, |f| f.end().0.saturating_add(AROUND) < start.0);
+            let near = functions[next..].iter().take_while(|f| f.start.0 <= end.0.saturating_add(AROUND));
+            let until = next + near.count();
+            chosen.extend((next..until).filter(|&n| !self.is_swept[n]).map(|n| n as u32));
+            next = until;
+        }
+        chosen
     }
 
     fn sweep_all(&self, image: &Image, chosen: &[u32], threads: usize) -> Vec<Swept> {
@@ -245,8 +265,9 @@ impl CodeMap {
             }
             found
         };
+        let threads = threads.min(chosen.len().div_ceil(WORTH_A_THREAD));
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
             let mut all = work();
             all.extend(others.into_iter().filter_map(|t| t.join().ok()).flatten());
             all
@@ -255,7 +276,11 @@ impl CodeMap {
 
     /// Keeps what was learnt of each function.
     fn note(&mut self, found: Vec<Swept>) {
+        let mut last = 0;
         for swept in found {
+            if let Some(is_swept) = self.is_swept.get_mut(swept.function as usize) {
+                *is_swept = true;
+            }
             if let Some(count) = self.exits.get_mut(swept.function as usize) {
                 *count = swept.exits;
             }
@@ -263,8 +288,9 @@ impl CodeMap {
                 *looped = swept.looped;
             }
             for end in swept.closed.into_iter().flatten() {
-                let behind = self.pieces.partition_point(|p| p.end < end);
-                if let Some(piece) = self.pieces.get_mut(behind).filter(|p| p.end == end) {
+                let in_order = last == 0 || self.pieces[last - 1].end < end;
+                last = skip(&self.pieces, if in_order { last } else { 0 }, |p| p.end < end);
+                if let Some(piece) = self.pieces.get_mut(last).filter(|p| p.end == end) {
                     piece.facts = Facts::Closed;
                 }
             }
@@ -371,6 +397,14 @@ impl CodeMap {
             words.iter().for_each(|w| self.mark(u64::from_le_bytes(*w)));
         }
     }
+}
+
+/// The first from `next` on that is not `before`, of those sorted; mostly it is close.
+fn skip<T>(all: &[T], next: usize, before: impl Fn(&T) -> bool) -> usize {
+    const STEPS: usize = 8;
+    let steps = all[next..].iter().take(STEPS).take_while(|one| before(one)).count();
+    let more = if steps < STEPS { 0 } else { all[next + steps..].partition_point(before) };
+    next + steps + more
 }
 
 struct Swept {

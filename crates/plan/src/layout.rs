@@ -4,7 +4,9 @@
 
 use trapline_record::control::CONTROL_LEN;
 use trapline_record::counters::{CounterArea, LINE};
+use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
+use trapline_record::tally::{Shape, TallyArea};
 use trapline_record::threads::ThreadArea;
 use trapline_record::{journal, latency};
 
@@ -29,10 +31,18 @@ pub struct DataCounts {
     pub slot: u32,
     /// Bytes of each CPU's ring, where something is recorded; a power of two.
     pub ring: u32,
+    /// Records hold texts.
+    pub texts: bool,
+    /// Threads have no rseq areas: records are written to rings that are locked ([`RingArea::shared`]).
+    pub locked: bool,
+    /// Some hits are filtered.
+    pub filtered: bool,
+    /// The largest table of values that a counter has.
+    pub tally: Shape,
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread` and `ring` are kept.
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered` and `tally` are kept.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -44,6 +54,10 @@ impl DataCounts {
             by_thread: self.by_thread,
             slot: if self.slot > other.slot { self.slot } else { other.slot },
             ring: self.ring,
+            texts: self.texts | other.texts,
+            locked: self.locked,
+            filtered: self.filtered,
+            tally: self.tally,
         }
     }
 }
@@ -71,6 +85,12 @@ pub struct DataLayout {
     pub threads: ThreadArea,
     /// Rings of records; empty when nothing is recorded.
     pub rings: RingArea,
+    /// Tables of pages that texts may be loaded from; empty when none are.
+    pub pages: PageArea,
+    /// Two words for each counter, where hits are filtered: hits that did not pass, hits to leave out before the next sample.
+    pub filtered: CounterArea,
+    /// Tables of values, one for each counter; empty when nothing is tallied.
+    pub tallies: TallyArea,
 }
 
 impl DataLayout {
@@ -90,13 +110,29 @@ impl DataLayout {
             rows: if counts.by_thread { ThreadArea::rows_for(counts.counters) } else { 0 },
             counters: counts.counters,
         };
-        let rings = RingArea {
-            off: (threads.off + threads.len()).next_multiple_of(PAGE),
-            rings: if counts.slot == 0 { 0 } else { counts.lines.saturating_sub(1) },
-            slot: counts.slot,
-            bytes: counts.ring,
+        let filtered = CounterArea {
+            off: (threads.off + threads.len()).next_multiple_of(LINE),
+            count: if counts.filtered { 2 * counts.counters } else { 0 },
+            lines: counts.lines,
         };
-        let end = if rings.is_empty() { threads.off + threads.len() } else { rings.off + rings.len() };
+        let tallies_off = (filtered.off + filtered.len()).next_multiple_of(LINE);
+        let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
+        let behind = tallies.off + tallies.len();
+        let cpus = counts.lines.saturating_sub(1);
+        let (rings, bytes) = match counts.locked {
+            _ if counts.slot == 0 => (0, counts.ring),
+            false => (cpus, counts.ring),
+            // A CPU has two, so that its share is the same.
+            true if counts.ring / 2 >= counts.slot => (RingArea::shared(cpus), counts.ring / 2),
+            true => (RingArea::shared(cpus), counts.slot),
+        };
+        let rings = RingArea { off: behind.next_multiple_of(PAGE), rings, slot: counts.slot, bytes };
+        let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
+        let pages = PageArea {
+            off: end.next_multiple_of(PAGE),
+            tables: if counts.texts && !counts.locked { rings.rings } else { 0 },
+        };
+        let end = if pages.is_empty() { end } else { pages.off + pages.len() };
         Self {
             len: end.next_multiple_of(PAGE),
             journal_off,
@@ -108,6 +144,9 @@ impl DataLayout {
             latency_count: counts.latency,
             threads,
             rings,
+            pages,
+            filtered,
+            tallies,
         }
     }
     /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.

@@ -13,24 +13,32 @@
 //! Does not: touch a process, order the writes, or read any file.
 #![forbid(unsafe_code)]
 
+pub mod aarch64;
+pub mod bounds;
 pub mod codemap;
+pub mod filter;
 pub mod layout;
 pub mod module;
 pub mod plan;
+pub mod preview;
 pub mod refusal;
 pub mod request;
 pub mod space;
 pub mod x86_64;
 
+pub use bounds::bounds;
 pub use codemap::{CodeMap, Scope};
 pub use layout::{DataCounts, DataLayout};
-pub use module::{bounds, plan_module, preview};
-pub use plan::{Chunk, Guard, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Stats, Tactic};
-pub use refusal::{PlanError, Refusal};
-pub use request::{
-    Buckets, CallFunctions, CallInput, Callee, ExtendedState, LatencyInput, ModuleInput, ProcessTraits, Role,
-    RseqTraits, ThreadId, TrapsPolicy, Want,
+pub use module::{find_home, plan_module, room_for_calls, slots_for};
+pub use plan::{
+    Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,
 };
-pub use space::AddressSpace;
+pub use preview::preview;
+pub use refusal::{NoSlot, PlanError, Refusal};
+pub use request::{
+    Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, LatencyInput, ModuleInput,
+    ProcessTraits, Read, Role, RseqTraits, Stacks, ThreadId, TrapsPolicy, Unwind, Want,
+};
+pub use space::{AddressSpace, Home};
 /// The file that a plan is about.
 pub use trapline_image::Image;

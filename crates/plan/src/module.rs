@@ -2,86 +2,49 @@
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`]. Does not: decide anything about a single site.
 
-use crate::codemap::CodeMap;
+use crate::bounds::texts;
+use crate::bounds::{bounds, has_exits};
+use crate::filter::{TargetFilter, Tree};
 use crate::layout::{DataCounts, DataLayout};
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
-use crate::space::{AddressSpace, Need, PAGE, Place, choose};
+use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Unwind, Want};
+use crate::space::{AddressSpace, Home, Need, PAGE, Place, choose};
 use crate::x86_64::Env;
 use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
-use crate::x86_64::stub::{self, Buckets, Latency, Machine, Rings, ThreadId, Threads};
+use crate::x86_64::stub::filter::NODE_BYTES;
+use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
+use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, SlotCode, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
-use trapline_image::{FunctionIndex, Image, ImageKind};
+use trapline_image::Image;
 use trapline_record::addr::Bias;
-use trapline_record::ring::RingArea;
+use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma, control};
 
 /// Bytes of arena that a deed takes at most, with the displaced instructions around it.
 const ARENA_PER_SITE: u64 = 1024;
+/// Bytes that copying a text takes at most.
+const TEXT_BYTES: u64 = 704;
+/// Bytes that a filter takes at most, besides its condition: sampling, counting, marks.
+const FILTER_BYTES: usize = 768;
 /// Bytes of code that a counted entry takes, about.
 const BYTES_PER_SITE: usize = 224;
 /// From this many wants on, two threads plan.
 const PARALLEL: usize = 1000;
 /// Bytes left for the batch's own code.
 const SPARE: u64 = PAGE;
-/// Instruction boundaries inside a window, at most, and its head.
-const GUARDS_PER_PATCH: u32 = 5;
+/// Bytes for the gate that consumers are called through, most of which save the extended state component by component.
+const GATE: u64 = 2 * PAGE;
 
-/// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the highest index
-/// in `wants`, lines from `traits`.
-#[must_use]
-pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
-    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f));
-    let sites: u32 = wants
-        .iter()
-        .map(|want| match want.role {
-            Role::CountEntry
-            | Role::CountAt(_)
-            | Role::CallEntry
-            | Role::CallAt(_)
-            | Role::RecordAt(_)
-            | Role::Record { returns: false, .. } => 1,
-            Role::CountExits | Role::CallExits => exits(want),
-            Role::Latency | Role::Record { returns: true, .. } => 1 + exits(want),
-        })
-        .sum();
-    let timed = wants.iter().filter(|w| has_exits(w.role)).count();
-    let sites = sites + fragments_bound(image, timed);
-    let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
-    DataCounts {
-        patches: 2 * sites,
-        guards: 2 * sites * GUARDS_PER_PATCH,
-        counters: above(wants.iter().filter(|w| !w.role.calls()).map(|w| w.probe).max()),
-        latency: above(wants.iter().filter_map(|w| w.latency).max()),
-        lines: traits.lines,
-        by_thread: false,
-        slot: wants.iter().map(|w| slot(w.role)).max().unwrap_or(0),
-        ring: 0,
-    }
-}
-
-/// Bytes that a record takes.
-const fn slot(role: Role) -> u32 {
+/// What a record holds of the stack.
+const fn unwind(role: Role) -> Unwind {
     match role {
-        Role::Record { values, .. } => RingArea::slot_for(values as usize),
-        Role::RecordAt(_) => RingArea::slot_for(0),
-        _ => 0,
+        Role::Record { stack, .. } | Role::RecordAt(_, stack) => stack,
+        _ => Unwind::None,
     }
-}
-
-const fn has_exits(role: Role) -> bool {
-    matches!(role, Role::CountExits | Role::Latency | Role::CallExits | Role::Record { returns: true, .. })
-}
-
-/// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
-/// fragment of the file, since a fragment has one owner.
-fn fragments_bound(image: &Image, timed: usize) -> u32 {
-    let most = (64 * timed).min(16 * image.fragments().len());
-    u32::try_from(most).unwrap_or(u32::MAX / 16)
 }
 
 /// Plans all wants of one module.
@@ -90,8 +53,17 @@ fn fragments_bound(image: &Image, timed: usize) -> u32 {
 /// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     check(input)?;
-    let env = Env { image: input.image, map: input.map, traits: input.traits, calls: input.calls };
-    let place = choose(input.space, &need(input)?)?;
+    let env = Env {
+        image: input.image,
+        map: input.map,
+        traits: input.traits,
+        calls: input.calls,
+        filters: input.filters,
+    };
+    let place = match input.home {
+        Some(home) => home.place(),
+        None => choose(input.space, &need(input)?)?,
+    };
     let own = (place.data.addr, place.code.end());
     let order = by_function(input.wants);
     let planned = plan_sites(env, input, own, &order);
@@ -108,6 +80,50 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     Ok(plan)
 }
 
+/// Chooses a space for a module's whole text, with `data` bytes for its segment, and `stubs` for code.
+///
+/// # Errors
+/// [`PlanError::NoSpace`], [`PlanError::NoText`].
+pub fn find_home(
+    image: &Image,
+    bias: Bias,
+    space: &AddressSpace,
+    data: u64,
+    stubs: u64,
+) -> Result<Home, PlanError> {
+    let text = image.text_ranges().iter().fold(None, |all: Option<(Svma, Svma)>, &(start, len)| {
+        let (low, high) = all.unwrap_or((start, start));
+        Some((low.min(start), high.max(start + len)))
+    });
+    let text = text.ok_or(PlanError::NoText)?;
+    let need = Need { module: module(image, bias)?, text: around(text, bias), data, arena: stubs };
+    choose(space, &need).map(Home::of)
+}
+
+/// Bytes of stubs that these wants, which call consumers, take at most in a space that has none yet.
+#[must_use]
+pub fn room_for_calls(counts: &DataCounts) -> u64 {
+    stubs(counts, ARENA_PER_SITE) + GATE + PAGE
+}
+
+fn stubs(counts: &DataCounts, per_site: u64) -> u64 {
+    (u64::from(counts.patches / 2) * per_site + SPARE).next_multiple_of(PAGE)
+}
+
+/// Live range of a whole module.
+fn module(image: &Image, bias: Bias) -> Result<Span, PlanError> {
+    let loads = image.loads();
+    let low = loads.iter().map(|s| s.svma).min().ok_or(PlanError::NoText)?;
+    let high = loads.iter().map(|s| s.svma + s.memsz).max().ok_or(PlanError::NoText)?;
+    Ok((bias.live(low), bias.live(high)))
+}
+
+/// Live range of a text, and what lies close: an island may lie this far off, and padding behind the last function is covered too.
+fn around(text: (Svma, Svma), bias: Bias) -> Span {
+    const NEAR: u64 = 256;
+    (bias.live(text.0 - NEAR.min(text.0.0)), bias.live(text.1 + NEAR))
+}
+
 /// What planning functions adds up to.
 struct Planned {
     sites: Vec<Site>,
@@ -120,7 +136,7 @@ type Span = (RemoteAddr, RemoteAddr);
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, Want)]) -> Planned {
     let new = || Planner::new(env, input.bias, Puns::new(input.space, own));
-    if let Some((first, second)) = halves(order) {
+    if let Some((first, second)) = halves(order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
         let run = |part, low, high| {
             let mut planner = new();
@@ -182,8 +198,19 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
             outside("latency area", latency, input.layout.latency_count)?;
         }
     }
-    let timed = input.wants.iter().any(|w| w.role == Role::Latency);
-    if timed && input.latency.is_none() { Err(PlanError::NoStamps) } else { Ok(()) }
+    let filtered =
+        input.wants.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
+    for want in filtered.clone() {
+        outside("filter's words", 2 * want.probe + 1, input.layout.filtered.count)?;
+    }
+    let marked = filtered.clone().any(|w| matches!(w.role, Role::Record { returns: true, .. }));
+    let wanted = |role| input.wants.iter().any(|w| w.role == role);
+    let slots = input.latency.and_then(|latency| latency.slots);
+    let timed = wanted(Role::Latency) || marked;
+    if timed && input.latency.is_none() || wanted(Role::LatencySlot) && slots.is_none() {
+        return Err(PlanError::NoStamps);
+    }
+    Ok(())
 }
 
 /// Wants by function, in address order.
@@ -193,16 +220,42 @@ fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
     order
 }
 
+/// Code that stores a float, in bytes.
+const FLOAT_BYTES: u64 = 8;
+
+/// Bytes of arena that a site takes at most, with its filter, texts and floats.
+fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
+    let nodes = |filter: &TargetFilter| {
+        let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
+        tallied + filter.condition.as_ref().map_or(0, Tree::nodes)
+    };
+    let longest = input.filters.iter().flatten().map(nodes).max();
+    let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
+    let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
+    let floats = |want: &Want| match want.role {
+        Role::Record { floats, .. } => floats.arguments.count_ones(),
+        _ => 0,
+    };
+    let floats = u64::from(input.wants.iter().map(floats).max().unwrap_or(0)) * FLOAT_BYTES;
+    let loads =
+        |filter: &TargetFilter| filter.reads.iter().map(|read| read.offsets.len() + read.words()).sum();
+    let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
+    let unwinds = |want: &Want| !matches!(unwind(want.role), Unwind::None);
+    let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
+    ARENA_PER_SITE
+        + filter
+        + u64::from(texts) * TEXT_BYTES
+        + floats.next_multiple_of(64)
+        + stack
+        + fields as u64 * TEXT_BYTES
+}
+
 /// What the module needs room for. The mirror covers the functions wanted only.
 fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
-    let live = |at: Svma| input.bias.live(at);
-    let loads = input.image.loads();
-    let low = loads.iter().map(|s| s.svma).min().ok_or(PlanError::NoText)?;
-    let high = loads.iter().map(|s| s.svma + s.memsz).max().ok_or(PlanError::NoText)?;
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
     for want in input.wants {
-        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at) = want.role {
+        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at, _) = want.role {
             cover(at, at + 16);
         }
         let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };
@@ -212,18 +265,15 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     if input.wants.iter().any(|w| has_exits(w.role)) {
         input.image.fragments().iter().for_each(|&(start, len)| cover(start, start + len));
     }
+    let module = module(input.image, input.bias)?;
     if text.0 >= text.1 {
+        let low = input.bias.stated(module.0);
         text = (low, low + PAGE);
     }
-    let near = 256; // an island may lie this far off, and padding behind the last function is covered too
     let counts = bounds(input.image, input.map, input.traits, input.wants);
-    Ok(Need {
-        module: (live(low), live(high)),
-        text: (live(text.0 - near.min(text.0.0)), live(text.1 + near)),
-        data: input.layout.len,
-        arena: (u64::from(counts.patches / 2) * ARENA_PER_SITE + SPARE).next_multiple_of(PAGE)
-            + if input.calls.is_some() { 2 * PAGE } else { PAGE },
-    })
+    let arena =
+        stubs(&counts, arena_per_site(input)) + if input.calls.is_some() { GATE + PAGE } else { PAGE };
+    Ok(Need { module, text: around(text, input.bias), data: input.layout.len, arena })
 }
 
 /// Two functions may share code (cold parts, fragments). The later window gives way, and its want is refused whole.
@@ -245,19 +295,32 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
     let latency = input.latency.map(|latency| timing(latency, input.layout, place));
     let threads = by_thread(input.traits.thread_id, input.layout, place);
-    let rings = rings(input.traits.thread_id, input.layout, place);
+    let rings = rings(input.traits, input.layout, place);
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
-    // The gate's page, then what belongs to single sites.
-    let place = Place { arena: gate.map_or(mirror_end, |_| mirror_end + PAGE), ..place };
-    let layout = input.layout;
-    let set =
-        Setting { env, bias: input.bias, place, mirror_end, layout, machine, latency, threads, rings, gate };
+    // The gate's pages, then what belongs to single sites.
+    let used = input.home.map_or(mirror_end, |home| home.free);
+    let place = Place { arena: used.max(gate.map_or(mirror_end, |_| mirror_end + GATE)), ..place };
+    let (layout, shared_space) = (input.layout, input.home.is_some());
+    let set = Setting {
+        env,
+        bias: input.bias,
+        place,
+        mirror_end,
+        shared_space,
+        layout,
+        machine,
+        latency,
+        threads,
+        rings,
+        gate,
+    };
     let landings = landings(sites, input.bias, place.k, place.arena);
     let limit = RemoteAddr(place.code.end().0 - SPARE);
-    let middle = if landings.len() < PARALLEL { landings.len() } else { landings.len() / 2 };
+    let is_one = input.alone || landings.len() < PARALLEL;
+    let middle = if is_one { landings.len() } else { landings.len() / 2 };
     let (first, second) = landings.split_at(middle);
-    let between = place.arena + first.len() as u64 * ARENA_PER_SITE;
+    let between = place.arena + first.len() as u64 * arena_per_site(input);
     let end = second.first().map_or(mirror_end, |l| l.0);
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
@@ -265,22 +328,26 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
         let own = lay(set, sites, first, end, (place.arena, between.min(limit)), landings.len());
         (own, other.and_then(|t| t.join().ok()))
     });
-    let used = b.as_ref().map_or(a.arena, |b| b.arena);
+    let free = b.as_ref().map_or(a.arena, |b| b.arena);
     let mut lost = a.lost;
     plan.join(a.part);
     if let Some(b) = b {
         plan.join(b.part);
         lost.extend(b.lost);
     }
-    if gate.is_some() {
-        debug_assert!(shared.len() as u64 <= PAGE, "the gate takes {} bytes", shared.len());
+    if gate.is_some() && used == mirror_end {
+        debug_assert!(shared.len() as u64 <= GATE, "the gate takes {} bytes", shared.len());
         let (off, len) = (plan.bytes.len() as u32, shared.len() as u32);
         plan.chunks.push(Chunk { addr: mirror_end, off, len });
         plan.bytes.append(&mut shared);
     }
-    let used = RemoteAddr(used.0.next_multiple_of(PAGE));
-    plan.spare = Region { addr: used, len: SPARE };
-    plan.code = Region { addr: place.code.addr, len: used + SPARE - place.code.addr };
+    plan.free = free;
+    let spare = RemoteAddr(free.0.next_multiple_of(PAGE));
+    plan.spare = Region { addr: spare, len: SPARE };
+    plan.code = match input.home {
+        Some(home) => home.code,
+        None => Region { addr: place.code.addr, len: spare + SPARE - place.code.addr },
+    };
     withdraw(plan, sites, input.wants, lost);
 }
 
@@ -311,8 +378,9 @@ fn lay(
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
         let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);
+        let room = if set.shared_space { JUMP } else { next.0.saturating_sub(landing.0) };
         let site = &sites[site as usize];
-        if let Err(why) = emitter.site(site, landing, next.0.saturating_sub(landing.0)) {
+        if let Err(why) = emitter.site(site, landing, room) {
             // Each want that had a deed there is refused, not only the one that came first.
             let mut asked: Vec<u32> = site.acts.iter().map(|a| a.want).collect();
             asked.dedup();
@@ -352,6 +420,7 @@ fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec
     let patches = &plan.patches;
     let inside = |p: &Patch, at: RemoteAddr| p.addr < at && at < p.addr + u64::from(p.len);
     plan.guards.retain(|g| patches.iter().any(|p| inside(p, g.at)));
+    plan.calls.retain(|call| patches.iter().any(|p| p.addr == call.head));
 }
 
 fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
@@ -364,7 +433,26 @@ fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
         buckets: input.buckets,
         outermost: input.outermost,
         go: input.go_g,
+        slots: input.slots,
     }
+}
+
+/// The code of slots, for all modules and later batches of a process.
+#[must_use]
+pub fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
+    let machine = Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines };
+    let latency = Latency {
+        area: 0,
+        functions: 0,
+        stamps: 0,
+        missed: 0,
+        min_ticks: input.min_ticks,
+        buckets: input.buckets,
+        outermost: false,
+        go: None,
+        slots: Some(slots),
+    };
+    stub::slot_code(&machine, &latency)
 }
 
 fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads> {
@@ -372,9 +460,13 @@ fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads>
     (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
 }
 
-fn rings(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Rings> {
-    let area = layout.rings;
-    (!area.is_empty()).then(|| Rings { area, base: place.data.addr.0 + area.off, id })
+fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
+    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
+    let known = (!layout.pages.is_empty()).then_some(Known {
+        tables: place.data.addr.0 + layout.pages.off,
+        handler: place.data.addr.0 + control::at::FAULT_HANDLER,
+    });
+    (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
 }
 
 /// Where each site's way in begins, in address order.
@@ -400,6 +492,9 @@ fn finish(plan: &mut ModulePlan) {
     plan.chunks.sort_by_key(|c| c.addr);
     plan.patches.sort_by_key(|p| p.addr);
     plan.guards.sort_by_key(|g| g.at);
+    plan.fixups.sort_by_key(|g| g.at);
+    plan.calls.sort_by_key(|call| call.at);
+    plan.originals.sort_by_key(|o| o.copy);
     plan.refused.sort_by_key(|r| r.want);
     let stats = &mut plan.stats;
     stats.refused = plan.refused.len() as u32;
@@ -409,69 +504,6 @@ fn finish(plan: &mut ModulePlan) {
         stats.guarded += u32::from(patch.needs_guard);
         stats.sites[patch.tactic as usize] += u32::from(patch.role != PatchRole::Island);
     }
-}
-
-/// The tactic that each of `functions` would get in a process with these traits and an empty address space, without any
-/// process: what `list` and `--dry-run` show. `role` is one of `CountEntry`, `CountExits`, `Latency`; the tactic is the
-/// least preferred of the function's sites.
-#[must_use]
-pub fn preview(
-    image: &Image,
-    map: &CodeMap,
-    traits: &ProcessTraits,
-    functions: &[FunctionIndex],
-    role: Role,
-) -> Vec<Result<Tactic, Refusal>> {
-    let latency = |n: u32| (role == Role::Latency).then_some(n);
-    let wants: Vec<Want> = (0..)
-        .zip(functions)
-        .map(|(n, &f)| Want { probe: n, latency: latency(n), function: Some(f), role })
-        .collect();
-    let layout = DataLayout::new(&bounds(image, map, traits, &wants));
-    let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
-    let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
-    let mut space = AddressSpace::default();
-    ends.for_each(|(start, end)| space.occupy(start, end));
-    let stamps = LatencyInput {
-        stamps: RemoteAddr(0x1000_0000_0000),
-        min_ticks: 0,
-        buckets: Buckets::Log,
-        outermost: false,
-        go_g: None,
-    };
-    let input = ModuleInput {
-        image,
-        bias,
-        map,
-        traits,
-        space: &space,
-        layout: &layout,
-        latency: Some(stamps),
-        calls: None,
-        wants: &wants,
-    };
-    match plan_module(&input) {
-        Ok(plan) => tactics(&plan, wants.len()),
-        Err(_) => {
-            functions.iter().map(|&f| Err(Refusal::Incomplete { at: image.function(f).start })).collect()
-        }
-    }
-}
-
-fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
-    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
-    let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
-    for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
-        if let Some(Ok(worst)) = all.get_mut(want as usize) {
-            *worst = (*worst).max(tactic);
-        }
-    }
-    for refused in &plan.refused {
-        if let Some(answer) = all.get_mut(refused.want as usize) {
-            *answer = Err(refused.why.clone());
-        }
-    }
-    all
 }
 
 #[cfg(test)]

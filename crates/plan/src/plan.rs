@@ -1,6 +1,7 @@
 //! What the planner answers: every byte to be written, where, and what to do with a thread caught in between.
 
 use crate::refusal::Refusal;
+use smallvec::SmallVec;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{FileOffset, RemoteAddr};
 
@@ -139,6 +140,30 @@ pub struct KernelSite {
     pub offset: FileOffset,
 }
 
+/// An instruction before which consumers are called, and what a trap's handler needs to do the same in place of a stub.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The instruction.
+    pub at: RemoteAddr,
+    /// Where the patch begins whose stub calls them.
+    pub head: RemoteAddr,
+    /// The patch is an int3, for good.
+    pub is_trap: bool,
+    /// A copy of the displaced instruction, with the way back.
+    pub copy: RemoteAddr,
+    /// Who is called, in this order: the want's probe, and whether it is told of a return.
+    pub called: SmallVec<[(u32, bool); 1]>,
+}
+
+/// From one address of generated code to the next of its kind: what a thread there would be at without us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Original {
+    /// First address.
+    pub copy: RemoteAddr,
+    /// The instruction that is copied there, or the one that the way back leads to; 0 where there is neither.
+    pub of: RemoteAddr,
+}
+
 /// A want that got no patch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
@@ -182,6 +207,8 @@ pub struct ModulePlan {
     pub code: Region,
     /// Small code regions of their own for punned jumps; page-aligned, disjoint, sorted.
     pub pun_regions: Vec<Region>,
+    /// First byte of the code region that this plan has no use for.
+    pub free: RemoteAddr,
     /// At least 4096 free bytes at the end of `code`, for the batch's own code (trap handler).
     pub spare: Region,
     /// Code, sorted by address, disjoint.
@@ -192,6 +219,12 @@ pub struct ModulePlan {
     pub patches: Vec<Patch>,
     /// Guards, sorted by address, without duplicates. A head (for int3) is not among them.
     pub guards: Vec<Guard>,
+    /// Instructions of stubs that may fault, and where their thread goes on then; sorted by address.
+    pub fixups: Vec<Guard>,
+    /// Where consumers are called, sorted by address.
+    pub calls: Vec<Call>,
+    /// Where consumers are called: which code is a copy of what, sorted by the copies' addresses.
+    pub originals: Vec<Original>,
     /// Kernel uprobes to place.
     pub kernel: Vec<KernelSite>,
     /// (want that a patch is named after, another want that it serves as well), where windows are shared.
@@ -207,8 +240,9 @@ impl ModulePlan {
     pub(crate) fn join(&mut self, other: Self) {
         if self.chunks.is_empty() && self.patches.is_empty() {
             // A megabyte of code is moved, not copied.
-            let Self { chunks, bytes, patches, guards, .. } = other;
+            let Self { chunks, bytes, patches, guards, fixups, calls, originals, .. } = other;
             (self.chunks, self.bytes, self.patches, self.guards) = (chunks, bytes, patches, guards);
+            (self.fixups, self.calls, self.originals) = (fixups, calls, originals);
             return;
         }
         let shift = self.bytes.len() as u32;
@@ -216,6 +250,9 @@ impl ModulePlan {
         self.chunks.extend(other.chunks.into_iter().map(|c| Chunk { off: c.off + shift, ..c }));
         self.patches.extend(other.patches);
         self.guards.extend(other.guards);
+        self.fixups.extend(other.fixups);
+        self.calls.extend(other.calls);
+        self.originals.extend(other.originals);
     }
     /// A chunk's bytes.
     #[must_use]

@@ -91,11 +91,11 @@ pub enum Refusal {
         /// The instruction.
         insn: Place,
     },
-    /// Records are committed by restartable sequences.
+    /// A filter or a text needs to know which thread it is.
     #[error(
-        "{at:#x}: the process' threads have no restartable sequences (musl, glibc before 2.35), which records need"
+        "{at:#x}: the process' C library keeps no thread number where a probe could read it, and tid, str and buf need it"
     )]
-    NoRseq {
+    NoThreadNumber {
         /// The function.
         at: Svma,
     },
@@ -161,6 +161,14 @@ pub enum Refusal {
         /// The function.
         at: Svma,
     },
+    /// The return address may not be replaced.
+    #[error("{at:#x}: its return address cannot be replaced: {why}")]
+    NoSlot {
+        /// The function.
+        at: Svma,
+        /// Why.
+        why: NoSlot,
+    },
     /// A consumer of returns would be called before the value is there.
     #[error("the exit {at} calls another function, whose return value is not there yet")]
     TailCall {
@@ -187,6 +195,32 @@ pub enum Refusal {
     },
 }
 
+/// Why a return address may not be replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoSlot {
+    /// Returns are compared with a copy of their addresses.
+    #[error("the process runs with a shadow stack; its exits can be patched instead (--ret=exits)")]
+    ShadowStack,
+    /// A stack is moved, and every return address in it looked up.
+    #[error(
+        "Go moves its stacks and must know every return address; its exits can be patched instead (--ret=exits)"
+    )]
+    Go,
+    /// Nothing returns there.
+    #[error("the program begins here, with no return address")]
+    ProgramEntry,
+    /// Neither `ret` nor a jump to another function is to be seen.
+    #[error("no return is found in it, so what it is entered with may be no return address")]
+    NoReturn,
+    /// The entry is reached in another way than by a call.
+    #[error("{0} leads back to its first instruction")]
+    Looped(Place),
+    /// `setjmp` and the like.
+    #[error("{0} reads the return address, or takes its address")]
+    Named(Place),
+}
+
 impl Refusal {
     /// A stable word for statistics and JSON.
     #[must_use]
@@ -197,7 +231,7 @@ impl Refusal {
             Self::ReturnsIn { .. } => "returns-in",
             Self::Immovable { .. } => "immovable",
             Self::MayFault { .. } => "may-fault",
-            Self::NoRseq { .. } => "no-rseq",
+            Self::NoThreadNumber { .. } => "no-thread-number",
             Self::NotCode { .. } => "not-code",
             Self::InsideInstruction { .. } => "inside-instruction",
             Self::NotInFile { .. } => "not-in-file",
@@ -206,6 +240,7 @@ impl Refusal {
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",
             Self::NoExit { .. } => "no-exit",
+            Self::NoSlot { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } => "no-room",
@@ -231,8 +266,8 @@ pub enum PlanError {
     /// The file has no code for this engine.
     #[error("no x86-64 code in the file")]
     NoText,
-    /// Latency is wanted, and `LatencyInput::stamps` is `None`.
-    #[error("latency is wanted, and no place for entry stamps was given")]
+    /// Latency is wanted, and no `LatencyInput` (or none with slots) was given.
+    #[error("latency is wanted, and no place for entry stamps or slots was given")]
     NoStamps,
     /// A consumer is wanted, and `ModuleInput::calls` has none for it.
     #[error("no consumer was given for probe {probe}")]

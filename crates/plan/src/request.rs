@@ -1,11 +1,13 @@
 //! What is asked of the planner: wants, and what the process allows.
 
 use crate::codemap::CodeMap;
+use crate::filter::TargetFilter;
 use crate::layout::DataLayout;
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Home};
 pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Rseq as RseqTraits, ThreadId};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
+use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Whether a guard trap may happen in the process.
@@ -44,6 +46,8 @@ pub struct ProcessTraits {
     pub lines: u32,
     /// How a thread's number is learnt where hits are counted by thread.
     pub thread_id: ThreadId,
+    /// Where stacks end, where records hold stacks.
+    pub stacks: Stacks,
 }
 
 impl ProcessTraits {
@@ -62,7 +66,67 @@ impl ProcessTraits {
             kernel_allowed: false,
             lines: cpus + 1,
             thread_id: ThreadId::Call,
+            stacks: Stacks { main: (0, 0), block: None, go: None },
         }
+    }
+}
+
+/// What a record holds of the stack at a hit (`record::stack`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Unwind {
+    /// Nothing.
+    #[default]
+    None,
+    /// At most so many return addresses, by frame pointers; [`MAX_FRAMES`](trapline_record::stack::MAX_FRAMES) at most.
+    Frames(u8),
+    /// The top of the stack, in a record of so many bytes.
+    Copy(u32),
+}
+
+/// Where stacks end, as far as that is known in a process; see `x86_64::stub::stack`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stacks {
+    /// The main thread's stack: its lowest address when this was looked up, and the first behind it. Empty when it is not known.
+    pub main: (u64, u64),
+    /// Offset from the thread pointer of two words: where a thread's stack begins (0 for the main thread's), and its length.
+    pub block: Option<i32>,
+    /// Offset of the goroutine pointer from the thread pointer, in a Go program.
+    pub go: Option<i32>,
+}
+
+/// Which floats records hold: low 64 bits of vector registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Floats {
+    /// Bit `n`: at an entry, that of argument register `n` of eight (System V ABI, 3.2.3).
+    pub arguments: u8,
+    /// What is returned is one, and recorded in the place of the integer.
+    pub returned: bool,
+}
+
+impl Floats {
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self { arguments: self.arguments | other.arguments, returned: self.returned || other.returned }
+    }
+}
+
+/// A load of what an argument leads to: through as many pointers as there are offsets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// Which of the six argument registers.
+    pub register: u8,
+    /// What is added to that, and to each word loaded behind it, before the next load; at least one.
+    pub offsets: Vec<i32>,
+    /// Bytes of the last load, 64 at most.
+    pub bytes: u8,
+}
+
+impl Read {
+    /// Words of a record that it takes: the kernel's answer, then the bytes.
+    #[must_use]
+    pub const fn words(&self) -> usize {
+        1 + (self.bytes as usize).div_ceil(8)
     }
 }
 
@@ -77,17 +141,34 @@ pub enum Role {
     CountAt(Svma),
     /// Stamp at entry, and time at every exit. The counter is not used.
     Latency,
+    /// Put a slot in the place of the return address at entry, and time when the call comes back to it. The counter is not used.
+    LatencySlot,
     /// Write a record at every entry, with the first arguments, and at every exit. The counter counts what was dropped.
     Record {
         /// How many of the six arguments that registers hold, from the first on.
         values: u8,
         /// Exits too.
         returns: bool,
+        /// Bit `n`: argument `n` points to text, of which the record holds the first bytes.
+        texts: u8,
+        /// Floats, behind both.
+        floats: Floats,
+        /// Words behind those: fields, which the want's filter names ([`TargetFilter::reads`]).
+        fields: u16,
+        /// What an entry's record holds of the stack; then it holds no arguments.
+        stack: Unwind,
     },
-    /// Write a record, without values, whenever this instruction is about to run.
-    RecordAt(Svma),
+    /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
+    RecordAt(Svma, Unwind),
+    /// Add one to a value's row of the counter's table, at every entry or at every exit: the want's filter says of which value.
+    Tally {
+        /// At exits.
+        exits: bool,
+    },
     /// Call a consumer at every entry.
     CallEntry,
+    /// The same, at a function whose return address the one called may replace.
+    CallArmed,
     /// Call a consumer whenever this instruction is about to run.
     CallAt(Svma),
     /// Call a consumer at every return. An exit by a tail call is refused: the value is not there yet.
@@ -95,10 +176,15 @@ pub enum Role {
 }
 
 impl Role {
+    /// Whether durations are kept.
+    #[must_use]
+    pub const fn is_timed(self) -> bool {
+        matches!(self, Self::Latency | Self::LatencySlot)
+    }
     /// Whether a consumer is called; such a want has no counter.
     #[must_use]
     pub const fn calls(self) -> bool {
-        matches!(self, Self::CallEntry | Self::CallAt(_) | Self::CallExits)
+        matches!(self, Self::CallEntry | Self::CallArmed | Self::CallAt(_) | Self::CallExits)
     }
 }
 
@@ -120,6 +206,10 @@ pub struct Callee {
     pub argument: u64,
     /// Save and restore the extended state around the call.
     pub saves_state: bool,
+    /// Nobody is called at the entry: somebody waits for the return alone.
+    pub only_returns: bool,
+    /// The function's return address may be replaced ([`Role::CallArmed`]).
+    pub arms: bool,
     /// Take an int3, though a jump might fit.
     pub by_trap: bool,
 }
@@ -129,7 +219,7 @@ pub struct Callee {
 pub struct Want {
     /// Which counter (or callee), and what answers refer to. Distinct for each want of a segment.
     pub probe: u32,
-    /// For [`Role::Latency`]: which latency area.
+    /// For [`Role::Latency`] and [`Role::LatencySlot`]: which latency area.
     pub latency: Option<u32>,
     /// The function. `None` is allowed for [`Role::CountAt`] outside all known functions.
     pub function: Option<FunctionIndex>,
@@ -150,6 +240,8 @@ pub struct LatencyInput {
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go_g: Option<i32>,
+    /// Where [`Role::LatencySlot`] finds slots; needed when one is wanted.
+    pub slots: Option<Slots>,
 }
 
 /// All that a module's plan depends on.
@@ -165,12 +257,18 @@ pub struct ModuleInput<'a> {
     pub traits: &'a ProcessTraits,
     /// What is mapped, including spaces already given to other modules.
     pub space: &'a AddressSpace,
+    /// The module's space, if it has one; else one is chosen for these wants alone.
+    pub home: Option<Home>,
+    /// No thread is made to help.
+    pub alone: bool,
     /// Where the parts of the segment's data lie.
     pub layout: &'a DataLayout,
-    /// Needed when a want is [`Role::Latency`].
+    /// Needed when a want [`is_timed`](Role::is_timed), or is a filtered [`Role::Record`] with returns.
     pub latency: Option<LatencyInput>,
     /// Needed when a want calls a consumer.
     pub calls: Option<CallInput<'a>>,
+    /// By [`Want::probe`]: which hits are recorded; all, behind the end.
+    pub filters: &'a [Option<TargetFilter>],
     /// What is wanted.
     pub wants: &'a [Want],
 }

@@ -99,6 +99,39 @@ pub(crate) struct Place {
     pub(crate) arena: RemoteAddr,
 }
 
+/// A module's space that one batch after another is planned into, so that they share its displacement. Stubs lie behind the mirror; in the
+/// mirror itself is one jump for each site, since what comes next to it is not known yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// Its displacement.
+    pub k: i32,
+    /// Where the data part is mapped.
+    pub data: Region,
+    /// Where the code region is mapped: mirror, shared code, stubs.
+    pub code: Region,
+    /// First byte behind the mirror.
+    pub mirror_end: RemoteAddr,
+    /// First byte that no batch has used.
+    pub free: RemoteAddr,
+}
+
+impl Home {
+    pub(crate) fn of(place: Place) -> Self {
+        let Place { k, data, code, arena } = place;
+        Self { k, data, code, mirror_end: arena, free: arena }
+    }
+    pub(crate) const fn place(&self) -> Place {
+        Place { k: self.k, data: self.data, code: self.code, arena: self.mirror_end }
+    }
+    /// A space anywhere, for `data` and `stubs` bytes: no jump leads there, traps do.
+    #[must_use]
+    pub fn anywhere(space: &AddressSpace, data: u64, stubs: u64) -> Option<Self> {
+        let at = space.find(data + stubs)?;
+        let (data, code) = (Region { addr: at, len: data }, Region { addr: at + data, len: stubs });
+        Some(Self { k: displacements().next()?, data, code, mirror_end: code.addr, free: code.addr })
+    }
+}
+
 /// The displacements to try: all of int3 first, then with as many as possible, small distances before large.
 fn displacements() -> impl Iterator<Item = i32> {
     let pairs = TRAPPING.iter().flat_map(|&k2| TRAPPING.iter().map(move |&k3| (k2, k3)));

@@ -112,6 +112,38 @@ fn a_narrow_map_leads_to_the_same_plan_as_a_whole_one() {
 }
 
 #[test]
+fn a_map_that_grew_is_as_one_made_at_once() {
+    let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+    if !std::path::Path::new(path).exists() {
+        return;
+    }
+    let image = image(path);
+    // Some in pieces, some functions between them not at all; in order, and not.
+    let wants: Vec<_> = every(&image, Role::CallExits).into_iter().step_by(7).collect();
+    let once = CodeMap::build(&image, Scope::For(&wants), 2);
+    let mut grown = CodeMap::build(&image, Scope::For(&wants[..1]), 1);
+    assert!(!grown.covers(&image, &wants));
+    for few in wants.chunks(100).rev() {
+        grown.cover(&image, few, 2);
+        assert!(grown.covers(&image, few));
+    }
+    assert!(grown.covers(&image, &wants) && once.covers(&image, &wants));
+    let mut targets = 0;
+    for (n, function) in image.functions().iter().enumerate() {
+        let index = FunctionIndex(n as u32);
+        let of = |map: &CodeMap| (map.exit_bound(index), map.is_looped(index));
+        assert_eq!(of(&grown), of(&once), "{}", function.start);
+        for at in (function.start.0..function.end().0).map(Svma) {
+            assert_eq!(grown.is_target(at), once.is_target(at), "{at}");
+            targets += u32::from(once.is_target(at));
+        }
+        let holes = |map: &CodeMap| map.holes(&image, function.end(), 64).collect::<Vec<_>>();
+        assert_eq!(holes(&grown), holes(&once), "{}", function.start);
+    }
+    assert!(targets > 10_000, "{targets}");
+}
+
+#[test]
 fn restartable_sequences_are_left_alone() {
     let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
     if !std::path::Path::new(path).exists() {

@@ -56,9 +56,12 @@ fn speed_is_printed() {
             map: &map,
             traits: &traits,
             space: &space,
+            home: None,
+            alone: false,
             layout: &layout,
             latency: None,
             calls: None,
+            filters: &[],
             wants: &wants,
         };
         let start = Instant::now();

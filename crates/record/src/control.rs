@@ -8,7 +8,7 @@
 /// First word of a segment: "TRAPLINE" in little-endian ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. Another version is never written to, only named in an error.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 3;
 /// Name of the memfd, as it shows in /proc/PID/maps: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Bytes of the control block.
@@ -48,7 +48,7 @@ pub mod at {
     pub const OLD_SIGILL: u64 = 192;
     /// Our handler's address; 0 when none was installed.
     pub const HANDLER: u64 = 224;
-    /// Bit 0: SIGTRAP's disposition is ours; bit 1: SIGILL's.
+    /// Bit 0: SIGTRAP's disposition is ours; bit 1: SIGILL's; 2: SIGSEGV's; 3: SIGBUS'.
     pub const HANDLES: u64 = 232;
     /// Guard traps that the in-target handler has served.
     pub const GUARD_HITS: u64 = 240;
@@ -61,10 +61,33 @@ pub mod at {
     pub const THREADS_OFF: u64 = REGIONS + super::MAX_REGIONS * 32;
     pub const THREADS_ROWS: u64 = THREADS_OFF + 8;
     pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
+    /// Slots of the process (see [`crate::slots`]), in the segment that brought them: code, private memory, how many; 0 in others.
+    pub const SLOTS_CODE: u64 = THREADS_OFF + 24;
+    pub const SLOTS_TABLE: u64 = THREADS_OFF + 32;
+    pub const SLOTS_COUNT: u64 = THREADS_OFF + 40;
+    /// First address of what the slots share, and the first behind it.
+    pub const SLOTS_SHARED: u64 = THREADS_OFF + 48;
+    pub const SLOTS_SHARED_END: u64 = THREADS_OFF + 56;
+    /// Frame information of the slots, as unwinders are told it.
+    pub const UNWIND: u64 = THREADS_OFF + 64;
+    /// Bit 2n: unwinder n was perhaps told, and its memory must stay; bit 2n + 1: it was told, and nobody took it back.
+    pub const UNWIND_TOLD: u64 = THREADS_OFF + 72;
+    /// Address of unwinder n's `__deregister_frame`, [`super::MAX_UNWINDERS`] words.
+    pub const UNWIND_TAKE_BACK: u64 = THREADS_OFF + 80;
+    /// As `OLD_SIGTRAP`.
+    pub const OLD_SIGSEGV: u64 = UNWIND_TAKE_BACK + super::MAX_UNWINDERS * 8;
+    pub const OLD_SIGBUS: u64 = OLD_SIGSEGV + 32;
+    /// Of each segment: the handler that serves faults of its code; 0 when none does.
+    pub const FAULT_HANDLER: u64 = OLD_SIGBUS + 32;
 }
 
+/// At most this many unwinders are told.
+pub const MAX_UNWINDERS: u64 = 2;
+
+const _: () = assert!(at::FAULT_HANDLER + 8 <= CONTROL_LEN);
+
 /// At most this many region records.
-pub const MAX_REGIONS: u64 = 500;
+pub const MAX_REGIONS: u64 = 498;
 
 /// What a segment's tracer was doing. Written before the step it names begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,4 +127,6 @@ pub enum RegionKind {
     Data = 2,
     /// RW, private anonymous: entry stamps.
     Stamps = 3,
+    /// RW, private anonymous: entries of slots.
+    Slots = 4,
 }

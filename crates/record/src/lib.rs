@@ -13,8 +13,12 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod pages;
 pub mod ring;
+pub mod slots;
+pub mod stack;
 pub mod sync;
+pub mod tally;
 pub mod threads;
 pub mod view;
 

@@ -19,12 +19,44 @@
 //!
 //! The reader keeps its own tail, and looks at `HEAD` as at any input (REC-2): one that is no whole number of slots ahead, or
 //! further than the ring is long, is [`Broken`], and the ring is taken up again at its head.
+//!
+//! # Without restartable sequences
+//!
+//! Where threads have no rseq areas (musl, Go without the C library, glibc before 2.35) nothing makes W1 to W3 one step, and a ring is
+//! locked instead. Bit 0 of `HEAD`, which a whole number of slots never has, says that a writer is in the ring ([`LOCKED`]). There
+//! are [`RingArea::shared`] rings: two for each CPU, and some behind the last.
+//!
+//! L1 by the CPU's number, a hint that may be wrong at once, find the first of [`TRIES`] rings; load `HEAD`, h: with bit 0 it is
+//! another's, and L1 goes on with the next ring. L2 load `TAIL`; without a free slot the record is dropped, and counted. L3
+//! compare-and-swap `HEAD` from h to h + 1; if it is no longer h, L1 with the next ring. L4 read the clock, fill the slot behind
+//! h. L5 store `HEAD`, h and one slot: one plain store publishes and unlocks. If no ring is to be had, the record is dropped, and
+//! counted. Nobody waits, and nobody tries longer than that.
+//!
+//! - *Another writer between L1 and L3*: it has changed `HEAD`, which never comes back to what it was, and L3 fails. A reader between L2 and
+//!   L3 has moved `TAIL`: there is more room than L2 saw.
+//! - *Another writer, or a signal handler of the same thread, between L3 and L5*: finds the bit set and goes on to the next ring. So slot
+//!   and head are the holder's alone until L5, and each is one whole record.
+//! - *The holder is preempted, stopped or moved*: its ring is passed over for as long. Which CPU it runs on no longer matters.
+//! - *The reader at any time*: leaves bit 0 out of account, and sees no more than L5s; T1 to T3 are as above.
+//! - *The process is killed between L3 and L5*: nothing was published, and nobody is left to want the ring.
+//! - *The holder never comes back though others go on*: a forked child that shares the rings and is killed there, a signal handler that
+//!   leaves by longjmp or ends its thread. That ring is passed over from then on. The hit is neither written nor counted: the
+//!   instruction that was hit never ran. When TRIES rings in a row have gone that way, what would go there is dropped, and counted.
+//! - *A forked child* writes to the same rings as its parent, by the same steps. Only a signal handler can fork between L3 and L5: then
+//!   both come back as the holder, fill the same slot with the same hit, and store the same head. If others have written between these two
+//!   stores, `HEAD` goes back, which the reader finds and tells ([`Broken`]).
+//!
+//! `record/tests/interleavings/locked.rs` tries the writers and the reader, with twins that lock by a load and a store, or publish first.
 
 use crate::counters::LINE;
 use crate::view::View;
 
 /// Byte offset in a ring of the head: bytes ever written.
 pub const HEAD: u64 = 0;
+/// In a head: a writer without a restartable sequence is in the ring.
+pub const LOCKED: u64 = 1;
+/// Rings that such a writer tries.
+pub const TRIES: u32 = 8;
 /// Byte offset in a ring of the tail: bytes ever taken.
 pub const TAIL: u64 = LINE;
 /// Byte offset in a ring of its first slot.
@@ -35,6 +67,21 @@ pub const FIRST_VALUE: u64 = 3;
 pub const LEAST_SLOT: u32 = LINE as u32;
 /// Most values of a record.
 pub const MAX_VALUES: usize = 13;
+/// Word of a record at which its texts begin, behind six arguments; each is a word of the kernel's answer and then the bytes.
+pub const FIRST_TEXT: u64 = FIRST_VALUE + 6;
+/// Bytes of a text that a record holds.
+pub const TEXT_BYTES: usize = 64;
+/// Words of a text.
+pub const TEXT_WORDS: usize = 1 + TEXT_BYTES / 8;
+/// Word of an entry's record, behind so many integer arguments and texts, at which its floats begin, each in 64 bits.
+#[must_use]
+pub const fn first_float(arguments: usize, texts: usize) -> u64 {
+    match texts {
+        0 => FIRST_VALUE + arguments as u64,
+        _ => FIRST_TEXT + (texts * TEXT_WORDS) as u64,
+    }
+}
+
 /// Bits of the stack pointer's word that say what the record is.
 pub const KIND_MASK: u64 = 7;
 
@@ -94,7 +141,7 @@ pub struct Broken {
 pub struct RingArea {
     /// Byte offset of the area in the segment; a multiple of 64.
     pub off: u64,
-    /// Rings: CPUs that may run the process. 0 when nothing is recorded.
+    /// Rings: one for each CPU that may run the process, or [`Self::shared`]. 0 when nothing is recorded.
     pub rings: u32,
     /// Bytes of a slot; a power of two from [`LEAST_SLOT`] on.
     pub slot: u32,
@@ -103,11 +150,26 @@ pub struct RingArea {
 }
 
 impl RingArea {
+    /// Rings of a process without restartable sequences, for so many CPUs: that of CPU n is ring 2n, and it and the next are tried.
+    #[must_use]
+    pub const fn shared(cpus: u32) -> u32 {
+        cpus.saturating_mul(2).saturating_add(TRIES - 2)
+    }
     /// Bytes of a slot that holds that many values.
     #[must_use]
     pub const fn slot_for(values: usize) -> u32 {
         let bytes = (FIRST_VALUE as u32 + values as u32) * 8;
         if bytes <= LEAST_SLOT { LEAST_SLOT } else { bytes.next_power_of_two() }
+    }
+    /// Bytes of a slot that holds six values and that many texts.
+    #[must_use]
+    pub const fn slot_for_texts(texts: usize) -> u32 {
+        Self::slot_for(6 + texts * TEXT_WORDS)
+    }
+    /// Bytes of a slot that holds so many integer arguments, texts and floats.
+    #[must_use]
+    pub const fn slot_with_floats(arguments: usize, texts: usize, floats: usize) -> u32 {
+        Self::slot_for((first_float(arguments, texts) - FIRST_VALUE) as usize + floats)
     }
     /// Values that fit into a slot.
     #[must_use]
@@ -146,8 +208,36 @@ impl RingArea {
         tail: &mut u64,
         mut each: impl FnMut(&Record),
     ) -> Result<u64, Broken> {
+        self.take_with_texts(view, ring, tail, |record, _| each(record))
+    }
+    /// As [`Self::take`]; `each` may ask for the words of a record's texts, from [`FIRST_TEXT`] on, which are 0 behind its slot.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_with_texts(
+        &self,
+        view: View<'_>,
+        ring: u32,
+        tail: &mut u64,
+        mut each: impl FnMut(&Record, &dyn Fn(u64) -> u64),
+    ) -> Result<u64, Broken> {
+        self.take_words(view, ring, tail, |record, word| {
+            each(record, &|n| word(FIRST_TEXT.saturating_add(n)))
+        })
+    }
+    /// As [`Self::take`]; `each` may ask for any word of a record, from 0 on; they are 0 behind its slot.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_words(
+        &self,
+        view: View<'_>,
+        ring: u32,
+        tail: &mut u64,
+        mut each: impl FnMut(&Record, &dyn Fn(u64) -> u64),
+    ) -> Result<u64, Broken> {
         let at = self.ring(ring);
-        let (slot, head) = (u64::from(self.slot), view.get(at + HEAD));
+        let (slot, head) = (u64::from(self.slot), view.get(at + HEAD) & !LOCKED);
         let ahead = head.wrapping_sub(*tail);
         if ahead > u64::from(self.bytes) || !ahead.is_multiple_of(slot) {
             let broken = Broken { head, tail: *tail };
@@ -157,8 +247,13 @@ impl RingArea {
         }
         for n in 0..ahead / slot {
             let place = tail.wrapping_add(n * slot) & (u64::from(self.bytes) - 1);
-            if let Some(record) = self.record(view, at + SLOTS + place) {
-                each(&record);
+            let base = at + SLOTS + place;
+            if let Some(record) = self.record(view, base) {
+                let word = |n: u64| {
+                    let at = n.saturating_mul(8);
+                    if at < slot { view.get(base + at) } else { 0 }
+                };
+                each(&record, &word);
             }
         }
         *tail = head;
@@ -185,7 +280,9 @@ impl RingArea {
 #[cfg(all(test, not(loom_words)))]
 mod tests {
     extern crate std;
-    use super::{Broken, HEAD, Kind, RingArea, SLOTS, TAIL};
+    use super::{
+        Broken, FIRST_TEXT, HEAD, Kind, LOCKED, RingArea, SLOTS, TAIL, TEXT_BYTES, TEXT_WORDS, first_float,
+    };
     use crate::sync::AtomicU64;
     use crate::view::View;
     use std::vec::Vec;
@@ -198,10 +295,18 @@ mod tests {
 
     #[test]
     fn the_layout_is_a_contract() {
-        assert_eq!((HEAD, TAIL, SLOTS), (0, 64, 128));
+        assert_eq!((HEAD, TAIL, SLOTS, LOCKED), (0, 64, 128, 1));
+        assert_eq!([1, 2, 64].map(RingArea::shared), [8, 10, 134]);
         assert_eq!((AREA.stride(), AREA.len(), AREA.ring(1)), (384, 768, 448));
         assert_eq!((AREA.values(), RingArea::slot_for(5), RingArea::slot_for(6)), (5, 64, 128));
         assert_eq!(RingArea { slot: 128, ..AREA }.values(), 13);
+        assert_eq!((FIRST_TEXT, TEXT_WORDS, TEXT_BYTES), (9, 9, 64));
+        assert_eq!([1, 2, 3, 6].map(RingArea::slot_for_texts), [256, 256, 512, 512]);
+        assert_eq!([first_float(0, 0), first_float(6, 0), first_float(2, 1)], [3, 9, 18]);
+        assert_eq!(
+            [(2, 0, 3), (2, 0, 4), (6, 1, 8)].map(|(a, t, f)| RingArea::slot_with_floats(a, t, f)),
+            [64, 128, 256]
+        );
     }
 
     #[test]
@@ -232,16 +337,33 @@ mod tests {
     }
 
     #[test]
+    fn texts_end_with_their_slot() {
+        let words = [const { AtomicU64::new(0) }; 80];
+        let view = View::new(&words);
+        let area = RingArea { off: 0, rings: 1, slot: 256, bytes: 512 };
+        (0..64).for_each(|n| assert!(view.set(SLOTS + n * 8, n << 3)));
+        view.set(HEAD, 512);
+        let (mut tail, mut seen) = (0, Vec::new());
+        let taken = area.take_with_texts(view, 0, &mut tail, |_, word| {
+            seen.push([word(0), word(22), word(23), word(u64::MAX / 8 - 20)]);
+        });
+        assert_eq!(taken, Ok(2));
+        assert_eq!(seen, [[9 << 3, 31 << 3, 0, 0], [41 << 3, 63 << 3, 0, 0]]);
+    }
+
+    #[test]
     fn a_head_that_cannot_be_is_told_and_taken_up_again() {
         let words = memory();
         let view = View::new(&words);
         let mut tail = 0;
-        for head in [65, 384, u64::MAX] {
+        for head in [66, 384, u64::MAX - 1] {
             view.set(AREA.ring(0) + HEAD, head);
             let was = tail;
             assert_eq!(AREA.take(view, 0, &mut tail, |_| ()), Err(Broken { head, tail: was }));
             assert_eq!(tail, head / 64 * 64);
         }
+        view.set(AREA.ring(0) + HEAD, tail | LOCKED);
+        assert_eq!(AREA.take(view, 0, &mut tail, |_| unreachable!()), Ok(0), "a writer is in it");
         view.set(AREA.ring(0) + HEAD, tail.wrapping_add(64));
         view.set(AREA.ring(0) + SLOTS + tail % 256 + 16, 3);
         assert_eq!(AREA.take(view, 0, &mut tail, |_| unreachable!()), Ok(1), "kind 3 is none");

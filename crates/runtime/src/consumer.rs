@@ -12,7 +12,7 @@
 
 use core::ffi::c_void;
 
-use trapline_insn::x86_64::Regs;
+use crate::native::Regs;
 
 /// One hit, as a handler sees it. Grows at the end.
 #[repr(C)]

@@ -2,7 +2,7 @@
 //!
 //! In: the probe and the thread's registers. Out: where the thread goes on. Invariants: RUN-1 to RUN-3; DSP-1 every hit counts once, as a hit or
 //! as missed, before any consumer is called; DSP-2 consumers run newest first, in a list as of one moment; DSP-3 nothing of a hit is
-//! held by a consumer that does not come back (EPO-4: its count is made, its frame is found to be left, its call's record is replaced).
+//! held by a consumer that does not come back (EPO-4: its count is made, its frame is found to be left, its call's instance is claimed).
 //! Does not: save or restore registers, choose how the original instruction runs.
 //!
 //! # A hit
@@ -11,22 +11,22 @@
 //! |---|---|
 //! | D1 | the thread's line; without one: missed, done |
 //! | D2 | enter; if a hit of this thread goes on: missed (nested), done |
-//! | D3 | count |
-//! | D4 | load the list, call each consumer whose filter agrees; remember who said what |
+//! | D3 | load the list. If somebody in it has a return handler: a slot, if the probe arms its calls (`slots`, A1 to A4), and an instance (`instances`, A1 to A4). Count: missed if there was none, a hit otherwise |
+//! | D4 | call each consumer whose filter agrees; remember who said what. Without an instance, those with return handlers are not called |
 //! | D5 | if all said *remove*, flag the probe for the writer |
-//! | D6 | unless the instruction pointer moved, keep the call's record for those that wait for its return |
+//! | D6 | if nobody waits for the return, or the instruction pointer moved, give the instance back, and the slot; otherwise the slot goes into the stack word |
 //! | D7 | leave |
 //!
 //! A consumer may change the list that it stands in: it goes on in the old one (`probe`, H2). It may call what is probed: D2
 //! of that hit. It may leave in D4: D1 to D3 are single stores that stand; D5 and D6 do not happen, so nobody is removed and no
 //! return is waited for.
 
-use trapline_insn::x86_64::Regs;
-
-use crate::calls::Kept;
 use crate::consumer::{Handler, Hit, Installed, Verdict};
 use crate::epoch::{Inside, Line, Seal, ThreadPointer};
+use crate::instances::{Call, Kept};
+use crate::native::Regs;
 use crate::probe::{List, Probe};
+use crate::slots::{Table, Taken};
 
 /// Where the thread goes on.
 #[repr(u64)]
@@ -34,7 +34,7 @@ use crate::probe::{List, Probe};
 pub enum GoOn {
     /// At the original instruction. Registers may have changed, the stack pointer has not.
     Original = 0,
-    /// At `regs.rip`, with all of `regs`: the original instruction does not run.
+    /// At the instruction pointer of `regs`, with all of `regs`: the original instruction does not run.
     Elsewhere = 1,
     /// At the original instruction, with all of `regs`: the stack pointer was moved.
     OtherStack = 2,
@@ -70,6 +70,34 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
     unsafe { exited(&line.enter(&seal), row, probe, regs) as u64 }
 }
 
+/// A call has come back to its slot: what the slots' code calls, with the slot's number where the stack pointer points to. It leaves the real return
+/// address there, and in `regs` as the instruction pointer. Returns a [`GoOn`], where the original instruction is a jump to what lies there.
+///
+/// # Safety
+/// `slots` is alive; `regs` holds the thread's state at the slots' code and is the caller's alone.
+pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
+    // SAFETY: the caller's.
+    let (slots, regs) = unsafe { (&*slots, &mut *regs) };
+    let word = regs.sp() as *mut u64;
+    // SAFETY: the slots' code pushed the number there, into what was the stack word of a call that is over.
+    let Some(landed) = (unsafe { slots.landed(*word as u32) }) else { return GoOn::Original as u64 };
+    // First the instance, then its key.
+    let kept = landed.probe.and_then(|probe| match landed.site {
+        Some(site) => Some(Kept::of(site)),
+        None => probe.instances().end(probe.engine().returns(), landed.key),
+    });
+    slots.come_home(&landed);
+    // SAFETY: as above; nothing of ours lies there or above.
+    unsafe { *word = landed.real };
+    regs.set_ip(landed.real);
+    let (Some(probe), Some(kept)) = (landed.probe, kept) else { return GoOn::Original as u64 };
+    // A stack may go on in a thread that found no line.
+    let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
+    let seal = Seal::new();
+    // SAFETY: the caller's.
+    unsafe { returns(&line.enter(&seal), row, probe, &kept, regs) as u64 }
+}
+
 #[inline]
 fn own_line(probe: &Probe) -> Option<(usize, &'static Line)> {
     probe.engine().lines().of(ThreadPointer::own())
@@ -81,27 +109,102 @@ fn own_line(probe: &Probe) -> Option<(usize, &'static Line)> {
 /// As [`entry`].
 #[inline]
 pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut Regs) -> GoOn {
-    let (counts, number) = (probe.engine().counts(), probe.number());
+    let (engine, number) = (probe.engine(), probe.number());
+    let counts = engine.counts();
     if inside.is_nested() {
         counts.nested(row, number);
         return GoOn::Original;
     }
-    counts.hit(row, number);
-    let Some(list) = probe.consumers().get(inside) else { return GoOn::Original };
-    let (ip, sp) = (regs.rip, regs.sp());
-    let mut said = Said::new(ip);
+    let Some(list) = probe.consumers().get(inside) else {
+        counts.hit(row, number);
+        return GoOn::Original;
+    };
+    let (ip, sp) = (regs.ip(), regs.sp());
+    let waited = list.waits();
+    let call = if waited { begin(probe, row, (ip, sp)) } else { None };
+    if !waited || call.is_some() {
+        counts.hit(row, number);
+    }
+    let mut said = Said::new(ip, waited && call.is_none());
     for installed in list.iter() {
         // SAFETY: the consumers of the list are registered or in their grace, and this thread is inside.
-        unsafe { said.ask(installed, regs) };
+        unsafe { said.ask(installed, call.as_ref().map(|waited| &waited.call), regs) };
     }
     if said.agreed && !said.objected {
         probe.want_removal();
     }
-    if said.waiting && regs.rip == ip && !probe.engine().calls().keep(probe.address(), sp, &said.kept) {
-        said.lost += 1;
+    if let Some(call) = call {
+        if said.waiting && regs.ip() == ip {
+            said.lost += call.go_on(probe, sp == regs.sp());
+        } else {
+            call.cancel(probe);
+        }
     }
     (0..said.lost).for_each(|_| counts.unreturned(row, number));
     go_on(ip, sp, regs)
+}
+
+/// A call whose return is waited for.
+struct Waited {
+    call: Call<'static>,
+    slot: Option<Taken>,
+}
+
+/// D3: an instance, or counted as missed.
+#[inline]
+fn begin(probe: &Probe, row: usize, at: (u64, u64)) -> Option<Waited> {
+    let begun = if probe.arms() {
+        begin_armed(probe, row, at)
+    } else {
+        instance(probe, row, at, at.1).map(|call| Waited { call, slot: None })
+    };
+    if begun.is_none() {
+        probe.engine().counts().empty(row, probe.number());
+    }
+    begun
+}
+
+/// Asking for threads that have ended takes system calls: at misses that double.
+#[inline]
+fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option<Call<'static>> {
+    let (engine, number) = (probe.engine(), probe.number());
+    let ask = || (engine.counts().emptied(row, number) + 1).is_power_of_two();
+    probe.instances().begin(engine.returns(), (key, sp), ip, ask)
+}
+
+fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64)) -> Option<Waited> {
+    let returns = probe.engine().returns();
+    // SAFETY: only at entries of functions (`set_arms`), where the stack pointer points to the return address.
+    let slot = unsafe { returns.1.slots?.take(sp, returns.1.home(), probe) }?;
+    if let Some((left, is_alone)) = slot.left
+        && (is_alone || left.instances().end(returns, slot.key()).is_some())
+    {
+        left.engine().counts().unreturned(row, left.number());
+    }
+    match instance(probe, row, (ip, sp), slot.key()) {
+        Some(call) => Some(Waited { call, slot: Some(slot) }),
+        None => {
+            slot.cancel();
+            None
+        }
+    }
+}
+
+impl Waited {
+    /// D6, if somebody waits. How many returns nobody will be told of.
+    fn go_on(self, probe: &Probe, same_stack: bool) -> u32 {
+        // SAFETY: as in `begin_armed`: the function has not begun.
+        let armed = self.slot.as_ref().is_none_or(|slot| same_stack && unsafe { slot.arm() });
+        if !armed {
+            self.cancel(probe);
+        }
+        u32::from(!armed)
+    }
+    /// D6, if nobody waits.
+    fn cancel(self, probe: &Probe) {
+        self.call.cancel(probe.engine().returns());
+        self.slot.into_iter().for_each(Taken::cancel);
+    }
 }
 
 /// As [`exit`], for a trap's handler. `row` is the number of its line.
@@ -110,9 +213,19 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
 /// As [`entry`].
 #[inline]
 pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut Regs) -> GoOn {
-    let (ip, sp) = (regs.rip, regs.sp());
-    // Taken before anyone is called: a handler that leaves has nothing to give back.
-    let Some(kept) = probe.engine().calls().take(probe.address(), sp) else { return GoOn::Original };
+    // Given back before anyone is called: a handler that leaves has nothing to give back.
+    let kept = probe.instances().end(probe.engine().returns(), regs.sp());
+    // SAFETY: the caller's.
+    kept.map_or(GoOn::Original, |kept| unsafe { returns(inside, row, probe, &kept, regs) })
+}
+
+/// Tells those who wait for a return.
+///
+/// # Safety
+/// As [`entry`].
+#[inline]
+unsafe fn returns(inside: &Inside<'_>, row: usize, probe: &Probe, kept: &Kept, regs: &mut Regs) -> GoOn {
+    let (ip, sp) = (regs.ip(), regs.sp());
     if inside.is_nested() {
         // The entry was not, so a handler was left meanwhile and cannot yet be told from one that goes on.
         probe.engine().counts().unreturned(row, probe.number());
@@ -120,13 +233,13 @@ pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut 
     }
     for installed in probe.consumers().get(inside).into_iter().flat_map(List::iter) {
         // SAFETY: the consumers of the list are registered or in their grace, and this thread is inside.
-        unsafe { returned(installed, &kept, regs) };
+        unsafe { returned(installed, kept, regs) };
     }
     go_on(ip, sp, regs)
 }
 
 fn go_on(ip: u64, sp: u64, regs: &Regs) -> GoOn {
-    match (regs.rip == ip, regs.sp() == sp) {
+    match (regs.ip() == ip, regs.sp() == sp) {
         (true, true) => GoOn::Original,
         (true, false) => GoOn::OtherStack,
         (false, _) => GoOn::Elsewhere,
@@ -145,7 +258,9 @@ unsafe fn call(installed: &Installed, handler: Handler, hit: &mut Hit) -> Option
 
 /// What consumers said to one hit.
 struct Said {
-    kept: Kept,
+    site: u64,
+    /// Those with return handlers are not asked.
+    missed: bool,
     /// Somebody waits for the return.
     waiting: bool,
     /// Somebody wants the probe removed; somebody does not.
@@ -156,20 +271,24 @@ struct Said {
 }
 
 impl Said {
-    fn new(site: u64) -> Self {
-        Self { kept: Kept::new(site), waiting: false, agreed: false, objected: false, lost: 0 }
+    const fn new(site: u64, missed: bool) -> Self {
+        Self { site, missed, waiting: false, agreed: false, objected: false, lost: 0 }
     }
     /// Asks one. One whose filter declines neither agrees nor objects, as in the kernel, where a filter decides first.
     ///
     /// # Safety
     /// As [`call`].
-    unsafe fn ask(&mut self, installed: &Installed, regs: &mut Regs) {
+    unsafe fn ask(&mut self, installed: &Installed, kept: Option<&Call<'_>>, regs: &mut Regs) {
+        if self.missed && installed.consumer.ret.is_some() {
+            self.objected = true;
+            return;
+        }
         let Some(handler) = installed.consumer.entry else {
             self.waiting = true;
             self.objected = true;
             return;
         };
-        let mut hit = Hit { regs, site: self.kept.site, cookie: 0 };
+        let mut hit = Hit { regs, site: self.site, cookie: 0 };
         // SAFETY: the caller's.
         let Some(verdict) = (unsafe { call(installed, handler, &mut hit) }) else { return };
         self.agreed |= verdict == Verdict::REMOVE;
@@ -177,7 +296,8 @@ impl Said {
         let wants_return = verdict != Verdict::REMOVE && verdict != Verdict::IGNORE_RETURN;
         if installed.consumer.ret.is_some() && wants_return {
             self.waiting = true;
-            self.lost += u32::from(!self.kept.push(installed.id, hit.cookie));
+            let has_room = kept.is_some_and(|call| call.instance.push(installed.id, hit.cookie));
+            self.lost += u32::from(!has_room);
         }
     }
 }

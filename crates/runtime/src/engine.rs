@@ -1,19 +1,21 @@
-//! What all probes of a process share: the threads' lines, the words where they count, the calls in flight.
+//! What all probes of a process share: the threads' lines, the words where they count, hints at calls in flight.
 //!
 //! In: memory, for good. Out: places. Invariants: PRB-3 a thread counts in a row of its own; COST-2 a hit stores to no line that another
 //! thread stores to. Does not: map memory (whoever makes an engine does; zeroed, shared with nobody, never unmapped).
 //!
-//! A row has a group of words for each probe: hits whose consumers were called, hits that were missed, returns that were. A thread adds with one
+//! A row has a group of words for each probe: hits whose consumers were called, hits that were missed, returns that were, hits without an instance. A thread adds with one
 //! instruction, which neither a signal nor migration splits. The last row is for threads that found no line: their hits are all
 //! missed, and are added with a bus lock.
 
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-use crate::calls::{Call, Calls};
 use crate::epoch::{Line, Lines};
-use crate::x86_64::thread::add_own;
+use crate::instances::{Hint, Hints};
+use crate::native::thread::add_own;
 
 /// How often a probe was hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,23 +26,26 @@ pub struct Tally {
     pub nested: u64,
     /// Nobody was called, as there was no line for the thread.
     pub unplaced: u64,
+    /// Return handlers and sessions were not called, as no return instance was free (`maxactive`). Entry handlers were.
+    pub empty: u64,
     /// Returns that a return handler waited for and was not told of.
     pub unreturned: u64,
 }
 
 impl Tally {
-    /// Hits for which nobody was called.
+    /// Hits for which somebody was not called.
     #[must_use]
     pub const fn missed(&self) -> u64 {
-        self.nested + self.unplaced
+        self.nested + self.unplaced + self.empty
     }
 }
 
-/// Words of a row for each probe: hits, missed, returns missed, and one to fill.
+/// Words of a row for each probe.
 const GROUP: usize = 4;
 const HITS: usize = 0;
 const MISSED: usize = 1;
 const UNRETURNED: usize = 2;
+const EMPTY: usize = 3;
 /// Rows begin on lines that no prefetcher pairs.
 const ROW_ALIGN: usize = 16;
 
@@ -75,6 +80,17 @@ impl Counts {
     pub(crate) fn nested(&self, row: usize, probe: u32) {
         self.word(row, probe, MISSED).into_iter().for_each(add_own);
     }
+    /// A hit that found no return instance.
+    #[cold]
+    pub(crate) fn empty(&self, row: usize, probe: u32) {
+        self.word(row, probe, EMPTY).into_iter().for_each(add_own);
+    }
+    /// How often this thread had that.
+    #[cold]
+    #[cfg_attr(loom, expect(dead_code, reason = "models have no pools in memory"))]
+    pub(crate) fn emptied(&self, row: usize, probe: u32) -> u64 {
+        self.word(row, probe, EMPTY).map_or(0, |word| word.load(Relaxed))
+    }
     /// A call whose return somebody waits for, and will not be told of.
     #[cold]
     pub(crate) fn unreturned(&self, row: usize, probe: u32) {
@@ -96,6 +112,7 @@ impl Counts {
             hits: sum(HITS),
             nested: sum(MISSED),
             unplaced: read(self.rows, MISSED),
+            empty: sum(EMPTY),
             unreturned: sum(UNRETURNED),
         }
     }
@@ -116,19 +133,27 @@ pub struct Engine {
     pub(crate) raw: Raw,
     lines: Lines,
     counts: Counts,
-    calls: Calls,
+    hints: Hints,
+    rseq: Option<isize>,
+    #[cfg(not(loom))]
+    pub(crate) slots: AtomicPtr<crate::slots::Table>,
 }
 
-/// Where lines and words lie, in a layout that code in assembly knows (`x86_64::general`).
+/// Where lines and words lie, in a layout that code in assembly knows (`general` of the twins).
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
     pub(crate) lines: *const Line,
-    /// Their number less one.
+    /// Bytes of all but one.
     pub(crate) mask: u64,
     pub(crate) words: *const AtomicU64,
     /// Bytes of a row.
     pub(crate) stride: u64,
+    pub(crate) hints: *const Hint,
+    /// Bytes of all but one.
+    pub(crate) hint_mask: u64,
+    /// From thread pointers to rseq areas; 0: threads have none.
+    pub(crate) rseq: i64,
 }
 // SAFETY: the addresses of what `Engine` has as shared slices.
 unsafe impl Send for Raw {}
@@ -144,8 +169,8 @@ pub struct Memory {
     pub lines: &'static [Line],
     /// As many as [`Counts::words`] says, or more.
     pub words: &'static [AtomicU64],
-    /// One for each probed call that can be in flight with a return handler; a power of two.
-    pub calls: &'static [Call],
+    /// Guesses at which call has which instance; a power of two. Fewer make exits slower.
+    pub hints: &'static [Hint],
 }
 
 impl Engine {
@@ -154,20 +179,41 @@ impl Engine {
     pub const fn new(memory: Memory, probes: usize) -> Option<Self> {
         let lines = Lines::new(memory.lines);
         let (rows, stride) = (lines.len(), Counts::stride(probes));
-        if rows == 0 || memory.words.len() < Counts::words(rows, probes) || memory.calls.is_empty() {
+        if rows == 0 || memory.words.len() < Counts::words(rows, probes) {
             return None;
         }
+        let Some(hints) = Hints::new(memory.hints) else { return None };
         Some(Self {
             raw: Raw {
                 lines: memory.lines.as_ptr(),
-                mask: rows as u64 - 1,
+                mask: ((rows - 1) * size_of::<Line>()) as u64,
                 words: memory.words.as_ptr(),
                 stride: (stride * size_of::<AtomicU64>()) as u64,
+                hints: memory.hints.as_ptr(),
+                hint_mask: hints.mask(),
+                rseq: 0,
             },
             lines,
             counts: Counts { words: memory.words, stride, rows },
-            calls: Calls::new(memory.calls),
+            hints,
+            rseq: None,
+            #[cfg(not(loom))]
+            slots: AtomicPtr::new(core::ptr::null_mut()),
         })
+    }
+    /// The same, for threads that have their rseq areas at this distance from their thread pointers.
+    ///
+    /// # Safety
+    /// Every thread that hits has there, in its control block, what `struct rseq` says; it is registered with the kernel under the signature
+    /// 0x53053053, or its CPU number says that it is not (negative).
+    #[must_use]
+    pub const unsafe fn with_rseq(self, offset: isize) -> Self {
+        Self { rseq: Some(offset), raw: Raw { rseq: offset as i64, ..self.raw }, ..self }
+    }
+    /// Where threads have their rseq areas.
+    #[must_use]
+    pub const fn rseq(&self) -> Option<isize> {
+        self.rseq
     }
     /// The threads' lines.
     #[must_use]
@@ -179,9 +225,23 @@ impl Engine {
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
-    /// Calls whose return somebody waits for.
+    /// What calls in flight need to find their instances.
+    #[cfg(not(loom))]
+    pub(crate) fn returns(&self) -> (Hints, crate::instances::Here) {
+        (self.hints, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
+    }
+    /// From now on calls of probes that want it ([`Probe::set_arms`](crate::probe::Probe::set_arms)) have their return addresses replaced by
+    /// these slots. Once an engine.
+    #[cfg(not(loom))]
+    pub fn lend(&self, slots: &'static crate::slots::Table) {
+        self.slots.store(core::ptr::from_ref(slots).cast_mut(), Release);
+    }
+    /// What [`lend`](Self::lend) was told.
+    #[cfg(not(loom))]
     #[must_use]
-    pub const fn calls(&self) -> &Calls {
-        &self.calls
+    #[inline]
+    pub fn slots(&self) -> Option<&'static crate::slots::Table> {
+        // SAFETY: null, or a reference that lives for good (`lend`).
+        unsafe { self.slots.load(Acquire).as_ref() }
     }
 }

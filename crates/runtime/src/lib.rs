@@ -16,17 +16,31 @@ extern crate alloc;
 #[cfg(any(test, loom))]
 extern crate std;
 
-pub mod calls;
 pub mod consumer;
+#[cfg(not(loom))]
 pub mod dispatch;
 pub mod engine;
 pub mod epoch;
+pub mod instances;
+pub mod kernel;
 #[cfg(all(test, loom))]
 mod models;
 pub mod pool;
 pub mod probe;
 pub mod regions;
 pub mod registry;
+#[cfg(not(loom))]
+pub mod slots;
 mod sync;
 mod table;
+pub mod trap;
+
+#[cfg(target_arch = "aarch64")]
+pub mod aarch64;
+#[cfg(target_arch = "x86_64")]
 pub mod x86_64;
+/// The twin of the processor that this runs on.
+#[cfg(target_arch = "aarch64")]
+pub use aarch64 as native;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64 as native;

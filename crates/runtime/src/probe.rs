@@ -20,6 +20,8 @@
 //!   hit; unregistering has not returned, as it waits for the same grace.
 //! - *H2 after A2*: the new list. A2's release and H2's acquire make A1's stores visible: relaxed at either is a model's twin.
 //! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
+//! - *a hit that looks at `only_returns` and at no list* (an entry where only returns are waited for) takes an instance, or does not, as of the
+//!   flag's store, which is before the change returns. It calls nobody; who is told is decided by the list at the return.
 //! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if its number stands in the call's
 //!   record: so one that was taken out meanwhile is not called, one that came meanwhile has no cookie and is not called, and one
 //!   that was taken out and put in again has another number.
@@ -39,17 +41,24 @@ use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 #[derive(Clone, Debug)]
 pub struct List {
     pub(crate) alone: Alone,
+    waits: bool,
     newest: Installed,
     older: Box<[Installed]>,
 }
 
-/// The only consumer of a list, if all there is to do is to call its entry handler, with nothing saved: a layout that code in
-/// assembly knows (`x86_64::general`).
+/// The only consumer of a list, if all there is to do is to call its handlers, with nothing saved: a layout that code in
+/// assembly knows (`general` of the twins).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Alone {
+    /// Of one that does not wait for returns.
     pub(crate) handler: Option<Handler>,
     pub(crate) data: *mut c_void,
+    pub(crate) ret: Option<Handler>,
+    /// Of one that does.
+    pub(crate) entry: Option<Handler>,
+    /// The number of one whose return handler is for calls only whose entry handler ran; otherwise 0, which is nobody's.
+    pub(crate) session: u64,
 }
 
 // SAFETY: a copy of what `Installed` holds, which is both.
@@ -62,25 +71,47 @@ impl List {
     pub fn iter(&self) -> impl Iterator<Item = &Installed> {
         core::iter::once(&self.newest).chain(&self.older)
     }
+    /// Whether one has a return handler.
+    #[must_use]
+    #[inline]
+    pub const fn waits(&self) -> bool {
+        self.waits
+    }
     /// `None` if there are none.
     fn new(mut consumers: impl Iterator<Item = Installed>) -> Option<Self> {
         Some(Self::of(consumers.next()?, consumers.collect()))
     }
     fn of(newest: Installed, older: Box<[Installed]>) -> Self {
         let Consumer { entry, ret, filter, data, flags } = newest.consumer;
-        let alone =
-            older.is_empty() && ret.is_none() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
-        Self { alone: Alone { handler: entry.filter(|_| alone), data }, newest, older }
+        let alone = older.is_empty() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
+        let waits = ret.is_some() || older.iter().any(|one| one.consumer.ret.is_some());
+        let alone = Alone {
+            handler: entry.filter(|_| alone && ret.is_none()),
+            data,
+            ret: ret.filter(|_| alone),
+            entry: entry.filter(|_| alone && ret.is_some()),
+            session: if newest.consumer.is_session() { newest.id.0 } else { 0 },
+        };
+        Self { alone, waits, newest, older }
+    }
+    /// Whether all there is to do at an entry is to take an instance.
+    const fn only_returns(&self) -> bool {
+        self.alone.ret.is_some() && self.alone.session == 0
     }
 }
 
 /// The pointer to a list, for one writer and many hits.
 #[derive(Debug)]
-pub struct Consumers(AtomicPtr<List>);
+#[repr(C)]
+pub struct Consumers {
+    pub(crate) list: AtomicPtr<List>,
+    /// [`List::only_returns`] of it, stored behind it: what a hit may act upon that does not look at the list.
+    pub(crate) only_returns: AtomicU32,
+}
 
 impl Default for Consumers {
     fn default() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
+        Self { list: AtomicPtr::new(ptr::null_mut()), only_returns: AtomicU32::new(0) }
     }
 }
 
@@ -90,18 +121,20 @@ impl Consumers {
     pub fn get<'a>(&self, _inside: &'a Inside<'_>) -> Option<&'a List> {
         // SAFETY: null, or a list from `replace`, which is freed after the grace of every hit that could load it (EPO-1); this hit
         // is inside for 'a. Acquire: the list's own stores are visible.
-        unsafe { self.0.load(Acquire).as_ref() }
+        unsafe { self.list.load(Acquire).as_ref() }
     }
     /// As the writer sees it.
     fn current(&self, _writer: &Writer) -> Option<&List> {
         // SAFETY: null or alive: only the writer retires lists, and it is here.
-        unsafe { self.0.load(Relaxed).as_ref() }
+        unsafe { self.list.load(Relaxed).as_ref() }
     }
     /// A2 and A3.
     fn replace(&self, writer: &mut Writer, list: Option<List>) {
+        let only_returns = list.as_ref().is_some_and(List::only_returns);
         let new = list.map_or(ptr::null_mut(), |list| Box::into_raw(Box::new(list)));
-        let old = self.0.load(Relaxed);
-        self.0.store(new, Release);
+        let old = self.list.load(Relaxed);
+        self.list.store(new, Release);
+        self.only_returns.store(only_returns.into(), Relaxed);
         if !old.is_null() {
             // SAFETY: `old` came from `Box::into_raw` above, and no pointer leads to it any more.
             writer.unlinked(unsafe { Box::from_raw(old) });
@@ -126,7 +159,7 @@ impl Consumers {
 
 impl Drop for Consumers {
     fn drop(&mut self) {
-        let list = self.0.load(Relaxed);
+        let list = self.list.load(Relaxed);
         if !list.is_null() {
             // SAFETY: it came from `Box::into_raw`; whoever drops a probe knows that no hit leads to it.
             drop(unsafe { Box::from_raw(list) });
@@ -143,6 +176,11 @@ pub struct Probe {
     pub(crate) consumers: Consumers,
     pub(crate) number: u32,
     pub(crate) removal: AtomicU32,
+    /// Calls that somebody waits for get a slot for their return address.
+    #[cfg(not(loom))]
+    pub(crate) arms: core::sync::atomic::AtomicBool,
+    #[cfg(not(loom))]
+    pub(crate) instances: crate::instances::Instances,
     file: FileId,
     offset: FileOffset,
 }
@@ -152,7 +190,18 @@ impl Probe {
     #[must_use]
     pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
         let (consumers, removal) = (Consumers::default(), AtomicU32::new(0));
-        Self { engine, consumers, number, removal, file, offset }
+        Self {
+            engine,
+            consumers,
+            number,
+            removal,
+            #[cfg(not(loom))]
+            arms: core::sync::atomic::AtomicBool::new(false),
+            #[cfg(not(loom))]
+            instances: crate::instances::Instances::default(),
+            file,
+            offset,
+        }
     }
     /// What it shares with all others.
     #[must_use]
@@ -178,6 +227,28 @@ impl Probe {
     #[must_use]
     pub const fn consumers(&self) -> &Consumers {
         &self.consumers
+    }
+    /// What calls in flight hold whose return somebody waits for. To be provided before a consumer that waits is added.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn instances(&self) -> &crate::instances::Instances {
+        &self.instances
+    }
+    /// Whether calls that somebody waits for get a slot for their return address, or are seen at their exits.
+    #[cfg(not(loom))]
+    #[must_use]
+    #[inline]
+    pub fn arms(&self) -> bool {
+        self.arms.load(Relaxed)
+    }
+    /// Chooses that, for calls from now on.
+    ///
+    /// # Safety
+    /// If it arms: the site is the entry of a function, at which the stack pointer points to an address that the function returns to, which
+    /// nobody reads but who unwinds, and all who unwind know of slots.
+    #[cfg(not(loom))]
+    pub unsafe fn set_arms(&self, arms: bool) {
+        self.arms.store(arms, Relaxed);
     }
     /// What every consumer declares: what a stub may leave out.
     #[must_use]
@@ -208,6 +279,9 @@ impl Probe {
     /// Hits so far, over all threads, and hits whose consumers were not called.
     #[must_use]
     pub fn counts(&self) -> crate::engine::Tally {
-        self.engine.counts().of(self.number)
+        let tally = self.engine.counts().of(self.number);
+        #[cfg(not(loom))]
+        let tally = crate::engine::Tally { hits: tally.hits + self.instances.calls(), ..tally };
+        tally
     }
 }

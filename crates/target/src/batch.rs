@@ -4,7 +4,7 @@
 //! TGT-2; no thread is stopped by seizing or by letting go; only threads that this thread traces are waited for.
 //! The stops themselves are served in `serve`, the choice of a thread for calls is in `choose`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::gadget::Gadgets;
 use crate::permission;
 use crate::process::Process;
 use crate::remote::RemoteReport;
+use crate::seizing::Seizing;
 use crate::sys::ptrace;
 
 /// What to listen for.
@@ -149,13 +150,16 @@ impl<'p> Batch<'p> {
         options: BatchOptions,
         body: impl FnOnce(&mut Batch<'_>) -> T + Send,
     ) -> Result<T, TargetError> {
+        let seizing = &Seizing::default();
         let work = move || {
             let own = std::fs::read_link("/proc/thread-self");
-            (own, Batch::seize(process, options).map(|mut batch| body(&mut batch)))
+            (own, Batch::seize(process, options, seizing).map(|mut batch| body(&mut batch)))
         };
         let outcome = std::thread::scope(|scope| {
-            let spawned = std::thread::Builder::new().name("trapline-batch".into()).spawn_scoped(scope, work);
-            spawned.map(std::thread::ScopedJoinHandle::join)
+            let spawned =
+                std::thread::Builder::new().name("trapline-batch".into()).spawn_scoped(scope, work)?;
+            seizing.attend(process.pid());
+            Ok(spawned.join())
         });
         match outcome {
             Ok(Ok((own, result))) => {
@@ -168,7 +172,8 @@ impl<'p> Batch<'p> {
             Err(error) => Err(TargetError::system(process.pid(), "start a tracer thread", error)),
         }
     }
-    fn seize(process: &'p Process, options: BatchOptions) -> Result<Self, TargetError> {
+    fn seize(process: &'p Process, options: BatchOptions, seizing: &Seizing) -> Result<Self, TargetError> {
+        let _over = seizing.until_dropped();
         let mut batch = Self {
             process,
             options,
@@ -185,25 +190,30 @@ impl<'p> Batch<'p> {
         if !process.alive() {
             return Err(process.gone("it ended"));
         }
-        while batch.seize_more()? {}
+        let mut refused = HashSet::new();
+        while batch.seize_more(seizing, &mut refused)? {}
         if batch.tracees.is_empty() {
             return Err(process.gone("it ended"));
         }
         Ok(batch)
     }
-    /// Seizes the threads that are not ours yet; says whether there were any.
-    fn seize_more(&mut self) -> Result<bool, TargetError> {
+    /// Seizes the threads that are not ours yet; says whether to look again. Who is refused is tried once more before the reason is looked for:
+    /// a main thread that was dead may be another's by then, who executes a program.
+    fn seize_more(&mut self, seizing: &Seizing, refused: &mut HashSet<u32>) -> Result<bool, TargetError> {
         let pid = self.process.pid();
         let mut any = false;
         for tid in self.process.threads()? {
             if self.tracees.contains_key(&tid) {
                 continue;
             }
-            match ptrace::seize(tid) {
+            let (seized, reaped) = seizing.seize(tid);
+            self.tracees.retain(|tid, _| !reaped.contains(tid));
+            match seized {
                 Ok(()) => {
                     any = true;
                     self.adopt(tid, pid);
                 }
+                Err(_) if refused.insert(tid) => any = true,
                 Err(error) => self.explain_unseized(tid, error)?,
             }
         }

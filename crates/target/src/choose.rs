@@ -18,8 +18,11 @@ use crate::session::Session;
 use crate::status::InCall;
 use crate::sys::fd;
 
-/// How long a thread may take to stop: it is running, or sleeps interruptibly.
-const STOP_TIME: Duration = Duration::from_millis(200);
+/// How long a thread may take to stop: it is running, or sleeps interruptibly. Microseconds where it gets a CPU.
+pub(crate) const STOP_TIME: Duration = Duration::from_secs(2);
+/// How long we wait while every thread waits uninterruptibly, as one does for its page to be read, or for a child made by vfork to execute
+/// its program.
+const UNINTERRUPTIBLE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Fitness {
@@ -58,10 +61,13 @@ impl<'p> Batch<'p> {
                         });
                     }
                     Err(error) if self.gone.is_some() => return Err(error),
-                    Err(error) => why = Some(error),
+                    // What a thread is unfit for is told rather than that another one did not stop.
+                    Err(error) => {
+                        why = why.filter(|e| matches!(e, TargetError::NoCaller { .. })).or(Some(error))
+                    }
                 }
             }
-            if late {
+            if late && (why.is_some() || start.elapsed() >= UNINTERRUPTIBLE) {
                 return Err(why.unwrap_or_else(|| self.nobody()));
             }
             self.serve(guard)?;

@@ -91,6 +91,18 @@ pub enum TargetError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Our own code cannot be written.
+    #[error(
+        "code at {addr} cannot be written: /proc/self/mem refuses ({mem}), and its page cannot be made writable ({rights})"
+    )]
+    Locked {
+        /// Where.
+        addr: RemoteAddr,
+        /// What the kernel said to the write.
+        mem: io::Error,
+        /// What it said to the change of rights.
+        rights: io::Error,
+    },
     /// The file of a mapping could not be opened.
     #[error("cannot open the file mapped as {}: {why}", path.display())]
     File {

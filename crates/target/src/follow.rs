@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::park::{EntryTrap, Parked};
+use crate::seizing::Seizing;
 use crate::sys::ptrace::{self, EVENT_STOP};
 use crate::sys::wait::{self, Stop};
 
@@ -166,6 +167,17 @@ impl Tracer {
         pids.into_iter().collect()
     }
     fn seize(&mut self, pid: u32) -> io::Result<()> {
+        let seizing = &Seizing::default();
+        std::thread::scope(|scope| {
+            let over = seizing.until_dropped();
+            let attendant = std::thread::Builder::new().name("trapline-seizing".into());
+            attendant.spawn_scoped(scope, || seizing.attend(pid))?;
+            let done = self.seize_all(pid, seizing);
+            drop(over);
+            done
+        })
+    }
+    fn seize_all(&mut self, pid: u32, seizing: &Seizing) -> io::Result<()> {
         let mut first = None;
         loop {
             let mut any = false;
@@ -173,7 +185,9 @@ impl Tracer {
                 if self.tracees.contains_key(&tid) {
                     continue;
                 }
-                match ptrace::seize(tid) {
+                let (seized, reaped) = seizing.seize(tid);
+                self.tracees.retain(|tid, _| !reaped.contains(tid));
+                match seized {
                     Ok(()) => {
                         any = true;
                         self.tracees.insert(tid, Tracee { tgid: pid, trap: None });

@@ -59,6 +59,10 @@ impl Gadgets {
             why: "its code holds no `syscall` with a `ret` behind it, or no way to rt_sigreturn".into(),
         })
     }
+    /// Address of a `ret`.
+    pub(crate) const fn ret(&self) -> u64 {
+        self.call.addr + self.call.len as u64 - 1
+    }
     /// Whether the bytes are still there (a patch may have come since).
     pub(crate) fn hold(&self, process: &Process) -> bool {
         let mut bytes = [0u8; OVERLAP];

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod batch;
+mod bell;
 mod calls;
 mod choose;
 mod clock;
@@ -17,6 +18,7 @@ pub mod filter;
 mod find;
 mod follow;
 mod frame;
+mod function;
 mod gadget;
 mod interrupt;
 pub mod kernel;
@@ -30,6 +32,7 @@ mod process;
 mod regs;
 mod remote;
 mod room;
+mod seizing;
 mod serve;
 mod session;
 mod shared;
@@ -39,6 +42,7 @@ mod sys;
 mod watch;
 
 pub use batch::{Batch, BatchOptions, BatchReport, Event, Handler, Served};
+pub use bell::Bell;
 pub use clock::{TickClock, time_of_day};
 pub use error::TargetError;
 pub use find::{by_mapped_file, by_name, users_of};

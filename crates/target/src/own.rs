@@ -76,6 +76,31 @@ impl OwnCaller {
         let old = unsafe { own::sigaction(signal, new.as_ref()) };
         old.map(|old| Handler::from_bytes(&old)).map_err(failed(format!("set the action of signal {signal}")))
     }
+    /// Writes words of code where writes to /proc/self/mem were refused (`mem`), by making the pages writable for the moment: other threads
+    /// run on in them, and each aligned word, or one inside a line, changes at once.
+    ///
+    /// # Errors
+    /// [`TargetError::Locked`]. Where nothing is mapped: what was in the way of the first write.
+    pub fn write_code(
+        &mut self,
+        addr: RemoteAddr,
+        bytes: &[u8],
+        mem: TargetError,
+    ) -> Result<(), TargetError> {
+        let TargetError::Memory { source: refused, .. } = &mem else { return Err(mem) };
+        if !matches!(refused.raw_os_error(), Some(libc::EIO | libc::EPERM | libc::EACCES)) {
+            return Err(mem);
+        }
+        // SAFETY: only the patching room calls this, with words of code that it has compared a moment ago.
+        let written = unsafe { own::write_words(addr.0, bytes) };
+        let Err(rights) = written else { return Ok(()) };
+        match mem {
+            TargetError::Memory { source, .. } if rights.raw_os_error() != Some(libc::ENOMEM) => {
+                Err(TargetError::Locked { addr, mem: source, rights })
+            }
+            mem => Err(mem),
+        }
+    }
     /// When it returns, every CPU that runs a thread of ours has serialised since the call.
     ///
     /// # Errors
@@ -92,6 +117,8 @@ pub struct ExtendedState {
     pub mask: u32,
     /// Bytes of their XSAVE area in the compacted format.
     pub len: u32,
+    /// XGETBV tells what is in use (SDM 1, 13.2), and if there are opmasks, they have 64 bits (AVX512BW).
+    pub tells_use: bool,
 }
 
 impl ExtendedState {
@@ -101,7 +128,9 @@ impl ExtendedState {
         /// Tiles, protection keys and supervisor components stay as they are: compiled code does not touch them by itself.
         const USED: u64 = 0b1110_0111;
         const HEADER_END: u32 = 576;
+        const OPMASKS: u64 = 1 << 5;
         const XSAVEC: u32 = 1 << 1;
+        const XGETBV_1: u32 = 1 << 2;
         const ALIGNED: u32 = 1 << 1;
         let mask = own::enabled_components()? & USED;
         if own::xsave_leaf(1).eax & XSAVEC == 0 {
@@ -111,7 +140,9 @@ impl ExtendedState {
             let leaf = own::xsave_leaf(n);
             (if leaf.ecx & ALIGNED != 0 { end.next_multiple_of(64) } else { end }) + leaf.eax
         });
-        Some(Self { mask: mask as u32, len })
+        let whole = mask & OPMASKS == 0 || std::arch::is_x86_feature_detected!("avx512bw");
+        let tells_use = own::xsave_leaf(1).eax & XGETBV_1 != 0 && whole;
+        Some(Self { mask: mask as u32, len, tells_use })
     }
 }
 

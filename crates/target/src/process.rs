@@ -257,6 +257,14 @@ impl Process {
         let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its break", e))?;
         Ok(field(&stat, 47).filter(|&brk| brk != 0).map(RemoteAddr))
     }
+    /// Where the main thread's stack pointer stood when the program began, at the number of its arguments.
+    ///
+    /// # Errors
+    /// When the process is gone, or does not say.
+    pub fn stack_start(&self) -> Result<Option<RemoteAddr>, TargetError> {
+        let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its stack's start", e))?;
+        Ok(field(&stat, 28).filter(|&start| start != 0).map(RemoteAddr))
+    }
     /// A pidfd, for `poll`: readable when the process has exited.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {

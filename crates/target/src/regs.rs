@@ -47,6 +47,15 @@ impl Regs {
     pub const fn thread_pointer(&self) -> u64 {
         self.0.fs_base
     }
+    /// The general registers, in no order that matters.
+    #[must_use]
+    pub const fn general(&self) -> [u64; 17] {
+        let r = &self.0;
+        [
+            r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15, r.rip,
+        ]
+    }
     /// r14, where Go keeps g.
     #[must_use]
     pub const fn r14(&self) -> u64 {

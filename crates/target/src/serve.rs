@@ -92,6 +92,21 @@ impl Batch<'_> {
             pause(passed);
         }
     }
+    /// Serves every thread but those that are held: one of them is being run by somebody who waits for it himself.
+    pub(crate) fn serve_others(&mut self, guard: Guard<'_>) -> Result<(), TargetError> {
+        let free = self.tracees.iter().filter(|&(&tid, t)| t.held.is_none() && Some(tid) != self.unreaped);
+        let others: Vec<u32> = free.map(|(&tid, _)| tid).collect();
+        let mut served = Served::default();
+        for tid in others {
+            if let Ok(Some(stop)) = wait::peek(tid) {
+                let fail = |e| TargetError::system(tid, "answer a stopped thread", e);
+                self.answer(stop, guard, &mut served).map_err(fail)?;
+            }
+        }
+        self.report.guards += u64::from(served.guards);
+        self.report.signals += u64::from(served.signals);
+        self.check_gone()
+    }
     /// Looks at each thread that is still to stop by itself: a wait for any shows the youngest first, so that an old one's stop or
     /// end may wait behind those of many births. Who is no thread of ours any more has ended, and its end was seen.
     fn ask_laggards(&mut self, guard: Guard<'_>, served: &mut Served) -> Result<(), TargetError> {
@@ -332,14 +347,20 @@ impl Batch<'_> {
         let fail = |e| TargetError::system(tid, "stop a thread", e);
         let start = Instant::now();
         ptrace::interrupt(tid).map_err(fail)?;
-        while start.elapsed() < at_most {
+        loop {
+            // Before the look: whoever got no CPU himself looks once more.
+            let late = start.elapsed() >= at_most;
             match wait::peek(tid).map_err(fail)? {
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
+                None if late => {}
                 None => pause(start.elapsed()),
             }
             self.check_gone()?;
             if self.tracees.get(&tid).is_some_and(|t| t.held.is_some()) {
                 return Ok(());
+            }
+            if late {
+                break;
             }
         }
         let state = self.process.thread_status(tid)?.state;

@@ -13,7 +13,7 @@ use trapline_record::RemoteAddr;
 use crate::error::TargetError;
 use crate::filter::harmful;
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
-use crate::gadget::Gadgets;
+use crate::gadget::{Gadgets, Restore};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::regs::{Regs, Repair};
@@ -197,6 +197,34 @@ impl Session {
         } else {
             Ok(value)
         })
+    }
+    /// Sets the thread at the first instruction of a function that will return to rt_sigreturn of the frame. Not for a frame on
+    /// borrowed memory, below which no stack is.
+    pub(crate) fn begin_function(
+        &mut self,
+        process: &Process,
+        function: u64,
+        argument: u64,
+    ) -> Result<(), TargetError> {
+        const DIRECTION: u64 = 1 << 10;
+        let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
+        let (Restore::Restorer(_), None) = (self.gadgets.restore, &self.scratch) else {
+            return refuse("its stack may be a small one");
+        };
+        // The way back: `ret`, then the restorer, whose address the frame begins with. The extra step aligns the stack.
+        let sp = self.frame.return_sp - 16;
+        process.write_text(RemoteAddr(sp), &self.gadgets.ret().to_le_bytes())?;
+        let mut regs = self.original.0;
+        (regs.rip, regs.rsp, regs.rdi) = (function, sp, argument);
+        (regs.rax, regs.orig_rax) = (0, u64::MAX);
+        regs.eflags &= !DIRECTION;
+        self.calls += 1;
+        ptrace::set_regs(self.tid, &regs).map_err(|e| failed(process, "set a thread's registers", e))
+    }
+    /// Whether the thread, at the entry of a call, is about to come back through the frame.
+    pub(crate) fn is_back(&self) -> io::Result<bool> {
+        let regs = ptrace::regs(self.tid)?;
+        Ok(regs.orig_rax == libc::SYS_rt_sigreturn as u64 && regs.rsp == self.frame.return_sp)
     }
     /// Puts bytes where a call finds them.
     pub(crate) fn argument(&self, process: &Process, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use common::Victim;
-use trapline_target::kernel::{KernelLatency, PerfUprobe, Uprobe, UprobeMulti};
+use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
 use trapline_target::{MapWatcher, Process};
 
 const SOURCE: &str = r#"
@@ -73,17 +73,6 @@ fn uprobe_multi_counts_to_the_hit() {
     drop(entries);
     case.run(b"w");
     assert_eq!(returns.counts().unwrap(), [2000, 20]);
-}
-
-#[test]
-fn a_perf_uprobe_counts_to_the_hit() {
-    if skipped("perf uprobe") {
-        return;
-    }
-    let mut case = case();
-    let probe = PerfUprobe::attach(&case.path, case.offsets[0], Some(case.victim.pid()), false).unwrap();
-    case.run(b"w");
-    assert_eq!(probe.count().unwrap(), 1000);
 }
 
 #[test]

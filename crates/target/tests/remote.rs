@@ -197,3 +197,21 @@ fn a_running_thread_is_stopped_for_less_than_a_millisecond_or_so() {
     println!("stopped for {best:?} by 8 remote calls");
     assert!(best < Duration::from_millis(5), "{best:?}");
 }
+
+#[test]
+fn whose_child_has_not_executed_its_program_yet_is_waited_for() {
+    const VFORKS: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+#include <sys/wait.h>
+int main() { puts("ready"); fflush(stdout);
+ for (;;) { pid_t child = vfork(); if (!child) { usleep(150000); _exit(0); } waitpid(child, 0, 0); } }
+"#;
+    let mut victim = Victim::start(VFORKS);
+    for _ in 0..3 {
+        // Long after the patience of these calls, and of no use to it: nobody stops a thread in there.
+        victim.until_in_call(victim.pid(), libc::SYS_vfork);
+        session(victim.pid());
+    }
+    assert!(victim.is_running());
+}

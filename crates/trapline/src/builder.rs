@@ -2,18 +2,25 @@
 //!
 //! In: what a program's user wants. Out: a running [`Session`]. Does not: touch a process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Durations, Options};
+use trapline_plan::Floats;
 use trapline_target::kernel::UprobeMulti;
 
 use crate::error::Error;
+use crate::filter::Filter;
 use crate::report::By;
 use crate::session::Session;
 use crate::spread::Steps;
+use crate::stacks::Unwinding;
 use crate::target::Target;
-use crate::traced::{Aim, Wishes};
+use crate::traced::{Aim, Returns, Wishes};
+
+/// Bytes of a ring of stacks: tens of thousands, or thousands of copies.
+const STACKS_RING: u32 = 32 << 20;
 
 /// What to trace, and how.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +32,12 @@ pub struct Builder {
     pub(crate) follow: bool,
     pub(crate) by: Option<By>,
     outermost: bool,
+    returns: Returns,
+    maxactive: Option<u32>,
     ring: Option<u32>,
+    filters: Vec<Filter>,
+    texts: Vec<u8>,
+    floats: Vec<Floats>,
     pub(crate) min: Duration,
     pub(crate) steps: Option<Steps>,
 }
@@ -91,6 +103,20 @@ impl Builder {
         self.outermost = outermost;
         self
     }
+    /// How the ends of timed calls are seen. Calls whose return address is replaced are all counted, recursive ones too, so
+    /// [`Returns::Auto`] replaces none where only outermost calls are timed.
+    #[must_use]
+    pub const fn returns(mut self, returns: Returns) -> Self {
+        self.returns = returns;
+        self
+    }
+    /// So many calls can have their return address replaced at a time, in all threads of a process (64 to [`Returns::MOST_ACTIVE`], rounded up to a power
+    /// of two). Without it, 16,384. Calls beyond it run unprobed, and count as missed. Each takes 81 bytes of the process.
+    #[must_use]
+    pub const fn maxactive(mut self, calls: Option<u32>) -> Self {
+        self.maxactive = calls;
+        self
+    }
     /// Times only calls that take at least this long.
     #[must_use]
     pub const fn at_least(mut self, min: Duration) -> Self {
@@ -104,12 +130,32 @@ impl Builder {
         self.steps = Some(Steps { min, max, step });
         self
     }
-    /// Bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; 4 MiB without this. Only what is
-    /// written to takes memory.
+    /// Bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; without this 4 MiB, for stacks 32. Where
+    /// threads have no rseq areas a CPU has two rings of half of that. Only what is written to takes memory.
     #[must_use]
     pub const fn ring(mut self, bytes: u32) -> Self {
         let bytes = if bytes < 4096 { 4096 } else { bytes };
         self.ring = Some(if bytes > 1 << 30 { 1 << 30 } else { bytes.next_power_of_two() });
+        self
+    }
+    /// Records only calls that pass: the first is for the first probe, and so on; probes behind the last are recorded whole.
+    #[must_use]
+    pub fn filters(mut self, filters: Vec<Filter>) -> Self {
+        self.filters = filters;
+        self
+    }
+    /// Arguments that point to text, of which records are to hold the first [`TEXT_BYTES`](crate::TEXT_BYTES): bit `n` for argument
+    /// `n`, the first word for the first probe and so on. A page is first read by a system call of
+    /// the target's, and then for a while by its loads.
+    #[must_use]
+    pub fn texts(mut self, texts: Vec<u8>) -> Self {
+        self.texts = texts;
+        self
+    }
+    /// Floats that records are to hold, the first for the first probe and so on: [`Call::floats`](crate::Call::floats).
+    #[must_use]
+    pub fn floats(mut self, floats: Vec<Floats>) -> Self {
+        self.floats = floats;
         self
     }
     /// Starts counting.
@@ -124,7 +170,8 @@ impl Builder {
     /// # Errors
     /// As [`Self::count`].
     pub fn latency(self) -> Result<Session, Error> {
-        Session::start(self, Aim::Time)
+        let aim = self.timing();
+        Session::start(self, aim)
     }
     /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), and with `returns` what
     /// it returned and when. [`Session::calls`] tells them.
@@ -133,6 +180,29 @@ impl Builder {
     /// As [`Self::count`].
     pub fn record(self, arguments: u8, returns: bool) -> Result<Session, Error> {
         Session::start(self, Aim::Record { values: arguments.min(6), returns })
+    }
+    /// Starts tallying: [`filters`](Self::filters) say of what, see [`Filter::tally`]. [`Session::tallies`] tells what was counted.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn tally(self, exits: bool) -> Result<Session, Error> {
+        Session::start(self, Aim::Tally { exits })
+    }
+    /// Starts learning who calls: each hit records its stack; with `time`, what the calls took is summed, from entry to return.
+    /// Reports then have each function's durations beside its hits.
+    /// [`Session::calls`] takes what was recorded, and tells nothing; [`Finished::stacks`](crate::Finished::stacks) has the sums.
+    ///
+    /// # Errors
+    /// As [`Self::count`].
+    pub fn stacks(self, unwinding: Unwinding, time: bool) -> Result<Session, Error> {
+        Session::start(self, Aim::Stack { unwind: unwinding.unwind(), returns: time })
+    }
+    /// What is learnt of timed calls.
+    pub(crate) const fn timing(&self) -> Aim {
+        match (self.returns, self.outermost) {
+            (Returns::Auto, true) => Aim::Time(Returns::Exits),
+            (returns, _) => Aim::Time(returns),
+        }
     }
     pub(crate) fn wishes(&self, aim: Aim) -> Wishes {
         let kernel_allowed = UprobeMulti::available().is_ok();
@@ -144,8 +214,20 @@ impl Builder {
             by_thread,
             ..Options::default()
         };
-        let options = Options { ring: self.ring.unwrap_or(options.ring), ..options };
+        let ring = if matches!(aim, Aim::Stack { .. }) { STACKS_RING } else { options.ring };
+        let (ring, slots) = (self.ring.unwrap_or(ring), self.maxactive.unwrap_or(options.slots));
+        let options = Options { ring, slots, ..options };
         let durations = Durations { outermost: self.outermost, ..Durations::default() };
-        Wishes { specs: self.specs.clone(), aim, options, durations, steps: None }
+        let filters = self.filters.iter().cloned().map(Arc::new).collect();
+        Wishes {
+            specs: self.specs.clone(),
+            aim,
+            options,
+            durations,
+            steps: None,
+            filters,
+            texts: self.texts.clone(),
+            floats: self.floats.clone(),
+        }
     }
 }

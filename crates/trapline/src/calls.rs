@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_record::ring::{Kind, Record};
+use trapline_record::ring::{Kind, Record, TEXT_BYTES};
 
 use crate::report::Site;
 
@@ -41,12 +41,71 @@ pub struct Call {
     pub at: Duration,
     /// The first integer arguments, as registers hold them; as many as were asked for.
     pub arguments: [u64; 6],
-    /// What it returned.
+    /// The low 64 bits of the vector registers that hold the first floats; 0 for those that were not asked for.
+    pub floats: [u64; 8],
+    /// What arguments pointed to at the entry, where that was asked for.
+    pub texts: Vec<Text>,
+    /// What was read of memory for it ([`Filter::reads`](crate::filter::Filter::reads)), in that order; `argument` is the place there.
+    pub fields: Vec<Text>,
+    /// What it returned; the bits of a float, where that was asked for.
     pub returned: Option<u64>,
     /// How long it took.
     pub took: Option<Duration>,
     /// How it ended.
     pub how: How,
+}
+
+/// What an argument pointed to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Text {
+    /// The argument, from 0 on.
+    pub argument: u8,
+    /// The first bytes there, at most [`TEXT_BYTES`].
+    pub bytes: Vec<u8>,
+    /// Why there are no more.
+    pub reading: Reading,
+}
+
+/// How far the kernel read for the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// As far as records go.
+    Whole,
+    /// The program could not have read further: nothing is mapped behind these bytes.
+    Fault,
+    /// It did not read at all, for this error.
+    Failed(i32),
+}
+
+impl Text {
+    /// The bytes as a number, if all were read.
+    #[must_use]
+    pub fn word(&self) -> Option<u64> {
+        let mut word = [0; 8];
+        let len = self.bytes.len().min(8);
+        word[..len].copy_from_slice(&self.bytes[..len]);
+        (self.reading == Reading::Whole).then_some(u64::from_le_bytes(word))
+    }
+    /// From the words of a record: the answer of process_vm_readv, or the same of our own loads, then the bytes.
+    pub(crate) fn new(argument: u8, words: impl Fn(u64) -> u64) -> Self {
+        Self::of(argument, TEXT_BYTES, words)
+    }
+    /// The same, where so many bytes were asked for.
+    pub(crate) fn of(argument: u8, asked: usize, words: impl Fn(u64) -> u64) -> Self {
+        const EFAULT: i64 = 14;
+        let answer = words(0).cast_signed();
+        let read = usize::try_from(answer).unwrap_or(0).min(asked.min(TEXT_BYTES));
+        let mut bytes: Vec<u8> =
+            (1..=asked.div_ceil(8) as u64).flat_map(|n| words(n).to_le_bytes()).collect();
+        bytes.truncate(read);
+        let reading = match answer {
+            0.. if read == asked => Reading::Whole,
+            0.. => Reading::Fault,
+            _ if answer == -EFAULT => Reading::Fault,
+            _ => Reading::Failed(i32::try_from(answer.wrapping_neg()).unwrap_or(i32::MAX)),
+        };
+        Self { argument, bytes, reading }
+    }
 }
 
 /// A record, and in which segment of its process it was.

@@ -24,11 +24,11 @@ const RECORD_WORDS: f64 = 8.0;
 /// Nanoseconds per hit, estimated.
 pub(crate) fn per_hit(aim: Aim) -> f64 {
     let update = best_of(|cell| cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
-    if aim == Aim::Count {
+    if matches!(aim, Aim::Count | Aim::Tally { .. }) {
         return update;
     }
     let clock = best_of(|cell| cell.store(TickClock::ticks(), Ordering::Relaxed));
-    if aim == Aim::Time { 2.0 * clock + UPDATES * update } else { clock + RECORD_WORDS * update }
+    if aim.is_timed() { 2.0 * clock + UPDATES * update } else { clock + RECORD_WORDS * update }
 }
 
 /// Nanoseconds per hit counted by thread: a locked addition, and a call where the process' C library is not known to keep
@@ -61,6 +61,7 @@ fn best_of(work: impl Fn(&AtomicU64)) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Aim, per_hit, per_hit_by_thread};
+    use crate::traced::Returns;
 
     #[test]
     fn a_call_costs_more_than_a_word() {
@@ -70,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_duration_costs_more_than_a_count() {
-        let (count, time) = (per_hit(Aim::Count), per_hit(Aim::Time));
+        let (count, time) = (per_hit(Aim::Count), per_hit(Aim::Time(Returns::Exits)));
         assert!(count > 0.0 && time > count && time < 10_000.0, "{count} {time}");
     }
 }

@@ -27,14 +27,15 @@ pub(crate) struct ModuleFile {
     /// The path names another file by now.
     pub(crate) replaced: bool,
     whole: OnceLock<Arc<CodeMap>>,
-    /// The map made last for some wants: many processes are asked the same.
-    near: Mutex<Option<(Vec<Want>, Arc<CodeMap>)>>,
+    /// A map of what was wanted so far.
+    near: Mutex<Option<Arc<CodeMap>>>,
 }
 
 impl ModuleFile {
-    /// Its branch targets: those near the wants where guards serve a branch that was not seen, else all of them.
-    pub(crate) fn code_map(&self, wants: &[Want], guarded: bool) -> Arc<CodeMap> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    /// Its branch targets: those near the wants (and near what was wanted before) where guards serve a branch that was not seen, else all
+    /// of them. `alone`: made by the calling thread alone.
+    pub(crate) fn code_map(&self, wants: &[Want], guarded: bool, alone: bool) -> Arc<CodeMap> {
+        let threads = if alone { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
         if !guarded && text <= WHOLE_TEXT {
             return self
@@ -43,11 +44,13 @@ impl ModuleFile {
                 .clone();
         }
         let mut near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, map)) = near.as_ref().filter(|(made_for, _)| made_for == wants) {
-            return map.clone();
-        }
-        let map = Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
-        *near = Some((wants.to_vec(), map.clone()));
+        let build = || Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
+        let mut known = near.take();
+        let own = known.as_mut().and_then(Arc::get_mut).map(|own| own.cover(&self.image, wants, threads));
+        // Without one of its own: somebody plans with it just now, as many processes are asked the same.
+        let covered = own.is_some() || known.as_ref().is_some_and(|map| map.covers(&self.image, wants));
+        let map = known.filter(|_| covered).unwrap_or_else(build);
+        *near = Some(map.clone());
         map
     }
 }
@@ -109,7 +112,8 @@ fn parse(
     }))
 }
 
-fn map(file: &File) -> io::Result<Bytes> {
+/// All of a file's bytes.
+pub(crate) fn map(file: &File) -> io::Result<Bytes> {
     // SAFETY: the mapping is private and read-only. Somebody may change or truncate the file under us: changed bytes are
     // only read as input, and each site is compared with the live process before it is written; a truncated program
     // file would kill the processes that run it as it would kill us.

@@ -13,12 +13,13 @@ use crate::builder::Builder;
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
-use crate::question::{Question, kernel_cannot_time, refusals, tactics};
+use crate::question::{Question, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
+use crate::returns::Decided;
 use crate::sites::{Place, Places, miss_text};
 use crate::target::{Target, resolve};
-use crate::traced::Aim;
-use crate::traced::{Traced, Wishes};
+use crate::traced::{Aim, Returns, Traced, Wishes};
+use crate::unwinders::unwinding_now;
 
 /// What was found, and what was not.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ impl Builder {
     /// # Errors
     /// When a process or file cannot be had, or nothing is found.
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
-        let wishes = self.wishes(if timed { Aim::Time } else { Aim::Count });
+        let wishes = self.wishes(if timed { self.timing() } else { Aim::Count });
         let mut files = Files::default();
         let mut listing = Listing::default();
         match &self.target {
@@ -72,11 +73,9 @@ fn list_process(
     let (modules, places) = traced.choose(files, wishes, &fresh);
     let Places { found, refused, .. } = places;
     if !found.is_empty() {
-        let question = Question::new(&modules, &found, traced.is_guarded(&modules));
-        let report = rehearse(&traced.process, &question.request(&question.asked(), wishes))?;
-        let answers = answers(&report, &found);
-        for (place, tactic) in found.iter().zip(answers) {
-            listing.listed.push(listed(&modules, place, tactic, Some(pid)));
+        let answers = rehearsed(&traced, files, &modules, &found, wishes)?;
+        for (place, (tactic, returns)) in found.iter().zip(answers) {
+            listing.listed.push(Listed { returns, ..listed(&modules, place, tactic, Some(pid)) });
         }
     }
     for one in refused {
@@ -85,6 +84,44 @@ fn list_process(
     listing.notices.append(&mut traced.misses);
     listing.notices.append(&mut traced.notices);
     Ok(())
+}
+
+type Answer = (Result<Tactic, Refused>, Option<Returns>);
+
+/// What each place would get, and in which form its returns would be timed, as an attach would answer.
+fn rehearsed(
+    traced: &Traced,
+    files: &mut Files,
+    modules: &[Module],
+    found: &[Place],
+    wishes: &Wishes,
+) -> Result<Vec<Answer>, Error> {
+    let guarded = traced.is_guarded(modules);
+    let ask = |places: &[Place]| -> Result<_, Error> {
+        let question = Question::new(modules, places, guarded);
+        let asked = question.asked();
+        let report = rehearse(&traced.process, &question.request(&asked, question.filters(), wishes))?;
+        Ok(answers(&report, places))
+    };
+    let form = |returns: Returns| move |tactic: Result<Tactic, Refused>| (tactic, Some(returns));
+    match wishes.aim {
+        Aim::Time(Returns::Stack) => {
+            if let Err(why) = unwinding_now(&traced.process, files) {
+                return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
+            }
+            Ok(ask(found)?.into_iter().map(form(Returns::Stack)).collect())
+        }
+        Aim::Time(Returns::Auto) => {
+            let decided = Decided::by_need(&traced.process, files, modules, found, wishes, guarded)?;
+            let one = |(index, tactic): (usize, Result<Tactic, Refused>)| match tactic {
+                Ok(tactic) if decided.is_slot(index) => (Ok(tactic), Some(Returns::Stack)),
+                tactic => (tactic.map_err(|why| decided.reason(index, why)), Some(Returns::Exits)),
+            };
+            Ok(ask(&decided.places)?.into_iter().enumerate().map(one).collect())
+        }
+        Aim::Time(Returns::Exits) => Ok(ask(found)?.into_iter().map(form(Returns::Exits)).collect()),
+        _ => Ok(ask(found)?.into_iter().map(|tactic| (tactic, None)).collect()),
+    }
 }
 
 /// What each place would get, as an attach would answer.
@@ -96,7 +133,7 @@ fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused
     let one = |(index, place): (u32, &Place)| match tactics.get(&index) {
         Some(&tactic) => Ok(tactic),
         None if by_kernel.contains(&(index as usize)) => match place.role {
-            Role::Latency => Err(kernel_cannot_time(place)),
+            Role::Latency | Role::LatencySlot => Err(kernel_cannot_time(place)),
             _ => Ok(Tactic::Kernel),
         },
         None => Err(refused.get(&(index as usize)).cloned().unwrap_or_else(|| Refused {
@@ -119,6 +156,7 @@ fn listed(modules: &[Module], place: &Place, tactic: Result<Tactic, Refused>, pi
         offset: place.offset.0,
         size: place.function.map_or(0, |function| file.image.function(function).len),
         tactic,
+        returns: None,
     }
 }
 
@@ -128,6 +166,18 @@ fn list_files(
     program: Option<&Path>,
     listing: &mut Listing,
 ) -> Result<(), Error> {
+    let (modules, places) = file_modules(files, wishes, program, &mut listing.notices)?;
+    list_places(&modules, places, wishes, listing);
+    Ok(())
+}
+
+/// The places that probes mean in files that no process is asked for.
+pub(crate) fn file_modules(
+    files: &mut Files,
+    wishes: &Wishes,
+    program: Option<&Path>,
+    notices: &mut Vec<String>,
+) -> Result<(Vec<Module>, Places), Error> {
     let (mut modules, mut places) = (Vec::<Module>::new(), Places::default());
     for spec in &wishes.specs {
         let path = match (&spec.file, program) {
@@ -144,11 +194,10 @@ fn list_files(
             modules.len() - 1
         });
         if let Err(miss) = places.select(None, &modules, module, spec, wishes.aim) {
-            listing.notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
+            notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
-    list_places(&modules, places, wishes, listing);
-    Ok(())
+    Ok((modules, places))
 }
 
 /// Without a process: what most would get.
@@ -167,15 +216,29 @@ fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mu
                 continue;
             }
             let functions: Vec<FunctionIndex> = some.iter().map(|one| one.1).collect();
-            let map = module.file.code_map(&[], false);
-            let tactics = preview(&module.file.image, &map, &traits, &functions, role);
-            for ((place, _), tactic) in some.iter().zip(tactics) {
+            let map = module.file.code_map(&[], false, false);
+            let image = &module.file.image;
+            let tactics = preview(image, &map, &traits, &functions, role);
+            let second = match wishes.aim {
+                Aim::Time(Returns::Auto) => preview(image, &map, &traits, &functions, Role::LatencySlot),
+                _ => tactics.clone(),
+            };
+            for ((place, _), (tactic, second)) in some.iter().zip(tactics.into_iter().zip(second)) {
+                let exits =
+                    |why: &trapline_plan::Refusal| matches!(why.kind(), "exits-unknown" | "exit-unpatchable");
+                let is_second = tactic.as_ref().is_err_and(exits) && second.is_ok();
+                let (tactic, form) = match (is_second, wishes.aim) {
+                    (true, Aim::Time(_)) | (_, Aim::Time(Returns::Stack)) => (second, Some(Returns::Stack)),
+                    (_, Aim::Time(_)) => (tactic, Some(Returns::Exits)),
+                    _ => (tactic, None),
+                };
                 let refuse = |why: trapline_plan::Refusal| Refused {
                     probe: place.probe.clone(),
                     kind: why.kind(),
                     reason: why.to_string(),
                 };
-                listing.listed.push(listed(modules, place, tactic.map_err(refuse), None));
+                let one = listed(modules, place, tactic.map_err(refuse), None);
+                listing.listed.push(Listed { returns: form, ..one });
             }
         }
     }
@@ -190,7 +253,7 @@ fn no_file(file: &str, probe: &str) -> Error {
 }
 
 /// A path, a program in `$PATH`, or a library by its short name.
-fn find_file(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Path::new(name).exists().then(|| PathBuf::from(name));
     }

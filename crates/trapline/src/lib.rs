@@ -29,35 +29,52 @@ mod calls;
 mod cost;
 mod error;
 mod files;
+pub mod filter;
 mod follow;
 pub mod inside;
 mod inspect;
 mod modules;
 mod names;
+mod prototypes;
 mod question;
 mod report;
+mod returns;
 mod session;
 mod sites;
 mod split;
 mod spread;
+mod stacks;
+mod tallies;
 mod target;
 mod threads;
 mod times;
 mod traced;
+mod unwinders;
 pub mod watch;
 
 pub use builder::Builder;
-pub use calls::{Call, How};
+pub use calls::{Call, How, Reading, Text};
 pub use error::Error;
 pub use inspect::{Listing, clean_up, patched};
+pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic, Times, Whose,
+    By, ByTactic, Count, Ended, Filtered, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
+    Times, Whose,
 };
 pub use session::{Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};
+pub use stacks::{Frame, Function, StackFile, StackSum, Symbols, Unwinding};
+pub use tallies::{Part, Tallied};
 pub use target::Target;
-pub use trapline_image::{Pattern, ProbeKind, ProbeSpec, SpecError};
+pub use traced::Returns;
+pub use trapline_image::{
+    DeclaredParameter, Field, Misplaced, NoField, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype,
+    SpecError, ValueType,
+};
 pub use trapline_patch::{DetachReport, PatchError, Restored, SegmentStatus, Untouched};
+/// Which floats records hold.
+pub use trapline_plan::{Floats, Read};
 pub use trapline_record::control::State;
 pub use trapline_record::hist::{BUCKETS, bucket};
+pub use trapline_record::ring::TEXT_BYTES;
 pub use trapline_target::{Interrupt, Interrupts, TargetError, kernel, time_of_day};

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use trapline_patch::{AttachReport, Durations, Request, Semaphore, Why};
+use trapline_plan::filter::TargetFilter;
 use trapline_plan::{CodeMap, Role, Tactic, Want};
 
 use crate::modules::Module;
@@ -20,6 +21,7 @@ pub(crate) struct Question<'a> {
     wants: Vec<Vec<Want>>,
     semaphores: Vec<Vec<Semaphore>>,
     maps: Vec<Option<Arc<CodeMap>>>,
+    filters: Vec<Option<TargetFilter>>,
 }
 
 impl<'a> Question<'a> {
@@ -28,15 +30,18 @@ impl<'a> Question<'a> {
         let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
-            let latency = (place.role == Role::Latency).then_some(probe);
+            let latency = place.role.is_timed().then_some(probe);
             wants[place.module].push(Want { probe, latency, function: place.function, role: place.role });
             semaphores[place.module].extend(place.semaphore.map(|at| Semaphore { probe, at }));
         }
         let map = |(module, wants): (&Module, &Vec<Want>)| {
-            (!wants.is_empty()).then(|| module.file.code_map(wants, guarded))
+            (!wants.is_empty()).then(|| module.file.code_map(wants, guarded, false))
         };
         let maps = modules.iter().zip(&wants).map(map).collect();
-        Self { modules, wants, semaphores, maps }
+        let filter = |place: &Place| place.filter.as_ref().and_then(|filter| filter.in_target());
+        let filters: Vec<_> = places.iter().map(filter).collect();
+        let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
+        Self { modules, wants, semaphores, maps, filters }
     }
     /// Modules in which something is wanted.
     pub(crate) fn asked(&self) -> Vec<trapline_patch::Module<'_>> {
@@ -53,18 +58,49 @@ impl<'a> Question<'a> {
             })
             .collect()
     }
+    /// What the target decides before it records, place by place; empty if all is recorded.
+    pub(crate) fn filters(&self) -> &[Option<TargetFilter>] {
+        &self.filters
+    }
     /// All that one batch is to do.
     pub(crate) fn request<'b>(
         &self,
         asked: &'b [trapline_patch::Module<'b>],
+        filters: &'b [Option<TargetFilter>],
         wishes: &Wishes,
     ) -> Request<'b> {
         let program = self.modules.iter().find(|module| module.is_program && module.file.image.is_go());
         let go_g =
             program.and_then(|module| module.file.image.go_g_in_tls()).and_then(|at| i32::try_from(at).ok());
         let durations = Durations { go_g, ..wishes.durations };
-        Request { modules: asked, go: program.is_some(), durations, options: wishes.options, calls: None }
+        Request {
+            modules: asked,
+            go: program.is_some(),
+            durations,
+            options: wishes.options,
+            calls: None,
+            filters,
+            unwinders: &[],
+            own_code: &[],
+        }
     }
+}
+
+/// Places whose exits cannot all be found or patched, and whose return addresses may be replaced instead: by index, with the role
+/// that asks for it. `refused` are those of a first answer.
+pub(crate) fn second_choice(refused: &[(usize, Refused)], places: &[Place]) -> Vec<(usize, Place)> {
+    let exits = ["exits-unknown", "exit-unpatchable"];
+    let again = refused.iter().filter(|(_, why)| exits.contains(&why.kind));
+    let timed = again.filter_map(|&(index, _)| Some((index, places.get(index)?)));
+    let timed = timed.filter(|(_, place)| place.role == Role::Latency);
+    timed.map(|(index, place)| (index, Place { role: Role::LatencySlot, ..place.clone() })).collect()
+}
+
+/// A place that was to get a slot, in a process that cannot be told of them.
+pub(crate) fn no_unwinder(place: &Place, why: &str) -> Refused {
+    let reason =
+        format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");
+    Refused { probe: place.probe.clone(), kind: "no-unwinder", reason }
 }
 
 /// The least preferred tactic of each place that has one, by index.

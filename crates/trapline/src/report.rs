@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::traced::Returns;
+
 pub use trapline_plan::Tactic;
 
 /// A probed place in one process. Two names for the same (file, offset) are one site.
@@ -33,6 +35,17 @@ pub struct Count {
     pub delta: u64,
     /// Hits split as asked for; empty if not asked for, and for sites that the kernel counts. See [`By`].
     pub shares: Vec<Share>,
+    /// Hits that did not pass a filter, besides; `None` without one.
+    pub filtered: Option<Filtered>,
+}
+
+/// Hits that are not told because of a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Filtered {
+    /// Rejected in the target: not recorded, and not among the hits.
+    pub in_target: u64,
+    /// Recorded, and left out by the reader.
+    pub by_reader: u64,
 }
 
 /// How hits are split.
@@ -119,6 +132,12 @@ pub struct Times {
 }
 
 impl Times {
+    /// The duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds: [`Spread::percentile`](crate::Spread), and
+    /// between the shortest and the longest call.
+    #[must_use]
+    pub fn percentile(&self, of: f64) -> u64 {
+        self.spread.percentile(of).max(self.min_ns).min(self.max_ns)
+    }
     /// All of them together.
     #[must_use]
     pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
@@ -164,6 +183,8 @@ pub struct Listed {
     pub size: u64,
     /// How it would be reached, or why not.
     pub tactic: Result<Tactic, Refused>,
+    /// In which form its calls would be timed: [`Returns::Exits`] or [`Returns::Stack`]; `None` when they would not be.
+    pub returns: Option<Returns>,
 }
 
 /// How a process ended.
@@ -188,7 +209,7 @@ pub struct ProcessReport {
     pub delta_seconds: f64,
     /// Counted sites.
     pub counts: Vec<Count>,
-    /// Timed functions.
+    /// Timed functions; beside counts, where stacks are summed with what calls took.
     pub times: Vec<Times>,
     /// What is not probed.
     pub refused: Arc<Vec<Refused>>,
@@ -241,6 +262,8 @@ pub struct Summary {
     pub hits: u64,
     /// Hits that could not be recorded.
     pub missed: u64,
+    /// Hits that a filter kept back.
+    pub filtered: Option<Filtered>,
     /// See [`ProcessReport::interrupted_syscalls`].
     pub interrupted_syscalls: u64,
     /// See [`ProcessReport::restarted_timeouts`].

@@ -18,6 +18,8 @@ use crate::files::Files;
 use crate::follow::Following;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary};
 use crate::spread::Scale;
+use crate::stacks::StackSum;
+use crate::tallies::Tallied;
 use crate::target::{Target, resolve};
 use crate::traced::{Aim, Traced, Wishes};
 
@@ -51,6 +53,10 @@ pub struct Finished {
     pub command: Option<Running>,
     /// What was recorded and not yet told, with calls that had not ended.
     pub calls: Vec<Call>,
+    /// What was tallied; see [`Session::tallies`].
+    pub tallies: Vec<Tallied>,
+    /// Who called, by process and most first, when that was asked for with [`Builder::stacks`].
+    pub stacks: Vec<StackSum>,
     /// Why nothing was ever probed, if nothing was: [`Error::NoMatch`] or [`Error::AllRefused`].
     pub nothing: Option<Error>,
 }
@@ -253,8 +259,14 @@ impl Session {
     /// Counts or durations since attach, process by process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
         let scale = Scale::new(self.clock.ns_per_tick());
-        let (timed, by) = (self.wishes.aim.is_timed(), self.by);
-        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by)).collect()
+        // Only counters are split; tables tell themselves whose their hits are.
+        let (timed, by) = (self.wishes.aim.is_timed(), self.by.filter(|_| self.wishes.aim == Aim::Count));
+        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, true)).collect()
+    }
+    /// The same, read in between: hits are not split, and the interval of the next [`report`](Self::report) goes on.
+    pub fn totals(&mut self) -> Vec<ProcessReport> {
+        let (scale, timed) = (Scale::new(self.clock.ns_per_tick()), self.wishes.aim.is_timed());
+        self.traced.iter_mut().map(|traced| traced.report(scale, timed, None, false)).collect()
     }
     /// What was recorded since the last call, in the order in which it ended; see [`Builder::record`]. To be called often: what does
     /// not fit into the rings meanwhile is dropped, and counted.
@@ -263,6 +275,16 @@ impl Session {
         let mut calls: Vec<Call> = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, false)).collect();
         calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
         calls
+    }
+    /// What was tallied since attach, site by site; see [`Builder::tally`].
+    pub fn tallies(&mut self) -> Vec<Tallied> {
+        let by = self.by;
+        self.traced.iter_mut().flat_map(|traced| traced.tallies(by)).collect()
+    }
+    /// What the thread of a call is called, if it lives.
+    pub fn thread_name(&mut self, call: &Call) -> Option<String> {
+        let traced = self.traced.iter_mut().find(|traced| traced.process.pid() == call.pid)?;
+        traced.thread_name(call.tid)
     }
     /// Takes all patches out and tells what was counted and what is left.
     #[must_use]
@@ -276,12 +298,14 @@ impl Session {
         let nothing = self.check().err();
         let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
         let calls = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, true)).collect();
+        let tallies = self.tallies();
+        let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
         let reports = self.report();
         let left_resident = self.traced.iter_mut().map(Traced::forget).sum();
         let summary = Summary { left_resident, ..self.summary() };
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
-        Finished { reports, summary, command, nothing, calls }
+        Finished { reports, summary, command, nothing, calls, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
         if self.wishes.options.by_thread {
@@ -303,6 +327,11 @@ impl Session {
             summary.hits += ours + kernel;
             cost_ns += ours as f64 * self.ns_per_hit + kernel as f64 * cost::KERNEL_NS;
             summary.missed += traced.missed();
+            if let Some(more) = traced.all_filtered() {
+                let sum = summary.filtered.get_or_insert_default();
+                sum.in_target += more.in_target;
+                sum.by_reader += more.by_reader;
+            }
             summary.guard_traps += traced.guard_hits();
             cpu += traced.cpu_time();
             let costs = traced.costs;

@@ -13,6 +13,7 @@ use trapline_record::{FileOffset, Svma};
 use trapline_target::Process;
 
 use crate::error::nearest;
+use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
 use crate::traced::Aim;
@@ -31,6 +32,8 @@ pub(crate) struct Place {
     pub(crate) label: String,
     /// To be raised while probed.
     pub(crate) semaphore: Option<Svma>,
+    /// Which of its hits are told.
+    pub(crate) filter: Option<Arc<Filter>>,
 }
 
 /// What specifications found.
@@ -118,6 +121,7 @@ impl Places {
                 aliases: Vec::new(),
                 label,
                 semaphore: None,
+                filter: None,
             },
         );
     }
@@ -144,14 +148,12 @@ impl Places {
                     at: marker.location,
                     offset,
                     function: image.function_at(marker.location),
-                    role: match aim {
-                        Aim::Record { .. } => Role::RecordAt(marker.location),
-                        _ => Role::CountAt(marker.location),
-                    },
+                    role: aim.at(marker.location),
                     probe: String::new(),
                     aliases: Vec::new(),
                     label: format!("{}:{name}", one.basename()),
                     semaphore: marker.semaphore,
+                    filter: None,
                 },
             );
         }
@@ -160,7 +162,7 @@ impl Places {
     /// Adds a place, or its names to the one that is there.
     fn add(&mut self, names: Vec<String>, place: Place) {
         let kind = match place.role {
-            Role::CountExits | Role::CallExits => 1,
+            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 1,
             _ => 0,
         };
         let next = self.found.len();
@@ -176,7 +178,7 @@ impl Places {
                 place.aliases.push(name);
             }
         }
-        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(_)) {
+        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(..)) {
             place.semaphore = None;
         }
     }

@@ -116,6 +116,28 @@ impl Spread {
         });
         Self { rows }
     }
+    /// Calls of at most so many nanoseconds; of a bucket that holds shorter and longer ones, a share in proportion, so that the number
+    /// never goes back while calls are added.
+    #[must_use]
+    pub fn up_to(&self, ns: u64) -> u64 {
+        let part = |&(low, high, calls): &(f64, f64, u64)| match ns as f64 {
+            ns if high <= ns => calls,
+            ns if low >= ns => 0,
+            ns => (calls as f64 * ((ns - low) / (high - low))) as u64,
+        };
+        self.rows.iter().map(part).sum()
+    }
+    /// The calls that `earlier`, a reading of the same counters, did not have.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut before = earlier.rows.iter().peekable();
+        let new = |&(low, high, calls): &(f64, f64, u64)| {
+            while before.next_if(|row| row.0 < low).is_some() {}
+            let old = before.next_if(|row| row.0 == low).map_or(0, |row| row.2);
+            (calls > old).then(|| (low, high, calls - old))
+        };
+        Self { rows: self.rows.iter().filter_map(new).collect() }
+    }
     /// Rows by powers of two of `unit_ns`, from the first to the last that has calls; empty ones between included.
     #[must_use]
     pub fn log2(&self, unit_ns: u64) -> Vec<Row> {
@@ -234,6 +256,34 @@ mod tests {
         let spread = Spread::by_steps(&[5, 0, 7, 1, 0, 3], steps, 9000);
         let rows = vec![(200, 300, 7), (300, 400, 1)];
         assert_eq!((spread.calls(), spread.linear(1, 100, 500, 100)), (16, (5, rows, 3)));
+    }
+
+    #[test]
+    fn calls_up_to_a_bound_never_go_back() {
+        let values: Vec<u64> = (0..3000).map(|i| i * i % 9001).collect();
+        let bounds = [0, 64, 100, 128, 1000, 1024, 4096, 9001];
+        let mut before = bounds.map(|_| 0);
+        for n in 0..=values.len() {
+            let spread = of(&values[..n], 0.3718);
+            let now = bounds.map(|bound| spread.up_to(bound));
+            assert!(
+                now.is_sorted() && now.iter().zip(before).all(|(now, before)| *now >= before),
+                "{n}: {now:?}"
+            );
+            before = now;
+        }
+        assert_eq!((before[0], before[7]), (0, 3000));
+        assert_eq!(of(&[1, 2, 3, 4, 5], 1.0).up_to(4), 3);
+    }
+
+    #[test]
+    fn what_is_new_is_told_from_what_was_there() {
+        let (earlier, later) = (of(&[100, 100, 3000], 1.0), of(&[7, 100, 100, 100, 3000, 9000], 1.0));
+        assert_eq!(later.since(&earlier), of(&[7, 100, 9000], 1.0));
+        assert_eq!(
+            (later.since(&later), later.since(&Spread::default())),
+            (Spread::default(), later.clone())
+        );
     }
 
     #[test]

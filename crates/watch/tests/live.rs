@@ -414,13 +414,16 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let mut events = Vec::new();
         for born in 1..=3 {
             // It writes when it is told to be armed; its maker is a thread that is watched.
+            let (tell, told) = std::sync::mpsc::channel();
             let late = scope.spawn(move || {
+                tell.send(this_thread()).expect("its maker waits");
                 while ARMED.load(Ordering::Relaxed) < born {
                     std::thread::yield_now();
                 }
                 write();
             });
-            while watching.tally().late < born {
+            let tid = told.recv().expect("it begins");
+            while !watching.watches(tid) {
                 events.extend(watching.poll(Duration::from_millis(1)));
             }
             ARMED.store(born, Ordering::Relaxed);
@@ -432,7 +435,8 @@ fn threads_that_cannot_inherit_are_armed_one_by_one() {
         let (rest, tally) = watching.finish();
         events.extend(rest);
         assert_eq!((events.len() as u64, tally.lost), (CELL.load(Ordering::Relaxed), 0), "{tally:?}");
-        assert_eq!((tally.late, tally.born, tally.unwatched), (3, 3, 0), "{tally:?}");
+        // The harness makes threads as well.
+        assert!(tally.late >= 3 && tally.born == tally.late + tally.unwatched, "{tally:?}");
         println!("armed at most {:?} after birth", tally.latest);
     });
 }

@@ -10,6 +10,8 @@ pub(crate) const COPIES: usize = 4;
 /// Functions that `walk` visits.
 pub(crate) const WALK: usize = 10_000;
 
+/// Callers of `deep`.
+pub(crate) const DEPTH: u64 = 16;
 /// Functions of `many`, and bytes from one to the next.
 pub(crate) const MANY: usize = 50_000;
 const MANY_STRIDE: u64 = 16;
@@ -27,6 +29,9 @@ macro_rules! cases {
 cases! {
     "nop": bench_nop_0 bench_nop_1 bench_nop_2 bench_nop_3;
     "push": bench_push_0 bench_push_1 bench_push_2 bench_push_3;
+    "deep": bench_deep_0 bench_deep_1 bench_deep_2 bench_deep_3;
+    "text": bench_text_0 bench_text_1 bench_text_2 bench_text_3;
+    "edge": bench_edge_0 bench_edge_1 bench_edge_2 bench_edge_3;
     "endbr64": bench_endbr64_0 bench_endbr64_1 bench_endbr64_2 bench_endbr64_3;
     "sub": bench_sub_0 bench_sub_1 bench_sub_2 bench_sub_3;
     "mov": bench_mov_0 bench_mov_1 bench_mov_2 bench_mov_3;
@@ -36,6 +41,8 @@ cases! {
     "push_pun": bench_push_pun_0 bench_push_pun_1 bench_push_pun_2 bench_push_pun_3;
 }
 unsafe extern "C" {
+    /// Calls `function` so many times, with so many frames more than one.
+    fn bench_stack(function: Function, times: u64, more: u64);
     static bench_walk_table: [Function; WALK];
     fn bench_many(x: u64) -> u64;
 }
@@ -45,6 +52,10 @@ unsafe extern "C" {
 pub(crate) enum Work {
     /// One function.
     One(Function),
+    /// One function, whose argument points to text.
+    Text(Function, u64),
+    /// One function, with [`DEPTH`] callers by frame pointers.
+    Deep(Function),
     /// Ten thousand.
     Walk,
 }
@@ -61,12 +72,18 @@ impl Work {
             return Some(Self::Walk);
         }
         let (_, copies) = CASES.iter().find(|(name, _)| *name == case)?;
-        copies.get(copy).copied().map(Self::One)
+        let function = copies.get(copy).copied()?;
+        Some(match case {
+            "deep" => Self::Deep(function),
+            "text" => Self::Text(function, text()),
+            "edge" => Self::Text(function, edge()),
+            _ => Self::One(function),
+        })
     }
     /// Calls in one batch.
     pub(crate) fn batch(self) -> u64 {
         match self {
-            Self::One(_) => 1000,
+            Self::One(_) | Self::Text(..) | Self::Deep(_) => 1000,
             Self::Walk => WALK as u64,
         }
     }
@@ -81,6 +98,15 @@ impl Work {
                     unsafe { function(i) };
                 }
             }
+            Self::Text(function, at) => {
+                let (function, at) = (black_box(function), black_box(at));
+                for _ in 0..self.batch() {
+                    // SAFETY: as above; the function does not look at what its argument points to.
+                    unsafe { function(at) };
+                }
+            }
+            // SAFETY: as above; so few frames fit on any stack. The direct caller is one of them, and one ends the chain.
+            Self::Deep(function) => unsafe { bench_stack(black_box(function), self.batch(), DEPTH - 2) },
             Self::Walk => {
                 // SAFETY: the table has WALK entries, written at link time and never changed.
                 for function in unsafe { &bench_walk_table } {
@@ -102,6 +128,16 @@ impl Work {
                     count();
                 }
             }
+            Self::Text(function, at) => {
+                let (function, at) = (black_box(function), black_box(at));
+                for _ in 0..self.batch() {
+                    // SAFETY: as in `run`.
+                    unsafe { function(at) };
+                    count();
+                }
+            }
+            // There is nothing between two calls: the control is the calls themselves.
+            Self::Deep(_) => self.run(),
             Self::Walk => {
                 // SAFETY: as in `run`.
                 for function in unsafe { &bench_walk_table } {
@@ -112,6 +148,37 @@ impl Work {
             }
         }
     }
+}
+
+/// Bytes of a text, with the zero at its end.
+pub(crate) const TEXT: usize = 32;
+
+/// A text of 31 characters, with more behind it.
+fn text() -> u64 {
+    static TEXTS: [u8; 128] = {
+        let mut texts = [b't'; 128];
+        texts[TEXT - 1] = 0;
+        texts
+    };
+    black_box(&TEXTS).as_ptr() as u64
+}
+
+/// The same at the end of what is mapped: nobody can load a record's length of bytes there.
+fn edge() -> u64 {
+    static EDGE: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+    const PAGE: usize = 4096;
+    *EDGE.get_or_init(|| {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: two fresh pages, of which the second is given back; the text lies in the first.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED, "two pages");
+            assert_eq!(libc::mprotect(at.byte_add(PAGE), PAGE, libc::PROT_NONE), 0, "the second page");
+            let start = at.byte_add(PAGE - TEXT).cast::<u8>();
+            std::ptr::copy_nonoverlapping(text() as *const u8, start, TEXT);
+            start as u64
+        }
+    })
 }
 
 /// Their addresses in this process; the victim is the same file.

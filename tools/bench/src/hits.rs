@@ -1,14 +1,15 @@
-//! `uprobe` and `uretprobe`: what a hit costs, in interleaved rounds of: bare, control, ours, ours without rseq, a process that
-//! probes itself, kernel.
+//! `uprobe` and `uretprobe`: what a hit costs, in interleaved rounds of: bare, control, ours (for returns: exits patched, and slots), ours without rseq, a process that
+//! probes itself (of returns: a handler of returns alone, and sessions), kernel (`kernel` times calls, `kernel-return` counts returns).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use trapline::Returns;
 
 use crate::kernel::Kernel;
 use crate::ours::Ours;
-use crate::row::{Figures, Row, quartiles};
+use crate::row::{Figures, Row, quartiles, shared};
 use crate::victim::{Load, Victim};
 
 /// How long and how often.
@@ -50,6 +51,9 @@ const RETRIES: usize = 3;
 /// Samples of one case: by how, threads, own.
 type Samples = BTreeMap<(String, usize, bool), Result<Vec<f64>, String>>;
 
+/// Attaches to a process' case, to so many of its functions.
+type Attach = fn(u32, &str, usize) -> Result<Kernel>;
+
 impl Bench {
     fn name(self) -> &'static str {
         match self {
@@ -60,13 +64,21 @@ impl Bench {
     fn attach(self, pid: u32, case: &str, limit: usize) -> Result<Ours> {
         match self {
             Self::Uprobe => Ours::count(pid, case, limit),
-            Self::Uretprobe => Ours::time(pid, case, limit),
+            Self::Uretprobe => Ours::time(pid, case, limit, Returns::Exits),
         }
     }
-    fn attach_kernel(self, pid: u32, case: &str, limit: usize) -> Result<Kernel> {
+    /// The kernel's probes, by the rows' names.
+    fn kernels(self) -> &'static [(&'static str, Attach)] {
         match self {
-            Self::Uprobe => Kernel::count(pid, case, limit),
-            Self::Uretprobe => Kernel::latency(pid, case, limit),
+            Self::Uprobe => &[("kernel", Kernel::count)],
+            Self::Uretprobe => &[("kernel", Kernel::latency), ("kernel-return", Kernel::returns)],
+        }
+    }
+    /// Handlers in a process that probes itself.
+    fn inside(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Uprobe => crate::inside::ENTRIES,
+            Self::Uretprobe => crate::inside::RETURNS,
         }
     }
     /// The row's name of what we did.
@@ -135,7 +147,8 @@ fn sample(
     let mut without_rseq = Victim::start(false)?;
     // One for each way, which a site keeps once it is chosen.
     let mut inside: Vec<Victim> = Vec::new();
-    for _ in crate::inside::WAYS.iter().filter(|_| full && bench == Bench::Uprobe) {
+    let ways = if full { bench.inside() } else { &[] };
+    for _ in ways {
         inside.push(Victim::start(true)?);
     }
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
@@ -154,6 +167,15 @@ fn sample(
         if !full {
             continue;
         }
+        if bench == Bench::Uretprobe {
+            match Ours::time(victim.pid(), case, sites, Returns::Stack) {
+                Err(error) => fail(&mut samples, "slot", loads, &error),
+                Ok(ours) => {
+                    take(&mut samples, &mut victim, "slot", case, loads, false, time)?;
+                    ensure!(ours.finish()?.hits > 0, "{case} slot: nothing was counted");
+                }
+            }
+        }
         match bench.attach(without_rseq.pid(), case, sites) {
             Err(error) => fail(&mut samples, "lock-add", loads, &error),
             Ok(ours) => {
@@ -161,7 +183,7 @@ fn sample(
                 ensure!(ours.finish()?.hits > 0, "{case} lock-add: nothing was counted");
             }
         }
-        for (victim, (how, asked)) in inside.iter_mut().zip(crate::inside::WAYS) {
+        for (victim, &(how, asked)) in inside.iter_mut().zip(ways) {
             match victim.probe(case, sites, asked) {
                 Err(error) => fail(&mut samples, how, loads, &error),
                 Ok(_) => {
@@ -170,11 +192,13 @@ fn sample(
                 }
             }
         }
-        match bench.attach_kernel(victim.pid(), case, sites) {
-            Err(error) => fail(&mut samples, "kernel", loads, &error),
-            Ok(kernel) => {
-                take(&mut samples, &mut victim, "kernel", case, loads, false, time)?;
-                ensure!(kernel.hits()? > 0, "{case} kernel: nothing was counted");
+        for &(how, attach) in bench.kernels() {
+            match attach(victim.pid(), case, sites) {
+                Err(error) => fail(&mut samples, how, loads, &error),
+                Ok(kernel) => {
+                    take(&mut samples, &mut victim, how, case, loads, false, time)?;
+                    ensure!(kernel.hits()? > 0, "{case} {how}: nothing was counted");
+                }
             }
         }
     }
@@ -211,6 +235,10 @@ fn rows(bench: Bench, case: &str, samples: &Samples, unsteady: Option<f64>) -> V
         let list = samples.get(&("none".to_owned(), threads, own))?.as_ref().ok()?;
         Some(quartiles(list).1)
     };
+    let pair = |how: &str, own: bool| {
+        let list = |threads, own| samples.get(&(how.to_owned(), threads, own))?.as_deref().ok();
+        Some([list(1, false)?, list(2, own)?])
+    };
     let row = |((how, threads, own), result): (&(String, usize, bool), &Result<Vec<f64>, String>)| {
         let figures = match (result, unsteady) {
             (Err(why), _) => Figures::Skipped { skipped: why.clone() },
@@ -224,7 +252,12 @@ fn rows(bench: Bench, case: &str, samples: &Samples, unsteady: Option<f64>) -> V
                 Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds: list.len() }
             }
         };
-        Row::new(bench.name(), case, how, *threads, *own, figures)
+        let mut row = Row::new(bench.name(), case, how, *threads, *own, figures);
+        if *threads > 1 && matches!(row.figures, Figures::Hit { .. }) {
+            row.shared =
+                pair(how, *own).zip(pair("control", *own)).map(|(these, control)| shared(these, control));
+        }
+        row
     };
     let order = |how: &str| ["none", "control"].iter().position(|first| *first == how).unwrap_or(2);
     let mut rows: Vec<Row> = samples.iter().map(row).collect();

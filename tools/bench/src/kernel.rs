@@ -10,7 +10,7 @@ use crate::functions;
 /// A link that stays as long as this value.
 #[derive(Debug)]
 pub(crate) enum Kernel {
-    /// Counts entries.
+    /// Counts entries, or returns.
     Count(UprobeMulti),
     /// Entry and return, with a log2 histogram of the time between.
     Latency(KernelLatency),
@@ -39,6 +39,13 @@ impl Kernel {
         let (path, offsets) = sites(case, limit)?;
         let probes: Vec<Uprobe> = offsets.into_iter().map(Uprobe::from).collect();
         Ok(Self::Count(UprobeMulti::attach(&path, &probes, Some(pid), false)?))
+    }
+    /// Counts returns of a case's functions in one process: the least that the kernel's return probes can do.
+    pub(crate) fn returns(pid: u32, case: &str, limit: usize) -> Result<Self> {
+        UprobeMulti::available()?;
+        let (path, offsets) = sites(case, limit)?;
+        let probes: Vec<Uprobe> = offsets.into_iter().map(Uprobe::from).collect();
+        Ok(Self::Count(UprobeMulti::attach(&path, &probes, Some(pid), true)?))
     }
     /// Times a case's functions in one process.
     pub(crate) fn latency(pid: u32, case: &str, limit: usize) -> Result<Self> {

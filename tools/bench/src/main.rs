@@ -10,6 +10,7 @@ mod hits;
 mod inside;
 mod kernel;
 mod lookup;
+mod others;
 mod ours;
 mod pool;
 mod record;

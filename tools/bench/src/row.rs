@@ -18,8 +18,9 @@ pub(crate) struct Row {
     pub(crate) bench: &'static str,
     /// The probed function's first instruction; regions and probes; who changes address spaces.
     pub(crate) case: String,
-    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`; of a process that probes itself with an empty handler: `inside`
-    /// (general registers saved), `inside-state` (all), `inside-trap`.
+    /// `none`, `control`, a tactic, `lock-add`, `exits`, `kernel`, `kernel-return`; of a process that probes itself with an empty handler:
+    /// `inside` (general registers saved; of returns, at exits), `inside-state` (all), `inside-trap`, `inside-slot` (the return address replaced), and with two
+    /// `inside-session`.
     pub(crate) how: String,
     pub(crate) threads: usize,
     pub(crate) sharing: &'static str,
@@ -28,6 +29,10 @@ pub(crate) struct Row {
     /// `churn`: the speed as a share of that without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<f64>,
+    /// Several threads: what a call costs each as a multiple of what it costs one alone, divided by the same of the control; the
+    /// median over rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shared: Option<f64>,
 }
 
 /// Figures, or why there are none.
@@ -95,6 +100,7 @@ impl Row {
             sharing,
             figures,
             kept: None,
+            shared: None,
         }
     }
 }
@@ -107,8 +113,9 @@ impl Line for Row {
             Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds } => {
                 let kept =
                     self.kept.map(|kept| format!("  keeps {:5.1} %", kept * 100.0)).unwrap_or_default();
+                let shared = self.shared.map(|by| format!("  {by:5.3} of alone")).unwrap_or_default();
                 format!(
-                    "{name:38} {ns:10.2} ns/call  +{added_ns:10.2} ns  {mops:9.3}M/s{kept}  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)"
+                    "{name:38} {ns:10.2} ns/call  +{added_ns:10.2} ns  {mops:9.3}M/s{kept}{shared}  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)"
                 )
             }
             Figures::Skipped { skipped } => format!("{name:38} skipped: {skipped}"),
@@ -145,6 +152,15 @@ impl Line for AttachRow {
     }
 }
 
+/// What several threads pay each, as a multiple of what one alone pays, by that of the control: round by round, then the median.
+pub(crate) fn shared([one, many]: [&[f64]; 2], [control_one, control_many]: [&[f64]; 2]) -> f64 {
+    let by = |(one, many): (&f64, &f64)| many / one;
+    let control = control_one.iter().zip(control_many).map(by);
+    let rounds: Vec<f64> =
+        one.iter().zip(many).map(by).zip(control).map(|(by, control)| by / control).collect();
+    quartiles(&rounds).1
+}
+
 /// Median and quartiles. Empty input gives NaN.
 pub(crate) fn quartiles(samples: &[f64]) -> (f64, f64, f64) {
     let mut sorted = samples.to_vec();
@@ -160,7 +176,13 @@ pub(crate) fn quartiles(samples: &[f64]) -> (f64, f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Figures, Row, quartiles};
+    use super::{Figures, Row, quartiles, shared};
+
+    #[test]
+    fn what_threads_pay_is_told_round_by_round() {
+        let control = [&[1.0, 2.0, 1.0][..], &[2.0, 4.0, 1.0][..]];
+        assert_eq!(shared([&[1.0, 1.0, 1.0], &[4.0, 2.0, 3.0]], control), 2.0);
+    }
 
     #[test]
     fn quartiles_of_known_samples() {

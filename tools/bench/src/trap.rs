@@ -2,14 +2,14 @@
 //!
 //! `how`: `none` the function alone; `sigtrap` the function behind an int3 of its own, with a handler that does nothing: what the
 //! kernel takes for any trap, and what no trap path can be below; `trap` the function with a trap of ours on its first instruction:
-//! lookup by region and registry, among 1,000 regions and 10,000 probes, one consumer that does nothing, the instruction simulated or run
+//! found among 1,000 regions and 10,000 probes, one consumer that does nothing, the instruction simulated or run
 //! in a copy. All three in turn in each round, handlers changed in between.
 #![allow(unsafe_code, reason = "writes code, traps on it, calls it")]
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::hint::black_box;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,11 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Regions};
-use trapline_runtime::registry::{Files, Registry, Site};
+use trapline_runtime::registry::{Files, Site};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
-use trapline_runtime::x86_64::{Arena, Block, Copies, Placed, Role, Sites, Step, copy, install, uninstall};
+use trapline_runtime::x86_64::{
+    Arena, Block, Called, Copies, Placed, Role, Sites, Step, copy, install, uninstall,
+};
 
 use crate::hits::Effort;
 use crate::row::{Figures, Row, quartiles};
@@ -67,6 +69,37 @@ struct Functions {
     none: u64,
     sigtrap: u64,
     trap: u64,
+}
+
+/// One case's traps, for another bench: a trap of nobody's, and one of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Bed {
+    functions: Functions,
+    block: &'static Block,
+    probe: &'static Probe,
+}
+
+impl Bed {
+    /// Of the first case.
+    pub(crate) fn new() -> Result<Self> {
+        ensure!(register_membarrier(), "membarrier");
+        set_bare();
+        let (functions, block, probe) = build()?;
+        let first = functions.first().ok_or_else(|| anyhow!("no case"))?;
+        Ok(Self { functions: *first, block, probe })
+    }
+    /// A bare SIGTRAP. Nanoseconds per call, by the calling thread.
+    pub(crate) fn bare(&self, time: Duration) -> f64 {
+        calls(self.functions.sigtrap, time)
+    }
+    /// A trap of ours: the same.
+    pub(crate) fn ours(&self, time: Duration) -> Result<f64> {
+        install(self.block)?;
+        let before = self.probe.counts().hits;
+        let ns = calls(self.functions.trap, time);
+        ensure!(self.probe.counts().hits > before && uninstall() == 0, "no hit");
+        Ok(ns)
+    }
 }
 
 /// All rows, handed out as they are ready.
@@ -135,23 +168,28 @@ fn spread(samples: &[f64]) -> f64 {
 fn measure(function: u64, threads: usize, time: Duration) -> f64 {
     let start = Barrier::new(threads);
     let one = || {
-        let mut word = [0_u64; 2];
-        let at = word.as_mut_ptr();
-        // SAFETY: `build` put a function of this kind there, which accesses 16 bytes at its argument.
-        let function: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(function as *const ()) };
         start.wait();
-        let (begin, mut calls) = (Instant::now(), 0);
-        while begin.elapsed() < time {
-            (0..BATCH).for_each(|_| function(black_box(at)));
-            calls += BATCH;
-        }
-        begin.elapsed().as_nanos() as f64 / f64::from(calls)
+        calls(function, time)
     };
     let each: Vec<f64> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
         all.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).collect()
     });
     each.iter().sum::<f64>() / threads as f64
+}
+
+/// Calls a function of `build` for so long. Nanoseconds per call.
+fn calls(function: u64, time: Duration) -> f64 {
+    let mut word = [0_u64; 2];
+    let at = word.as_mut_ptr();
+    // SAFETY: `build` put a function of this kind there, which accesses 16 bytes at its argument.
+    let function: extern "C" fn(*mut u64) = unsafe { std::mem::transmute(function as *const ()) };
+    let (begin, mut calls) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        (0..BATCH).for_each(|_| function(black_box(at)));
+        calls += BATCH;
+    }
+    begin.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
 extern "C" fn nothing(_: i32) {}
@@ -202,11 +240,10 @@ fn seal(at: u64, count: usize) -> Result<()> {
 /// An engine with its regions, probes and traps. The probe that is hit is one of many, in one region of many.
 fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     let memory =
-        Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), calls: leaked(64) };
+        Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), hints: leaked(64) };
     let engine = Engine::new(memory, PROBES).ok_or_else(|| anyhow!("the engine's memory"))?;
     let engine: &'static Engine = Box::leak(Box::new(engine));
     let regions: &'static Regions = Box::leak(Box::new(Regions::new(leaked(2 * REGIONS as usize))));
-    let registry: &'static Registry = Box::leak(Box::default());
     // SAFETY: the only writer; hits enter these lines.
     let mut writer = unsafe { Writer::new(*engine.lines(), membarrier) };
     let (mut map, mut files) = (Map::new(regions), Files::default());
@@ -234,11 +271,12 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     let probe = |number: usize, inode: u64, offset: u64| -> &'static Probe {
         Box::leak(Box::new(Probe::new(engine, number as u32, file(inode), FileOffset(offset))))
     };
+    let sites: &'static Sites = Box::leak(Box::new(Sites::new(engine, regions, PROBES)));
     for number in 1..PROBES {
-        let (inode, offset) = (1 + number as u64 % (REGIONS - 1), 16 * (number as u64 / REGIONS));
-        let other = NonNull::from(probe(number, inode, offset));
-        // SAFETY: leaked.
-        unsafe { registry.put(&mut writer, site(inode, offset)?, other) };
+        let (region, offset) = (1 + number as u64 % (REGIONS - 1), 16 * (number as u64 / REGIONS));
+        let called = Box::new([Called { probe: probe(number, region, offset), role: Role::Entry }]);
+        let addr = (1 << 40) + (region << 21) + offset;
+        sites.put(addr, Placed { step: Step::At(addr), site: site(region, offset)?, called }, &map);
     }
     let hit = probe(0, REGIONS, 0);
     let consumer = Consumer {
@@ -250,7 +288,6 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     };
     hit.consumers().add(&mut writer, Installed { id: ConsumerId(1), consumer });
     let arena: &'static Arena = Box::leak(Box::new(Arena::new(copies, PAGE as u64)));
-    let sites: &'static Sites = Box::leak(Box::new(Sites::new(engine, regions, registry, CASES.len())));
     let mut all = Vec::new();
     for (index, (name, bytes)) in CASES.into_iter().enumerate() {
         let none = code + (3 * index * ROOM) as u64;
@@ -272,9 +309,8 @@ fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
         };
         let here = site(REGIONS, functions.trap - code)?;
         // One probe at all of them: what is looked up is each one's own site.
-        // SAFETY: leaked.
-        unsafe { registry.put(&mut writer, here, NonNull::from(hit)) };
-        sites.put(functions.trap, Placed { step, site: here, probe: here, number: 0, role: Role::Entry });
+        let called = Box::new([Called { probe: hit, role: Role::Entry }]);
+        sites.put(functions.trap, Placed { step, site: here, called }, &map);
         all.push(functions);
     }
     seal(code, code_pages)?;

@@ -2,7 +2,7 @@
 //! whoever attaches to it comes from outside, so figures are what a user gets.
 //!
 //! In, one a line: `CASE THREADS same|own plain|control MILLISECONDS`. Out: nanoseconds per call and thread. Or
-//! `probe CASE LIMIT general|state|trap`: it probes itself with an empty handler; `unprobe`: no longer. Out: milliseconds.
+//! `probe CASE LIMIT HOW` (see `inside`): it probes itself with an empty handler; `unprobe`: no longer. Out: milliseconds.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -100,10 +100,14 @@ impl Victim {
     /// Starts one; without rseq areas if asked, so that stubs must count with `lock add`.
     pub(crate) fn start(rseq: bool) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
         if !rseq {
             command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
         }
+        Self::by(command)
+    }
+    /// Starts one by a command that it is the last word of.
+    pub(crate) fn by(mut command: Command) -> Result<Self> {
+        command.arg("victim").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("the victim does not start")?;
         let stdin = child.stdin.take().context("piped")?;
         let stdout = BufReader::new(child.stdout.take().context("piped")?);

@@ -1,4 +1,4 @@
-//! The portable crates on arm64: cross-built here, their tests run under user-mode emulation.
+//! The portable crates, and those with an arm64 twin, on arm64: cross-built here, their tests run under user-mode emulation.
 //!
 //! In: how often the differential tests run each class of instructions. Out: the tests' own lines, counted like any others.
 //! Emulated, not silicon: what the emulator does not model (caches, landing pads, a control stack) is not tested.
@@ -12,10 +12,12 @@ use crate::test::run_and_count;
 use crate::{Outcome, cargo_path, packages};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
+const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+const EMULATOR: &str = "qemu-aarch64-static";
 /// The distribution's compiler: the one that has a standard library for arm64.
 const COMPILER: (&str, &str) = ("/usr/bin/rustc", "/usr/bin/rustdoc");
-/// Crates that hold no code for one processor outside twin folders, and their test targets: all, if none is named. The
-/// others run x86-64 code, or read this machine's x86-64 programs through tools that would not be emulated.
+/// Crates that build for arm64, and their test targets there: all, if none is named. The others run x86-64 code, or read this
+/// machine's x86-64 programs through tools that would not be emulated.
 const PORTABLE: &[(&str, &[&str])] = &[
     ("trapline-record", &[]),
     (
@@ -23,6 +25,8 @@ const PORTABLE: &[(&str, &[&str])] = &[
         &["--lib", "--test=aarch64", "--test=aarch64_no_std", "--test=decode", "--test=relocate"],
     ),
     ("trapline-image", &["--lib", "--test=patterns"]),
+    ("trapline-plan", &["--lib", "--test=stub_native_aarch64"]),
+    ("trapline-runtime", &["--lib", "--test=trap_aarch64", "--test=hits", "--test=lookup", "--test=pool"]),
 ];
 
 /// Runs the step.
@@ -36,27 +40,38 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
     let mut total = Outcome::default();
     for (package, targets) in PORTABLE {
         println!("{package} on {TARGET}, emulated");
-        total.add(run_and_count(tests(package, targets, runs))?);
+        total.add(run_and_count(tests(package, targets, runs, &["--", "--show-output"]))?);
     }
+    println!(
+        "trapline-runtime with vectors of 2048 bits, whose state does not fit into a signal's usual frame"
+    );
+    let mut long =
+        tests("trapline-runtime", &["--test=trap_aarch64"], runs, &["--", "--show-output", "state::"]);
+    long.env(RUNNER, format!("{EMULATOR} -cpu max,sve-default-vector-length=256"));
+    total.add(run_and_count(long)?);
     Ok(total)
 }
 
-/// `cargo test` for the target. Its own folder: another compiler would throw away what the usual one built.
-fn tests(package: &str, targets: &[&str], runs: u64) -> Command {
+/// Where it is built: a folder of its own, as another compiler would throw away what the usual one built.
+pub(crate) fn folder() -> String {
+    std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned()) + "/arm64"
+}
+
+/// `cargo test` for the target, with what is to stand at the end of the line.
+pub(crate) fn tests(package: &str, targets: &[&str], runs: u64, end: &[&str]) -> Command {
     let mut command = Command::new(cargo_path());
-    let folder = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned()) + "/arm64";
     command
         .env("RUSTC", COMPILER.0)
         .env("RUSTDOC", COMPILER.1)
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64-static")
+        .env(RUNNER, EMULATOR)
         .env("TRAPLINE_A64_RUNS", runs.to_string())
         // What takes words to verdicts is the same everywhere: `test` looks closer, and faster.
         .env("TRAPLINE_A64_STRIDE", "9973")
-        .args(["test", "--release", "--no-fail-fast", "--target", TARGET, "--target-dir", &folder])
+        .args(["test", "--release", "--no-fail-fast", "--target", TARGET, "--target-dir", &folder()])
         .args(["-p", package])
         .args(targets)
-        .args(["--", "--show-output"]);
+        .args(end);
     command
 }

@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("trapline-cli", &["trapline"]),
+    ("trapline-capi", &["trapline"]),
 ];
 
 /// Crate roots that must say `#![forbid(unsafe_code)]`.

@@ -5,11 +5,15 @@
 #![forbid(unsafe_code)]
 
 mod arm64;
+mod arm64_system;
 mod arrows;
+mod descendants;
 mod fuzz;
 mod models;
 mod packages;
+mod perfetto;
 mod redis;
+mod storm;
 mod stress;
 mod tally;
 mod test;
@@ -31,7 +35,10 @@ cargo xtask COMMAND
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
-  stress   attach and detach under load [--cycles N]";
+  a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
+  arm64-system  a stock arm64 kernel under full emulation: the trap path, beside its own uprobes, with figures (not part of ci)
+  stress   attach and detach under load [--cycles N]
+  storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]";
 
 /// What a step came to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -40,16 +47,19 @@ struct Outcome {
     failed: u64,
     /// Name and reason of each test that did not run.
     skipped: Vec<String>,
+    /// Name of each test that failed, and what it said.
+    failures: Vec<String>,
 }
 
 impl Outcome {
     fn single(ok: bool) -> Self {
-        Self { passed: u64::from(ok), failed: u64::from(!ok), skipped: Vec::new() }
+        Self { passed: u64::from(ok), failed: u64::from(!ok), ..Self::default() }
     }
     fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
+        self.failures.extend(other.failures);
     }
     fn closing_line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
@@ -67,6 +77,9 @@ fn main() -> ExitCode {
         Ok(outcome) => {
             for line in &outcome.skipped {
                 println!("skipped: {line}");
+            }
+            for said in &outcome.failures {
+                println!("failed: {said}");
             }
             println!("{}", outcome.closing_line());
             ExitCode::from(u8::from(outcome.failed > 0))
@@ -94,14 +107,30 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
         "test" => test::run(args),
         "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
+        "arm64-system" => arm64_system::run(),
+        "a64-sweep" => {
+            let args = [
+                "test",
+                "--release",
+                "-p",
+                "trapline-insn",
+                "--test",
+                "aarch64",
+                "--",
+                "words::",
+                "--show-output",
+            ];
+            cargo(&args, &[("TRAPLINE_A64_STRIDE", "1")])
+        }
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
+        "storm" => storm::run(flag(args, "--seconds", 60)?),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }
 }
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 9] = [
+    let steps: [(&str, &[&str]); 10] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),
@@ -110,7 +139,8 @@ fn ci() -> Result<Outcome> {
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
         ("arm64", &[]),
-        ("stress", &["--cycles", "300"]),
+        ("stress", &["--cycles", "200"]),
+        ("storm", &["--seconds", "10"]),
     ];
     let mut total = Outcome::default();
     let mut table = Vec::new();
@@ -132,10 +162,15 @@ fn ci() -> Result<Outcome> {
     Ok(total)
 }
 
-/// Runs cargo with these arguments, its output shown.
+/// Runs cargo with these arguments, its output shown; on a machine that nobody watches without a line for each crate.
 fn cargo(args: &[&str], env: &[(&str, &str)]) -> Result<Outcome> {
     println!("cargo {}", args.join(" "));
-    let status = Command::new(cargo_path()).args(args).envs(env.iter().copied()).status().context("cargo")?;
+    let mut command = Command::new(cargo_path());
+    command.args(args).envs(env.iter().copied());
+    if std::env::var_os("CI").is_some() {
+        command.env("CARGO_TERM_QUIET", "true");
+    }
+    let status = command.status().context("cargo")?;
     Ok(Outcome::single(status.success()))
 }
 

@@ -26,9 +26,17 @@ const NEEDS: &[Need] = &[
     // Builds redis from its source package.
     Need { files: &["/usr/bin/dpkg-source"], package: "dpkg-dev" },
     Need { files: &["/usr/bin/make"], package: "make" },
+    Need { files: &["/usr/bin/pkg-config"], package: "pkg-config" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
     // Shows every store of a stub.
     Need { files: &["/usr/bin/valgrind"], package: "valgrind" },
+    // Shows the pages of -o FILE.html.
+    Need { files: &["/usr/bin/chromium", "/usr/bin/google-chrome"], package: "chromium" },
+    // Reads what --serve offers.
+    Need {
+        files: &["/usr/lib/python3/dist-packages/prometheus_client/parser.py"],
+        package: "python3-prometheus-client",
+    },
     Need { files: &["/usr/lib/python3.11/test/test_grammar.py"], package: "libpython3.11-testsuite" },
 ];
 
@@ -44,6 +52,12 @@ const ARM64: &[Need] = &[
     Need { files: &["/usr/bin/qemu-aarch64-static"], package: "qemu-user-static" },
 ];
 
+/// What emulating a whole machine takes besides.
+const ARM64_SYSTEM: &[Need] = &[
+    Need { files: &["/usr/bin/qemu-system-aarch64"], package: "qemu-system-arm" },
+    Need { files: &["/usr/bin/dpkg-deb"], package: "dpkg" },
+];
+
 /// Installs what the tests of this machine lack, as far as that is allowed.
 pub(crate) fn ensure() {
     for package in ensure_all(NEEDS, &[]) {
@@ -54,6 +68,11 @@ pub(crate) fn ensure() {
 /// The same for the tests of arm64. Gives the packages that are still missing.
 pub(crate) fn ensure_arm64() -> Vec<&'static str> {
     ensure_all(ARM64, &["arm64"])
+}
+
+/// The same for a whole machine of arm64.
+pub(crate) fn ensure_arm64_system() -> Vec<&'static str> {
+    [ensure_arm64(), ensure_all(ARM64_SYSTEM, &["arm64"])].concat()
 }
 
 fn ensure_all(needs: &[Need], foreign: &[&str]) -> Vec<&'static str> {

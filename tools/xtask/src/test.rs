@@ -1,29 +1,40 @@
 //! Every test of the workspace, with the runner's own lines shown, then what was skipped.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 use crate::tally::Tally;
-use crate::{Outcome, cargo, cargo_path, packages, redis};
+use crate::{Outcome, cargo, cargo_path, descendants, packages, perfetto, redis};
 
-/// Builds the command first (tests run it as users do), then runs all tests. Arguments after `--` go to libtest,
+/// Longer than any test, and than any build between two of cargo's lines that go elsewhere.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// Builds everything first, the command too (tests run it as users do), then runs all tests. Arguments after `--` go to libtest,
 /// those before it to cargo.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     packages::ensure();
-    let build = cargo(&["build", "--release", "--workspace", "--bins"], &[])?;
+    let split = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let (for_cargo, for_tests) = (&args[..split], args.get(split + 1..).unwrap_or_default());
+    let whole = !for_cargo.iter().any(|arg| arg == "-p");
+    // With the tests' features where all are run, so that nothing is built twice.
+    let what: &[&str] = if whole { &["test", "--no-run"] } else { &["build", "--bins"] };
+    let build = cargo(&[what, &["--release", "--workspace"]].concat(), &[])?;
     if build.failed > 0 {
         return Ok(build);
     }
-    let split = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
-    let (for_cargo, for_tests) = (&args[..split], args.get(split + 1..).unwrap_or_default());
     let mut command = Command::new(cargo_path());
     command.args(["test", "--release", "--no-fail-fast"]);
     if let Some(redis) = redis::ensure() {
         command.env(redis::VARIABLE, redis);
     }
-    if !for_cargo.iter().any(|arg| arg == "-p") {
+    if let Some(python) = perfetto::ensure() {
+        command.env(perfetto::VARIABLE, python);
+    }
+    if whole {
         command.arg("--workspace");
     }
     // Output of passing tests is shown: figures, hit totals and reasons of skips stand in it.
@@ -31,18 +42,48 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     run_and_count(command)
 }
 
-/// Runs a test command; its lines are shown as they come, and counted.
+/// Runs a test command; its lines are shown as they come, and counted. Errors come through the same pipe: cargo names the binaries there.
+/// It is over when the command is, whoever else still holds its output; after [`SILENCE`] it counts as stuck, and is ended with all that
+/// it started.
 pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
-    let mut tally = Tally::default();
-    if let Some(output) = child.stdout.take() {
-        for line in BufReader::new(output).lines() {
-            let line = line.context("reading the tests' output")?;
-            println!("{line}");
-            tally.line(&line);
+    let (output, writer) = std::io::pipe().context("a pipe")?;
+    command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
+    let mut child = command.spawn().context("cargo test")?;
+    // It holds the pipe's other end.
+    drop(command);
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
         }
-    }
-    let status = child.wait().context("cargo test")?;
+    });
+    let mut tally = Tally::default();
+    let mut last = Instant::now();
+    let status = loop {
+        match lines.recv_timeout(Duration::from_secs(1)) {
+            Ok(line) => {
+                if tally.line(&line) {
+                    println!("{line}");
+                }
+                last = Instant::now();
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // It closed its output: all lines were read.
+            Err(RecvTimeoutError::Disconnected) => break child.wait().context("cargo test")?,
+        }
+        if let Some(status) = child.try_wait().context("cargo test")? {
+            break status;
+        }
+        if last.elapsed() > SILENCE {
+            println!("no line for {} s: ended as stuck", SILENCE.as_secs());
+            descendants::kill(child.id());
+            child.kill().ok();
+            break child.wait().context("cargo test")?;
+        }
+    };
     println!("{} test binaries", tally.binaries());
     let mut outcome = tally.outcome();
     if !status.success() && outcome.failed == 0 {

@@ -1,6 +1,19 @@
 //! Arguments in two stages: [`typed`] is what was written, [`ready`] is what it means, checked and converted.
 
+pub(crate) mod error;
+pub(crate) mod fields;
+pub(crate) mod filters;
+pub(crate) mod graph;
+pub(crate) mod hist;
+pub(crate) mod otlp;
+pub(crate) mod prototype;
 pub(crate) mod ready;
+pub(crate) mod serve;
 pub(crate) mod signature;
+pub(crate) mod sink;
+pub(crate) mod stack;
+pub(crate) mod top;
 pub(crate) mod typed;
+pub(crate) mod types;
 pub(crate) mod units;
+mod words;

@@ -1,74 +1,30 @@
 //! What the typed words mean: checked, converted, no more strings to parse. In: [`super::typed`]. Out: plain values.
 //! Does not: look at any process or file.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use trapline::watch::{Expr, ExprError, WatchSpec, WatchSpecError};
-use trapline::{By, Pattern, ProbeKind, ProbeSpec, SpecError, Target};
+use trapline::filter::Filter;
+use trapline::watch::{Expr, WatchSpec};
+use trapline::{By, Floats, Pattern, ProbeKind, ProbeSpec, Returns, Target};
 
-use super::signature::{self, Signature, SignatureError};
-use super::typed::{self, TypedBy, TypedTarget, Verb};
-use super::units::{self, Linear, UnitError};
-
-/// Wrong usage: exit status 2.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UsageError {
-    /// A time or range.
-    #[error("{option}: {why}")]
-    Unit {
-        /// The option.
-        option: &'static str,
-        /// What is wrong with it.
-        why: UnitError,
-    },
-    /// A probe.
-    #[error("cannot read probe `{text}`: {why}")]
-    Probe {
-        /// As typed.
-        text: String,
-        /// What is wrong with it.
-        why: SpecError,
-    },
-    /// A signature.
-    #[error("cannot read the signature in `{text}`: {why}")]
-    Signature {
-        /// As typed.
-        text: String,
-        /// What is wrong with it.
-        why: SignatureError,
-    },
-    /// A place to watch.
-    #[error("cannot read place `{text}`: {why}")]
-    Place {
-        /// As typed.
-        text: String,
-        /// What is wrong with it.
-        why: WatchSpecError,
-    },
-    /// A condition.
-    #[error("{option}: cannot read `{text}`: {why}")]
-    Expr {
-        /// The option.
-        option: &'static str,
-        /// As typed.
-        text: String,
-        /// What is wrong with it.
-        why: ExprError,
-    },
-    /// `lat` times whole functions.
-    #[error("cannot time `{0}`: lat takes functions; write PATH:func, or use count for uretprobe and usdt")]
-    NotAFunction(String),
-    /// Words of a command that do not parse.
-    #[error("-c: `{0}` has an open quote; close it, or write the command after --")]
-    Quote(String),
-    /// An empty command.
-    #[error("-c: no command was given; write for example -c 'ls -l'")]
-    EmptyCommand,
-    /// Options that exclude each other.
-    #[error("{0}")]
-    Conflict(&'static str),
-}
+pub(crate) use super::error::UsageError;
+use super::fields::Fields;
+use super::filters;
+use super::graph;
+use super::hist;
+use super::otlp::{self, Collector};
+use super::prototype::{Look, complete};
+use super::serve::{self, Address};
+use super::signature;
+pub(crate) use super::sink::Sink;
+use super::sink::{CALLS, LINES, REPORTS};
+use super::stack;
+use super::top;
+use super::typed::{self, TypedBy, TypedReturns, TypedTarget, Verb};
+use super::types::Signature;
+use super::units::{self, Linear};
+use super::words::split_words;
+use crate::report::format::Format;
 
 /// A whole command line, ready to run.
 #[derive(Debug)]
@@ -77,8 +33,16 @@ pub(crate) enum Ready {
     Count(Count),
     /// `lat`
     Lat(Lat),
+    /// `hist`
+    Hist(Box<hist::Hist>),
+    /// `graph`
+    Graph(graph::Graph),
     /// `trace`
     Calls(Calls),
+    /// `stack`
+    Stack(stack::Stacks),
+    /// `top`
+    Top(top::Top),
     /// `watch`
     Watch(Watch),
     /// `list`
@@ -114,17 +78,10 @@ pub(crate) struct Run {
     pub(crate) faults_are_fatal: bool,
     /// Where and how to print.
     pub(crate) sink: Sink,
-}
-
-/// Where and how to print.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Sink {
-    /// JSON lines.
-    pub(crate) json: bool,
-    /// A file instead of a standard stream.
-    pub(crate) output: Option<PathBuf>,
-    /// No summary.
-    pub(crate) quiet: bool,
+    /// Where to offer metrics.
+    pub(crate) serve: Option<Address>,
+    /// Where to send them.
+    pub(crate) otlp: Option<Collector>,
 }
 
 /// `count`, ready.
@@ -187,6 +144,10 @@ pub(crate) struct Lat {
     pub(crate) per_function: bool,
     /// Only the outermost of recursive calls.
     pub(crate) outermost: bool,
+    /// How the ends of calls are seen.
+    pub(crate) returns: Returns,
+    /// How many can have their return address replaced at a time.
+    pub(crate) maxactive: Option<u32>,
     /// How it is drawn.
     pub(crate) shape: Shape,
 }
@@ -198,6 +159,8 @@ pub(crate) struct Calls {
     pub(crate) run: Run,
     /// The same probes, with what was said of their values.
     pub(crate) probes: Vec<(ProbeSpec, Option<Signature>)>,
+    /// Which calls, probe by probe.
+    pub(crate) filters: Vec<Filter>,
     /// Exits too.
     pub(crate) returns: bool,
     /// End after so many lines.
@@ -207,8 +170,21 @@ pub(crate) struct Calls {
 impl Calls {
     /// Arguments that somebody wants to see.
     pub(crate) fn arguments(&self) -> u8 {
-        let of = |signature: &Signature| signature.parameters.len() as u8;
-        self.probes.iter().filter_map(|(_, signature)| signature.as_ref().map(of)).max().unwrap_or(0)
+        let shown = self.probes.iter().filter_map(|(_, signature)| signature.as_ref());
+        let shown = shown.map(Signature::registers);
+        shown.chain(self.filters.iter().map(Filter::arguments)).max().unwrap_or(0)
+    }
+    /// Floats that somebody wants to see, probe by probe.
+    pub(crate) fn floats(&self) -> Vec<Floats> {
+        let one = |(nth, (_, signature)): (usize, &(ProbeSpec, Option<Signature>))| {
+            let asked = self.filters.get(nth).map_or_else(Floats::default, Filter::floats);
+            asked.and(signature.as_ref().map_or_else(Floats::default, Signature::floats))
+        };
+        self.probes.iter().enumerate().map(one).collect()
+    }
+    /// Arguments that point to text, probe by probe.
+    pub(crate) fn texts(&self) -> Vec<u8> {
+        self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::texts)).collect()
     }
 }
 
@@ -250,6 +226,8 @@ pub(crate) struct List {
     pub(crate) target: Target,
     /// With exits, as `lat` needs them.
     pub(crate) timed: bool,
+    /// As `lat --ret` would.
+    pub(crate) returns: Returns,
     /// As `--strict` would.
     pub(crate) strict: bool,
     /// As `--faults-are-fatal` would.
@@ -276,16 +254,23 @@ pub(crate) struct Demo {
     pub(crate) keep: bool,
 }
 
-/// Makes a command line ready.
-pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
+/// Makes a command line ready; `look` says what is noted of functions without a typed signature.
+pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
     Ok(match verb {
         Verb::Count(typed) => Ready::Count(count(typed)?),
         Verb::Lat(typed) => Ready::Lat(lat(typed)?),
-        Verb::Trace(typed) => Ready::Calls(calls(typed)?),
+        Verb::Hist(typed) => match hist::hist(typed, look)? {
+            hist::Either::Hist(hist) => Ready::Hist(hist),
+            hist::Either::Lat(lat) => Ready::Lat(*lat),
+        },
+        Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
+        Verb::Graph(typed) => Ready::Graph(graph::graph(typed)?),
+        Verb::Stack(typed) => Ready::Stack(stack::stack(typed)?),
+        Verb::Top(typed) => Ready::Top(top::top(typed)?),
         Verb::Watch(typed) => Ready::Watch(watch(typed)?),
         Verb::List(typed) => Ready::List(list(typed)?),
-        Verb::Status(typed) => Ready::Status(pids(typed)),
-        Verb::Detach(typed) => Ready::Detach(pids(typed)),
+        Verb::Status(typed) => Ready::Status(pids(typed)?),
+        Verb::Detach(typed) => Ready::Detach(pids(typed)?),
         Verb::Demo(typed) => {
             Ready::Demo(Demo { duration: positive("--duration", &typed.duration)?, keep: typed.keep })
         }
@@ -293,12 +278,9 @@ pub(crate) fn ready(verb: Verb) -> Result<Ready, UsageError> {
 }
 
 fn count(typed: typed::Count) -> Result<Count, UsageError> {
-    let by = typed.by.map(|by| match by {
-        TypedBy::Tid => By::Thread,
-        TypedBy::Comm => By::ThreadName,
-        TypedBy::Cpu => By::Cpu,
-    });
-    Ok(Count { run: run(&typed.probes, typed.common)?, by })
+    let by = typed.by.map(TypedBy::ready);
+    let (serve, otlp) = (serve::address(&typed.serve)?, otlp::collector(typed.serve.otlp.as_deref())?);
+    Ok(Count { run: Run { serve, otlp, ..run(&typed.probes, typed.common, REPORTS)? }, by })
 }
 
 fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
@@ -314,21 +296,51 @@ fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
         linear: linear.map_err(|why| UsageError::Unit { option: "--linear", why })?,
         min_ns: min.map_err(|why| UsageError::Unit { option: "--min", why })?.map_or(0, nanos),
     };
-    let run = run(&typed.probes, typed.common)?;
+    let (serve, otlp) = (serve::address(&typed.serve)?, otlp::collector(typed.serve.otlp.as_deref())?);
+    let run = Run { serve, otlp, ..run(&typed.probes, typed.common, REPORTS)? };
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::NotAFunction(wrong.text.clone()));
     }
-    Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, shape })
+    let returns = returns(typed.ret);
+    if typed.outermost && returns == Returns::Stack {
+        return Err(UsageError::OutermostByStack);
+    }
+    let maxactive = typed.maxactive;
+    if let Some(calls) = maxactive.filter(|calls| !(1..=Returns::MOST_ACTIVE).contains(calls)) {
+        return Err(UsageError::MaxActive(calls));
+    }
+    if maxactive.is_some() && returns == Returns::Exits {
+        return Err(UsageError::MaxActiveByExits);
+    }
+    Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, returns, maxactive, shape })
 }
 
-fn calls(typed: typed::Trace) -> Result<Calls, UsageError> {
+const fn returns(typed: TypedReturns) -> Returns {
+    match typed {
+        TypedReturns::Auto => Returns::Auto,
+        TypedReturns::Exits => Returns::Exits,
+        TypedReturns::Stack => Returns::Stack,
+    }
+}
+
+fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     let wrong = |text: &String, why| UsageError::Signature { text: text.clone(), why };
     let split = |text: &String| signature::split(text).map_err(|why| wrong(text, why));
     let (texts, signatures): (Vec<String>, Vec<Option<Signature>>) =
         typed.probes.iter().map(split).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-    let run = run(&texts, typed.common)?;
-    let probes = run.probes.iter().cloned().zip(signatures).collect();
-    Ok(Calls { run, probes, returns: !typed.entry_only, max: typed.max })
+    let mut run = run(&texts, typed.common, CALLS)?;
+    let probes = complete(&mut run, signatures, look)?;
+    let returns = !typed.entry_only;
+    let wishes = filters::Wishes {
+        condition: typed.filter,
+        tids: typed.tids,
+        comms: typed.comms,
+        sample: typed.sample.as_deref().map(filters::sample).transpose()?,
+    };
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let filters = filters::filters(&probes, returns, &wishes, &fields)?;
+    drop(fields);
+    Ok(Calls { run, probes, filters, returns, max: typed.max })
 }
 
 fn watch(typed: typed::Watch) -> Result<Watch, UsageError> {
@@ -341,7 +353,7 @@ fn watch(typed: typed::Watch) -> Result<Watch, UsageError> {
             "watch needs a process: give one with -p or -n, or start a command with -c or behind --",
         ));
     }
-    let sink = Sink { json: typed.sink.json, output: typed.sink.output, quiet: typed.sink.quiet };
+    let sink = Sink::new(typed.sink.json, typed.sink.output, typed.sink.quiet, LINES)?;
     Ok(Watch {
         places,
         target,
@@ -362,7 +374,7 @@ fn expr(option: &'static str, text: String) -> Result<Expr, UsageError> {
     text.parse().map_err(|why| UsageError::Expr { option, text, why })
 }
 
-fn is_function(probe: &ProbeSpec) -> bool {
+pub(super) fn is_function(probe: &ProbeSpec) -> bool {
     let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
     probe.kind == ProbeKind::Entry && !inside
 }
@@ -373,34 +385,39 @@ fn list(typed: typed::List) -> Result<List, UsageError> {
         (pids, names) if pids.is_empty() && names.is_empty() => Target::Any,
         (pids, names) => Target::Running { pids, names },
     };
-    let sink = Sink { json: common.sink.json, output: common.sink.output, quiet: common.sink.quiet };
+    let sink = Sink::new(common.sink.json, common.sink.output, common.sink.quiet, LINES)?;
     Ok(List {
         probes: probes(&typed.probes)?,
         target,
         timed: typed.lat,
+        returns: typed.ret.map_or(Returns::Auto, returns),
         strict: common.strict,
         faults_are_fatal: common.faults_are_fatal,
         sink,
     })
 }
 
-fn pids(typed: typed::Pids) -> Pids {
-    let sink = Sink { json: typed.sink.json, output: typed.sink.output, quiet: typed.sink.quiet };
-    Pids { pids: typed.pids, sink }
+fn pids(typed: typed::Pids) -> Result<Pids, UsageError> {
+    let sink = Sink::new(typed.sink.json, typed.sink.output, typed.sink.quiet, LINES)?;
+    Ok(Pids { pids: typed.pids, sink })
 }
 
-fn run(texts: &[String], typed: typed::Common) -> Result<Run, UsageError> {
+pub(super) fn run(texts: &[String], typed: typed::Common, offered: &[Format]) -> Result<Run, UsageError> {
+    let sink = Sink::new(typed.json, typed.output, typed.quiet, offered)?;
+    let interval = typed.interval.as_deref().map(|text| positive("--interval", text)).transpose()?;
     Ok(Run {
         probes: probes(texts)?,
         follow: typed.target.follow,
         target: target(typed.target)?,
-        interval: typed.interval.as_deref().map(|text| positive("--interval", text)).transpose()?,
+        interval: interval.or(sink.interval()),
         duration: typed.duration.as_deref().map(|text| positive("--duration", text)).transpose()?,
         timestamps: typed.timestamps,
         dry_run: typed.dry_run,
         strict: typed.strict,
         faults_are_fatal: typed.faults_are_fatal,
-        sink: Sink { json: typed.json, output: typed.output, quiet: typed.quiet },
+        sink,
+        serve: None,
+        otlp: None,
     })
 }
 
@@ -435,54 +452,23 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Splits a command as a shell would split plain words, quotes and backslashes; nothing is expanded.
-fn split_words(text: &str) -> Result<Vec<String>, UsageError> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match (quote, c) {
-            (Some(q), c) if c == q => quote = None,
-            (Some('"') | None, '\\') => word.get_or_insert_default().extend(chars.next()),
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (_, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    if quote.is_some() { Err(UsageError::Quote(text.to_owned())) } else { Ok(words) }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Ready, TimeUnit, UsageError, ready, split_words};
+    use super::{Ready, TimeUnit, ready};
     use crate::args::typed::Typed;
+    use crate::args::words::split_words;
     use clap::{CommandFactory, Parser};
     use trapline::Target;
 
     fn parse(line: &str) -> Result<Ready, String> {
         let words = split_words(line).expect("quotes are closed");
         let typed = Typed::try_parse_from(words).map_err(|e| e.to_string())?;
-        ready(typed.verb).map_err(|e| e.to_string())
+        ready(typed.verb, &|_| Vec::new()).map_err(|e| e.to_string())
     }
 
     #[test]
     fn the_declaration_is_consistent() {
         Typed::command().debug_assert();
-    }
-
-    #[test]
-    fn words_split_as_in_a_shell() {
-        let split = |text| split_words(text).map_err(|e| e.to_string());
-        assert_eq!(
-            split(r#"git -c 'a b' "c \" d" e\ f ''"#).unwrap(),
-            ["git", "-c", "a b", "c \" d", "e f", ""]
-        );
-        assert!(matches!(split_words("ls 'a"), Err(UsageError::Quote(_))));
     }
 
     #[test]
@@ -519,7 +505,21 @@ mod tests {
             ("trapline lat -p 1 uretprobe:libc:malloc", "lat takes functions"),
             ("trapline count -p 1 /[/", "cannot read probe `/[/`"),
             ("trapline count -c '' malloc", "no command was given"),
+            ("trapline stack -p 1 uretprobe:libc:malloc", "cannot take stacks at `uretprobe:libc:malloc`"),
+            ("trapline stack --time -p 1 usdt:libc:libc:setjmp", "stack --time takes functions"),
+            ("trapline stack --depth 0 -p 1 malloc", "invalid value '0'"),
+            ("trapline stack --stack-bytes 1024 -p 1 malloc", "--stack-bytes is for copies"),
+            ("trapline stack --unwind dwarf --depth 9 -p 1 malloc", "--depth is for frame pointers"),
+            (
+                "trapline stack -o x.csv -p 1 malloc",
+                "take .json, .html, .folded, .svg, .pb.gz, or any other name",
+            ),
+            ("trapline stack --json -o x.svg -p 1 malloc", "ask for different formats"),
+            ("trapline count -o x.pb.gz -p 1 malloc", ".pb.gz is nothing that this command writes"),
             ("trapline count -p 0 malloc", "invalid value '0'"),
+            ("trapline count --serve host -p 1 malloc", "--serve: `host` is no address"),
+            ("trapline list -o x.csv malloc", "-o x.csv: .csv is nothing that this command writes"),
+            ("trapline count --json -o x.csv -p 1 malloc", "ask for different formats"),
             ("trapline count", "required"),
             ("trapline watch counter", "watch needs a process"),
             ("trapline watch -p 1 counter:r", "cannot watch reads alone"),

@@ -1,39 +1,12 @@
 //! A function's signature as typed: `libc:openat(fd, char path, int flags) -> int`.
 //!
 //! In: a probe, with or without it. Out: the probe's own text, and what its arguments and its value are called and how they are shown.
-//! Does not: read memory, so there are integers and pointers only.
+//! Does not: read memory; it only says which arguments point to text.
 
-/// How a value is shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Type {
-    /// A signed integer of so many bits.
-    Signed(u8),
-    /// An unsigned one.
-    Unsigned(u8),
-    /// In hexadecimal: `hex`, `ptr`, `TYPE *`.
-    Hex,
-    /// `true` or `false`.
-    Bool,
-    /// A character.
-    Char,
-    /// Nothing.
-    Void,
-}
+use trapline::filter::Float;
 
-/// One argument.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Parameter {
-    pub(crate) name: String,
-    pub(crate) shown: Type,
-}
-
-/// What a probe's values mean.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Signature {
-    pub(crate) parameters: Vec<Parameter>,
-    /// `None` where nothing was said: shown in hexadecimal.
-    pub(crate) value: Option<Type>,
-}
+use super::fields::is_path;
+use super::types::{Parameter, Place, Signature, Type};
 
 /// What is wrong with a signature.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,12 +19,20 @@ pub(crate) enum SignatureError {
     Behind(String),
     /// Not a type.
     #[error(
-        "`{0}` is no type that trace shows: int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64, hex, ptr, TYPE *"
+        "`{0}` is no type that trace shows: int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64, float, double, hex, ptr, TYPE *; arguments also str, buf(len=NAME)"
     )]
     Type(String),
+    /// The length of a buffer.
+    #[error(
+        "`{0}` is no argument that could be a length; write buf(len=NAME), with an argument's name or arg0 to arg5"
+    )]
+    Length(String),
     /// More than registers hold.
-    #[error("{0} arguments; registers hold the first six")]
+    #[error("{0} arguments that are no floats; registers hold the first six")]
     Many(usize),
+    /// More than vector registers hold.
+    #[error("{0} floats; registers hold the first eight")]
+    ManyFloats(usize),
 }
 
 /// Splits a probe from its signature. A name may hold brackets itself (C++): only a last pair that ends the text, or stands before
@@ -68,24 +49,76 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     }
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let words = if words == ["void"] { Vec::new() } else { words };
-    if words.len() > 6 {
-        return Err(SignatureError::Many(words.len()));
-    }
-    let parameters = words.into_iter().map(parameter).collect::<Result<_, _>>()?;
+    let paths = words.iter().any(|word| is_path(word));
+    let selected = words.iter().filter(|_| paths).map(|&word| word.to_owned()).collect();
+    let parameters = if paths { Vec::new() } else { parameters(&words)? };
     let value = value.map(type_of).transpose()?;
-    Ok((probe.trim().to_owned(), Some(Signature { parameters, value })))
+    Ok((
+        probe.trim().to_owned(),
+        Some(Signature { parameters, value, selected, fields: Vec::new(), noted: None }),
+    ))
+}
+
+/// Each with the register that holds it: floats and all others are numbered apart (System V ABI, 3.2.3).
+fn parameters(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
+    let (mut general, mut vectors) = (0, 0);
+    let mut places = Vec::new();
+    for word in words {
+        let next = if is_float(word) { &mut vectors } else { &mut general };
+        places.push(*next);
+        *next += 1;
+    }
+    match (general, vectors) {
+        (7.., _) => return Err(SignatureError::Many(general)),
+        (_, 9..) => return Err(SignatureError::ManyFloats(vectors)),
+        _ => {}
+    }
+    let named = words.iter().zip(&places).filter(|(word, _)| !is_float(word));
+    let names: Vec<(&str, u8)> = named.map(|(word, &at)| (name_of(word).1, at as u8)).collect();
+    let one = |(word, &at): (&&str, &usize)| {
+        let (name, shown) = parameter(word, &names)?;
+        let place = if is_float(word) { Place::Vector(at as u8) } else { Place::General(at as u8) };
+        Ok(Parameter { name, shown, place })
+    };
+    words.iter().zip(&places).map(one).collect()
+}
+
+fn is_float(word: &str) -> bool {
+    let (kind, name) = name_of(word);
+    let type_alone = kind.trim().is_empty();
+    matches!(type_of(if type_alone { name } else { kind }), Ok(Type::Float(_)))
 }
 
 /// `int flags`, `flags`, `struct x *p`.
-fn parameter(text: &str) -> Result<Parameter, SignatureError> {
-    let at = text.rfind(|c: char| c.is_whitespace() || c == '*').map_or(0, |at| at + 1);
-    let (kind, name) = text.split_at(at);
+fn parameter(text: &str, names: &[(&str, u8)]) -> Result<(String, Type), SignatureError> {
+    let (kind, name) = name_of(text);
+    for (words, called) in [(kind, name), (text, "")] {
+        if let Some(length) = words.trim().strip_prefix("buf(len=").and_then(|rest| rest.strip_suffix(')')) {
+            return Ok((called.to_owned(), Type::Buf(register_of(length.trim(), names)?)));
+        }
+    }
+    if kind.trim() == "str" || kind.trim().is_empty() && name == "str" {
+        let name = if kind.trim().is_empty() { "" } else { name };
+        return Ok((name.to_owned(), Type::Str));
+    }
     // A type alone has no name of its own.
     if name.is_empty() || kind.trim().is_empty() && known(name).is_some() {
-        return Ok(Parameter { name: String::new(), shown: type_of(text)? });
+        return Ok((String::new(), type_of(text)?));
     }
     let shown = if kind.trim().is_empty() { Type::Signed(64) } else { type_of(kind)? };
-    Ok(Parameter { name: name.to_owned(), shown })
+    Ok((name.to_owned(), shown))
+}
+
+/// A parameter's words without the last, and that.
+fn name_of(text: &str) -> (&str, &str) {
+    text.split_at(text.rfind(|c: char| c.is_whitespace() || c == '*').map_or(0, |at| at + 1))
+}
+
+/// The general register of a name, or of `arg0` to `arg5`.
+fn register_of(name: &str, names: &[(&str, u8)]) -> Result<u8, SignatureError> {
+    let number = || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|&n| n < 6);
+    let named = names.iter().find(|(other, _)| *other == name && !name.is_empty()).map(|&(_, at)| at);
+    named.or_else(number).ok_or_else(|| SignatureError::Length(name.to_owned()))
 }
 
 fn type_of(text: &str) -> Result<Type, SignatureError> {
@@ -112,39 +145,17 @@ fn known(text: &str) -> Option<Type> {
         "u8" | "uint8_t" | "unsigned char" => Type::Unsigned(8),
         "char" => Type::Char,
         "bool" | "_Bool" => Type::Bool,
+        "float" => Type::Float(Float::Single),
+        "double" => Type::Float(Float::Double),
         "hex" | "ptr" | "uintptr_t" => Type::Hex,
         "void" => Type::Void,
         _ => return None,
     })
 }
 
-impl Type {
-    /// A register's value, as wide as the type.
-    pub(crate) fn number(self, value: u64) -> i128 {
-        let over = |bits: u8| 64 - u32::from(bits);
-        match self {
-            Self::Signed(bits) => i128::from((value << over(bits)).cast_signed() >> over(bits)),
-            Self::Unsigned(bits) => i128::from(value << over(bits) >> over(bits)),
-            Self::Char => i128::from(value as u8),
-            Self::Bool => i128::from(value as u8 != 0),
-            Self::Hex | Self::Void => i128::from(value),
-        }
-    }
-    /// A register's value, as text.
-    pub(crate) fn show(self, value: u64) -> String {
-        match self {
-            Self::Signed(_) | Self::Unsigned(_) => self.number(value).to_string(),
-            Self::Hex => format!("{value:#x}"),
-            Self::Bool => (value as u8 != 0).to_string(),
-            Self::Char => format!("'{}'", (value as u8).escape_ascii()),
-            Self::Void => String::new(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{SignatureError, Type, split};
+    use super::{Float, Place, SignatureError, Type, split};
 
     #[test]
     fn signatures_are_split_from_probes() {
@@ -152,7 +163,7 @@ mod tests {
             split("libc:openat(fd, const char *path, int flags, unsigned) -> int").unwrap();
         let signature = signature.unwrap();
         assert_eq!((probe.as_str(), signature.value), ("libc:openat", Some(Type::Signed(32))));
-        let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.shown)).collect();
+        let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone())).collect();
         let want = [
             ("fd", Type::Signed(64)),
             ("path", Type::Hex),
@@ -166,21 +177,63 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
-        assert_eq!(split("f(int"), Err(SignatureError::Open));
-        assert_eq!(split("f(int x) y"), Err(SignatureError::Behind("y".into())));
-        assert_eq!(split("f(str path)"), Err(SignatureError::Type("str".into())));
-        assert_eq!(split("f(a,b,c,d,e,f,g)"), Err(SignatureError::Many(7)));
-        assert_eq!(split("f(int) -> what"), Err(SignatureError::Type("what".into())));
+    fn text_is_an_arguments_type() {
+        let (probe, signature) =
+            split("w(int fd, buf(len=n) data, size_t n, str, buf(len=arg0)) -> int").unwrap();
+        let signature = signature.unwrap();
+        let shown: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.shown.clone())).collect();
+        let want = [
+            ("fd", Type::Signed(32)),
+            ("data", Type::Buf(2)),
+            ("n", Type::Unsigned(64)),
+            ("", Type::Str),
+            ("", Type::Buf(0)),
+        ];
+        assert_eq!((probe.as_str(), shown.as_slice(), signature.texts()), ("w", &want[..], 0b1_1010));
     }
 
     #[test]
-    fn values_are_as_wide_as_their_types() {
-        assert_eq!(Type::Signed(32).show(0xffff_ffff), "-1");
-        assert_eq!(Type::Signed(32).show(0x1234_5678_0000_0001), "1");
-        assert_eq!(Type::Unsigned(16).show(u64::MAX), "65535");
-        assert_eq!(Type::Signed(64).show(u64::MAX), "-1");
-        assert_eq!((Type::Bool.show(0x100), Type::Char.show(10)), ("false".into(), "'\\n'".into()));
-        assert_eq!(Type::Hex.show(255), "0xff");
+    fn floats_have_registers_of_their_own() {
+        let text = "f(double x, int n, float, buf(len=m) p, double *q, size_t m, const double y) -> float";
+        let signature = split(text).unwrap().1.unwrap();
+        let places: Vec<_> = signature.parameters.iter().map(|p| (p.name.as_str(), p.place)).collect();
+        let want = [
+            ("x", Place::Vector(0)),
+            ("n", Place::General(0)),
+            ("", Place::Vector(1)),
+            ("p", Place::General(1)),
+            ("q", Place::General(2)),
+            ("m", Place::General(3)),
+            ("y", Place::Vector(2)),
+        ];
+        assert_eq!(places, want);
+        assert_eq!(signature.parameters[3].shown, Type::Buf(3));
+        assert_eq!(signature.value, Some(Type::Float(Float::Single)));
+        assert_eq!((signature.floats().arguments, signature.floats().returned), (0b111, true));
+        assert_eq!((signature.registers(), signature.texts()), (4, 0b10));
+        let nine = ["double"; 9].join(",");
+        assert_eq!(split(&format!("f({nine})")), Err(SignatureError::ManyFloats(9)));
+        assert_eq!(split("f(double x, buf(len=x) p)"), Err(SignatureError::Length("x".into())));
+        assert!(split(&format!("f({},a,b,c,d,e,f)", ["float"; 8].join(","))).is_ok());
+    }
+
+    #[test]
+    fn paths_are_looked_for_later() {
+        let (probe, signature) = split("h(req->len, mode, req->in.tag) -> int").unwrap();
+        let signature = signature.unwrap();
+        assert_eq!((probe.as_str(), signature.selected.len(), signature.parameters.len()), ("h", 3, 0));
+        assert_eq!(signature.value, Some(Type::Signed(32)));
+        assert_eq!(split("h(req->len)").unwrap().1.unwrap().selected, ["req->len"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        assert_eq!(split("f(int"), Err(SignatureError::Open));
+        assert_eq!(split("f(int x) y"), Err(SignatureError::Behind("y".into())));
+        assert_eq!(split("f(text path)"), Err(SignatureError::Type("text".into())));
+        assert_eq!(split("f(int) -> str"), Err(SignatureError::Type("str".into())));
+        assert_eq!(split("f(buf(len=m) p, int n)"), Err(SignatureError::Length("m".into())));
+        assert_eq!(split("f(a,b,c,d,e,f,g)"), Err(SignatureError::Many(7)));
+        assert_eq!(split("f(int) -> what"), Err(SignatureError::Type("what".into())));
     }
 }

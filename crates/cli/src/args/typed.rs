@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::serve::TypedServe;
+
 /// Count and time the functions of running programs, from outside, without traps.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "trapline", version, about, max_term_width = 100, after_help = AFTER)]
@@ -28,8 +30,16 @@ pub(crate) enum Verb {
     Count(Count),
     /// Time from entry to return, as a histogram
     Lat(Lat),
+    /// How often an argument or a value returned was what: as a histogram, or the most frequent ones
+    Hist(super::hist::TypedHist),
     /// A line for each call: arguments, value, duration
     Trace(Trace),
+    /// The call tree below a function, with durations
+    Graph(super::graph::TypedGraph),
+    /// Who calls: stacks at hits, by count or by time spent
+    Stack(super::stack::TypedStack),
+    /// What is called most now: a live table of rates and percentiles
+    Top(super::top::TypedTop),
     /// Who writes a variable, when, and what: by hardware breakpoints
     Watch(Watch),
     /// Functions with file, offset, size, and the tactic that each would get
@@ -80,7 +90,7 @@ pub(crate) struct Common {
     /// One JSON object a line, see docs/json.md
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Write reports to FILE
+    /// Write reports to FILE, as its suffix says (.json, .csv, .html, .perfetto-trace), else as text
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
     /// No closing summary, no notices
@@ -109,6 +119,16 @@ pub(crate) enum TypedBy {
     Cpu,
 }
 
+impl TypedBy {
+    pub(super) const fn ready(self) -> trapline::By {
+        match self {
+            Self::Tid => trapline::By::Thread,
+            Self::Comm => trapline::By::ThreadName,
+            Self::Cpu => trapline::By::Cpu,
+        }
+    }
+}
+
 /// `count`
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Count {
@@ -118,6 +138,8 @@ pub(crate) struct Count {
     /// Split hits; by tid or comm a hit costs more than by cpu
     #[arg(long, value_name = "WHAT", help_heading = "Output")]
     pub(crate) by: Option<TypedBy>,
+    #[command(flatten)]
+    pub(crate) serve: TypedServe,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -146,8 +168,25 @@ pub(crate) struct Lat {
     /// Of recursive calls, only the outermost
     #[arg(long, help_heading = "Histogram")]
     pub(crate) outermost: bool,
+    /// How the end of a call is seen: its exits patched, its return address on the stack replaced, or the first and, where exits
+    /// cannot be found or patched, the second
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Auto, help_heading = "Calls")]
+    pub(crate) ret: TypedReturns,
+    /// Calls whose return address can be replaced at a time, in all threads; others are missed, and counted [default: 16384]
+    #[arg(long, value_name = "CALLS", help_heading = "Calls")]
+    pub(crate) maxactive: Option<u32>,
+    #[command(flatten)]
+    pub(crate) serve: TypedServe,
     #[command(flatten)]
     pub(crate) common: Common,
+}
+
+/// `--ret`
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedReturns {
+    Auto,
+    Exits,
+    Stack,
 }
 
 /// `trace`
@@ -160,6 +199,18 @@ pub(crate) struct Trace {
     /// Entries only: cheaper, and for functions whose exits are not all known
     #[arg(long, help_heading = "Calls")]
     pub(crate) entry_only: bool,
+    /// Only calls for which EXPR holds, over the arguments' names, tid, ret and dur; see docs/filters.md
+    #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
+    pub(crate) filter: Option<String>,
+    /// Only this thread (may be given more than once)
+    #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
+    pub(crate) tids: Vec<u32>,
+    /// Only threads of this name (may be given more than once); told by the reader, so the target records the others too
+    #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
+    pub(crate) comms: Vec<String>,
+    /// Of the calls that pass, one in N on each CPU
+    #[arg(long, value_name = "1/N", help_heading = "Calls")]
+    pub(crate) sample: Option<String>,
     /// End after N calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Calls")]
     pub(crate) max: Option<u64>,
@@ -168,10 +219,15 @@ pub(crate) struct Trace {
 }
 
 const TRACE: &str = "\
-A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as the
-signature behind the probe says: PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
-hex, ptr or TYPE *. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
-is dropped and counted as missed.";
+A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as debug
+information has them, or as the signature behind the probe says (docs/arguments.md): PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
+float, double, hex, ptr or TYPE *; and str, what it points to up to a 0, or buf(len=NAME), as many bytes as that argument says: of both the first
+64, copied at the entry. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
+is dropped and counted as missed.
+
+--if, --tid and --sample are decided in the target before anything is recorded, at some nanoseconds; but what --if asks of ret or dur,
+and --comm, by the reader: the target has recorded the call then. Both are counted, apart.
+  trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'";
 
 /// `watch`
 #[derive(Args, Debug, Clone)]
@@ -228,6 +284,9 @@ pub(crate) struct List {
     /// List for exits as well, as `lat` would patch them
     #[arg(long)]
     pub(crate) lat: bool,
+    /// As `lat --ret=FORM` would patch them
+    #[arg(long, value_name = "FORM", value_enum, requires = "lat")]
+    pub(crate) ret: Option<TypedReturns>,
     #[command(flatten)]
     pub(crate) common: ListCommon,
 }
@@ -257,7 +316,7 @@ pub(crate) struct Sink {
     /// One JSON object a line, see docs/json.md
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write reports to FILE
+    /// Write reports to FILE, as JSON if it ends in .json
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// No closing summary, no notices

@@ -4,13 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::{Call, Finished, Interrupts, Session, Target};
+use trapline::{Builder, Call, Finished, Session};
 
+use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
 use crate::args::ready::Calls;
-use crate::output::{Output, OutputError, say};
+use crate::output::{Output, OutputError};
 use crate::report::calls::Shown;
-use crate::report::{json, summary};
+use crate::report::format::Format;
+use crate::report::json;
+use crate::report::perfetto::Timeline;
 
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
@@ -20,47 +23,36 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&trace::builder(&args.run), false, &args.run.sink);
     }
-    let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
-    let interrupts = Interrupts::new().map_err(failed)?;
-    let sink = &args.run.sink;
-    let mut output = Output::open(sink, matches!(args.run.target, Target::Launch(_)))?;
-    let mut session = trace::builder(&args.run).record(args.arguments(), args.returns)?;
-    let talkative = !(sink.quiet || sink.json && output.is_stderr());
-    if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
-    }
+    let start = |builder: Builder| {
+        let builder = builder.filters(args.filters.clone()).texts(args.texts()).floats(args.floats());
+        builder.record(args.arguments(), args.returns)
+    };
+    let (mut stage, mut session) = stage::begin(&args.run, start)?;
     let mut report = Report {
         args,
-        shown: Shown::new(&args.probes, sink.json, args.run.timestamps),
+        shown: match args.run.sink.format {
+            Format::Perfetto => Picture::Timeline(Timeline::new(&args.probes)),
+            format => Picture::Lines(Shown::new(&args.probes, format, args.run.timestamps)),
+        },
         left: args.max.unwrap_or(u64::MAX),
     };
-    let broken = report.follow(&mut session, &interrupts, &mut output).err();
+    let followed = report.follow(&mut session, &mut stage);
     let finished = session.detach();
-    let closed = match broken {
-        None => report.close(&finished, &mut output, talkative),
-        Some(error) => Err(error),
-    };
-    let outcome = match closed {
-        Ok(()) | Err(OutputError::Gone) => Outcome::Done,
-        Err(error) => {
-            say(&format!("trapline: {error}"));
-            Outcome::Failed
-        }
-    };
-    let outcome = match finished.command {
-        Some(command) if outcome == Outcome::Done => trace::wait(command, &interrupts),
-        _ => outcome,
-    };
-    match finished.nothing {
-        Some(nothing) if outcome != Outcome::Failed => Err(nothing.into()),
-        _ => Ok(outcome),
-    }
+    let told = followed.and_then(|()| report.close(&finished, &mut stage.output));
+    let told = told.and_then(|()| stage.summary(&finished));
+    stage.end(finished, told)
+}
+
+/// What calls become.
+enum Picture<'a> {
+    Lines(Shown<'a>),
+    Timeline(Timeline<'a>),
 }
 
 /// What is still to be printed, and how.
 struct Report<'a> {
     args: &'a Calls,
-    shown: Shown<'a>,
+    shown: Picture<'a>,
     /// Lines that may still be printed.
     left: u64,
 }
@@ -70,15 +62,14 @@ impl Report<'_> {
     fn follow(
         &mut self,
         session: &mut Session,
-        interrupts: &Interrupts,
-        output: &mut Output,
+        Stage { interrupts, output, .. }: &mut Stage,
     ) -> Result<(), OutputError> {
         let end = self.args.run.duration.map(|duration| Instant::now() + duration);
         let interval = self.args.run.interval.filter(|_| self.args.run.sink.json);
         let mut next = interval.map(|interval| Instant::now() + interval);
         loop {
             let calls = session.calls();
-            self.print(&calls, output)?;
+            self.print(&calls, Some(session), output)?;
             if let (Some(due), Some(interval)) = (next, interval)
                 && Instant::now() >= due
             {
@@ -89,34 +80,43 @@ impl Report<'_> {
             }
             let over = self.left == 0 || end.is_some_and(|end| Instant::now() >= end);
             if over || interrupts.wait(ROUND).is_some() || !session.poll() {
-                return Ok(());
+                // Once more while threads can be asked for their names.
+                let calls = session.calls();
+                return self.print(&calls, Some(session), output);
             }
         }
     }
-    fn print(&mut self, calls: &[Call], output: &mut Output) -> Result<(), OutputError> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
-        let text: String = calls.iter().take(most).map(|call| self.shown.line(call)).collect();
-        self.left = self.left.saturating_sub(calls.len() as u64);
-        if text.is_empty() { Ok(()) } else { output.print(&text) }
-    }
-    /// The last calls, and the summary.
-    fn close(
+    /// The calls of a round; without a session, the last ones.
+    fn print(
         &mut self,
-        finished: &Finished,
+        calls: &[Call],
+        mut session: Option<&mut Session>,
         output: &mut Output,
-        talkative: bool,
     ) -> Result<(), OutputError> {
-        self.print(&finished.calls, output)?;
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let calls = &calls[..calls.len().min(most)];
+        self.left -= calls.len() as u64;
+        let written = match &mut self.shown {
+            Picture::Lines(lines) => {
+                calls.iter().map(|call| lines.line(call)).collect::<String>().into_bytes()
+            }
+            Picture::Timeline(timeline) => {
+                let last = session.is_none();
+                let comm = |call: &Call| session.as_mut().and_then(|session| session.thread_name(call));
+                timeline.calls(calls, last, comm)
+            }
+        };
+        if written.is_empty() { Ok(()) } else { output.bytes(&written) }
+    }
+    /// The last calls.
+    fn close(&mut self, finished: &Finished, output: &mut Output) -> Result<(), OutputError> {
+        self.print(&finished.calls, None, output)?;
+        if let Picture::Timeline(timeline) = &mut self.shown {
+            output.bytes(&timeline.names(&finished.reports))?;
+        }
         if self.args.run.sink.json {
             for report in &finished.reports {
                 output.print(&json::count(report, None, None))?;
-            }
-        }
-        if talkative {
-            let text = summary::text(&finished.summary);
-            match output {
-                Output::File(..) if !self.args.run.sink.json => output.print(&text)?,
-                _ => say(text.trim_end()),
             }
         }
         Ok(())

@@ -2,19 +2,29 @@
 
 use trapline::{Builder, ProcessReport};
 
-use super::trace::{builder, trace};
+use super::trace::{builder, trace, typed};
 use super::{Failure, Outcome};
 use crate::args::ready::Count;
-use crate::report::{count, json};
+use crate::report::csv::Csv;
+use crate::report::format::Format;
+use crate::report::html::Html;
+use crate::report::{Renderer, count, json};
 
 /// Runs it.
 pub(crate) fn run(args: &Count) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&builder(&args.run), false, &args.run.sink);
     }
-    let by = args.by;
-    let render = |report: &ProcessReport, live: bool, time: Option<&str>| {
-        if args.run.sink.json { json::count(report, by, time) } else { count::text(report, by, live) }
+    let (by, sink) = (args.by, &args.run.sink);
+    let mut renderer: Box<dyn Renderer> = match sink.format {
+        Format::Json => {
+            Box::new(move |report: &ProcessReport, _: bool, time: Option<&str>| json::count(report, by, time))
+        }
+        Format::Html => Box::new(Html::new("count", false, typed())),
+        Format::Csv => Box::new(Csv::count(by, args.run.timestamps)),
+        _ => {
+            Box::new(move |report: &ProcessReport, live: bool, _: Option<&str>| count::text(report, by, live))
+        }
     };
-    trace(&args.run, |builder: Builder| builder.by(by).count(), &render)
+    trace(&args.run, |builder: Builder| builder.by(by).count(), &mut *renderer)
 }

@@ -4,35 +4,48 @@ use std::time::Duration;
 
 use trapline::{Builder, ProcessReport};
 
-use super::trace::{builder, trace};
+use super::trace::{builder, trace, typed};
 use super::{Failure, Outcome};
 use crate::args::ready::Lat;
-use crate::report::{json, lat};
+use crate::report::csv::Csv;
+use crate::report::format::Format;
+use crate::report::html::Html;
+use crate::report::{Renderer, json, lat};
 
 /// Runs it.
 pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
     if args.run.dry_run {
-        return super::list::show(&builder(&args.run), true, &args.run.sink);
+        return super::list::show(
+            &builder(&args.run).outermost(args.outermost).returns(args.returns).maxactive(args.maxactive),
+            true,
+            &args.run.sink,
+        );
     }
-    let render = |report: &ProcessReport, _: bool, time: Option<&str>| {
-        if args.run.sink.json {
-            json::lat(report, time)
-        } else {
-            lat::text(report, args.per_function, &args.shape)
+    let (per_function, shape) = (args.per_function, args.shape);
+    let format = args.run.sink.format;
+    let mut renderer: Box<dyn Renderer> = match format {
+        Format::Json => {
+            Box::new(|report: &ProcessReport, _: bool, time: Option<&str>| json::lat(report, time))
         }
+        Format::Html => Box::new(Html::new("lat", true, typed())),
+        Format::Csv => Box::new(Csv::lat(args.run.timestamps)),
+        _ => Box::new(move |report: &ProcessReport, _: bool, _: Option<&str>| {
+            lat::text(report, per_function, &shape)
+        }),
     };
     let min = Duration::from_nanos(args.shape.min_ns);
     let unit = args.shape.unit.nanos();
     let start = |builder: Builder| {
-        let builder = builder.outermost(args.outermost).at_least(min);
+        let builder =
+            builder.outermost(args.outermost).returns(args.returns).maxactive(args.maxactive).at_least(min);
         match args.shape.linear {
-            // JSON shows powers of two, whatever is drawn.
-            Some(linear) if !args.run.sink.json => {
+            // Only text draws steps; what programs read is as without them.
+            Some(linear) if format == Format::Text => {
                 let nanos = |value: u64| value.saturating_mul(unit);
                 builder.steps(nanos(linear.min), nanos(linear.max), nanos(linear.step)).latency()
             }
             _ => builder.latency(),
         }
     };
-    trace(&args.run, start, &render)
+    trace(&args.run, start, &mut *renderer)
 }

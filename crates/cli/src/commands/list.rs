@@ -13,7 +13,8 @@ pub(crate) fn run(args: &List) -> Result<Outcome, Failure> {
         .target(args.target.clone())
         .probes(args.probes.iter().cloned())
         .strict(args.strict)
-        .faults_are_fatal(args.faults_are_fatal);
+        .faults_are_fatal(args.faults_are_fatal)
+        .returns(args.returns);
     show(&builder, args.timed, &args.sink)
 }
 

@@ -3,9 +3,14 @@
 pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
+pub(crate) mod graph;
+pub(crate) mod hist;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod patched;
+pub(crate) mod stack;
+mod stage;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod watch;
 
@@ -14,6 +19,7 @@ use std::process::{ExitCode, ExitStatus};
 use trapline::watch::WatchError;
 
 use crate::output::{OutputError, say};
+use crate::serve::outlets::OutletError;
 
 /// How a run ended, apart from errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +47,9 @@ pub(crate) enum Failure {
     /// Our own output: 1.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// No port, or no collector: 1.
+    #[error(transparent)]
+    Outlet(#[from] OutletError),
     /// The demo's own troubles: 1.
     #[error("{0}")]
     Other(String),
@@ -82,7 +91,7 @@ impl Failure {
         ExitCode::from(match self {
             Self::Usage(_) => 2,
             Self::Nothing(_) => 3,
-            Self::Session(_) | Self::Output(_) | Self::Other(_) => 1,
+            Self::Session(_) | Self::Output(_) | Self::Outlet(_) | Self::Other(_) => 1,
         })
     }
 }

@@ -37,6 +37,7 @@ struct DetachRow {
     left: usize,
     actions: u32,
     semaphores: u32,
+    returns: u32,
     left_mapped_bytes: u64,
 }
 
@@ -135,6 +136,7 @@ fn detach_json(report: &DetachReport) -> String {
             left: one.left.len(),
             actions: one.actions,
             semaphores: one.semaphores,
+            returns: one.returns,
             left_mapped_bytes: one.stays_mapped,
         })
     };
@@ -156,6 +158,10 @@ fn detach_text(pid: u32, report: &DetachReport) -> String {
             plural(one.semaphores.into(), "semaphore", "semaphores"),
             bytes(one.stays_mapped)
         ));
+        if one.returns > 0 {
+            let returns = plural(one.returns.into(), "return address", "return addresses");
+            out.push_str(&format!("  {returns} of running calls put back\n"));
+        }
         one.left.iter().for_each(|left| out.push_str(&format!("  {left}\n")));
     }
     for one in &report.untouched {

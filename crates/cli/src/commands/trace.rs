@@ -1,24 +1,24 @@
-//! What `count` and `lat` share: start, wait, report at intervals, detach, summary, exit status.
+//! What `count` and `lat` share: reports at intervals.
 //!
 //! Invariants: RUN-1 whatever ends the run (time, Ctrl-C, SIGTERM, a gone terminal or reader, a full disk, the target's
 //! end), the target is detached before anything else is written or waited for.
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, Error, Finished, Interrupts, ProcessReport, Running, Session, Target, time_of_day};
+use trapline::{Builder, Error, Finished, Interrupts, Running, Session, time_of_day};
 
+use super::stage::Stage;
 use super::{Failure, Outcome};
 use crate::args::ready::Run;
-use crate::output::{Output, OutputError, say};
-use crate::report::summary;
+use crate::output::{OutputError, say};
+use crate::report::Renderer;
+use crate::report::format::Format;
+use crate::serve::outlets::Outlets;
 
 /// How often new mappings and ended processes are looked for.
-const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// The same when programs are followed: each executed one waits for it at its entry point.
-const FOLLOW_TICK: Duration = Duration::from_millis(2);
-
-/// Renders one process; the second argument says whether it is live, the third is the time of day, if asked for.
-pub(crate) type Render<'a> = &'a dyn Fn(&ProcessReport, bool, Option<&str>) -> String;
+pub(crate) const FOLLOW_TICK: Duration = Duration::from_millis(2);
 
 /// The session that a command line describes.
 pub(crate) fn builder(run: &Run) -> Builder {
@@ -26,50 +26,38 @@ pub(crate) fn builder(run: &Run) -> Builder {
     builder.strict(run.strict).faults_are_fatal(run.faults_are_fatal).follow(run.follow)
 }
 
+/// The command line, for reports that say what they are of.
+pub(crate) fn typed() -> String {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    words.join(" ")
+}
+
 /// Runs a session to its end.
 pub(crate) fn trace(
     run: &Run,
     start: impl FnOnce(Builder) -> Result<Session, Error>,
-    render: Render<'_>,
+    renderer: &mut dyn Renderer,
 ) -> Result<Outcome, Failure> {
-    let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
-    let interrupts = Interrupts::new().map_err(failed)?;
-    let mut output = Output::open(&run.sink, matches!(run.target, Target::Launch(_)))?;
-    let mut session = start(builder(run))?;
-    let talkative = !(run.sink.quiet || run.sink.json && output.is_stderr());
-    if talkative {
-        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+    let mut stage = Stage::open(run)?;
+    let mut outlets = Outlets::open(run)?;
+    let mut session = stage.start(run, start)?;
+    if stage.talkative {
+        outlets.notices().for_each(|notice| say(&format!("trapline: {notice}")));
     }
-    let broken = watch(run, &mut session, &interrupts, &mut output, render).err();
+    let followed = watch(run, &mut session, &mut stage, renderer, &mut outlets);
     let finished = session.detach();
-    let ended = match broken {
-        None => close(run, &finished, &mut output, render, talkative),
-        Some(error) => Err(error),
-    };
-    let outcome = match ended {
-        Ok(()) | Err(OutputError::Gone) => Outcome::Done,
-        Err(error) => {
-            say(&format!("trapline: {error}"));
-            Outcome::Failed
-        }
-    };
-    let outcome = match finished.command {
-        Some(command) if outcome == Outcome::Done => wait(command, &interrupts),
-        _ => outcome,
-    };
-    match finished.nothing {
-        Some(nothing) if outcome != Outcome::Failed => Err(nothing.into()),
-        _ => Ok(outcome),
-    }
+    let told = followed.and_then(|()| close(run, &finished, &mut stage, renderer));
+    let sent = outlets.finish(&finished.reports).map_err(OutputError::from);
+    stage.end(finished, told.and(sent))
 }
 
 /// Until something ends the run.
 fn watch(
     run: &Run,
     session: &mut Session,
-    interrupts: &Interrupts,
-    output: &mut Output,
-    render: Render<'_>,
+    Stage { interrupts, output, .. }: &mut Stage,
+    renderer: &mut dyn Renderer,
+    outlets: &mut Outlets,
 ) -> Result<(), OutputError> {
     let start = Instant::now();
     let end = run.duration.map(|duration| start + duration);
@@ -85,12 +73,13 @@ fn watch(
             let time = run.timestamps.then(time_of_day);
             for report in session.report() {
                 output.print(&head(run, time.as_deref()))?;
-                output.print(&render(&report, true, time.as_deref()))?;
+                output.print(&renderer.report(&report, true, time.as_deref()))?;
             }
             // Skip what was missed instead of catching up in a burst.
             let missed = now.duration_since(due).as_nanos() / interval.as_nanos().max(1);
             next = Some(due + interval * (u32::try_from(missed).unwrap_or(u32::MAX).saturating_add(1)));
         }
+        outlets.tell(|| session.totals());
         let tick = if run.follow { FOLLOW_TICK } else { TICK };
         let until =
             [end, next].into_iter().flatten().min().map_or(tick, |at| at.saturating_duration_since(now));
@@ -102,33 +91,26 @@ fn watch(
 
 /// The time of day and a blank line between reports, for people.
 fn head(run: &Run, time: Option<&str>) -> String {
-    match (run.sink.json, time) {
-        (true, _) => String::new(),
-        (false, Some(time)) => format!("\n{time}\n"),
-        (false, None) => "\n".to_owned(),
+    match (run.sink.format, time) {
+        (Format::Text, Some(time)) => format!("\n{time}\n"),
+        (Format::Text, None) => "\n".to_owned(),
+        _ => String::new(),
     }
 }
 
 fn close(
     run: &Run,
     finished: &Finished,
-    output: &mut Output,
-    render: Render<'_>,
-    talkative: bool,
+    stage: &mut Stage,
+    renderer: &mut dyn Renderer,
 ) -> Result<(), OutputError> {
     let time = run.timestamps.then(time_of_day);
     for report in &finished.reports {
-        output.print(&head(run, time.as_deref()))?;
-        output.print(&render(report, false, time.as_deref()))?;
+        stage.output.print(&head(run, time.as_deref()))?;
+        stage.output.print(&renderer.report(report, false, time.as_deref()))?;
     }
-    if talkative {
-        let text = summary::text(&finished.summary);
-        match output {
-            Output::File(..) if !run.sink.json => output.print(&text)?,
-            _ => say(text.trim_end()),
-        }
-    }
-    Ok(())
+    stage.output.print(&renderer.end(&finished.summary))?;
+    stage.summary(finished)
 }
 
 /// Waits for the launched command, which is no longer traced. A second Ctrl-C stops waiting.

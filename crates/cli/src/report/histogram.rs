@@ -12,13 +12,13 @@ const BAR: usize = 52;
 pub(crate) fn draw(spread: &Spread, shape: &Shape) -> String {
     let unit = shape.unit.nanos();
     match shape.linear {
-        None => rows(spread.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
+        None => bars(spread.log2(unit).into_iter().map(|row| (range(row, binary), row.2))),
         Some(linear) => {
             let (below, inside, above) = spread.linear(unit, linear.min, linear.max, linear.step);
             let first = (below > 0).then(|| (format!("(..., {})", linear.min), below));
             let last = (above > 0).then(|| (format!("[{}, ...)", linear.max), above));
             let inside = inside.into_iter().map(|row| (range(row, |edge| edge.to_string()), row.2));
-            rows(first.into_iter().chain(inside).chain(last))
+            bars(first.into_iter().chain(inside).chain(last))
         }
     }
 }
@@ -27,7 +27,8 @@ fn range((low, high, _): Row, edge: impl Fn(u64) -> String) -> String {
     format!("[{}, {})", edge(low), edge(high))
 }
 
-fn rows(rows: impl Iterator<Item = (String, u64)>) -> String {
+/// A line for each row, with a bar; the fullest is as long as bars are.
+pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
     let rows: Vec<(String, u64)> = rows.collect();
     let most = rows.iter().map(|row| row.1).max().unwrap_or(0).max(1);
     let line = |(label, calls): &(String, u64)| {
@@ -39,7 +40,7 @@ fn rows(rows: impl Iterator<Item = (String, u64)>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{draw, rows};
+    use super::{bars, draw};
     use crate::args::ready::{Shape, TimeUnit};
     use crate::args::units::Linear;
     use crate::report::json::tests::timed;
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn bars_are_as_bpftrace_draws_them() {
-        let drawn = rows([("[512, 1K)".to_owned(), 13), ("[1K, 2K)".to_owned(), 52)].into_iter());
+        let drawn = bars([("[512, 1K)".to_owned(), 13), ("[1K, 2K)".to_owned(), 52)].into_iter());
         let wanted = format!(
             "[512, 1K)                    13 |{}{}|\n[1K, 2K)                     52 |{}|\n",
             "@".repeat(13),
@@ -72,6 +73,6 @@ mod tests {
             "@".repeat(52)
         );
         assert_eq!(drawn, wanted);
-        assert_eq!(rows(std::iter::empty()), "");
+        assert_eq!(bars(std::iter::empty()), "");
     }
 }

@@ -3,7 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{By, Count, Listed, ProcessReport, Row, Share, Times, Whose};
+use trapline::{By, Count, Listed, ProcessReport, Returns, Row, Share, Times, Whose};
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -24,7 +24,7 @@ struct Head<'a, P> {
 }
 
 #[derive(Serialize)]
-struct Place<'a> {
+pub(super) struct Place<'a> {
     probe: &'a str,
     aliases: &'a [String],
     file: &'a str,
@@ -48,6 +48,10 @@ struct CountRow<'a> {
     cpus: Option<Vec<u64>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Vec<ShareRow<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filtered: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -94,6 +98,8 @@ struct ListRow<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tactic: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    returns: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
 }
 
@@ -105,6 +111,8 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
         delta: count.delta,
         cpus: (by == Some(By::Cpu)).then(|| count.shares.iter().map(|share| share.hits).collect()),
         by: by.filter(|&by| by != By::Cpu).map(|by| count.shares.iter().map(|one| share(one, by)).collect()),
+        filtered: count.filtered.map(|filtered| filtered.in_target),
+        left_out: count.filtered.map(|filtered| filtered.by_reader),
     });
     head("count", report, probes.collect(), time)
 }
@@ -141,10 +149,20 @@ pub(crate) fn list(listed: &[Listed]) -> String {
                 size: one.size,
                 pid: one.pid,
                 tactic: one.tactic.as_ref().ok().map(|tactic| tactic.name()),
+                returns: form(one),
                 reason: one.tactic.as_ref().err().map(|refused| refused.reason.as_str()),
             })
         })
         .collect()
+}
+
+/// In which form a function's calls would be timed.
+pub(crate) fn form(one: &Listed) -> Option<&'static str> {
+    match (one.returns?, one.tactic.is_ok()) {
+        (Returns::Stack, true) => Some("stack"),
+        (_, true) => Some("exits"),
+        (_, false) => None,
+    }
 }
 
 /// Any value as one line.
@@ -180,14 +198,13 @@ fn head<P: Serialize>(
     })
 }
 
-fn place(site: &trapline::Site) -> Place<'_> {
+pub(super) fn place(site: &trapline::Site) -> Place<'_> {
     let trapline::Site { probe, aliases, file, offset, label: _, tactic } = site;
     Place { probe, aliases, file, offset: *offset, tactic: tactic.name() }
 }
 
 fn times_row(times: &Times) -> Option<TimesRow<'_>> {
     let spread = &times.spread;
-    let percentile = |share| spread.percentile(share).max(times.min_ns).min(times.max_ns);
     Some(TimesRow {
         place: place(times.site.as_deref()?),
         calls: times.calls,
@@ -197,10 +214,10 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
         unreturned: times.unreturned,
         total_ns: times.total_ns,
         min_ns: times.min_ns,
-        p50_ns: percentile(0.5),
-        p90_ns: percentile(0.9),
-        p99_ns: percentile(0.99),
-        p999_ns: percentile(0.999),
+        p50_ns: times.percentile(0.5),
+        p90_ns: times.percentile(0.9),
+        p99_ns: times.percentile(0.99),
+        p999_ns: times.percentile(0.999),
         max_ns: times.max_ns,
         log2_ns: spread.log2(1).into_iter().filter(|row| row.2 > 0).collect(),
     })
@@ -211,7 +228,7 @@ pub(crate) mod tests {
     use super::{count, lat, list};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Listed, ProcessReport, Refused, Scale, Share, Site, Spread, Tactic, Times, Whose,
+        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times, Whose,
     };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
@@ -236,6 +253,7 @@ pub(crate) mod tests {
             hits,
             delta,
             shares: Vec::new(),
+            filtered: None,
         };
         ProcessReport {
             pid: 42,
@@ -324,6 +342,7 @@ pub(crate) mod tests {
             function: name.to_owned(),
             offset,
             size,
+            returns: (name == "work").then_some(Returns::Stack),
             tactic,
         };
         let refused = sample().refused[0].clone();
@@ -334,7 +353,7 @@ pub(crate) mod tests {
     fn list_is_as_documented() {
         let wanted = concat!(
             r#"{"type":"list","schema":1,"probe":"uprobe:/bin/victim:work","aliases":["uprobe:/bin/victim:work_alias"],"#,
-            r#""file":"/bin/victim","offset":4096,"size":120,"pid":42,"tactic":"jump"}"#,
+            r#""file":"/bin/victim","offset":4096,"size":120,"pid":42,"tactic":"jump","returns":"stack"}"#,
             "\n",
             r#"{"type":"list","schema":1,"probe":"uprobe:/bin/victim:tiny","aliases":[],"file":"/bin/victim","#,
             r#""offset":8192,"size":3,"reason":"3 bytes"}"#,

@@ -39,9 +39,7 @@ fn body(times: &Times, shape: &Shape) -> String {
     let unit = |ns: u64| ns / shape.unit.nanos();
     let percentiles: Vec<String> = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)]
         .iter()
-        .map(|&(name, share)| {
-            format!("{name} = {}", duration(spread.percentile(share).max(times.min_ns).min(times.max_ns)))
-        })
+        .map(|&(name, share)| format!("{name} = {}", duration(times.percentile(share))))
         .collect();
     format!(
         "{word}\n{}{}, max = {}\navg = {} {word}, total = {} {word}, count = {calls}{}\n{}",

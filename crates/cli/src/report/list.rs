@@ -2,6 +2,7 @@
 
 use trapline::{ByTactic, Listed};
 
+use super::json::form;
 use super::number::{grouped, plural};
 use super::table::{Align, Table};
 
@@ -16,7 +17,10 @@ pub(crate) fn text(listed: &[Listed]) -> String {
     ]);
     for one in listed {
         let tactic = match &one.tactic {
-            Ok(tactic) => tactic.name().to_owned(),
+            Ok(tactic) => match form(one) {
+                Some(form) => format!("{}, {form}", tactic.name()),
+                None => tactic.name().to_owned(),
+            },
             Err(refused) => format!("refused ({})", refused.reason),
         };
         table.row([
@@ -49,7 +53,7 @@ mod tests {
     #[test]
     fn a_function_has_a_tactic_or_a_refusal() {
         let wanted = "OFFSET  SIZE  TACTIC             FUNCTION  FILE
-0x1000   120  jump               work      /bin/victim
+0x1000   120  jump, stack        work      /bin/victim
 0x2000     3  refused (3 bytes)  tiny      /bin/victim
 ";
         assert_eq!(text(&listed()), wanted);

@@ -2,12 +2,38 @@
 
 pub(crate) mod calls;
 pub(crate) mod count;
+pub(crate) mod csv;
+pub(crate) mod format;
+pub(crate) mod graph;
+pub(crate) mod hist;
 pub(crate) mod histogram;
+pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod number;
+pub(crate) mod perfetto;
+pub(crate) mod stacks;
 pub(crate) mod summary;
 pub(crate) mod table;
+pub(crate) mod text;
 pub(crate) mod watch;
 pub(crate) mod watch_json;
+
+use trapline::{ProcessReport, Summary};
+
+/// What the reports of a run become, one after the other.
+pub(crate) trait Renderer {
+    /// One process: `live` while the run goes on, not at its end; with the time of day, if asked for.
+    fn report(&mut self, report: &ProcessReport, live: bool, time: Option<&str>) -> String;
+    /// What stands behind the last report, when all is detached.
+    fn end(&mut self, _: &Summary) -> String {
+        String::new()
+    }
+}
+
+impl<F: FnMut(&ProcessReport, bool, Option<&str>) -> String> Renderer for F {
+    fn report(&mut self, report: &ProcessReport, live: bool, time: Option<&str>) -> String {
+        self(report, live, time)
+    }
+}

@@ -26,6 +26,13 @@ pub(crate) fn text(summary: &Summary) -> String {
         grouped(summary.restarted_timeouts),
         grouped(summary.guard_traps)
     ));
+    if let Some(filtered) = summary.filtered {
+        say(format!(
+            "filtered: {} in the target, {} of the recorded by the reader",
+            grouped(filtered.in_target),
+            grouped(filtered.by_reader)
+        ));
+    }
     say(left(summary));
     say(memory(summary));
     say(cost(summary));

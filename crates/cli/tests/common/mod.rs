@@ -1,6 +1,9 @@
 //! The victim, built once, and the command, run as a user runs it.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+pub(crate) mod browser;
+pub(crate) mod scratch;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -10,16 +13,24 @@ use std::time::{Duration, Instant};
 /// The built victim.
 pub(crate) fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/victim.c");
-        let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("trapline-victim");
-        // Test binaries run side by side: each builds its own and moves it into place.
-        let mine = program.with_extension(std::process::id().to_string());
-        let built = Command::new("cc").args(["-O2", "-g", "-o"]).arg(&mine).arg(source).status();
-        assert!(built.expect("a C compiler").success());
-        std::fs::rename(&mine, &program).expect("a directory of our own");
-        program
-    })
+    PROGRAM.get_or_init(|| built("trapline-victim", &[]))
+}
+
+fn built(name: &str, flags: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/victim.c");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Test binaries run side by side: each builds its own and moves it into place.
+    let mine = program.with_extension(std::process::id().to_string());
+    let built = Command::new("cc").args(["-O2", "-g"]).args(flags).arg("-o").arg(&mine).arg(source).status();
+    assert!(built.expect("a C compiler").success());
+    std::fs::rename(&mine, &program).expect("a directory of our own");
+    program
+}
+
+/// The victim with frame pointers.
+pub(crate) fn framed() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| built("trapline-framed", &["-fno-omit-frame-pointer"]))
 }
 
 /// A copy of the victim, written by another process: a child that another test starts meanwhile would hold a file of ours open for
@@ -62,10 +73,14 @@ impl Victim {
         self.from.read_line(&mut line).expect("the victim talks");
         line.trim().to_owned()
     }
+    /// Says a line, and returns the answer.
+    pub(crate) fn say(&mut self, line: &str) -> String {
+        writeln!(self.to.as_mut().expect("not closed"), "{line}").expect("the victim listens");
+        self.line()
+    }
     /// Makes so many rounds; returns calls of `plain`, of `nested`, and markers seen with a raised semaphore.
     pub(crate) fn rounds(&mut self, rounds: u64) -> [u64; 3] {
-        writeln!(self.to.as_mut().expect("not closed"), "{rounds}").expect("the victim listens");
-        let line = self.line();
+        let line = self.say(&rounds.to_string());
         let mut numbers = line.split(' ').map(|n| n.parse().expect("a number"));
         std::array::from_fn(|_| numbers.next().expect("three numbers"))
     }

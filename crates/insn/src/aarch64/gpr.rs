@@ -6,6 +6,8 @@
 pub struct Gpr(u8);
 
 impl Gpr {
+    /// A function's first argument, and its result.
+    pub const X0: Self = Self(0);
     /// IP0, which a linker's veneer may use between a call and its callee (AAPCS64, 6.1.1).
     pub const X16: Self = Self(16);
     /// IP1, the same.

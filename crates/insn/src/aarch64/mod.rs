@@ -8,6 +8,7 @@ pub mod exclusive;
 pub mod gpr;
 pub mod live;
 pub mod padding;
+pub mod regs;
 pub mod relocate;
 pub mod simulate;
 
@@ -16,5 +17,6 @@ pub use exclusive::in_exclusive;
 pub use gpr::Gpr;
 pub use live::{LandingPad, landing_pad, may_patch_live};
 pub use padding::padding_len;
+pub use regs::Regs;
 pub use relocate::{Immovable, Options, Relocated, relocate};
-pub use simulate::{Fault, Memory, State, simulate};
+pub use simulate::{Fault, Memory, simulate};

@@ -1,6 +1,6 @@
 //! Instructions done by hand: the effect of one on registers and memory, both given as values.
 //!
-//! In: an [`Op`], a [`State`], a [`Memory`]. Out: the state after it, or a [`Fault`].
+//! In: an [`Op`], [`Regs`], a [`Memory`]. Out: the state after it, or a [`Fault`].
 //! Invariants: INSN-1; INSN-3; SIM-1: after a fault the state is what it was, sp and pc included, so that the program can be
 //! given the signal that it would have got, at the instruction that it is about. No allocation, no `std`.
 //! Does not: fetch instructions, or raise signals. Under a guarded control stack (FEAT_GCS) calls and returns also move
@@ -11,19 +11,7 @@
 
 use super::decode::{Literal, Op, Test, Through};
 use super::gpr::Gpr;
-
-/// What instructions act on, besides memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct State {
-    /// x0 to x30.
-    pub x: [u64; 31],
-    /// The stack pointer.
-    pub sp: u64,
-    /// The address of the instruction.
-    pub pc: u64,
-    /// PSTATE: N, Z, C, V in bits 31 to 28, BTYPE in bits 11 and 10, as the kernel shows it. Other bits are kept.
-    pub pstate: u32,
-}
+use super::regs::Regs;
 
 /// Memory as the program sees it. Sizes are 4, 8 and, for stores, 16 bytes; an access is made of naturally aligned
 /// pieces of at most 8 bytes, each in one go.
@@ -71,13 +59,13 @@ pub enum Fault {
 }
 
 /// PSTATE.BTYPE.
-const BTYPE: u32 = 3 << 10;
+const BTYPE: u64 = 3 << 10;
 /// What `blr` leaves there: lands on `bti c`.
-const BTYPE_CALL: u32 = 2 << 10;
+const BTYPE_CALL: u64 = 2 << 10;
 /// `br` through x16 or x17, or from a page that is not guarded: lands on every kind.
-const BTYPE_VENEER: u32 = 1 << 10;
+const BTYPE_VENEER: u64 = 1 << 10;
 /// Any other `br`: lands on `bti j`.
-const BTYPE_JUMP: u32 = 3 << 10;
+const BTYPE_JUMP: u64 = 3 << 10;
 
 impl Op {
     /// Calls and returns, which a guarded control stack follows.
@@ -90,40 +78,27 @@ impl Op {
     }
 }
 
-impl State {
-    /// Register `of`, where 31 is zero.
-    #[must_use]
-    pub fn get(&self, of: Gpr) -> u64 {
-        self.x.get(of.number() as usize).copied().unwrap_or(0)
-    }
-    /// Sets register `to`, where 31 is nothing.
-    fn set(&mut self, to: Gpr, value: u64) {
-        if let Some(register) = self.x.get_mut(to.number() as usize) {
-            *register = value;
-        }
-    }
-    const fn at(&self, offset: i64) -> u64 {
-        self.pc.wrapping_add_signed(offset)
-    }
+const fn at(state: &Regs, offset: i64) -> u64 {
+    state.pc.wrapping_add_signed(offset)
 }
 
 /// Does what `op` does at `state.pc`.
 ///
 /// # Errors
 /// The fault; nothing is changed then.
-pub fn simulate(op: Op, state: &mut State, memory: &mut impl Memory) -> Result<(), Fault> {
-    let (mut next, mut btype) = (state.at(4), 0);
+pub fn simulate(op: Op, state: &mut Regs, memory: &mut impl Memory) -> Result<(), Fault> {
+    let (mut next, mut btype) = (at(state, 4), 0);
     match op {
         Op::Nop => {}
         Op::Branch { offset, link } => {
             if link {
                 state.set(Gpr::X30, next);
             }
-            next = state.at(offset.into());
+            next = at(state, offset.into());
         }
         Op::BranchIf { test, offset } => {
             if is_taken(test, state) {
-                next = state.at(offset.into());
+                next = at(state, offset.into());
             }
         }
         Op::BranchTo { through, to } => {
@@ -139,7 +114,7 @@ pub fn simulate(op: Op, state: &mut State, memory: &mut impl Memory) -> Result<(
             state.set(to, base.wrapping_add_signed(offset));
         }
         Op::Load { literal, to, offset } => {
-            if let Some(value) = load(literal, state.at(offset.into()), memory)? {
+            if let Some(value) = load(literal, at(state, offset.into()), memory)? {
                 state.set(to, value);
             }
         }
@@ -161,9 +136,9 @@ pub fn simulate(op: Op, state: &mut State, memory: &mut impl Memory) -> Result<(
     Ok(())
 }
 
-fn is_taken(test: Test, state: &State) -> bool {
+fn is_taken(test: Test, state: &Regs) -> bool {
     match test {
-        Test::Flags(cond) => cond.holds(state.pstate),
+        Test::Flags(cond) => cond.holds(state.pstate as u32),
         Test::Zero { of, wide, when } => {
             let mask = if wide { u64::MAX } else { u64::from(u32::MAX) };
             (state.get(of) & mask == 0) == when
@@ -173,7 +148,7 @@ fn is_taken(test: Test, state: &State) -> bool {
 }
 
 /// BTYPE after a branch through a register (Arm ARM, pseudocode of `BR` and `BLR`).
-fn landing(through: Through, to: Gpr, guarded: bool) -> u32 {
+fn landing(through: Through, to: Gpr, guarded: bool) -> u64 {
     match through {
         Through::Call => BTYPE_CALL,
         Through::Jump if !guarded || to == Gpr::X16 || to == Gpr::X17 => BTYPE_VENEER,
@@ -200,7 +175,7 @@ fn load(literal: Literal, addr: u64, memory: &mut impl Memory) -> Result<Option<
 
 /// Stores one register or two; gives the new stack pointer.
 fn push(
-    state: &State,
+    state: &Regs,
     memory: &mut impl Memory,
     wide: bool,
     (first, second): (Gpr, Option<Gpr>),

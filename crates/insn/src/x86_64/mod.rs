@@ -18,7 +18,8 @@ pub use gpr::Gpr;
 pub use padding::padding_len;
 pub use regs::Regs;
 pub use relocate::{
-    Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_with,
+    Immovable, Options, RelocateError, Relocated, may_displace, relocate, relocate_bytes, relocate_into,
+    relocate_with,
 };
 pub use scan::{Found, Scanned, scan};
 pub use store::{Accessor, Effect, Op, RegFile, Stored};

@@ -32,6 +32,28 @@ impl Regs {
     pub const fn sp(&self) -> u64 {
         self.get(Gpr::Rsp)
     }
+    /// Moves it.
+    pub const fn set_sp(&mut self, to: u64) {
+        self.set(Gpr::Rsp, to);
+    }
+    /// What a function returns, if that is an integer: rax.
+    #[must_use]
+    pub const fn result(&self) -> u64 {
+        self.get(Gpr::Rax)
+    }
+    /// Changes it.
+    pub const fn set_result(&mut self, to: u64) {
+        self.set(Gpr::Rax, to);
+    }
+    /// The address of the instruction.
+    #[must_use]
+    pub const fn ip(&self) -> u64 {
+        self.rip
+    }
+    /// Moves it.
+    pub const fn set_ip(&mut self, to: u64) {
+        self.rip = to;
+    }
 }
 
 #[cfg(test)]

@@ -143,17 +143,31 @@ pub fn relocate_with(
     to: u64,
     options: Options,
 ) -> Result<Relocated, RelocateError> {
+    let mut moved = Relocated::default();
+    relocate_into(&mut moved, insns, bytes, to, options)?;
+    Ok(moved)
+}
+
+/// The same in the place of what is in `moved`, whose memory is used again.
+///
+/// # Errors
+/// As [`relocate_with`]; nothing is in `moved` then.
+pub fn relocate_into(
+    moved: &mut Relocated,
+    insns: &[Insn],
+    bytes: &[u8],
+    to: u64,
+    options: Options,
+) -> Result<(), RelocateError> {
+    let Relocated { bytes: mut out, mut offsets, .. } = core::mem::take(moved);
+    out.clear();
+    offsets.clear();
     let (Some(first), Some(last)) = (insns.first(), insns.last()) else {
         return Err(RelocateError::Mismatch { insns: 0, bytes: bytes.len() });
     };
-    let mut copy = Copy {
-        start: first.addr,
-        end: last.end(),
-        to,
-        out: Vec::with_capacity(bytes.len() + 24),
-        offsets: Vec::with_capacity(insns.len()),
-        pending: Vec::new(),
-    };
+    out.reserve(bytes.len() + 24);
+    offsets.reserve(insns.len());
+    let mut copy = Copy { start: first.addr, end: last.end(), to, out, offsets, pending: Vec::new() };
     let mismatch = || RelocateError::Mismatch { insns: insns.len(), bytes: bytes.len() };
     let mut at = 0;
     for insn in insns {
@@ -173,7 +187,8 @@ pub fn relocate_with(
     }
     copy.join()?;
     let falls_through = last.flow.falls_through() && !matches!(last.flow, Flow::Call(_));
-    Ok(Relocated { bytes: copy.out, offsets: copy.offsets, falls_through, next: last.end() })
+    *moved = Relocated { bytes: copy.out, offsets: copy.offsets, falls_through, next: last.end() };
+    Ok(())
 }
 
 /// Decodes any bytes at `from` and relocates them to `to`: the entry point for fuzzing.

@@ -6,6 +6,8 @@
 mod classes;
 mod exclusive;
 mod live;
+#[cfg(not(target_arch = "aarch64"))]
+mod llvm;
 mod relocate;
 mod simulate;
 mod words;

@@ -4,7 +4,7 @@ use super::classes::{Class, SIMULATED, VECTOR};
 use super::machine::{Machine, REACH, Registers, STACK};
 use super::{Rng, setting};
 use trapline_insn::aarch64::{
-    Fault, Memory, Op, Options, Relocated, State, Through, Verdict, decode, relocate, simulate,
+    Fault, Memory, Op, Options, Regs, Relocated, Through, Verdict, decode, relocate, simulate,
 };
 
 /// States that one word is run on.
@@ -112,9 +112,9 @@ impl Memory for Shadow<'_> {
 }
 
 fn simulated(op: Op, before: &Registers, memory: &mut Shadow<'_>) -> Result<Registers, Fault> {
-    let mut state = State { x: before.x, sp: before.sp, pc: before.pc, pstate: before.nzcv as u32 };
+    let mut state = Regs { x: before.x, sp: before.sp, pc: before.pc, pstate: before.nzcv };
     simulate(op, &mut state, memory)?;
-    let nzcv = u64::from(state.pstate & 0xF000_0000);
+    let nzcv = state.pstate & 0xF000_0000;
     Ok(Registers { x: state.x, sp: state.sp, pc: state.pc, nzcv, v: before.v })
 }
 

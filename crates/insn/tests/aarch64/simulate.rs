@@ -1,6 +1,6 @@
 //! Simulation by value: the seed's two instructions, faults, and what a guarded page changes.
 
-use trapline_insn::aarch64::{Fault, Memory, Op, State, Verdict, decode, simulate};
+use trapline_insn::aarch64::{Fault, Memory, Op, Regs, Verdict, decode, simulate};
 
 const NOP: u32 = 0xD503_201F;
 const PUSH: u32 = 0xA9BF_7BFD; // stp x29, x30, [sp, #-16]!
@@ -42,10 +42,10 @@ impl Memory for Flat {
     }
 }
 
-fn state() -> State {
+fn state() -> Regs {
     let mut x = [0; 31];
     x.iter_mut().zip(1_u64..).for_each(|(x, n)| *x = n * 0x0101_0101_0101_0101);
-    State { x, sp: BASE + 0x1000, pc: BASE + 0x8000, pstate: 0x6000_0C00 }
+    Regs { x, sp: BASE + 0x1000, pc: BASE + 0x8000, pstate: 0x6000_0C00 }
 }
 
 fn op(word: u32) -> Op {
@@ -61,12 +61,12 @@ fn nop_and_push_are_simulated() {
     let (mut memory, before) = (Flat::new(), state());
     let mut after = before;
     simulate(op(NOP), &mut after, &mut memory).expect("nop");
-    assert_eq!(after, State { pc: before.pc + 4, pstate: 0x6000_0000, ..before });
+    assert_eq!(after, Regs { pc: before.pc + 4, pstate: 0x6000_0000, ..before });
     assert!(memory.bytes.iter().all(|b| *b == 0xA5));
 
     let mut after = before;
     simulate(op(PUSH), &mut after, &mut memory).expect("stp");
-    assert_eq!(after, State { pc: before.pc + 4, sp: before.sp - 16, pstate: 0x6000_0000, ..before });
+    assert_eq!(after, Regs { pc: before.pc + 4, sp: before.sp - 16, pstate: 0x6000_0000, ..before });
     let (x29, x30) = (before.x[29].to_le_bytes(), before.x[30].to_le_bytes());
     assert_eq!(memory.bytes[0xFF0..0xFF8], x29);
     assert_eq!(memory.bytes[0xFF8..0x1000], x30);
@@ -95,7 +95,7 @@ fn a_push_that_faults_changes_nothing_and_names_the_address() {
     ];
     for (sp, addr) in cases {
         let mut memory = Flat::new();
-        let before = State { sp, ..state() };
+        let before = Regs { sp, ..state() };
         let mut after = before;
         assert_eq!(simulate(op(PUSH), &mut after, &mut memory), Err(Fault::Store { addr }));
         assert_eq!(after, before);
@@ -103,7 +103,7 @@ fn a_push_that_faults_changes_nothing_and_names_the_address() {
     }
     // str x30, [sp, #-248]!: the last 8 bytes lie across the end.
     let mut memory = Flat::new();
-    let before = State { sp: BASE + SIZE as u64 + 256, ..state() };
+    let before = Regs { sp: BASE + SIZE as u64 + 256, ..state() };
     let mut after = before;
     simulate(op(0xF810_0FFE), &mut after, &mut memory).expect_err("outside");
     assert_eq!(after, before);
@@ -113,7 +113,7 @@ fn a_push_that_faults_changes_nothing_and_names_the_address() {
 #[test]
 fn a_push_across_the_end_of_memory_names_the_first_address_outside() {
     let mut memory = Flat { bytes: vec![0xA5; SIZE - 8], guarded: false };
-    let before = State { sp: BASE + SIZE as u64, ..state() };
+    let before = Regs { sp: BASE + SIZE as u64, ..state() };
     let mut after = before;
     let outside = BASE + SIZE as u64 - 8;
     assert_eq!(simulate(op(PUSH), &mut after, &mut memory), Err(Fault::Store { addr: outside }));
@@ -123,7 +123,7 @@ fn a_push_across_the_end_of_memory_names_the_first_address_outside() {
 
 #[test]
 fn a_push_by_an_odd_stack_pointer_is_an_alignment_fault() {
-    let before = State { sp: BASE + 0x1008, ..state() };
+    let before = Regs { sp: BASE + 0x1008, ..state() };
     let mut after = before;
     assert_eq!(
         simulate(op(PUSH), &mut after, &mut Flat::new()),
@@ -134,7 +134,7 @@ fn a_push_by_an_odd_stack_pointer_is_an_alignment_fault() {
 
 #[test]
 fn a_literal_that_faults_changes_nothing() {
-    let before = State { pc: BASE - 0x100, ..state() };
+    let before = Regs { pc: BASE - 0x100, ..state() };
     let mut after = before;
     // ldr x3, .+8
     assert_eq!(

@@ -4,7 +4,8 @@ use super::classes::{Class, HINTED, SIMULATED, VECTOR};
 use super::{Rng, setting};
 use disarm64::decoder::{self, Opcode};
 use disarm64::{InsnDisplay, InsnOpcode, InsnOperand};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use trapline_insn::aarch64::{Away, Gpr, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
 
@@ -38,7 +39,7 @@ fn operands_agree_with_a_second_decoder() {
     }
 }
 
-/// Runs `check` over the words, by default every 61st (all of them with `TRAPLINE_A64_STRIDE=1`), on all processors. Fails
+/// Runs `check` over the words, by default every 61st (all of them with `TRAPLINE_A64_STRIDE=1`, `cargo xtask a64-sweep`), on all processors. Fails
 /// with one word for each thing that it says.
 fn sweep(check: impl Fn(u32) -> Option<String> + Sync) -> u64 {
     let stride = setting("TRAPLINE_A64_STRIDE", 61);
@@ -86,7 +87,7 @@ fn disagreement(word: u32, theirs: Option<Opcode>) -> Option<String> {
         return (!unknown).then(|| "they know nothing of it".to_owned());
     };
     let definition = theirs.definition();
-    let relative = definition.operands.iter().any(is_relative);
+    let relative = is_relative(definition.operands);
     let name = definition.mnemonic;
     let agreed = match ours {
         Verdict::Simulate(op) => may_simulate(op, name) && relative == is_relative_op(op),
@@ -104,9 +105,18 @@ fn disagreement(word: u32, theirs: Option<Opcode>) -> Option<String> {
     })
 }
 
-fn is_relative(operand: &InsnOperand) -> bool {
-    let kind = format!("{:?}", operand.kind);
-    kind.starts_with("ADDR_PCREL") || kind == "ADDR_ADRP"
+/// Whether an instruction with these operands names an address by its distance. They are the decoder's own tables, so each is looked at once.
+fn is_relative(operands: &'static [InsnOperand]) -> bool {
+    thread_local! {
+        static KNOWN: RefCell<HashMap<*const InsnOperand, bool>> = RefCell::default();
+    }
+    let relative = |operand: &InsnOperand| {
+        let kind = format!("{:?}", operand.kind);
+        kind.starts_with("ADDR_PCREL") || kind == "ADDR_ADRP"
+    };
+    KNOWN.with_borrow_mut(|known| {
+        *known.entry(operands.as_ptr()).or_insert_with(|| operands.iter().any(relative))
+    })
 }
 
 const fn is_relative_op(op: Op) -> bool {

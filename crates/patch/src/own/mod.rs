@@ -1,16 +1,20 @@
 //! The second writer of code: for our own process. Steps and interleavings are argued in [`protocol`].
 //!
 //! In: the same request as an outside attach, with what is to be called at hits. Out: sites in place, each as a value that takes it
-//! out again and puts it back. Planning, comparing, journaling and every write are shared with the outside attach.
+//! out again and puts it back; what the handler of traps needs ([`Windows`], [`OwnCall`]), before anything traps. Planning, comparing, journaling and every write are shared with the outside attach.
 //! Does not: lock (the caller does), know consumers, wait for them.
 
+mod count;
+mod home;
 pub mod protocol;
+mod slots;
+pub(crate) mod soft;
 mod space;
 
-use trapline_plan::{CallInput, Callee, PatchRole, Tactic};
+use trapline_plan::{Call, CallInput, Callee, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
-use trapline_record::journal::Entry;
+use trapline_record::journal::{Entry, Kind};
 use trapline_target::{FileId, OwnCaller, Process};
 
 use crate::attach::Work;
@@ -18,12 +22,27 @@ use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::find::{check_free, comm, find_segments};
 use crate::map::{map_by, unmap_by};
-use crate::prepare::{Prepared, Site, prepare, refuse};
+use crate::prepare::{Prepared, Site, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
+use crate::segment::Segment;
 use crate::space::{LINE, SpaceError};
+use crate::survey::Survey;
 use crate::write::{Outcome, Way, change};
+use home::{Homes, Lodging};
+pub use slots::OwnSlots;
+use soft::{INT3, Masked, Soft};
 use space::Live;
+use trapline_runtime::x86_64::{Brought, Windows};
+
+/// An instruction before which consumers are called, before anything there is written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnCall {
+    /// Index of its module in the request.
+    pub module: u32,
+    /// Where, the copy of what stands there, and who is called.
+    pub call: Call,
+}
 
 /// A site of our own, as it was planned: enough to take it out and to put it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +59,8 @@ pub struct OwnSite {
     pub head: RemoteAddr,
     /// Address and bytes.
     pub entry: Entry,
+    /// Index of its segment.
+    segment: u32,
 }
 
 impl OwnSite {
@@ -65,19 +86,26 @@ pub struct Added {
 #[derive(Debug)]
 pub struct Own {
     process: Process,
+    windows: &'static Windows,
     attached: Attached,
+    homes: Homes,
     /// Sites in place.
     live: usize,
+    /// Traps that stand while patches change, and the windows that were written since.
+    soft: Soft,
+    fresh: Vec<Entry>,
 }
 
 impl Own {
-    /// Nothing patched yet.
+    /// Nothing patched yet. Whoever serves the traps of this process asks `windows`.
     ///
     /// # Errors
     /// When /proc/self cannot be used, or a tracer holds us.
-    pub fn open() -> Result<Self, PatchError> {
+    pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
-        Ok(Self { process, attached: Attached::default(), live: 0 })
+        let attached = Attached { serves_itself: true, ..Attached::default() };
+        let (homes, soft, fresh) = (Homes::default(), Soft::new(), Vec::new());
+        Ok(Self { process, windows, attached, homes, live: 0, soft, fresh })
     }
     /// Our process.
     #[must_use]
@@ -101,15 +129,22 @@ impl Own {
     pub fn disinherit(&mut self) -> Result<(), PatchError> {
         let old = std::mem::take(&mut self.attached);
         let inherited: Vec<FileId> = old.memfds();
-        self.attached = Attached { held: old.held, inherited, ..Attached::default() };
+        let Attached { held, own_slots, .. } = old;
+        self.attached = Attached { held, inherited, own_slots, serves_itself: true, ..Attached::default() };
+        self.homes = Homes::default();
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// O1 to O5. Sites that are not in the answer were not written; why is in the report.
+    /// O1 to O5. Sites that are not in the answer were not written; why is in the report. `tell` learns of traps before their bytes are
+    /// written (PATCH-4).
     ///
     /// # Errors
     /// Nothing was changed, or what was changed was undone.
-    pub fn add(&mut self, request: &Request<'_>) -> Result<Added, PatchError> {
+    pub fn add(
+        &mut self,
+        request: &Request<'_>,
+        tell: &mut dyn FnMut(Vec<OwnCall>),
+    ) -> Result<Added, PatchError> {
         let careful: Vec<Callee>;
         let mut request = *request;
         if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven().words) {
@@ -121,44 +156,67 @@ impl Own {
             std::thread::sleep(std::time::Duration::from_micros(200));
             Ok(())
         })?;
-        let mut prepared =
-            prepare(&self.process, &request, &mut work.survey, &self.attached.held, &mut work.report)?;
+        work.survey.soft.clone_from(&self.soft);
+        let (mut prepared, lodging) = self.prepare(&request, &mut work)?;
         refuse_guarded(&mut prepared, &mut work);
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            added.sites = self.install(prepared, &mut work)?;
+            added.sites = self.install(prepared, lodging, &mut work, tell)?;
         }
         added.report = work.report;
         Ok(added)
     }
     /// O2 to O5.
-    fn install(&mut self, prepared: Prepared, work: &mut Work) -> Result<Vec<OwnSite>, PatchError> {
+    fn install(
+        &mut self,
+        mut prepared: Prepared,
+        lodging: Lodging,
+        work: &mut Work,
+        tell: &mut dyn FnMut(Vec<OwnCall>),
+    ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
-        let mut caller = OwnCaller::default();
-        let pid = self.process.pid();
-        let segment = map_by(&mut self.attached, &mut caller, pid, &prepared, survey)?;
-        let own = segment.memfd();
-        let ready = self.alone(&[own]).and_then(|()| segment.fill(&prepared.plans));
-        if let Err(error) = ready {
-            unmap_by(&mut self.attached, &mut caller, &segment);
-            return Err(error);
-        }
-        report.mapped = segment.mapped();
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
-        if let Some(last) = self.attached.segments.last() {
-            last.view().set(at::NEXT_SEGMENT, segment.control.0);
-        }
-        for &(addr, resume) in &segment.guards {
-            self.lead(addr, resume);
-        }
-        segment.set_state(State::Armed);
-        self.attached.push(segment);
+        let fresh = match lodging {
+            Lodging::Old(home) => {
+                self.come_back()?;
+                let (entries, guards) = (prepared.entries(), prepared.guards());
+                self.attached.segments[self.homes.segment(home)].append(
+                    &prepared.plans,
+                    &entries,
+                    &guards,
+                )?;
+                None
+            }
+            Lodging::New(..) | Lodging::Apart(_) => {
+                let segment = self.build(&prepared, survey)?;
+                report.mapped = segment.mapped();
+                Some(segment)
+            }
+        };
+        let guards = prepared.guards();
+        self.lead_all(&guards);
+        self.hand_over(&mut prepared, &guards);
+        tell(calls(&mut prepared));
+        let index = match (fresh, lodging) {
+            (None, Lodging::Old(home)) => self.homes.segment(home),
+            (segment, _) => {
+                segment.iter().for_each(|segment| segment.set_state(State::Armed));
+                segment.into_iter().for_each(|segment| self.attached.push(segment));
+                self.attached.segments.len() - 1
+            }
+        };
+        self.homes.settled(lodging, &prepared.plans, index);
+        let index = index as u32;
 
         let sites = prepared.sites;
         let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
         let mut outcomes = Vec::new();
-        let result = change(&mut Live::new(&self.process), &entries, Way::Publish, &mut outcomes);
+        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft, entries: &entries };
+        let result = change(&mut space, &entries, Way::Publish, &mut outcomes);
+        if !self.soft.is_empty() {
+            self.fresh.extend(placed_of(&entries, &outcomes));
+        }
         self.attached.hold(sites.iter().map(|s| s.patch));
         let placed: Vec<OwnSite> = sites
             .iter()
@@ -172,6 +230,7 @@ impl Own {
                 tactic: site.patch.tactic,
                 head: site.patch.head,
                 entry,
+                segment: index,
             })
             .collect();
         self.live += placed.len();
@@ -184,12 +243,30 @@ impl Own {
         settle(&sites, &outcomes, report);
         Ok(placed)
     }
+    /// O2 to O4 in a segment of its own, up to its state.
+    fn build(&mut self, prepared: &Prepared, survey: &Survey) -> Result<Segment, PatchError> {
+        let mut caller = OwnCaller::default();
+        let segment = map_by(&mut self.attached, &mut caller, self.process.pid(), prepared, survey)?;
+        let own = segment.memfd();
+        let ready = self.alone(&[own]).and_then(|()| segment.fill(&prepared.plans));
+        if let Err(error) = ready {
+            unmap_by(&mut self.attached, &mut caller, &segment);
+            return Err(error);
+        }
+        if let Some(last) = self.attached.segments.last() {
+            last.view().set(at::NEXT_SEGMENT, segment.control.0);
+        }
+        Ok(segment)
+    }
     /// Q1 and Q2. Sites that hold anything but our bytes are left alone; how many that were is the answer.
     ///
     /// # Errors
     /// When memory cannot be reached at all.
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
-        let outcomes = self.change(sites, Way::Remove)?;
+        let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
+        let mut outcomes = Vec::new();
+        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+            .map_err(SpaceError::into_error)?;
         self.live = self.live.saturating_sub(sites.len());
         if self.live == 0 {
             self.set_states(State::Removed);
@@ -197,25 +274,81 @@ impl Own {
         let left = |o: &&Outcome| matches!(o, Outcome::Differs { .. } | Outcome::Unreachable);
         Ok(outcomes.iter().filter(left).count())
     }
+    /// S1: takes sites out to change them, and leaves a trap at each of `traps`, of instructions in their windows. Whoever serves traps knows
+    /// them. Sites that hold anything but our bytes are left alone.
+    ///
+    /// # Errors
+    /// When memory cannot be reached at all.
+    pub fn soften(&mut self, sites: &[OwnSite], traps: &[RemoteAddr]) -> Result<(), PatchError> {
+        let mut entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
+        for &at in traps {
+            let mut byte = [0];
+            let window = entries.iter_mut().find(|e| at.0.wrapping_sub(e.addr.0) < u64::from(e.len));
+            if let Some(entry) = window {
+                let n = (at - entry.addr) as usize;
+                byte[0] = std::mem::replace(&mut entry.old[n], INT3);
+            } else {
+                // Displaced, but behind the bytes that changed.
+                self.process.read(at, &mut byte)?;
+                soft::unmask(&self.soft, at, &mut byte);
+                let [old] = byte;
+                entries.push(single(at, INT3, old));
+            }
+            self.soft.insert(at.0, byte[0]);
+        }
+        let mut outcomes = Vec::new();
+        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+            .map_err(SpaceError::into_error)?;
+        self.fresh.retain(|fresh| !entries.iter().any(|entry| entry.addr == fresh.addr));
+        self.live = self.live.saturating_sub(sites.len());
+        Ok(())
+    }
+    /// S3: takes away the traps that no window covers now, and that are none of `stay`.
+    ///
+    /// # Errors
+    /// When memory cannot be reached at all.
+    pub fn harden(&mut self, stay: impl Fn(u64) -> bool) -> Result<(), PatchError> {
+        let (soft, fresh) = (std::mem::take(&mut self.soft), std::mem::take(&mut self.fresh));
+        let covered = |at: u64| fresh.iter().any(|e| at.wrapping_sub(e.addr.0) < u64::from(e.len));
+        let left = soft.iter().filter(|(at, _)| !covered(**at) && !stay(**at));
+        let entries: Vec<Entry> = left.map(|(&at, &byte)| single(RemoteAddr(at), byte, INT3)).collect();
+        let mut outcomes = Vec::new();
+        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+            .map_err(SpaceError::into_error)?;
+        if self.live == 0 {
+            self.set_states(State::Removed);
+        }
+        Ok(())
+    }
     /// Puts sites back that were taken out: the same bytes, to the same stubs. For each, whether it is in place; one whose bytes are
-    /// not the file's any more is not.
+    /// not the file's any more is not, nor a punned jump in whose place, or end, another patch was put since.
     ///
     /// # Errors
     /// When another writer came meanwhile, or memory cannot be reached. No site is in place then.
     pub fn put_back(&mut self, sites: &[OwnSite]) -> Result<Vec<bool>, PatchError> {
-        if self.live == 0 {
-            self.set_states(State::Armed);
-            let alone = self.alone(&[]);
-            if alone.is_err() {
-                self.set_states(State::Removed);
-                alone?;
+        self.come_back()?;
+        // A punned jump leads where the bytes behind it say: others may have been patched since.
+        let stands =
+            |site: &OwnSite| site.tactic != Tactic::Pun || self.attached.is_held(site.entry.addr, site.head);
+        let stands: Vec<bool> = sites.iter().map(stands).collect();
+        let sites: Vec<OwnSite> =
+            sites.iter().zip(&stands).filter(|both| *both.1).map(|both| *both.0).collect();
+        for site in &sites {
+            if site.may_trap() {
+                self.lead(site.entry.addr.0, site.head.0);
             }
+            self.lead_inside(site);
         }
-        for site in sites.iter().filter(|site| site.may_trap()) {
-            self.lead(site.entry.addr.0, site.head.0);
+        let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
+        let mut outcomes = Vec::new();
+        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft, entries: &entries };
+        change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+        if !self.soft.is_empty() {
+            self.fresh.extend(placed_of(&entries, &outcomes));
         }
-        let outcomes = self.change(sites, Way::Publish)?;
-        let back: Vec<bool> = outcomes.into_iter().map(is_in_place).collect();
+        let mut outcomes = outcomes.into_iter();
+        let back: Vec<bool> =
+            stands.into_iter().map(|stands| stands && outcomes.next().is_some_and(is_in_place)).collect();
         self.live += back.iter().filter(|back| **back).count();
         Ok(back)
     }
@@ -236,20 +369,64 @@ impl Own {
             self.set_states(State::Removed);
         }
     }
+    /// What the handler of traps must know of a batch.
+    fn hand_over(&self, prepared: &mut Prepared, guards: &[(u64, u64)]) {
+        let any_traps = prepared.sites.iter().any(|site| site.patch.tactic == Tactic::Trap);
+        let is_trap = |addr| {
+            if !any_traps {
+                return false;
+            }
+            let at = prepared.sites.partition_point(|s| s.patch.addr.0 < addr);
+            prepared.sites.get(at).is_some_and(|s| s.patch.addr.0 == addr && s.patch.tactic == Tactic::Trap)
+        };
+        let mut guards: Vec<(u64, u64)> = guards.iter().copied().filter(|guard| !is_trap(guard.0)).collect();
+        for plan in &mut prepared.plans {
+            let originals =
+                std::mem::take(&mut plan.originals).into_iter().map(|o| (o.copy.0, o.of.0)).collect();
+            let region = plan.code.addr.0..plan.code.end().0;
+            self.windows.add(Brought { region, originals, guards: std::mem::take(&mut guards) });
+            for region in &plan.pun_regions {
+                let region = region.addr.0..region.end().0;
+                self.windows.add(Brought { region, ..Brought::default() });
+            }
+        }
+    }
+    /// Guards of a window that is put back: others may have been patched there meanwhile.
+    fn lead_inside(&self, site: &OwnSite) {
+        let guards = self.attached.segments.get(site.segment as usize).map_or(&[][..], |s| &s.guards);
+        let (start, end) = (site.entry.addr.0, site.entry.addr.0 + u64::from(site.entry.len));
+        let inside = guards.iter().skip(guards.partition_point(|g| g.0 < start)).take_while(|g| g.0 < end);
+        let is_own_trap = |addr| site.tactic == Tactic::Trap && addr == start;
+        inside.filter(|g| !is_own_trap(g.0)).for_each(|&(addr, resume)| self.windows.lead(addr, resume));
+    }
+    /// The same for a batch's, sorted: most batches are where none was before.
+    fn lead_all(&mut self, guards: &[(u64, u64)]) {
+        let (Some(first), Some(last)) = (guards.first(), guards.last()) else { return };
+        let meets = |segment: &Segment| {
+            let at = segment.guards.partition_point(|guard| guard.0 < first.0);
+            segment.guards.get(at).is_some_and(|guard| guard.0 <= last.0)
+        };
+        if self.attached.segments.iter().any(meets) {
+            guards.iter().for_each(|&(addr, resume)| self.lead(addr, resume));
+        }
+    }
     /// Makes all guards for an address lead to one place: what is patched there now, not what was before it.
     fn lead(&mut self, addr: u64, resume: u64) {
         for segment in &mut self.attached.segments {
             let Ok(index) = segment.guards.binary_search_by_key(&addr, |guard| guard.0) else { continue };
             segment.guards[index].1 = resume;
-            segment.view().set(segment.layout.guard_off + index as u64 * 16 + 8, resume);
+            segment.stale = segment.stale.min(index);
+            let table = segment.view().get(at::GUARD_OFF);
+            segment.view().set(table + index as u64 * 16 + 8, resume);
         }
     }
-    fn change(&self, sites: &[OwnSite], way: Way) -> Result<Vec<Outcome>, PatchError> {
-        let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
-        let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, way, &mut outcomes)
-            .map_err(SpaceError::into_error)?;
-        Ok(outcomes)
+    /// Before something is written into segments that are there: if all were given up, nobody may have come since (O3).
+    fn come_back(&self) -> Result<(), PatchError> {
+        if self.live != 0 {
+            return Ok(());
+        }
+        self.set_states(State::Armed);
+        self.alone(&[]).inspect_err(|_| self.set_states(State::Removed))
     }
     fn set_states(&self, state: State) {
         self.attached.segments.iter().for_each(|segment| segment.set_state(state));
@@ -265,6 +442,37 @@ impl Own {
         own.extend_from_slice(fresh);
         check_free(pid, &find_segments(&self.process)?, &own, false)
     }
+}
+
+/// Calls of sites that are to be written.
+fn calls(prepared: &mut Prepared) -> Vec<OwnCall> {
+    let Prepared { plans, sites, .. } = prepared;
+    // Mostly in the order of the sites.
+    let mut next = sites.iter().peekable();
+    let mut module = |at| {
+        while next.next_if(|s| s.patch.addr < at).is_some() {}
+        let found = next.peek().copied().filter(|s| s.patch.addr == at);
+        let search = || sites.binary_search_by_key(&at, |s| s.patch.addr).ok().map(|n| &sites[n]);
+        found.or_else(search).map(|s| s.module)
+    };
+    let all = plans.iter_mut().flat_map(|plan| std::mem::take(&mut plan.calls));
+    all.filter_map(|call| Some(OwnCall { module: module(call.head)?, call })).collect()
+}
+
+/// One byte, the file's (or a trap in its place) and ours.
+const fn single(addr: RemoteAddr, old: u8, new: u8) -> Entry {
+    Entry {
+        addr,
+        len: 1,
+        kind: Kind::Entry,
+        old: [old, 0, 0, 0, 0, 0, 0, 0],
+        new: [new, 0, 0, 0, 0, 0, 0, 0],
+    }
+}
+
+/// What was written.
+fn placed_of<'a>(entries: &'a [Entry], outcomes: &'a [Outcome]) -> impl Iterator<Item = Entry> + 'a {
+    entries.iter().zip(outcomes).filter(|(_, outcome)| is_in_place(**outcome)).map(|(entry, _)| *entry)
 }
 
 const fn is_in_place(outcome: Outcome) -> bool {

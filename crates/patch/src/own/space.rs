@@ -1,7 +1,7 @@
 //! Our own running code as a [`CodeSpace`].
 //!
 //! In: addresses and bytes. Out: reads and writes through /proc/self/mem, core syncs by membarrier. There is nobody to answer:
-//! traps are served by the guard handler.
+//! traps are served by the guard handler. Where /proc/self/mem refuses writes, pages are made writable for the moment ([`protocol`](super::protocol)).
 
 use trapline_record::RemoteAddr;
 use trapline_target::{OwnCaller, Process};
@@ -24,7 +24,8 @@ impl CodeSpace for Live<'_> {
         Ok(self.process.read(at, into)?)
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
-        Ok(self.process.write_text(at, bytes)?)
+        self.process.write_text(at, bytes).or_else(|mem| OwnCaller::default().write_code(at, bytes, mem))?;
+        Ok(())
     }
     fn takes_runs(&self) -> bool {
         crate::cpu::proven().runs

@@ -160,7 +160,16 @@ pub fn want(file: &FileOnDisk, probe: u32, name: &str, role: Role) -> Want {
 }
 
 pub fn request<'a>(modules: &'a [Module<'a>]) -> Request<'a> {
-    Request { modules, go: false, durations: Default::default(), options: Options::default(), calls: None }
+    Request {
+        modules,
+        go: false,
+        durations: Default::default(),
+        options: Options::default(),
+        calls: None,
+        filters: &[],
+        unwinders: &[],
+        own_code: &[],
+    }
 }
 
 pub fn differences(process: &Process, file: &FileOnDisk, bias: Bias) -> Vec<String> {

@@ -5,13 +5,15 @@
 
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
-use super::stub::{self, Gate, Latency, Machine, Pending, Rings, Threads, Timed, Traced};
+use super::stub::tally::Table;
+use super::stub::{self, Filtered, Gate, Latency, Machine, Pending, Rings, Threads, Timed, Traced};
 use super::window::JUMP;
 use crate::layout::DataLayout;
-use crate::plan::{Chunk, Guard, ModulePlan, Patch, PatchRole};
+use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
+use crate::request::{Floats, Unwind};
 use crate::space::Place;
-use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_with, sweep};
+use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
@@ -34,6 +36,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) place: Place,
     /// Where the mirror ends: no stub reaches beyond it.
     pub(crate) mirror_end: RemoteAddr,
+    /// Others' sites may come between these: nothing but jumps in the mirror.
+    pub(crate) shared_space: bool,
     pub(crate) layout: &'a DataLayout,
     pub(crate) machine: Machine,
     /// Present when something is timed.
@@ -58,7 +62,10 @@ pub(crate) struct Emitter<'a, 'p> {
     stub: Vec<u8>,
     pending: Vec<Pending>,
     guards: Vec<Guard>,
+    fixups: Vec<Guard>,
+    originals: Vec<Original>,
     insns: Vec<Insn>,
+    moved: Relocated,
 }
 
 impl<'a, 'p> Emitter<'a, 'p> {
@@ -71,7 +78,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
             stub: Vec::with_capacity(1024),
             pending: Vec::new(),
             guards: Vec::new(),
+            fixups: Vec::new(),
+            originals: Vec::new(),
             insns: Vec::new(),
+            moved: Relocated::default(),
         }
     }
 
@@ -108,10 +118,31 @@ impl<'a, 'p> Emitter<'a, 'p> {
             }
             head
         };
+        if self.set.gate.is_some() {
+            self.calls(site);
+        }
+        self.plan.originals.append(&mut self.originals);
+        self.plan.fixups.append(&mut self.fixups);
         self.keep_guards(site);
         self.padding_guards(site);
         self.patch(site, head);
         Ok(())
+    }
+
+    /// What a trap's handler could do here by itself.
+    fn calls(&mut self, site: &Site) {
+        let head = self.set.bias.live(site.start);
+        let is_trap = site.reach == Reach::Trap;
+        let call = |act: &Act| match act.deed {
+            Deed::Call { probe, exit, .. } if act.when == When::Before => Some((probe, exit)),
+            _ => None,
+        };
+        for acts in site.acts.chunk_by(|a, b| a.at == b.at) {
+            let at = self.set.bias.live(acts[0].at);
+            let copy = self.originals.iter().find(|o| o.of == at).map_or(at, |o| o.copy);
+            let called = acts.iter().filter_map(call).collect();
+            self.plan.calls.push(Call { at, head, is_trap, copy, called });
+        }
     }
 
     /// Keeps the guards inside the changed bytes. Of two for one place the first stands before what happens there.
@@ -139,6 +170,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.stub.clear();
         self.pending.clear();
         self.guards.clear();
+        self.fixups.clear();
+        self.originals.clear();
         let mut falls = true;
         let mut from = 0;
         let mut acts = site.acts.as_slice();
@@ -163,7 +196,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if falls {
             self.leave(site.code_end(), at);
         }
+        self.stands_for(RemoteAddr(0), at);
         for pending in self.pending.drain(..) {
+            let fixups = pending.fixups().iter();
+            self.fixups.extend(fixups.map(|&(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) }));
             pending.finish(&mut self.stub, None);
         }
         Ok(())
@@ -198,6 +234,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             return Ok(None);
         };
         self.guard(insn, at);
+        self.stands_for(self.set.bias.live(insn), at);
         self.stub.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
         let hole = self.stub.len();
         let rest = self.moment(site, acts, (insn, 2), at)?;
@@ -235,6 +272,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if let Some(detour) = detour.filter(|d| d.from < d.exit) {
             self.displaced(site, detour.from, detour.exit - detour.from, at)?;
         }
+        if !now.is_empty() {
+            self.stands_for(RemoteAddr(0), at);
+        }
         for act in now {
             self.act(act, at);
         }
@@ -244,10 +284,24 @@ impl<'a, 'p> Emitter<'a, 'p> {
         Ok(rest)
     }
 
+    /// From here on, a thread would be at `of` without us; at 0, that is not known.
+    fn stands_for(&mut self, of: RemoteAddr, at: RemoteAddr) {
+        if self.set.gate.is_some() && self.originals.last().is_none_or(|last| last.of != of) {
+            self.originals.push(Original { copy: at + self.stub.len() as u64, of });
+        }
+    }
+
     /// Emits a jump back to the module.
     fn leave(&mut self, to: Svma, at: RemoteAddr) {
-        let here = at + self.stub.len() as u64;
-        self.stub.extend_from_slice(&jump(here, self.set.bias.live(to)));
+        self.stands_for(self.set.bias.live(to), at);
+        let (here, to) = (at + self.stub.len() as u64, self.set.bias.live(to));
+        if i32::try_from(to.distance_from(here + JUMP)).is_ok() {
+            self.stub.extend_from_slice(&jump(here, to));
+        } else {
+            // jmp [rip]
+            self.stub.extend_from_slice(&[0xFF, 0x25, 0, 0, 0, 0]);
+            self.stub.extend_from_slice(&to.0.to_le_bytes());
+        }
     }
 
     fn act(&mut self, act: &Act, at: RemoteAddr) {
@@ -267,19 +321,60 @@ impl<'a, 'p> Emitter<'a, 'p> {
             Deed::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
+            Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
             Deed::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
-            Deed::Record { probe, kind, values } => {
-                let dropped = place.data.addr.0 + layout.counters.word(probe);
-                let traced =
-                    rings.as_ref().map(|rings| Traced { machine, rings, probe, dropped, site: act.dead });
-                traced.and_then(|traced| stub::trace(out, here, &traced, kind, values.into()))
+            Deed::Record { probe, kind, values, marked, texts, floats, stack } => {
+                rings.as_ref().map(|rings| {
+                    let data = place.data.addr.0;
+                    let words = data + layout.filtered.word(2 * probe);
+                    let traced = Traced {
+                        machine,
+                        rings,
+                        probe,
+                        dropped: data + layout.counters.word(probe),
+                        site: act.dead,
+                        filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
+                        texts,
+                        floats,
+                        fields: self.set.env.reads(probe),
+                        marks: latency.filter(|_| marked).map(Latency::for_marks),
+                        unwind: stack.unwind,
+                        at_entry: stack.at_entry,
+                    };
+                    stub::trace(out, here, &traced, kind, values.into())
+                })
             }
+            Deed::Tally { probe, kind } => self.set.env.tally(probe).map(|tally| {
+                let data = place.data.addr.0;
+                let words = data + layout.filtered.word(2 * probe);
+                let table = Table { area: layout.tallies, base: data + layout.tallies.table(probe) };
+                let traits = self.set.env.traits;
+                // Of the rings only how threads are told.
+                let (id, stacks) = (traits.thread_id, traits.stacks);
+                let rings = Rings { area: layout.rings, base: data, id, stacks, known: None };
+                let traced = Traced {
+                    machine,
+                    rings: &rings,
+                    probe,
+                    dropped: data + layout.counters.word(probe),
+                    site: act.dead,
+                    filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
+                    texts: 0,
+                    floats: Floats::default(),
+                    fields: &[],
+                    marks: None,
+                    unwind: Unwind::None,
+                    at_entry: true,
+                };
+                stub::tally(out, here, &traced, (tally, table), kind)
+            }),
             Deed::Call { probe, ip, exit } => {
                 if let (Some(gate), Some(callee)) = (self.set.gate, self.set.env.callee(probe)) {
-                    let way = gate.way(exit, callee.saves_state);
-                    stub::call(out, here, way, callee.argument, self.set.bias.live(ip).0);
+                    let way = gate.way(exit, &callee);
+                    let lead = if gate.arms(way) { stub::call_arming } else { stub::call };
+                    lead(out, here, way, callee.argument, self.set.bias.live(ip).0);
                 }
                 None
             }
@@ -306,16 +401,23 @@ impl<'a, 'p> Emitter<'a, 'p> {
             _ => self.insns.extend(sweep(bytes, live.0)),
         }
         let options = Options { shadow_stack: self.set.env.traits.shadow_stack };
-        let moved =
-            relocate_with(&self.insns, bytes, here.0, options).map_err(|why| self.refused(site, why))?;
+        let mut moved = core::mem::take(&mut self.moved);
+        relocate_into(&mut moved, &self.insns, bytes, here.0, options)
+            .map_err(|why| self.refused(site, why))?;
         self.copy_guards(&moved, live, here);
         self.stub.extend_from_slice(&moved.bytes);
-        Ok(moved.falls_through)
+        let falls_through = moved.falls_through;
+        self.moved = moved;
+        Ok(falls_through)
     }
 
     fn copy_guards(&mut self, moved: &Relocated, live: RemoteAddr, here: RemoteAddr) {
         for &(old, new) in &moved.offsets {
-            self.guards.push(Guard { at: live + u64::from(old), resume: here + u64::from(new) });
+            let (at, resume) = (live + u64::from(old), here + u64::from(new));
+            self.guards.push(Guard { at, resume });
+            if self.set.gate.is_some() {
+                self.originals.push(Original { copy: resume, of: at });
+            }
         }
     }
 

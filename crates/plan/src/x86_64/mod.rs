@@ -10,8 +10,11 @@ pub mod stub;
 pub(crate) mod window;
 
 use crate::codemap::CodeMap;
-use crate::request::{CallInput, Callee, ProcessTraits};
+use crate::filter::{Tally, TargetFilter};
+use crate::refusal::Refusal;
+use crate::request::{CallInput, Callee, ProcessTraits, Read, ThreadId};
 use trapline_image::Image;
+use trapline_record::Svma;
 
 /// What deciding about a site depends on.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +23,31 @@ pub(crate) struct Env<'a> {
     pub(crate) map: &'a CodeMap,
     pub(crate) traits: &'a ProcessTraits,
     pub(crate) calls: Option<CallInput<'a>>,
+    pub(crate) filters: &'a [Option<TargetFilter>],
 }
 
-impl Env<'_> {
+impl<'a> Env<'a> {
+    /// What decides which hits of this probe are recorded.
+    pub(crate) fn filter(&self, probe: u32) -> Option<&'a TargetFilter> {
+        self.filters.get(probe as usize)?.as_ref().filter(|filter| !filter.passes_all())
+    }
+    /// What this probe's hits are tallied by.
+    pub(crate) fn tally(&self, probe: u32) -> Option<&'a Tally> {
+        self.filters.get(probe as usize)?.as_ref()?.tally.as_ref()
+    }
+    /// What this probe's records hold of memory.
+    pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
+        self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
+    }
+    /// Whether this probe's records can be written.
+    pub(crate) fn recordable(&self, at: Svma, probe: u32, texts: bool) -> Result<(), Refusal> {
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        let asks = texts || filter.is_some_and(TargetFilter::asks_for_thread);
+        match self.traits.thread_id {
+            ThreadId::Call if asks => Err(Refusal::NoThreadNumber { at }),
+            _ => Ok(()),
+        }
+    }
     /// What a want of this probe calls; checked to be there before anything is planned.
     pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {
         self.calls.and_then(|calls| calls.callees.get(probe as usize).copied())

@@ -3,10 +3,19 @@
 use super::stub;
 use super::window::JUMP;
 use crate::plan::Tactic;
+use crate::request::{Floats, Unwind};
 use smallvec::SmallVec;
 use trapline_insn::x86_64::Insn;
 use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
+
+/// What a record holds of the stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stack {
+    pub(crate) unwind: Unwind,
+    /// The hit is at a function's entry.
+    pub(crate) at_entry: bool,
+}
 
 /// What happens at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,8 +24,12 @@ pub(crate) enum Deed {
     Count { probe: u32 },
     /// Stamp the entry of this latency area's function.
     Enter { latency: u32, looped: bool },
-    /// Write a record; the probe's counter counts dropped ones.
-    Record { probe: u32, kind: Kind, values: u8 },
+    /// Put a slot in the place of the return address.
+    Arm { latency: u32 },
+    /// Write a record; the probe's counter counts dropped ones. `marked`: entries and exits, behind a filter.
+    Record { probe: u32, kind: Kind, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
+    /// Add one to a row of the probe's table of values.
+    Tally { probe: u32, kind: Kind },
     /// Time the exit.
     Exit { latency: u32, kind: stub::ExitKind },
     /// Call a consumer, which sees this address as the instruction pointer.

@@ -63,6 +63,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         buckets: Buckets::Log,
         outermost: false,
         go_g: image.is_go().then_some(-8),
+        slots: None,
     };
     let input = ModuleInput {
         image,
@@ -70,9 +71,12 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         map,
         traits,
         space: &space,
+        home: None,
+        alone: false,
         layout: &layout,
         latency: Some(latency),
         calls: None,
+        filters: &[],
         wants,
     };
     let plan = plan_module(&input).unwrap();

@@ -1,7 +1,8 @@
 //! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
 
-use trapline_plan::x86_64::stub::{Latency, Machine, Rseq};
+use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, slot_code, slot_code_len};
 use trapline_record::latency::{STAMPS_LEN, STRIDE, at};
+use trapline_record::slots::Slots;
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -22,9 +23,10 @@ pub(crate) struct Arena {
     base: u64,
     used: u64,
     stamps: u64,
+    slots: u64,
 }
 
-fn map(len: u64, protection: i32, flags: i32) -> u64 {
+pub(crate) fn map(len: u64, protection: i32, flags: i32) -> u64 {
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches nothing that exists.
     let at = unsafe {
         libc::mmap(core::ptr::null_mut(), len as usize, protection, flags | libc::MAP_ANONYMOUS, -1, 0)
@@ -38,7 +40,15 @@ impl Arena {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(CODE_LEN + DATA_LEN, RW | libc::PROT_EXEC, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-        Self { base, used: 0, stamps }
+        Self { base, used: 0, stamps, slots: 0 }
+    }
+    /// Gives it back: nothing runs in it any more.
+    pub(crate) fn unmap(self) {
+        // SAFETY: both mappings are this arena's own, and it is not used again.
+        unsafe {
+            libc::munmap(self.base as *mut libc::c_void, (CODE_LEN + DATA_LEN) as usize);
+            libc::munmap(self.stamps as *mut libc::c_void, STAMPS_LEN as usize);
+        }
     }
     /// Where the next code will lie.
     pub(crate) fn next(&self) -> u64 {
@@ -71,6 +81,29 @@ impl Arena {
     pub(crate) const fn stamps(&self) -> u64 {
         self.stamps
     }
+    /// The same with slots, `count` of them, whose code is laid.
+    pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
+        const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        assert_eq!(self.slots, 0, "one set of slots to an arena");
+        let unplaced = Slots { code: 0, table: 0, count };
+        let code = map(slot_code_len(&unplaced), RW | libc::PROT_EXEC, libc::MAP_SHARED);
+        let table = map(unplaced.table_len(), RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+        let slots = Slots { code, table, count };
+        let latency = Latency { slots: Some(slots), ..self.latency() };
+        let made = slot_code(machine, &latency).expect("slots");
+        assert!(made.bytes.len() as u64 <= slot_code_len(&slots));
+        // SAFETY: the bytes fit into our own mapping, and nothing runs there yet.
+        unsafe { core::ptr::copy_nonoverlapping(made.bytes.as_ptr(), code as *mut u8, made.bytes.len()) };
+        for (home, word) in slots.hints() {
+            set(home, word);
+        }
+        self.slots = made.unwind;
+        (latency, slots)
+    }
+    /// What `__register_frame` takes.
+    pub(crate) const fn unwind(&self) -> u64 {
+        self.slots
+    }
     pub(crate) fn latency(&self) -> Latency {
         Latency {
             area: self.data() + LATENCY,
@@ -81,6 +114,7 @@ impl Arena {
             buckets: Default::default(),
             outermost: false,
             go: None,
+            slots: None,
         }
     }
     fn block(&self, function: u32, line: u32) -> u64 {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::x86_64::{Gpr, Regs};
+use trapline_plan::Callee;
 use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, Site, call, gate};
 
 use crate::arena::Arena;
@@ -29,13 +30,21 @@ global_asm!(
     "tl_quiet: mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx",
     "xor eax, eax; ret",
     "tl_after_all: call tl_quiet; mov eax, 3; ret",
-    ".pushsection .data; .globl tl_spoils; tl_spoils: .long 0; .popsection",
+    // The start of a call: what it was told, then all that it may spoil; 0, or that more is to be done.
+    "tl_begin: mov [rip + tl_begun], rdi; mov [rip + tl_begun + 8], rsi; mov [rip + tl_begun + 16], rdx",
+    "mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx; xor ecx, ecx; ret",
+    "tl_begin_more: call tl_begin; mov ecx, 1; ret",
+    ".pushsection .data; .globl tl_spoils; tl_spoils: .long 0; .balign 8",
+    ".globl tl_begun; tl_begun: .quad 0, 0, 0; .popsection",
 );
 unsafe extern "C" {
     fn tl_spoil();
     fn tl_quiet();
     fn tl_after_all();
+    fn tl_begin();
+    fn tl_begin_more();
     static mut tl_spoils: u32;
+    static tl_begun: [AtomicU64; 3];
 }
 
 /// What the function is to do, and what it saw.
@@ -51,10 +60,10 @@ extern "C" fn tl_body(number: u64, regs: &mut Regs) -> u64 {
     told.change.map_or(0, |change| change(regs))
 }
 
-fn state() -> ExtendedState {
+pub(crate) fn state() -> ExtendedState {
     // x87, SSE, AVX, AVX-512: all that the harness loads; the area of these is less than a page.
     let mask = if is_x86_feature_detected!("avx512f") { 0xE7 } else { 7 };
-    ExtendedState { mask, len: 2696 }
+    ExtendedState { mask, len: 2696, tells_use: is_x86_feature_detected!("avx512bw") }
 }
 
 fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
@@ -64,13 +73,22 @@ fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
 
 /// Code that calls a function, and leads back to the harness.
 fn site_of(arena: &mut Arena, general: u64, entry: u64, number: u64, saves: bool) -> u64 {
-    let functions = CallFunctions { entry, general, exit: 0, state: state() };
+    let functions =
+        CallFunctions { entry, general, begin: 0, arm: 0, exit: 0, general_exit: 0, state: state() };
+    let callee =
+        Callee { argument: number, saves_state: saves, only_returns: false, arms: false, by_trap: false };
+    site_by(arena, &functions, false, &callee)
+}
+
+/// The same, at an exit or not.
+fn site_by(arena: &mut Arena, functions: &CallFunctions, exit: bool, callee: &Callee) -> u64 {
     let mut out = Vec::new();
-    let gate = gate(&mut out, arena.next(), &functions);
+    let gate = gate(&mut out, arena.next(), functions);
+    assert!(out.len() <= 8192, "the planner leaves room for two pages: {}", out.len());
     arena.put(&out);
     let mut out = Vec::new();
     let at = arena.next();
-    call(&mut out, at, gate.way(false, saves), number, at + IP);
+    call(&mut out, at, gate.way(exit, callee), callee.argument, at + IP);
     out.extend(back());
     arena.put(&out)
 }
@@ -107,6 +125,54 @@ fn a_consumer_that_changes_nothing_is_not_noticed() {
             assert!(told.seen.iter().all(|&(n, regs)| n == number && regs.rip == code + IP));
         }
     }
+}
+
+/// Where nobody is called at an entry, and at exits.
+#[test]
+fn the_start_and_the_end_of_a_call_are_not_noticed() {
+    let _one = ONE.lock();
+    let mut random = Random(0x7777_CAFE_1234_5679);
+    let mut arena = Arena::new();
+    let [begin, more, quiet, after_all, spoil] =
+        [tl_begin, tl_begin_more, tl_quiet, tl_after_all, tl_spoil].map(|f| f as *const () as u64);
+    let all = CallFunctions { entry: 0, general: 0, begin, arm: 0, exit: 0, general_exit: 0, state: state() };
+    let callee = |number| Callee {
+        argument: number,
+        saves_state: false,
+        only_returns: true,
+        arms: false,
+        by_trap: false,
+    };
+    // SAFETY: words that only `tl_begin` writes, in this thread.
+    let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.load(Ordering::Relaxed));
+    let told = |code, number| {
+        let told = begun();
+        assert_eq!((told[0], told[1]), (number, code + IP));
+        told[2]
+    };
+    let code = site_by(&mut arena, &all, false, &callee(21));
+    assert_kept("a call begins", code, &EVERY, &mut random);
+    told(code, 21);
+
+    let functions = CallFunctions { begin: more, general: after_all, entry: spoil, ..all };
+    let code = site_by(&mut arena, &functions, false, &callee(22));
+    tell(0, None);
+    assert_kept("a call begins, and somebody is called", code, &EVERY, &mut random);
+    let sp = told(code, 22);
+    let seen = std::mem::take(&mut TOLD.lock().unwrap().seen);
+    assert_eq!(seen.len(), 50);
+    assert!(seen.iter().all(|&(n, regs)| n == 22 && regs.rip == code + IP));
+    assert_eq!(seen[49].1.sp(), sp);
+
+    let functions = CallFunctions { general_exit: quiet, ..all };
+    let code = site_by(&mut arena, &functions, true, &callee(23));
+    assert_kept("a call ends, general registers only", code, &EVERY, &mut random);
+    let functions = CallFunctions { general_exit: after_all, exit: spoil, ..all };
+    let code = site_by(&mut arena, &functions, true, &callee(24));
+    tell(1, None);
+    assert_kept("a call ends, extended state after all", code, &EVERY, &mut random);
+    assert!(TOLD.lock().unwrap().seen.iter().all(|&(n, regs)| n == 24 && regs.rip == code + IP));
+    assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
 }
 
 #[test]
@@ -215,7 +281,7 @@ fn a_moved_instruction_pointer_and_stack_hold() {
         let code = site(&mut arena, 1, saves);
         // A site whose displaced code must not run.
         out.extend([0x0F, 0x0B]);
-        let end = code + site_len();
+        let end = code + site_len(code);
         // SAFETY: the jump back of `site` is overwritten before anything runs there.
         unsafe { core::ptr::copy_nonoverlapping(out.as_ptr(), end as *mut u8, 2) };
         for by in [0i64, 8, 16, 136, 64, -8, -16, -128, -136, -144, -280, -288, -512, -4096, -1, 3] {
@@ -263,11 +329,12 @@ fn a_moved_stack_holds_for_the_displaced_instructions() {
     }
 }
 
-/// Bytes of a site's code before what was displaced.
-fn site_len() -> u64 {
-    let mut out = Vec::new();
-    call(&mut out, 0x1000, 0x2000, 1, 0x3000);
-    out.len() as u64
+/// Bytes of a site's code before what was displaced: `back` is displaced here.
+fn site_len(code: u64) -> u64 {
+    // SAFETY: code of `site`, which ends in what `back` says.
+    let bytes = unsafe { core::slice::from_raw_parts(code as *const u8, 128) };
+    let back = back();
+    bytes.windows(back.len()).position(|bytes| bytes == back).expect("the way back") as u64
 }
 
 /// A signal at any instruction of a hit finds nothing of use below the stack pointer.

@@ -8,7 +8,7 @@ use trapline_plan::x86_64::stub::{Machine, Site, count};
 use crate::arena::{Arena, call, machines, unregister};
 
 const CALLS: u64 = 400_000;
-const THREADS: u64 = 8;
+pub(crate) const THREADS: u64 = 8;
 
 /// A function that is counted and returns.
 pub(crate) fn counted(arena: &mut Arena, machine: &Machine, n: u64, site: &Site) -> u64 {
@@ -58,7 +58,7 @@ pub(crate) fn storm(code: u64, body: impl FnOnce()) -> u64 {
 }
 
 /// Runs a thread (0: the calling one) on one CPU from now on, if there is such a CPU.
-fn pin(thread: i32, cpu: usize) {
+pub(crate) fn pin(thread: i32, cpu: usize) {
     // SAFETY: a zeroed set is a valid empty one; the call changes where a thread of ours runs.
     unsafe {
         let mut set: libc::cpu_set_t = core::mem::zeroed();

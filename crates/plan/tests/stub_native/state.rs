@@ -3,8 +3,8 @@
 use std::arch::{global_asm, is_x86_feature_detected};
 
 use trapline_plan::x86_64::stub::{
-    ExitKind, Latency, Machine, Pending, Site, ThreadId, Timed, count, count_by_thread, latency_enter,
-    latency_exit, latency_exit_branch,
+    ExitKind, Latency, Machine, Pending, Site, ThreadId, Timed, count, count_by_thread, latency_arm,
+    latency_enter, latency_exit, latency_exit_branch,
 };
 
 use crate::arena::{Arena, machines, set, thread_pointer, unregister};
@@ -58,7 +58,7 @@ unsafe extern "C" {
 
 pub(crate) struct Random(pub(crate) u64);
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -69,11 +69,16 @@ impl Random {
             regs: core::array::from_fn(|n| if n == RSP { 0 } else { self.next() }),
             flags: self.next() & FLAGS | 0x202,
             red: core::array::from_fn(|_| self.next()),
-            vectors: u64::from(is_x86_feature_detected!("avx512f")),
+            vectors: u64::from(sets_vectors()),
             pad: [0; 6],
             zmm: core::array::from_fn(|_| core::array::from_fn(|_| self.next())),
         }
     }
+}
+
+/// Whether the harness can set vector registers here, and see what became of them.
+pub(crate) fn sets_vectors() -> bool {
+    is_x86_feature_detected!("avx512f")
 }
 
 /// Displaced code that leads back to the harness, wherever it is.
@@ -144,6 +149,26 @@ fn counts_by_thread(random: &mut Random) {
     }
 }
 
+/// A call that is armed at its entry and comes back through its slot.
+fn armed(machine: &Machine, count: u32, random: &mut Random) {
+    let mut arena = Arena::new();
+    let (latency, slots) = arena.slotted(machine, count);
+    for site in sites().filter(|site| !site.red_zone_live) {
+        let timed = Timed { machine, latency: &latency, function: 7, site };
+        let mut out = Vec::new();
+        let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
+        out.push(0xC3);
+        pending.finish(&mut out, None);
+        let callee = arena.put(&out);
+        let mut out = vec![0xE8];
+        out.extend((callee.wrapping_sub(arena.next() + 5) as u32).to_le_bytes());
+        out.extend(back());
+        let code = arena.put(&out);
+        assert_kept(&format!("armed {timed:?}"), code, &site, random);
+    }
+    assert_eq!(crate::slots::lent(&slots), 0);
+}
+
 fn latencies(machine: &Machine, latency: &Latency, arena: &mut Arena, random: &mut Random) {
     let home = arena.put(&back());
     for site in sites() {
@@ -184,6 +209,7 @@ fn state_is_kept() {
     counts_by_thread(&mut random);
     for machine in machines() {
         counts(&machine, &mut random);
+        armed(&machine, 64, &mut random);
         let offset = G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64);
         let goroutine: &[u64; 2] = &[0, 0x7fff_ffff_f000];
         for g in [0, core::ptr::from_ref(goroutine) as u64] {
@@ -199,6 +225,7 @@ fn state_is_kept() {
     if machines().len() == 2 {
         unregister();
         counts(&machines()[1], &mut random);
+        armed(&machines()[1], 64, &mut random);
         let mut arena = Arena::new();
         let latency = arena.latency();
         latencies(&machines()[1], &latency, &mut arena, &mut random);

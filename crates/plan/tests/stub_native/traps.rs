@@ -2,21 +2,23 @@
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_record::control::{RegionKind, at};
+use trapline_tests::{or_skip, oracle};
 
 use crate::arena::{Arena, call, get, set};
 
 const INT3: [u8; 7] = [0xCC, 0xB8, 1, 0, 0, 0, 0xC3]; // int3; mov eax, 1; ret
 const UNDEFINED: [u8; 7] = [0x06, 0xB8, 1, 0, 0, 0, 0xC3];
+const FAULTS: [u8; 7] = [0x31, 0xC9, 0x48, 0x8B, 0x01, 0x90, 0xC3]; // xor ecx, ecx; mov rax, [rcx]; nop; ret
 const RESUMED: [u8; 6] = [0xB8, 42, 0, 0, 0, 0xC3]; // mov eax, 42; ret
 
 /// A segment's words as a tracer lays them, and the handler.
-struct Served {
-    arena: Arena,
-    handler: TrapHandler,
+pub(crate) struct Served {
+    pub(crate) arena: Arena,
+    pub(crate) handler: TrapHandler,
 }
 
 impl Served {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut arena = Arena::new();
         let mut out = Vec::new();
         let handler = trap_handler(&mut out, arena.next(), arena.data());
@@ -24,10 +26,10 @@ impl Served {
         Self { arena, handler }
     }
     /// A second segment, half a page of words later; the first's own table is empty then.
-    fn segment(&self, n: u64) -> u64 {
+    pub(crate) fn segment(&self, n: u64) -> u64 {
         self.arena.data() + n * 0x800
     }
-    fn guards(&self, segment: u64, guards: &[(u64, u64)]) {
+    pub(crate) fn guards(&self, segment: u64, guards: &[(u64, u64)]) {
         let mut guards = guards.to_vec();
         guards.sort_unstable();
         for (n, (from, to)) in (0..).zip(&guards) {
@@ -37,10 +39,16 @@ impl Served {
         set(segment + at::GUARD_OFF, 0x400);
         set(segment + at::GUARD_COUNT, guards.len() as u64);
     }
-    fn install(&self, signal: i32) {
+    pub(crate) fn install(&self, signal: i32) {
         let action: [u64; 4] =
             [self.handler.entry, libc::SA_SIGINFO as u64 | 0x0400_0000, self.handler.restorer, 0];
-        let old = self.arena.data() + if signal == libc::SIGTRAP { at::OLD_SIGTRAP } else { at::OLD_SIGILL };
+        let old = match signal {
+            libc::SIGTRAP => at::OLD_SIGTRAP,
+            libc::SIGILL => at::OLD_SIGILL,
+            libc::SIGSEGV => at::OLD_SIGSEGV,
+            _ => at::OLD_SIGBUS,
+        };
+        let old = self.arena.data() + old;
         // SAFETY: the kernel's own layout, with a handler and restorer that stay mapped; `old` is ours to write.
         let done = unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), old, 8) };
         assert_eq!(done, 0);
@@ -96,6 +104,47 @@ fn guards_of_every_segment_resume_in_the_copy() {
     assert_eq!((get(first + at::GUARD_HITS), get(second + at::GUARD_HITS)), (6, 3));
 }
 
+/// What the kernel has a probe on.
+#[unsafe(no_mangle)]
+extern "C" fn stub_native_with_a_kernel_uprobe(word: u64) -> u64 {
+    std::hint::black_box(word)
+}
+
+/// The kernel looks at each int3 of such a process first, and its signal for those that are not its own does not name the exception: the
+/// thread's last one stands there.
+#[test]
+fn guards_are_served_beside_the_kernels_probes() {
+    let program = std::env::current_exe().expect("our name");
+    let place = oracle::offsets(&program, &["stub_native_with_a_kernel_uprobe"])[0];
+    // SAFETY: no arguments.
+    let tid = unsafe { libc::gettid() } as u32;
+    let kernel = or_skip!(oracle::attach_at(&program, &[(place, false)], tid));
+    // By its address, so that it is there.
+    let probed: extern "C" fn(u64) -> u64 = std::hint::black_box(stub_native_with_a_kernel_uprobe);
+    assert_eq!(probed(3), 3);
+    assert_eq!(kernel.counts(), [1]);
+    let mut served = Served::new();
+    let sites = [INT3, UNDEFINED].map(|code| served.arena.put(&code));
+    let resume = served.arena.put(&RESUMED);
+    let first = served.segment(0);
+    served.guards(first, &sites.map(|site| (site, resume)));
+    let status = child(|| {
+        served.install(libc::SIGTRAP);
+        served.install(libc::SIGILL);
+        let all = sites.iter().all(|site| {
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a page of our own that nobody has touched: a fault.
+            unsafe {
+                libc::mmap(core::ptr::null_mut(), 4096, prot, flags, -1, 0).cast::<u8>().write_volatile(1)
+            };
+            call(*site, 0) == 42
+        });
+        all.into()
+    });
+    assert_eq!(exited(status), Some(1), "{status:#x}");
+    assert_eq!(get(first + at::GUARD_HITS), 2);
+}
+
 extern "C" fn foreign(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gave both, and only we may write the context here.
     unsafe {
@@ -110,7 +159,7 @@ extern "C" fn foreign(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_
 
 #[test]
 fn foreign_traps_reach_the_old_handler() {
-    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED)] {
+    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED), (libc::SIGSEGV, FAULTS)] {
         for flags in [libc::SA_SIGINFO, libc::SA_SIGINFO | libc::SA_RESETHAND] {
             let mut served = Served::new();
             let site = served.arena.put(&code);
@@ -135,7 +184,7 @@ fn foreign_traps_reach_the_old_handler() {
 
 #[test]
 fn default_and_ignored_end_as_they_would_have() {
-    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED)] {
+    for (signal, code) in [(libc::SIGTRAP, INT3), (libc::SIGILL, UNDEFINED), (libc::SIGSEGV, FAULTS)] {
         for (old, sent, expected) in [
             (libc::SIG_DFL, false, Some(signal)),
             (libc::SIG_DFL, true, Some(signal)),
@@ -204,4 +253,33 @@ fn a_thread_that_was_moved_already_is_left_alone() {
     set(first + at::GUARD_COUNT, u64::MAX);
     set(first + at::REGION_COUNT, u64::MAX);
     assert_eq!(handle(&served, libc::SIGTRAP, 0x80, 0, inside + 1), 99);
+}
+
+#[test]
+fn faults_of_our_loads_go_on_and_others_do_not() {
+    let mut served = Served::new();
+    let inside = served.arena.put(&RESUMED);
+    let first = served.segment(0);
+    served.guards(first, &[(inside + 1, inside + 5)]);
+    set(first + at::REGION_COUNT, 1);
+    for (n, word) in (0..).zip([inside, 64, 0, RegionKind::Code as u64]) {
+        set(first + at::REGIONS + n * 8, word);
+    }
+    extern "C" fn chained(_: i32, _: *mut u64, context: *mut u64) {
+        // SAFETY: `handle`'s buffer.
+        unsafe { *context.add(21) = 99 };
+    }
+    for (signal, old) in [(libc::SIGSEGV, at::OLD_SIGSEGV), (libc::SIGBUS, at::OLD_SIGBUS)] {
+        set(first + old, chained as *const () as u64);
+        assert_eq!(handle(&served, signal, 1, 0x1000, inside + 1), inside + 5, "a load");
+        assert_eq!(
+            handle(&served, signal, 0x80, 0, inside + 1),
+            inside + 5,
+            "from an address that cannot be"
+        );
+        assert_eq!(handle(&served, signal, 1, inside + 1, inside + 1), 99, "the instruction itself is gone");
+        assert_eq!(handle(&served, signal, 0, 0x1000, inside + 1), 99, "sent by someone");
+        assert_eq!(handle(&served, signal, 1, 0x1000, inside + 2), 99, "displaced code that faults");
+    }
+    assert_eq!(get(first + at::GUARD_HITS), 4);
 }

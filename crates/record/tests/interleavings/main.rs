@@ -11,6 +11,7 @@
 
 mod actions;
 mod blocks;
+mod locked;
 mod memory;
 mod publish;
 mod remove;

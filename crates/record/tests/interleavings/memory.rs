@@ -20,6 +20,11 @@ impl Memory {
         let word = &self.0[(at / 8) as usize];
         word.compare_exchange(0, tag, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|found| found)
     }
+    /// `lock cmpxchg` of `from` by `to`: whether it was that.
+    pub(crate) fn exchange(&self, at: u64, from: u64, to: u64) -> bool {
+        let word = &self.0[(at / 8) as usize];
+        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
     /// What `cmpxchg` must not be: a look, then a store.
     pub(crate) fn look_then_store(&self, at: u64, tag: u64) -> u64 {
         let found = self.view().get(at);

@@ -28,6 +28,14 @@ pub struct Straggler {
     active: Active,
 }
 
+impl Straggler {
+    /// What the word at [`Self::frame`] is for as long as its hit goes on. Any other says that the hit was left.
+    #[must_use]
+    pub const fn seal(&self) -> u64 {
+        self.active.0
+    }
+}
+
 impl Grace {
     /// W2 and W3, after everything was unlinked. `None` if there was no barrier: nothing may be freed.
     #[must_use]

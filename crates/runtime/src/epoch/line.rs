@@ -3,10 +3,10 @@
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 
-use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, light_barrier};
-use crate::x86_64::thread;
+use crate::native::thread;
 #[cfg(not(loom))]
-use crate::x86_64::thread::Word;
+use crate::native::thread::Word;
+use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, light_barrier};
 
 /// What tells threads apart: never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,13 +220,19 @@ impl Lines {
         self.lines.get(place)?.owner.store(thread.0, Relaxed);
         Some(place)
     }
-    /// Whether this thread is in a hit that goes on: then it must not wait for anybody's.
+    /// Whether the thread that asks is in a hit that goes on: then it must not wait for anybody's. A hit that was left by it, or by the
+    /// thread that had its place before, is over from now on: else whoever waits for that one would wait for this thread, which may
+    /// be about to wait for him.
     #[must_use]
     pub fn inside(&self, thread: ThreadPointer) -> bool {
         let seal = Seal::new();
         self.of(thread).is_some_and(|(_, line)| {
             let active = Active(line.active.load(Relaxed));
-            active.is_inside() && line.goes_on(active, seal.frame())
+            let goes_on = active.is_inside() && line.goes_on(active, seal.frame());
+            if active.is_inside() && !goes_on {
+                line.active.store(active.left().0, Release);
+            }
+            goes_on
         })
     }
     pub(super) fn iter(&self) -> impl Iterator<Item = &'static Line> {
@@ -242,5 +248,6 @@ impl Lines {
 fn spread(thread: u64) -> usize {
     (thread.wrapping_mul(SPREAD) >> SPREAD_SHIFT) as usize
 }
-pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Fits an immediate operand.
+pub(crate) const SPREAD: u64 = 0x61c8_8647;
 pub(crate) const SPREAD_SHIFT: u32 = 40;

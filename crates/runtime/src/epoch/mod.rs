@@ -67,15 +67,18 @@
 //!   so on; until it tells, hits count as missed (nested).
 //! - *the thread never hits again, or is gone*: W4 would wait for ever. Whoever waits learns of it ([`Grace::stragglers`]: thread
 //!   pointer and frame), may prove from outside that no thread stands in that frame (it has ended, or is blocked in a
-//!   call above it), and says so ([`Grace::excuse`]). That frees what was unlinked before W2: hits that begin later, even
+//!   call above it, or the frame's word is no longer its [seal](Straggler::seal)), and says so ([`Grace::excuse`]). That frees what was unlinked before W2: hits that begin later, even
 //!   "nested" under the stale word, cannot reach it.
+//! - *another thread gets its place*: C libraries give stack and thread pointer of a thread that has ended to the next one. What that writes
+//!   to its stack overwrites the seal. If it is about to wait for a writer itself, it says first that the old hit is over
+//!   ([`Lines::inside`]): the writer may be waiting for it.
 //! - *a consumer that switches to another stack and comes back*: not allowed, as blocking is not. The stack pointer would look as above.
 //!
 //! ## Fork and shared thread pointers
 //!
 //! The table should be wiped on fork (`MADV_WIPEONFORK`): then no line of a thread that the child does not have is there.
 //! Otherwise such a line is a straggler of no thread. Tasks that share a thread pointer (see
-//! [`thread_pointer`](crate::x86_64::thread::thread_pointer)) share a line: while one is inside, the other's hits are nested.
+//! [`thread_pointer`](crate::native::thread::thread_pointer)) share a line: while one is inside, the other's hits are nested.
 //! Two that hit at the same moment could each take the line; such tasks share their C library's state as well, and must not
 //! run at once.
 

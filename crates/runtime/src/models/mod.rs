@@ -6,6 +6,7 @@
 
 mod consumers;
 mod epoch;
+mod instances;
 mod regions;
 mod table;
 

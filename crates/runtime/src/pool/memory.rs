@@ -7,12 +7,12 @@ use alloc::alloc::{Layout, alloc_zeroed, dealloc};
 use core::fmt;
 use core::ptr::NonNull;
 
+use super::native::{self, Registered, Shelves};
 use super::protocol::{self, NotClosed, Parts, Returned};
 use super::set;
 use super::shape::{BadShape, HEADER, Shape};
 use super::shelf::Shelf;
 use super::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
-use super::x86_64::{self, Registered, Shelves};
 
 /// Where a caller runs.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +104,30 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
+/// Where a pool's parts lie: addresses and numbers in a layout that code in assembly knows (`general` of the twins).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Raw {
+    /// The first CPU's shelf, bytes from one to the next, and CPUs.
+    pub(crate) shelves: u64,
+    pub(crate) stride: u64,
+    pub(crate) cpus: u64,
+    /// The first object, and how many there are.
+    pub(crate) objects: u64,
+    pub(crate) count: u64,
+}
+
 impl Pool {
+    /// Where its parts lie.
+    pub(crate) fn raw(&self) -> Raw {
+        Raw {
+            shelves: self.shelves.first.as_ptr() as u64,
+            stride: self.shelves.stride as u64,
+            cpus: self.shelves.cpus.into(),
+            objects: self.objects.as_ptr() as u64,
+            count: self.shape.objects().into(),
+        }
+    }
     /// Makes a pool on a region.
     ///
     /// # Safety
@@ -180,7 +203,7 @@ impl Pool {
         unsafe { self.objects.add(held.0 as usize * self.stride) }
     }
     /// Closes the pool: nothing can be taken any more, what is held is dropped when it is put. `Last`: nothing was held. `restart` is
-    /// [`restart_sequences`](x86_64::restart_sequences), or nothing (`|| true`) where nobody used [`At::Rseq`].
+    /// [`restart_sequences`](super::restart_sequences), or nothing (`|| true`) where nobody used [`At::Rseq`].
     ///
     /// No get may be running when the memory is released.
     ///
@@ -220,6 +243,11 @@ impl Held {
     /// Its number, to be kept in a word; [`from_number`](Self::from_number) takes it back.
     #[must_use]
     pub const fn into_number(self) -> u32 {
+        self.0
+    }
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
         self.0
     }
     /// # Safety
@@ -263,14 +291,14 @@ impl Parts for Pool {
     #[inline]
     fn take_from_shelf(&self, at: At) -> Result<u32, u32> {
         match at {
-            At::Rseq(thread) => x86_64::take(self.shelves, thread).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => native::take(self.shelves, thread).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
     #[inline]
     fn put_on_shelf(&self, at: At, object: u32) -> Result<(), u32> {
         match at {
-            At::Rseq(thread) => x86_64::put(self.shelves, thread, object).map_err(|cpu| self.known(cpu)),
+            At::Rseq(thread) => native::put(self.shelves, thread, object).map_err(|cpu| self.known(cpu)),
             At::Cpu(cpu) => Err(self.known(cpu)),
         }
     }
@@ -280,7 +308,13 @@ impl Pool {
     /// A CPU that has a part, for any number.
     #[inline]
     const fn known(&self, cpu: u32) -> u32 {
-        if cpu < self.shelves.cpus { cpu } else { cpu % self.shelves.cpus }
+        if cpu < self.shelves.cpus {
+            cpu
+        } else if self.shelves.cpus == 0 {
+            0
+        } else {
+            cpu % self.shelves.cpus
+        }
     }
 }
 

@@ -103,6 +103,8 @@
 //!   be over before the last put may release memory (`epoch`), as objpool asks for a grace period.
 //! - *closed twice*: C1's claim refuses the second.
 
+#[cfg(all(not(loom), target_arch = "aarch64"))]
+pub mod aarch64;
 #[cfg(not(loom))]
 mod memory;
 pub mod protocol;
@@ -110,12 +112,20 @@ pub mod set;
 pub mod shape;
 pub mod shelf;
 mod sync;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), target_arch = "x86_64"))]
 pub mod x86_64;
 
 #[cfg(not(loom))]
+pub use crate::kernel::{register_restarts, restart_sequences};
+#[cfg(all(not(loom), target_arch = "aarch64"))]
+use aarch64 as native;
+#[cfg(not(loom))]
+pub(crate) use memory::Raw;
+#[cfg(not(loom))]
 pub use memory::{At, BadRegion, Held, Leaving, OwnedPool, Pool};
+#[cfg(not(loom))]
+pub use native::Registered;
 pub use protocol::{NotClosed, Returned};
 pub use shape::{BadShape, Shape};
-#[cfg(not(loom))]
-pub use x86_64::{Registered, register_restarts, restart_sequences};
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+use x86_64 as native;

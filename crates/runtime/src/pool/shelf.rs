@@ -2,7 +2,7 @@
 //!
 //! In: objects. Out: objects. Invariant: changed only by sequences on its CPU, each with one store that commits, or by the closer
 //! when none can come any more. What a sequence does stands here as plain steps, for models and tests, and in
-//! `x86_64` as the instructions that run. The protocol stands in [`pool`](super).
+//! the twins as the instructions that run. The protocol stands in [`pool`](super).
 //!
 //! An object is its number + 1, in 16 bits; the last one that came lies lowest, and zeros are above the first. One word rather
 //! than slots and a count: a store whose address hangs on the count would hold up the loads that follow it.
@@ -14,15 +14,15 @@ pub const MOST: u32 = 4;
 /// The most objects that there can be.
 pub const MOST_OBJECTS: u32 = u16::MAX as u32;
 /// Bits of an object.
-const BITS: u32 = 16;
+pub(crate) const BITS: u32 = 16;
 
 /// One cache line, written by one CPU.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Shelf {
-    word: AtomicU64,
+    pub(crate) word: AtomicU64,
     /// There is room if the word is less; 0: closed.
-    limit: AtomicU64,
+    pub(crate) limit: AtomicU64,
 }
 
 /// Words with fewer objects than the depth are less than this; none is less if it is 0.

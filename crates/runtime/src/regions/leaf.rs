@@ -40,6 +40,11 @@ impl Hint {
     pub(super) const fn word(self) -> u64 {
         self.0.get()
     }
+    /// From its word; 0 is none.
+    #[inline]
+    pub(super) fn of(word: u64) -> Option<Self> {
+        NonZeroU64::new(word).map(Self)
+    }
 }
 
 /// A hint for each page of a granule, or 0.

@@ -86,7 +86,7 @@ use crate::epoch::Inside;
 use crate::registry::{FileNumber, Site};
 use crate::sync::AtomicU64;
 use crate::table::Table;
-use leaf::{MAX_SLOTS, Word, granule};
+use leaf::{Hint, MAX_SLOTS, Word, granule};
 
 /// A mapping of a file, as the system states it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +147,13 @@ impl Found {
     #[must_use]
     #[inline]
     pub fn site(&self) -> Option<Site> {
-        if self.takes_breakpoints { Site::new(self.file, self.offset).ok() } else { None }
+        if self.takes_breakpoints { self.place() } else { None }
+    }
+    /// The same whether or not a probe can be put there now: one that is there may have been put there before the mapping changed.
+    #[must_use]
+    #[inline]
+    pub fn place(&self) -> Option<Site> {
+        Site::new(self.file, self.offset).ok()
     }
 }
 
@@ -190,6 +196,16 @@ impl Regions {
     pub fn is_still(&self, found: &Found) -> bool {
         self.slots.get(usize::from(found.slot)).is_some_and(|slot| slot.is_still(found.seq))
     }
+    /// The region of what was found, and its generation, as one word for [`Marks::has`]; never 0.
+    #[must_use]
+    pub(crate) const fn mark(&self, found: &Found) -> u64 {
+        Hint::new(found.slot, found.seq / slot::GENERATION).word()
+    }
+    /// What says whether regions are alive by their marks.
+    #[must_use]
+    pub(crate) const fn marks(&self) -> Marks {
+        Marks(self.slots)
+    }
     /// Device and inode of the file at an address, and the offset: for stacks.
     ///
     /// # Errors
@@ -202,5 +218,18 @@ impl Regions {
         let Some(found) = self.find(inside, addr)? else { return Ok(None) };
         let slot = self.slots.get(usize::from(found.slot)).ok_or(Retry)?;
         slot.file(found.seq).map(|file| Some((file, found.offset)))
+    }
+}
+
+/// Regions by their marks ([`Regions::mark`]): what a hit asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks(&'static [Slot]);
+
+impl Marks {
+    /// Whether that region is alive, and has not changed since.
+    #[inline]
+    pub(crate) fn has(self, mark: u64) -> bool {
+        let Some(hint) = Hint::of(mark) else { return false };
+        self.0.get(usize::from(hint.slot())).is_some_and(|slot| slot.has(hint))
     }
 }

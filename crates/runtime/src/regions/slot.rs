@@ -12,7 +12,7 @@ const STATE: u64 = 3;
 const DEAD: u64 = 0;
 const WRITTEN: u64 = 1;
 const ALIVE: u64 = 2;
-const GENERATION: u64 = 4;
+pub(super) const GENERATION: u64 = 4;
 /// Beside the file's number.
 const TAKES_BREAKPOINTS: u64 = 1 << 32;
 /// Of a region that is alive.
@@ -71,6 +71,12 @@ impl Slot {
     /// Whether it is the same region as when `seq` was loaded, and alive.
     pub(super) fn is_still(&self, seq: u64) -> bool {
         self.seq.load(Acquire) == seq
+    }
+    /// Whether it is alive, and of that generation: then it is as it was when the hint was made, whatever was read of it since.
+    #[inline]
+    pub(super) fn has(&self, hint: Hint) -> bool {
+        let seq = self.seq.load(Acquire);
+        seq & STATE == ALIVE && hint.is_of(seq / GENERATION)
     }
     /// Device and inode.
     pub(super) fn file(&self, seq: u64) -> Result<FileId, Retry> {

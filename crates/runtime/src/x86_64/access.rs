@@ -9,7 +9,8 @@ use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use trapline_insn::x86_64::simulate::{Memory, Size};
+use trapline_insn::x86_64::Regs;
+use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
 use super::context::{Context, Info};
 
@@ -70,8 +71,8 @@ unsafe extern "C" {
 /// What the kernel said about an access that faulted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Faulted {
-    pub(super) info: Info,
+pub(crate) struct Faulted {
+    pub(crate) info: Info,
     error: u64,
     exception: u64,
     fault_address: u64,
@@ -79,7 +80,7 @@ pub(super) struct Faulted {
 
 impl Faulted {
     /// Makes `context` look as if the fault had happened there.
-    pub(super) const fn describe(&self, context: &mut Context) {
+    pub(crate) const fn describe(&self, context: &mut Context) {
         context.error = self.error;
         context.exception = self.exception;
         context.fault_address = self.fault_address;
@@ -90,10 +91,10 @@ impl Faulted {
 ///
 /// # Safety
 /// Called by a handler of a forced signal with what the kernel gave it.
-pub(super) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
+pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     let begin = trapline_runtime_access_begin as *const () as u64;
     let failed = trapline_runtime_access_failed as *const () as u64;
-    if context.rip().wrapping_sub(begin) >= failed - begin {
+    if context.pc().wrapping_sub(begin) >= failed - begin {
         return false;
     }
     let record = context.rsi() as *mut Faulted;
@@ -104,7 +105,7 @@ pub(super) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
         (&raw mut (*record).exception).write(context.exception);
         (&raw mut (*record).fault_address).write(context.fault_address);
     }
-    context.set_rip(failed);
+    context.set_pc(failed);
     true
 }
 
@@ -117,6 +118,22 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     unsafe {
         asm!("rep movsq", inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
             options(nostack, preserves_flags));
+    }
+}
+
+/// Does what `op` does, in this process' memory. If that faults: what the kernel said; `regs` are as before. The frame of the signal,
+/// which `_context` is in, lies below the red zone, and no push reaches it.
+#[inline]
+pub(crate) fn simulated<'a>(
+    op: &Op,
+    regs: &mut Regs,
+    _context: &mut Context,
+    record: &'a mut MaybeUninit<Faulted>,
+) -> Option<&'a mut Faulted> {
+    let mut memory = Own::new(record);
+    match simulate(op, regs, &mut memory) {
+        Ok(_) => None,
+        Err(_) => memory.faulted(),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. What a handler leaves in a
 //! [`Context`] is what its thread goes on with, mask included. Vector state is behind a pointer and is never touched.
 
+use core::arch::asm;
+
 use trapline_insn::x86_64::Regs;
 
 /// `struct ucontext`.
@@ -40,7 +42,7 @@ impl Context {
     }
     /// The same, into `regs`: word by word, so that no compiler makes a C library's call of it.
     #[inline(always)]
-    pub(super) const fn read(&self, regs: &mut Regs) {
+    pub(crate) const fn read(&self, regs: &mut Regs) {
         let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags] =
             self.general;
         regs.gpr = [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15];
@@ -57,17 +59,58 @@ impl Context {
     }
     /// The instruction pointer.
     #[must_use]
-    pub const fn rip(&self) -> u64 {
+    pub const fn pc(&self) -> u64 {
         self.general[RIP]
     }
     /// Moves it.
-    pub const fn set_rip(&mut self, to: u64) {
+    pub const fn set_pc(&mut self, to: u64) {
         self.general[RIP] = to;
     }
     /// rsi alone.
     #[must_use]
     pub(super) const fn rsi(&self) -> u64 {
         self.general[9]
+    }
+}
+
+/// What a thread has chosen of rounding, exceptions and denormals: x87's control word and MXCSR.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ControlWords {
+    fcw: u16,
+    mxcsr: u32,
+}
+
+impl ControlWords {
+    /// What the kernel starts handlers with, and the ABI starts programs with.
+    const INITIAL: Self = Self { fcw: 0x37F, mxcsr: 0x1F80 };
+
+    /// Those that were interrupted, unless they are the initial ones.
+    ///
+    /// # Safety
+    /// The context is that of a signal that this thread handles, as the kernel made it.
+    #[inline]
+    pub(crate) unsafe fn unusual(context: &Context) -> Option<Self> {
+        let state = context.vector_state as *const u8;
+        if state.is_null() {
+            return None;
+        }
+        // SAFETY: the frame's FXSAVE image (SDM 1, 10.5.1): 512 bytes, aligned to 16 at least, with FCW first and MXCSR at 24.
+        let words =
+            unsafe { Self { fcw: state.cast::<u16>().read(), mxcsr: state.add(24).cast::<u32>().read() } };
+        (words != Self::INITIAL).then_some(words)
+    }
+    /// Makes them this thread's, until its handler returns.
+    #[cold]
+    pub(crate) fn load(self) {
+        // SAFETY: loads two control registers with what a program had in them, or starts with; this crate computes with no floats.
+        unsafe {
+            asm!("fldcw [{}]", "ldmxcsr [{}]", in(reg) &raw const self.fcw, in(reg) &raw const self.mxcsr,
+                options(nostack, preserves_flags, readonly));
+        }
+    }
+    /// Back to what handlers start with.
+    pub(crate) fn reset() {
+        Self::INITIAL.load();
     }
 }
 
@@ -150,10 +193,7 @@ mod tests {
         for (gpr, place) in names {
             assert_eq!(regs.get(gpr), 100 + place as u64, "{gpr:?}");
         }
-        assert_eq!(
-            (regs.rip, context.rip(), regs.rflags, context.rsi()),
-            (116, 116, 117, regs.get(Gpr::Rsi))
-        );
+        assert_eq!((regs.rip, context.pc(), regs.rflags, context.rsi()), (116, 116, 117, regs.get(Gpr::Rsi)));
         let before = context.general;
         context.set_regs(&Regs::default());
         assert_eq!(context.general, [0; 18]);

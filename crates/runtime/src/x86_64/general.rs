@@ -2,10 +2,14 @@
 //! [`dispatch::entry`](crate::dispatch::entry) may pass through vector registers, this does not.
 //!
 //! In: as `dispatch::entry`, from generated code alone, which keeps everything in `Regs` and loads it again: rbx, rbp, rsp and r12 are kept
-//! here, all other registers are not, since a CPU stores one word a cycle and each that is pushed costs that. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` is to be called
+//! here (rbx holds the address 8 below `Regs`; r12 the probe, which is kept only until a handler was called), all other registers are not, since a CPU stores one word a cycle and each that is pushed costs that. Out: a [`GoOn`], or [`WITH_STATE`]: nothing was done, and `dispatch::entry` is to be called
 //! with the extended state saved. That is asked for whenever there is more to do than the steps D1 to D4, D7 for one consumer with an entry
 //! handler and no filter: a thread without a line, a hit inside a hit, a list that is empty, longer, or changed since. The protocol is
 //! that of `dispatch` and `epoch`, step by step; entering and leaving without a call is a hit that looked and found nothing to do.
+//! Where returns are waited for, see [`returns`].
+//!
+//! `.p2align 5,,N` stands before each jump, call and return of the usual way, N its length with the compare that it fuses with, or a little more: none crosses or ends
+//! at a 32-byte boundary, where Intel's cores before Ice Lake do not keep it decoded (Intel, "Mitigations for Jump Conditional Code Erratum", 2019). In a copy that stood alone that was 2.5 of 13 ns.
 //! Does not: know any other case.
 
 use core::arch::naked_asm;
@@ -17,17 +21,34 @@ use crate::consumer::{Hit, Verdict};
 use crate::dispatch::GoOn;
 use crate::engine::{Engine, GROUP_LEN, Raw};
 use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
-use crate::probe::{Alone, List, Probe};
+use crate::instances::Instance;
+use crate::probe::{Alone, Consumers, List, Probe};
+
+// Instructions stand on lines of their own making.
+#[rustfmt::skip]
+mod parts;
+pub mod returns;
+pub mod slots;
 
 /// To be called again, through `dispatch::entry`, with the extended state saved.
 pub const WITH_STATE: u64 = 3;
 
-/// On its stack: the seal, which the frame is named after; the hit; sp as it was.
+/// From rbx up to `Regs`.
+const BELOW: usize = 8;
+/// On its stack: the seal, which the frame is named after; the hit; sp as it was; what else is kept of a call.
 const HIT: usize = 16;
 const SP: usize = HIT + size_of::<Hit>();
+const KEPT: usize = SP + 8;
 /// With the return address, a multiple of 16.
-const ROOM: usize = 56;
-const _: () = assert!(SP + 8 <= ROOM && size_of::<Line>() == 128 && GROUP_LEN.is_power_of_two());
+const ROOM: usize = 88;
+/// Of a line.
+const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
+/// Where in `struct rseq` the CPU stands, and the sequence in progress.
+const AREA_CPU: usize = 4;
+const AREA_SEQUENCE: usize = 8;
+/// Objects stand on a shelf, and in a hint, as their number + 1.
+const OBJECT: usize = size_of::<Instance>();
+const _: () = assert!(KEPT + 4 * 8 <= ROOM && size_of::<Line>() == 128 && GROUP_LEN.is_power_of_two());
 
 /// See the module.
 ///
@@ -39,21 +60,20 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         // D1: the thread's line, if it is where the search begins.
         "mov rax, [rdi + {engine}]",
         "mov rcx, fs:0",
-        "mov rdx, {spread}",
-        "imul rdx, rcx",
-        "shr rdx, {shift}",
-        "and rdx, [rax + {mask}]",
-        "mov r8, rdx",
-        "shl rdx, 7",
-        "add rdx, [rax + {lines}]",
-        "cmp [rdx + {owner}], rcx",
+        "imul r13, rcx, {spread}",
+        "shr r13, {shift}",
+        "and r13, [rax + {mask}]",
+        "mov r8, r13",
+        "add r13, [rax + {lines}]",
+        ".p2align 5,,13",
+        "cmp [r13 + {owner}], rcx",
         "jne 9f",
         // D2: R1, and R2 with the seal.
-        "mov r9, [rdx + {active}]",
+        "mov r9, [r13 + {active}]",
+        ".p2align 5,,13",
         "cmp r9, {turns}",
         "jae 9f",
         "sub rsp, {room}",
-        "mov r12, rdi; mov r13, rdx; mov r14, rsi",
         "inc r9d",
         "and r9d, {turns} - 1",
         "mov rcx, rsp",
@@ -63,41 +83,44 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         "mov [r13 + {active}], rcx",
         // D4: the list (H2), before D3, which the other way would count again.
         "mov rcx, [r12 + {consumers}]",
+        ".p2align 5,,9",
         "test rcx, rcx",
         "jz 8f",
         "mov r10, [rcx + {handler}]",
+        ".p2align 5,,9",
         "test r10, r10",
-        "jz 8f",
+        "jz {session}",
         // D3: the row's words of this probe.
+        "shr r8, {line}",
         "imul r8, [rax + {stride}]",
         "add r8, [rax + {words}]",
         "mov edx, [r12 + {number}]",
         "imul rdx, rdx, {group}",
         "add qword ptr [r8 + rdx], 1",
-        "mov r15, [r14 + {rip}]",
-        "mov rdx, [r14 + {rsp}]",
-        "mov [rsp + {hit_regs}], r14",
+        "mov r15, [rbx + {rip}]",
+        "mov r14, [rbx + {rsp}]",
+        "mov [rsp + {hit_regs}], rsi",
         "mov [rsp + {hit_site}], r15",
         "mov qword ptr [rsp + {hit_cookie}], 0",
-        "mov [rsp + {sp}], rdx",
         "mov rdi, [rcx + {data}]",
         "lea rsi, [rsp + {hit}]",
+        ".p2align 5,,3",
         "call r10",
         // D5
+        ".p2align 5,,9",
         "cmp eax, {remove}",
         "je 5f",
-        "2: mov rcx, [r14 + {rip}]",
-        "mov rdx, [r14 + {rsp}]",
-        // D7: R5, with the turn that the seal holds.
-        "mov rsi, [rsp]",
-        "and esi, {turns} - 1",
-        "mov [r13 + {active}], rsi",
+        // D7: R5, the turn alone. One instruction of the line's only writer.
+        "2: and qword ptr [r13 + {active}], {turns} - 1",
         "xor eax, eax",
-        "cmp rcx, r15",
+        ".p2align 5,,13",
+        "cmp r15, [rbx + {rip}]",
         "jne 6f",
-        "cmp rdx, [rsp + {sp}]",
+        ".p2align 5,,10",
+        "cmp r14, [rbx + {rsp}]",
         "jne 7f",
         "3: add rsp, {room}",
+        ".p2align 5,,1",
         "ret",
         "5: mov dword ptr [r12 + {removal}], 1",
         "jmp 2b",
@@ -108,11 +131,11 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         "8: mov [r13 + {active}], r9",
         "mov eax, {with_state}",
         "jmp 3b",
-        "9: mov r12, rdi",
-        "mov eax, {with_state}",
+        "9: mov eax, {with_state}",
         "ret",
+        session = sym returns::session,
         engine = const offset_of!(Probe, engine),
-        consumers = const offset_of!(Probe, consumers),
+        consumers = const offset_of!(Probe, consumers) + offset_of!(Consumers, list),
         number = const offset_of!(Probe, number),
         removal = const offset_of!(Probe, removal),
         lines = const offset_of!(Engine, raw) + offset_of!(Raw, lines),
@@ -124,17 +147,17 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         active = const offset_of!(Line, active),
         handler = const offset_of!(List, alone) + offset_of!(Alone, handler),
         data = const offset_of!(List, alone) + offset_of!(Alone, data),
-        spread = const SPREAD.cast_signed(),
-        shift = const SPREAD_SHIFT,
+        line = const LINE_SHIFT,
+        spread = const SPREAD,
+        shift = const SPREAD_SHIFT - LINE_SHIFT,
         turns = const 1_u64 << TURN_BITS,
         frame = const TURN_BITS - FRAME_ALIGN,
-        rip = const offset_of!(Regs, rip),
-        rsp = const offset_of!(Regs, gpr) + Gpr::Rsp as usize * 8,
+        rip = const BELOW + offset_of!(Regs, rip),
+        rsp = const BELOW + offset_of!(Regs, gpr) + Gpr::Rsp as usize * 8,
         hit = const HIT,
         hit_regs = const HIT + offset_of!(Hit, regs),
         hit_site = const HIT + offset_of!(Hit, site),
         hit_cookie = const HIT + offset_of!(Hit, cookie),
-        sp = const SP,
         room = const ROOM,
         remove = const Verdict::REMOVE.0,
         elsewhere = const GoOn::Elsewhere as u64,

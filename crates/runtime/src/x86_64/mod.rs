@@ -1,19 +1,24 @@
-//! x86-64: the trap handler, and what the kernel saves at a signal.
+//! x86-64: what a signal shows, what a trap is, the calls that signal handling needs, and hits without vector registers.
 
-mod access;
-mod chain;
+pub(crate) mod access;
+pub(crate) mod breakpoint;
 pub mod context;
 pub mod copies;
-mod fault;
+#[cfg(not(loom))]
 pub mod general;
-pub mod install;
-pub mod sites;
+pub mod stand_ins;
 pub mod sys;
+pub(crate) mod syscall;
 pub mod thread;
-pub mod trap;
 
+pub use trapline_insn::x86_64::Regs;
+pub use trapline_insn::x86_64::simulate::Op;
+
+pub use crate::trap::{
+    Answer, Arena, Block, Brought, Copies, Copy, InstallError, Signal, Step, Traps, Windows, blocks_traps,
+    install, standing, stands, uninstall,
+};
+#[cfg(not(loom))]
+pub use crate::trap::{Called, Placed, Role, Sites};
 pub use context::{Context, Info};
-pub use copies::{Arena, Copies, Copy, CopyError, SLOT, copy};
-pub use install::{Block, InstallError, Signal, blocks_traps, install, standing, uninstall};
-pub use sites::{Placed, Role, Sites};
-pub use trap::{Answer, Step, Traps};
+pub use copies::{CopyError, SLOT, copy};

@@ -1,7 +1,7 @@
 //! Entry and return: sessions, cookies, recursion, and the kernel's combinations of consumers before and after.
 
-use trapline_runtime::calls::{Calls, Kept, SESSIONS};
 use trapline_runtime::consumer::{ConsumerId, Verdict};
+use trapline_runtime::instances::SESSIONS;
 use trapline_runtime::probe::Probe;
 
 use crate::support::{Kind, Log, add, engine, enter, leave, log, logging, probe, regs, remove, taken};
@@ -54,19 +54,6 @@ fn recursion_keeps_a_cookie_for_each_depth() {
     taken(log);
     (0..6).rev().for_each(|depth| exit(probe, depth));
     assert_eq!(taken(log), [('y', "return", u64::from(b'y')); 6]);
-}
-
-#[test]
-fn a_call_that_never_returned_is_replaced() {
-    let calls = Calls::new(Box::leak((0..8).map(|_| Default::default()).collect()));
-    let kept = |site| Kept::new(site);
-    assert!(calls.keep(5, 0x7000, &kept(1)) && calls.keep(5, 0x7000, &kept(2)));
-    assert_eq!(calls.take(5, 0x7000).map(|kept| kept.site), Some(2));
-    assert_eq!(calls.take(5, 0x7000), None);
-    (0..8).for_each(|n| assert!(calls.keep(5, 0x7000 + n * 16, &kept(n))));
-    assert!(!calls.keep(5, 0x8000, &kept(9)), "full");
-    assert!(calls.keep(5, 0x7010, &kept(10)), "a replaced one needs no room");
-    assert_eq!(calls.take(6, 0x7000), None, "another probe's");
 }
 
 #[test]

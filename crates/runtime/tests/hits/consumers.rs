@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use trapline_insn::x86_64::Gpr;
 use trapline_runtime::consumer::{Flags, Hit, Verdict};
 use trapline_runtime::dispatch::GoOn;
 
@@ -91,14 +90,14 @@ fn an_unknown_verdict_goes_on() {
     assert!(!probe.take_removal());
 }
 
-/// Adds what `data` says: bit 0 to rip, bit 1 to rsp, bit 2 to rax.
+/// Adds what `data` says: bit 0 to the instruction pointer, bit 1 to the stack pointer, bit 2 to the result.
 unsafe extern "C" fn change(data: *mut c_void, hit: *mut Hit) -> Verdict {
     let what = data as u64;
     // SAFETY: this hit's registers.
     let regs = unsafe { &mut *(*hit).regs };
-    regs.rip += (what & 1) * 0x100;
-    regs.gpr[Gpr::Rsp as usize] += (what >> 1 & 1) * 8;
-    regs.gpr[Gpr::Rax as usize] += what >> 2 & 1;
+    regs.set_ip(regs.ip() + (what & 1) * 0x100);
+    regs.set_sp(regs.sp() + (what >> 1 & 1) * 8);
+    regs.set_result(regs.result() + (what >> 2 & 1));
     Verdict::CONTINUE
 }
 
@@ -118,9 +117,9 @@ fn what_a_consumer_changes_decides_where_the_thread_goes_on() {
         let mut regs = regs(0x7000);
         let before = regs;
         assert_eq!(enter(probe, &mut regs), expected as u64, "{what}");
-        assert_eq!(regs.rip, before.rip + (what & 1) * 0x100);
+        assert_eq!(regs.ip(), before.ip() + (what & 1) * 0x100);
         assert_eq!(regs.sp(), before.sp() + (what >> 1 & 1) * 8);
-        assert_eq!(regs.get(Gpr::Rax), what >> 2 & 1);
+        assert_eq!(regs.result(), what >> 2 & 1);
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod calls;
 mod consumers;
+mod instances;
 mod leave;
 mod support;
 mod threads;

@@ -3,9 +3,9 @@
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Inside, Lines, Seal, ThreadPointer, Writer};
+use trapline_runtime::native::thread::{membarrier, register_membarrier};
 use trapline_runtime::regions::{Access, Map, MapError, Mapping, Range, Regions};
 use trapline_runtime::registry::{Files, Registry};
-use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -51,7 +51,7 @@ pub(crate) struct Writing {
 
 pub(crate) fn new(slots: usize) -> (Shared, Writing) {
     assert!(register_membarrier());
-    let memory = Memory { lines: leaked(8), words: leaked(Counts::words(8, 64)), calls: leaked(8) };
+    let memory = Memory { lines: leaked(8), words: leaked(Counts::words(8, 64)), hints: leaked(8) };
     let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 64).expect("lengths fit")));
     let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(slots))));
     let registry: &Registry = Box::leak(Box::default());

@@ -1,7 +1,6 @@
 //! Traps of a real engine: regions, registry, dispatch. A trap is ours only while the region is of the file that was patched.
 
 use std::ffi::c_void;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -13,9 +12,9 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Registry, Site};
+use trapline_runtime::registry::{Files, Site};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
-use trapline_runtime::x86_64::{Placed, Role, Sites, Step};
+use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
 use crate::foreign::{Answer, expecting};
 use crate::site::{ENGINE, arena, call, code, map, write};
@@ -31,7 +30,6 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 /// Everything of one engine, and its one writer.
 struct Whole {
     engine: &'static Engine,
-    registry: &'static Registry,
     sites: &'static Sites,
     writer: Writer,
     map: Map,
@@ -45,23 +43,14 @@ fn whole() -> MutexGuard<'static, Whole> {
     let whole = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
         let memory =
-            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), calls: leaked(64) };
+            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), hints: leaked(64) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, PROBES).expect("lengths fit")));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(64))));
-        let registry: &Registry = Box::leak(Box::default());
-        let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, registry, 1)));
+        let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, 1)));
         assert!(ENGINE.set(sites).is_ok());
         // SAFETY: the only writer, behind this lock; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
-        Mutex::new(Whole {
-            engine,
-            registry,
-            sites,
-            writer,
-            map: Map::new(regions),
-            files: Files::default(),
-            next: 0,
-        })
+        Mutex::new(Whole { engine, sites, writer, map: Map::new(regions), files: Files::default(), next: 0 })
     });
     whole.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -82,30 +71,22 @@ impl Whole {
         Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
     fn probe(&mut self, number: u64, offset: u64, consumer: Consumer) -> &'static Probe {
-        let site = self.site(number, offset);
         let probe: &'static Probe =
             Box::leak(Box::new(Probe::new(self.engine, self.next, file(number), FileOffset(offset))));
         self.next += 1;
+        probe.instances().provide(&self.writer, Some(8), 2, false).expect("memory");
         probe.consumers().add(&mut self.writer, Installed { id: ConsumerId(u64::from(self.next)), consumer });
-        // SAFETY: leaked.
-        unsafe { self.registry.put(&mut self.writer, site, NonNull::from(probe)) };
         probe
     }
     /// Puts a trap on the instruction at an offset of a page.
-    fn trap(&mut self, page: u64, (number, offset): (u64, u64), probe: &Probe, role: Role) {
+    fn trap(&mut self, page: u64, (number, offset): (u64, u64), probe: &'static Probe, role: Role) {
         let addr = page + offset;
         // SAFETY: code of the test's own.
         let bytes = unsafe { std::slice::from_raw_parts(addr as *const u8, 15) };
         let How::Simulate(op) = verdict(bytes, Options::default()) else { panic!("{bytes:02x?}") };
-        let (_, home) = probe.site();
-        let placed = Placed {
-            step: Step::Simulate(op),
-            site: self.site(number, offset),
-            probe: self.site(number, home.0),
-            number: probe.number(),
-            role,
-        };
-        self.sites.put(addr, placed);
+        let called = Box::new([Called { probe, role }]);
+        let placed = Placed { step: Step::Simulate(op), site: self.site(number, offset), called };
+        self.sites.put(addr, placed, &self.map);
         write(addr, &[0xCC]);
     }
 }
@@ -162,11 +143,10 @@ fn hits_are_the_probes() {
     // The return as well: a session, with its cookie.
     whole.trap(page, (1, 4), probe, Role::Exit);
     assert_eq!(call(page, 3, 5), 3016);
-    // Taken out of the registry, before the trap is: the instruction alone.
-    let site = whole.site(1, 0);
-    let Whole { registry, ref mut writer, .. } = *whole;
-    registry.take_out(writer, site);
-    assert_eq!((call(page, 3, 5), probe.counts().hits), (8, 1001));
+    // Its consumers go before the traps do: hits without anybody.
+    let Whole { ref mut writer, next, .. } = *whole;
+    assert!(probe.consumers().remove(writer, ConsumerId(u64::from(next))));
+    assert_eq!((call(page, 3, 5), CALLED.load(Ordering::Relaxed)), (8, 1001));
 }
 
 #[test]
@@ -219,8 +199,8 @@ fn many_traps() {
             other => panic!("{other:?}"),
         };
         let site = whole.site(4, at - page);
-        let home = whole.site(4, 0);
-        whole.sites.put(at, Placed { step, site, probe: home, number: probe.number(), role: Role::Entry });
+        let called = Box::new([Called { probe, role: Role::Entry }]);
+        whole.sites.put(at, Placed { step, site, called }, &whole.map);
         write(at, &[0xCC]);
         seen += 1;
         assert_eq!((call(at, 1, 2), probe.counts().hits), (3, seen));
@@ -229,4 +209,55 @@ fn many_traps() {
         assert_eq!(call(at, 1, 2), 3);
     }
     assert_eq!(probe.counts().hits, 400);
+}
+
+/// A region that is learnt again, in pieces or with other rights, is another one to a look: the long way, until the writer looks again.
+#[test]
+fn a_region_that_was_learnt_again_has_its_traps() {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let page = page();
+    let mut whole = whole();
+    whole.mapped(page, 5);
+    let probe = whole.probe(5, 0, consumer(&CALLED, false));
+    whole.trap(page, (5, 0), probe, Role::Entry);
+    for round in 1..=4 {
+        // Writable now, as a program that patches itself makes it: the trap stands.
+        let access = Access { exec: true, write: round % 2 == 1, ..Access::default() };
+        let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
+        let mapping = Mapping { start, end, offset: FileOffset(0), file: file(5), access };
+        let Whole { ref mut map, ref mut writer, ref mut files, sites, .. } = *whole;
+        map.map(writer, files, mapping).expect("a region");
+        assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2 * round - 1));
+        sites.refresh(map);
+        assert_eq!((call(page, 1, 2), probe.counts().hits), (3, 2 * round));
+    }
+}
+
+/// Two of them at one instruction: both are called, in order, unless the first goes elsewhere.
+#[test]
+fn one_trap_may_be_several_probes() {
+    unsafe extern "C" fn skips(_: *mut c_void, hit: *mut Hit) -> Verdict {
+        // SAFETY: this hit; its registers are its own. Behind `lea`, with 9 for the sum of 1 and anything.
+        unsafe {
+            let regs = &mut *(*hit).regs;
+            if regs.get(Gpr::Rdi) == 1 {
+                regs.set(Gpr::Rax, 9);
+                regs.rip += 4;
+            }
+        }
+        Verdict::CONTINUE
+    }
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let page = page();
+    let mut whole = whole();
+    whole.mapped(page, 6);
+    let first = whole.probe(6, 0, Consumer { entry: Some(skips), ..consumer(&CALLED, false) });
+    let second = whole.probe(6, 1, consumer(&CALLED, false));
+    let How::Simulate(op) = verdict(&SUM, Options::default()) else { panic!("{SUM:02x?}") };
+    let called = [first, second].map(|probe| Called { probe, role: Role::Entry });
+    let placed = Placed { step: Step::Simulate(op), site: whole.site(6, 0), called: Box::new(called) };
+    whole.sites.put(page, placed, &whole.map);
+    write(page, &[0xCC]);
+    assert_eq!((call(page, 1, 2), call(page, 2, 2)), (9, 4));
+    assert_eq!((first.counts().hits, second.counts().hits, CALLED.load(Ordering::Relaxed)), (2, 1, 1));
 }

@@ -35,9 +35,9 @@ fn handlers_reach_nothing_that_panics_or_allocates() {
         |name: &str| functions.iter().find(|(_, (_, symbol))| symbol.contains(name)).map(|(addr, _)| *addr);
     // The engine's table is called through a pointer, so it is a root of its own.
     let roots = [
-        "trap7on_trap",
+        "handler7on_trap",
         "fault8on_fault",
-        "sites..Sites$u20$as$u20$trapline_runtime..x86_64..trap..Traps$GT$3hit",
+        "sites..Sites$u20$as$u20$trapline_runtime..trap..Traps$GT$3hit",
     ];
     let mut pending: Vec<(u64, String)> =
         roots.iter().map(|root| (start(root).expect(root), (*root).to_owned())).collect();

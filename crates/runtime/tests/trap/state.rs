@@ -116,3 +116,33 @@ fn errno_survives() {
         assert_eq!(*errno, 12345);
     }
 }
+
+fn mxcsr() -> u32 {
+    let mut words = 0_u32;
+    // SAFETY: stores 4 bytes there.
+    unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut words, options(nostack)) };
+    words
+}
+
+fn set_mxcsr(words: u32) {
+    // SAFETY: the tests compute with no floats meanwhile.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const words, options(nostack)) };
+}
+
+/// A consumer behind a jump finds them as the thread has them, so one behind a trap must, though the kernel starts handlers with others.
+#[test]
+fn consumers_run_with_the_threads_own_control_words() {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    const USUAL: u32 = 0x1F80;
+    /// Rounds towards zero, flushes to zero, takes denormals for zero.
+    const OWN: u32 = USUAL | 0x6000 | 0x8000 | 0x40;
+    let site = trapped(&[0x90, 0xC3], |_, _| SEEN.store(mxcsr(), Relaxed));
+    for words in [USUAL, OWN, USUAL] {
+        set_mxcsr(words);
+        site.call(0, 0);
+        let after = mxcsr();
+        set_mxcsr(USUAL);
+        assert_eq!((SEEN.load(Relaxed), after), (words, words));
+    }
+}

@@ -6,8 +6,7 @@
 mod program;
 
 use std::ffi::{CString, OsStr};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,7 +15,7 @@ use trapline_record::FileOffset;
 
 use crate::error::TargetError;
 use crate::process::possible_cpus;
-use crate::sys::{bpf, perf};
+use crate::sys::bpf;
 
 const DISABLED_HINT: &str = "root (CAP_BPF and CAP_PERFMON, CAP_SYS_ADMIN for BPF programs) is needed";
 
@@ -126,52 +125,6 @@ fn sums(counts: &OwnedFd, entries: u32) -> Result<Vec<u64>, TargetError> {
     let cpus = possible_cpus() as usize;
     let sum = |key| bpf::lookup(counts.as_fd(), key, cpus).map(|words| words.iter().sum());
     (0..entries).map(sum).collect::<io::Result<_>>().map_err(|e| refused("reading a BPF map", &e))
-}
-
-/// One uprobe as perf events that count.
-#[derive(Debug)]
-pub struct PerfUprobe {
-    events: Vec<File>,
-}
-
-impl PerfUprobe {
-    /// Attaches at a file offset, in process `pid` and the threads it makes later, or in all processes.
-    ///
-    /// # Errors
-    /// [`TargetError::Kernel`] with the reason.
-    pub fn attach(path: &Path, offset: u64, pid: Option<u32>, returns: bool) -> Result<Self, TargetError> {
-        const PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
-        let kind = std::fs::read_to_string(PMU).map_err(|e| refused("finding the uprobe PMU", &e))?;
-        let path = c_path(path)?;
-        let attr = perf::Attr {
-            kind: kind.trim().parse().unwrap_or(0),
-            config: u64::from(returns),
-            flags: perf::INHERIT,
-            config1: path.as_ptr().expose_provenance() as u64,
-            config2: offset,
-            ..perf::Attr::default()
-        };
-        let places: Vec<(i32, i32)> = match pid {
-            Some(pid) => threads(pid).into_iter().map(|tid| (tid, -1)).collect(),
-            None => (0..possible_cpus() as i32).map(|cpu| (-1, cpu)).collect(),
-        };
-        let open = |&(pid, cpu): &(i32, i32)| perf::open(attr, pid, cpu).map(File::from);
-        let events = places.iter().map(open).collect::<io::Result<Vec<_>>>();
-        Ok(Self { events: events.map_err(|e| refused("opening a perf event", &e))? })
-    }
-    /// Hits so far.
-    ///
-    /// # Errors
-    /// When the event cannot be read.
-    pub fn count(&self) -> Result<u64, TargetError> {
-        let mut sum = 0u64;
-        for mut event in &self.events {
-            let mut word = [0; 8];
-            event.read_exact(&mut word).map_err(|e| refused("reading a perf event", &e))?;
-            sum = sum.wrapping_add(u64::from_le_bytes(word));
-        }
-        Ok(sum)
-    }
 }
 
 /// Threads of a process, as perf_event_open takes them.

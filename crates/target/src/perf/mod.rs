@@ -5,10 +5,12 @@
 //! signalled: events are opened on running tasks. Does not: understand records, choose threads, know slots.
 
 pub mod breakpoint;
+mod mappings;
 mod program;
 mod sampled;
 mod tasks;
 
+pub use mappings::{MappingRings, Told};
 pub use sampled::{
     Access, Armed, Breakpoint, Family, NotArmed, SLOTS, SampleOptions, SampleRings, USER_REGS,
 };

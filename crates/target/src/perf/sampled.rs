@@ -308,7 +308,7 @@ impl SampleRings {
 }
 
 /// The largest ring that our locked memory allows.
-fn ring(event: OwnedFd, pages: u64) -> io::Result<Ring> {
+pub(super) fn ring(event: OwnedFd, pages: u64) -> io::Result<Ring> {
     const LEAST: u64 = 8;
     let mut pages = pages.max(LEAST);
     loop {

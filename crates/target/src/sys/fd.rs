@@ -71,3 +71,27 @@ pub(crate) fn whoami() -> (u32, u32) {
     // SAFETY: these calls take nothing and cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
+
+/// An eventfd that nobody blocks on.
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    owned(i64::from(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))
+}
+
+/// Makes it readable. The thread's errno is as before: this is called in the middle of other people's code.
+pub(crate) fn add_event(event: BorrowedFd<'_>) {
+    let one = 1u64;
+    // SAFETY: errno is the thread's own; `one` is live, of 8 bytes. A full counter is readable already.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(event.as_raw_fd(), (&raw const one).cast(), 8);
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Whether it was readable; it is not any more.
+pub(crate) fn take_event(event: BorrowedFd<'_>) -> bool {
+    let mut count = 0u64;
+    // SAFETY: `count` is live, of 8 bytes.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) == 8 }
+}

@@ -30,6 +30,10 @@ impl Map {
             .map(|base| Self { base, len })
             .ok_or_else(|| io::Error::other("mapped at 0"))
     }
+    /// Leaves the mapping as it is.
+    pub(crate) fn leave(self) {
+        let _ = std::mem::ManuallyDrop::new(self);
+    }
     /// Its words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, lives as long as `self`, and AtomicU64 has any bit pattern.
@@ -55,6 +59,25 @@ impl Map {
             unsafe { ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
             true
         })
+    }
+}
+
+#[cfg(test)]
+impl Map {
+    /// The first bytes of a file, mapped readable, made executable, and unmapped again.
+    pub(crate) fn executable(file: &std::fs::File, len: usize) -> io::Result<()> {
+        // SAFETY: a new mapping at an address of the kernel's choice, which nobody else knows.
+        let result = unsafe {
+            let fd = file.as_raw_fd();
+            let base = libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);
+            if base == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            let result = libc::mprotect(base, len, libc::PROT_READ | libc::PROT_EXEC);
+            libc::munmap(base, len);
+            result
+        };
+        super::check(result.into()).map(drop)
     }
 }
 

@@ -44,6 +44,34 @@ pub(crate) unsafe fn munmap(addr: u64, len: u64) -> io::Result<()> {
     check(i64::from(unsafe { libc::munmap(addr as *mut _, len as usize) })).map(drop)
 }
 
+/// Makes the pages of a range writable, stores whole words, and makes them code again.
+///
+/// # Safety
+/// The range is private, readable code, and stays mapped.
+pub(crate) unsafe fn write_words(addr: u64, bytes: &[u8]) -> io::Result<()> {
+    const PAGE: u64 = 4096;
+    const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
+    if !bytes.len().is_multiple_of(8) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let start = addr & !(PAGE - 1);
+    let len = (addr + bytes.len() as u64).next_multiple_of(PAGE) - start;
+    // Past libc, whose mprotect may be probed.
+    // SAFETY: rights are only added, then taken away again; the caller's range.
+    let protect =
+        |prot: i32| check(unsafe { libc::syscall(libc::SYS_mprotect, start, len, i64::from(prot)) });
+    protect(CODE | libc::PROT_WRITE)?;
+    for (at, word) in (addr..).step_by(8).zip(bytes.chunks_exact(8)) {
+        let word =
+            u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+        // SAFETY: inside the range. One instruction, so that the word is never seen in parts.
+        unsafe {
+            core::arch::asm!("mov [{at}], {word}", at = in(reg) at, word = in(reg) word, options(nostack, preserves_flags))
+        };
+    }
+    protect(CODE).map(drop)
+}
+
 /// rt_sigaction as the kernel takes it, past what libc would do to it.
 ///
 /// # Safety

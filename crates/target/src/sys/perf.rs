@@ -19,6 +19,7 @@ pub(crate) const MMAP: u64 = 1 << 8;
 pub(crate) const COMM: u64 = 1 << 9;
 pub(crate) const TASK: u64 = 1 << 13;
 pub(crate) const WATERMARK: u64 = 1 << 14;
+pub(crate) const MMAP_DATA: u64 = 1 << 17;
 pub(crate) const SAMPLE_ID_ALL: u64 = 1 << 18;
 pub(crate) const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
 pub(crate) const MMAP2: u64 = 1 << 23;
@@ -56,8 +57,7 @@ pub(crate) fn open(mut attr: Attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     if attr.kind == BREAKPOINT {
         super::fault::refuse_breakpoint(attr.flags)?;
     }
-    // SAFETY: `attr` is live and as long as it says; its config1 may hold the address of a string, which the caller of
-    // this function keeps alive.
+    // SAFETY: `attr` is live and as long as it says.
     let fd = check(unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, -1, FD_CLOEXEC)
     })?;
@@ -111,9 +111,14 @@ pub(crate) fn modify(event: BorrowedFd<'_>, mut attr: Attr) -> io::Result<()> {
 
 /// Waits until one of them is readable, at most so long.
 pub(crate) fn wait(events: &[BorrowedFd<'_>], at_most: Duration) {
-    let one = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    wait_for(&events.iter().map(AsRawFd::as_raw_fd).collect::<Vec<_>>(), Some(at_most));
+}
+
+/// The same, of numbers, perhaps for good. One that is closed ends the wait.
+pub(crate) fn wait_for(events: &[i32], at_most: Option<Duration>) {
+    let one = |&fd: &i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<libc::pollfd> = events.iter().map(one).collect();
-    let ms = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
+    let ms = at_most.map_or(-1, |at_most| i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX));
     // SAFETY: the array is live and as long as stated. An interrupted wait is a short one.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
 }
@@ -179,6 +184,10 @@ impl Ring {
         }
         words[DATA_TAIL].store(tail, Ordering::Release);
         drained
+    }
+    /// Lets go of the event, not of the mapping: in a forked child, which has none.
+    pub(crate) fn leave(self) {
+        self.map.leave();
     }
     fn copy(&self, at: u64, bytes: &mut [u8]) {
         let first = (bytes.len() as u64).min(self.len - at % self.len) as usize;

@@ -1,4 +1,4 @@
-//! waitid, restricted to what this thread traces: other threads' children are never looked at.
+//! waitid, restricted to what this thread traces: other threads' children are not looked at, but for those that have ended.
 
 use std::io;
 
@@ -71,6 +71,16 @@ pub(crate) fn peek_blocking(tid: u32) -> io::Result<Option<Stop>> {
 /// Takes a thread's stop, so that it is not seen again while the thread is held.
 pub(crate) fn take(tid: u32) -> io::Result<Option<Stop>> {
     wait(libc::P_PID, tid, libc::WNOHANG | libc::__WNOTHREAD)
+}
+/// Waits for a thread that has ended, whichever of our threads traces it; says whether it had. No stop is taken.
+pub(crate) fn reap(tid: u32) -> bool {
+    // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let what = libc::WEXITED | libc::__WALL | libc::WNOHANG;
+    // SAFETY: `info` is live and of the type that waitid fills.
+    let done = unsafe { libc::waitid(libc::P_PID, tid, &raw mut info, what) } == 0;
+    // SAFETY: waitid succeeded, so the fields of a child's record are the active ones (zero if none).
+    done && unsafe { info.si_pid() } != 0
 }
 /// Whether a child of ours has ended, whichever of our threads started or traces it; no stop is taken from the tracer.
 pub(crate) fn ended(pid: u32) -> io::Result<bool> {

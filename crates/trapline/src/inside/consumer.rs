@@ -13,6 +13,8 @@ use std::fmt;
 use trapline_insn::x86_64::Regs;
 use trapline_runtime::consumer::{self as engine, Flags};
 
+use crate::Returns;
+
 /// What a handler says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Verdict {
@@ -78,6 +80,19 @@ type Entry = Box<dyn Fn(&mut Hit<'_>) -> Verdict + Send + Sync>;
 type Return = Box<dyn Fn(&mut Hit<'_>) + Send + Sync>;
 type Filter = Box<dyn Fn(&Hit<'_>) -> bool + Send + Sync>;
 
+/// Handlers as C functions: what the engine calls, with nothing between.
+#[derive(Clone, Copy, Debug)]
+pub struct Functions {
+    /// Called when the instruction is about to run.
+    pub entry: Option<engine::Handler>,
+    /// Called when the function returns.
+    pub returns: Option<engine::Handler>,
+    /// Asked first, at every hit.
+    pub filter: Option<engine::Filter>,
+    /// Handed to all of them.
+    pub data: *mut c_void,
+}
+
 /// What is called at a hit.
 ///
 /// # What a handler may do
@@ -94,10 +109,25 @@ pub struct Consumer {
     entry: Option<Entry>,
     returns: Option<Return>,
     filter: Option<Filter>,
+    /// Instead of closures.
+    functions: Option<engine::Consumer>,
     flags: Flags,
+    maxactive: Option<u32>,
+    form: Option<Returns>,
 }
 
 impl Consumer {
+    /// Calls C functions. [`Self::filter`] does nothing then: they bring their own.
+    ///
+    /// # Safety
+    /// The functions do what a handler may do, unwind nowhere, and may be called by any thread with `data` and a hit, until unregistering
+    /// has returned. What they leave in the registers is such that the program may go on with it.
+    #[must_use]
+    pub unsafe fn functions(functions: Functions) -> Self {
+        let Functions { entry, returns, filter, data } = functions;
+        let functions = engine::Consumer { entry, ret: returns, filter, data, flags: Flags::default() };
+        Self { functions: Some(functions), ..Self::default() }
+    }
     /// Calls `handler` when the instruction is about to run; at a function's offset: at its entries.
     #[must_use]
     pub fn entry(handler: impl Fn(&mut Hit<'_>) -> Verdict + Send + Sync + 'static) -> Self {
@@ -122,13 +152,37 @@ impl Consumer {
         self.filter = Some(Box::new(filter));
         self
     }
-    /// It may change the instruction pointer. That is honoured at function entries and single instructions.
+    /// So many calls of the function can be in flight at once with their return waited for: in all threads, blocked, recursive. Without it, four for
+    /// each CPU, "a fair choice" for functions that neither block nor call themselves (Wu, linux-kernel, 2021-07-06). Of several consumers' at one
+    /// site the largest holds. Calls beyond it run unprobed and are counted ([`Tally::empty`](super::Tally::empty)).
+    ///
+    /// Memory: 128 bytes for each, and for each CPU four more and 256 to 4352 bytes; 2.8 KiB by default on 2 CPUs. It stays with the site.
+    #[must_use]
+    pub const fn maxactive(mut self, calls: u32) -> Self {
+        self.maxactive = Some(calls);
+        self
+    }
+    /// How the function's returns are seen. Without it, [`Returns::Exits`]: its return instructions are patched; a function that ends in a jump to
+    /// another, or whose exits cannot all be found or patched, is refused. [`Returns::Stack`] puts a slot of code in the place of the return
+    /// address instead, which unwinders of this process are told of; [`Returns::Auto`] does so where exits cannot be had. Refused are then
+    /// functions that read their return address (`setjmp`, `vfork`), processes with a shadow stack or with an unwinder that cannot be told, and Go.
+    ///
+    /// A site has one form for all its consumers: the first that asks for slots has them for all who wait there, until the last of these is gone.
+    /// Calls in flight at that moment are not seen returning. There are [`SLOTS`](super::SLOTS) slots for all sites; calls beyond them are missed and
+    /// counted, as those beyond `maxactive`.
+    #[must_use]
+    pub const fn returns_by(mut self, form: Returns) -> Self {
+        self.form = Some(form);
+        self
+    }
+    /// It may change the instruction pointer. At a function's entry that costs nothing; elsewhere, at an instruction inside or at a return,
+    /// the site is reached by a trap then.
     #[must_use]
     pub fn moves_ip(mut self) -> Self {
         self.flags = self.flags.with(Flags::MOVES_IP);
         self
     }
-    /// It may change the stack pointer; honoured where the instruction pointer's change is.
+    /// It may change the stack pointer. As [`moves_ip`](Self::moves_ip).
     #[must_use]
     pub fn moves_sp(mut self) -> Self {
         self.flags = self.flags.with(Flags::MOVES_SP);
@@ -145,16 +199,42 @@ impl Consumer {
         self
     }
     pub(super) const fn has_handler(&self) -> bool {
-        self.entry.is_some() || self.returns.is_some()
+        match &self.functions {
+            Some(functions) => functions.entry.is_some() || functions.ret.is_some(),
+            None => self.entry.is_some() || self.returns.is_some(),
+        }
+    }
+    pub(super) const fn has_entry(&self) -> bool {
+        match &self.functions {
+            Some(functions) => functions.entry.is_some(),
+            None => self.entry.is_some(),
+        }
     }
     pub(super) const fn has_return(&self) -> bool {
-        self.returns.is_some()
+        match &self.functions {
+            Some(functions) => functions.ret.is_some(),
+            None => self.returns.is_some(),
+        }
+    }
+    /// Whether it may go elsewhere than to the original instruction with the original stack.
+    pub(super) fn moves(&self) -> bool {
+        self.flags.has(Flags::MOVES_IP) || self.flags.has(Flags::MOVES_SP)
+    }
+    /// How returns are to be seen, by one who waits for them.
+    pub(super) fn form(&self) -> Option<Returns> {
+        self.has_return().then_some(self.form.unwrap_or(Returns::Exits))
+    }
+    pub(super) const fn instances(&self) -> Option<u32> {
+        self.maxactive
     }
     pub(super) const fn saves_state(&self) -> bool {
         !self.flags.has(Flags::GENERAL_REGS_ONLY)
     }
     /// What the engine calls, for as long as this stays where it is.
     pub(super) fn as_engine(&self) -> engine::Consumer {
+        if let Some(functions) = self.functions {
+            return engine::Consumer { flags: self.flags, ..functions };
+        }
         engine::Consumer {
             entry: self.entry.is_some().then_some(on_entry as engine::Handler),
             ret: self.returns.is_some().then_some(on_return as engine::Handler),
@@ -171,7 +251,10 @@ impl fmt::Debug for Consumer {
             .field("entry", &self.entry.is_some())
             .field("returns", &self.returns.is_some())
             .field("filter", &self.filter.is_some())
+            .field("functions", &self.functions)
             .field("flags", &self.flags)
+            .field("maxactive", &self.maxactive)
+            .field("form", &self.form)
             .finish()
     }
 }

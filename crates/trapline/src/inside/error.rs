@@ -2,9 +2,12 @@
 //!
 //! The kernel's table for its own probes (`uprobe_register`, `attach_uprobe_multi`) with its numbers: see [`Error::errno`].
 
+use std::io;
 use std::path::PathBuf;
 
 use trapline_patch::PatchError;
+use trapline_runtime::pool::BadRegion;
+use trapline_target::TargetError;
 
 /// Why nothing was registered, or why unregistering could not be waited for. A batch is registered whole or not at all.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +29,21 @@ pub enum Error {
     /// A consumer without a handler.
     #[error("a consumer without an entry or return handler")]
     NoHandler,
-    /// The file cannot be opened, or is no program or library of this machine.
+    /// The file cannot be opened or asked.
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        /// The path as given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file was written to since it was registered first: what is known of its code may be wrong.
+    #[error("{} was changed since it was looked at; a new version belongs into a new file", path.display())]
+    Changed {
+        /// The path as given.
+        path: PathBuf,
+    },
+    /// It is no program or library of this machine.
     #[error("{}: {why}", path.display())]
     File {
         /// The path as given.
@@ -52,6 +69,34 @@ pub enum Error {
         /// As given.
         offset: u64,
     },
+    /// The offset is inside an instruction.
+    #[error("{}: offset {offset:#x} is inside the instruction at {begins:#x}", path.display())]
+    InsideInstruction {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        offset: u64,
+        /// Offset of the instruction.
+        begins: u64,
+    },
+    /// The file itself has a breakpoint there.
+    #[error("{}: the instruction at offset {offset:#x} is a breakpoint of the file's own", path.display())]
+    Breakpoint {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        offset: u64,
+    },
+    /// The code in memory is not the file's: somebody patched it, or the file was changed since it was mapped.
+    #[error("{}, offset {offset:#x}: {why}", path.display())]
+    Differs {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        offset: u64,
+        /// Address and bytes.
+        why: String,
+    },
     /// A return handler somewhere else than at a function's start.
     #[error("{}: offset {offset:#x} is no function's start, so there is no return to wait for", path.display())]
     NotAnEntry {
@@ -59,6 +104,33 @@ pub enum Error {
         path: PathBuf,
         /// As given.
         offset: u64,
+    },
+    /// What is no semaphore.
+    #[error("{}: offset {semaphore:#x} is no semaphore: {why}", path.display())]
+    BadSemaphore {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        semaphore: u64,
+        /// Why.
+        why: &'static str,
+    },
+    /// The site is registered with another semaphore, or with none.
+    #[error(
+        "{}, offset {offset:#x}: registered with {}, so not with {}",
+        path.display(),
+        semaphore(*have),
+        semaphore(*asked)
+    )]
+    OtherSemaphore {
+        /// The file.
+        path: PathBuf,
+        /// The site.
+        offset: u64,
+        /// What its consumers named before.
+        have: Option<u64>,
+        /// As given.
+        asked: Option<u64>,
     },
     /// One site cannot be patched. `why` names address, bytes and rule.
     #[error("{}, offset {offset:#x}: {why}", path.display())]
@@ -72,38 +144,99 @@ pub enum Error {
         /// In words.
         why: String,
     },
+    /// So many calls cannot be in flight at once: `maxactive` is 0 or absurd, or there is no memory.
+    #[error("{}, offset {offset:#x}: {why}", path.display())]
+    Instances {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        offset: u64,
+        /// With the number.
+        why: BadRegion,
+    },
+    /// Return addresses cannot be replaced in this process.
+    #[error("{}, offset {offset:#x}: return addresses cannot be replaced here: {why}", path.display())]
+    NoSlots {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        offset: u64,
+        /// In words.
+        why: String,
+    },
     /// The CPU cannot save vector registers in the compacted format.
     #[error("this CPU has no XSAVEC: vector registers could not be saved around consumers")]
     NoExtendedState,
     /// The kernel has no expedited membarrier, or no memory is left.
     #[error("the engine's memory cannot be made: no expedited membarrier, or no address space left")]
     NoEngine,
+    /// The system refuses a signal handler.
+    #[error(transparent)]
+    Signals(#[from] trapline_runtime::x86_64::InstallError),
+    /// The program has installed a SIGTRAP handler over the engine's: traps would not be served.
+    #[error("the program has installed a handler for SIGTRAP over the engine's, so no trap would be served")]
+    TrapsTaken,
+    /// The way to learn of mappings is chosen before anything is registered.
+    #[error(
+        "this process learns of its mappings already: the way is to be chosen before the first registration"
+    )]
+    LearnsAlready,
     /// Called from a handler, which would wait for itself.
     #[error("a handler may not register or unregister")]
     InsideHandler,
-    /// The process as a whole: another tracer, memory that cannot be written.
+    /// Code cannot be written at all: neither through /proc/self/mem, nor by making its pages writable for the moment.
     #[error(transparent)]
-    Patch(#[from] PatchError),
+    Locked(TargetError),
+    /// The process as a whole: another tracer, memory that is not to be had.
+    #[error(transparent)]
+    Patch(PatchError),
+}
+
+impl From<PatchError> for Error {
+    fn from(error: PatchError) -> Self {
+        match error {
+            PatchError::Target(error @ TargetError::Locked { .. }) => Self::Locked(error),
+            other => Self::Patch(other),
+        }
+    }
+}
+
+fn semaphore(offset: Option<u64>) -> String {
+    offset.map_or_else(|| "no semaphore".into(), |offset| format!("the semaphore at {offset:#x}"))
 }
 
 impl Error {
     /// What the kernel answers in the same case.
     #[must_use]
-    pub const fn errno(&self) -> i32 {
+    pub fn errno(&self) -> i32 {
         match self {
             Self::TooMany { .. } => libc::E2BIG,
             Self::File { .. } => libc::EBADF,
+            Self::Unreadable { source, .. } => match source.raw_os_error() {
+                Some(errno) => errno,
+                None => libc::EIO,
+            },
+            Self::Changed { .. } => libc::ESTALE,
             Self::Empty
             | Self::NoHandler
             | Self::BehindEnd { .. }
             | Self::NotCode { .. }
+            | Self::InsideInstruction { .. }
+            | Self::BadSemaphore { .. }
+            | Self::OtherSemaphore { .. }
             | Self::NotAnEntry { .. } => libc::EINVAL,
-            Self::Refused { .. } => libc::EOPNOTSUPP,
+            Self::Breakpoint { .. } | Self::Differs { .. } | Self::Refused { .. } | Self::NoSlots { .. } => {
+                libc::EOPNOTSUPP
+            }
             Self::NoExtendedState => libc::ENODEV,
-            Self::NoEngine => libc::ENOMEM,
+            Self::NoEngine | Self::Instances { why: BadRegion::OutOfMemory(_), .. } => libc::ENOMEM,
+            Self::Instances { .. } => libc::EINVAL,
             Self::InsideHandler => libc::EDEADLK,
-            Self::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => libc::EBUSY,
-            Self::Patch(_) => libc::EPERM,
+            Self::LearnsAlready => libc::EALREADY,
+            Self::TrapsTaken | Self::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => {
+                libc::EBUSY
+            }
+            Self::Signals(_) | Self::Locked(_) | Self::Patch(_) => libc::EPERM,
         }
     }
 }

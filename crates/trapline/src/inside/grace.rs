@@ -38,12 +38,17 @@ pub(super) fn wait(writer: &Writer, process: &Process) {
     }
 }
 
-/// Whether the thread of that hit has ended, or is blocked in a call above the hit's frame on the same stack. What cannot be told
-/// counts as going on.
+/// Whether the thread of that hit has ended, or another has its place, or it is blocked in a call above the hit's frame on the same
+/// stack. What cannot be told counts as going on.
 fn is_left(process: &Process, straggler: &Straggler) -> bool {
     /// `struct pthread`'s tid, in every glibc for x86-64; 0 when the thread has ended and its stack is kept for another.
     const TID: u64 = 0x2d0;
     let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
+    // Its own stack holds the seal as long as the hit goes on; what came there since says that it does not. (The other way round nothing
+    // is said: a thread that has the place of one that ended in a handler, and is blocked deeper with that word untouched, is waited for.)
+    if word(straggler.frame) != Some(straggler.seal()) {
+        return true;
+    }
     let thread = straggler.thread.0;
     // glibc's control block names itself at 0 and 16; musl's at 0 only. Unmapped, its thread is gone with it.
     let Some(own) = word(thread) else { return true };

@@ -7,24 +7,45 @@
     reason = "anonymous mappings made into slices of atomics: zeroed, shared with nobody, never unmapped"
 )]
 
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
 
-use trapline_runtime::calls::Call;
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
+use trapline_runtime::instances::Hint;
+use trapline_runtime::probe::Probe;
+use trapline_runtime::regions::Slot;
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 
 /// Threads that can be told apart; further ones' hits count as missed.
 const LINES: usize = 4096;
 /// Probes at most.
 pub(super) const PROBES: usize = 1 << 17;
-/// Calls in flight whose return somebody waits for.
-const CALLS: usize = 1 << 16;
+/// Mappings of code that are known at a time, at most; those that went stay for pictures until their slot is needed.
+const REGIONS: usize = 1 << 16;
+/// Hints at calls in flight: those of 1024 stack pages, 2 MiB if all are used. More pages share them, and exits take longer.
+const HINTS: usize = 1 << 18;
 
-/// The engine of this process.
+/// Where the counts' address space is asked for: terabytes from where programs and libraries lie. The kernel would put these gigabytes right
+/// below the libraries, where jumps look for room.
+const FAR: usize = 0x2000_0000_0000;
+/// The same for probes.
+const PROBES_AT: usize = 0x1000_0000_0000;
+
+static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
+
+/// The engine of this process, made if there is none yet. For the one who holds the engine's lock: a fork waits for that, so no child finds it
+/// half made, waiting for a thread that it does not have.
 pub(super) fn engine() -> Option<&'static Engine> {
-    static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
     ENGINE.get_or_init(make).as_ref()
+}
+
+/// The same for anyone, if there is one.
+pub(super) fn made() -> Option<&'static Engine> {
+    ENGINE.get()?.as_ref()
 }
 
 /// Its one writer; for the one who holds the engine's lock, once.
@@ -38,10 +59,50 @@ fn make() -> Option<Engine> {
     if !register_membarrier() {
         return None;
     }
-    let lines: &'static [Line] = zeroed(LINES, libc::MADV_WIPEONFORK)?;
-    let words = zeroed(Counts::words(LINES, PROBES), 0)?;
-    let calls: &'static [Call] = zeroed(CALLS, 0)?;
-    Engine::new(Memory { lines, words, calls }, PROBES)
+    let lines: &'static [Line] = zeroed(0, LINES, libc::MADV_WIPEONFORK)?;
+    let words = zeroed(FAR, Counts::words(LINES, PROBES), 0)?;
+    let hints: &'static [Hint] = zeroed(0, HINTS, 0)?;
+    let engine = Engine::new(Memory { lines, words, hints }, PROBES)?;
+    Some(match rseq() {
+        // SAFETY: what the C library says of all its threads.
+        Some(offset) => unsafe { engine.with_rseq(offset) },
+        None => engine,
+    })
+}
+
+/// Hints at slots, as many as at calls in flight.
+pub(super) fn hints() -> Option<&'static [Hint]> {
+    zeroed(0, HINTS, 0)
+}
+
+/// Puts a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
+pub(super) fn keep(probe: Probe) -> &'static Probe {
+    static ROOM: OnceLock<AtomicPtr<MaybeUninit<Probe>>> = OnceLock::new();
+    let room = ROOM.get_or_init(|| {
+        let room = mapped(PROBES_AT, PROBES * size_of::<Probe>(), 0);
+        AtomicPtr::new(room.unwrap_or(std::ptr::null_mut()).cast())
+    });
+    let (room, number) = (room.load(Relaxed), probe.number() as usize);
+    if room.is_null() || number >= PROBES {
+        return Box::leak(Box::new(probe));
+    }
+    // SAFETY: room for PROBES of them, page-aligned, never unmapped; each number comes once, so nobody else has this place.
+    unsafe { (&mut *room.add(number)).write(probe) }
+}
+
+/// Where the C library registers its threads' rseq areas, from the thread pointer (glibc 2.35).
+fn rseq() -> Option<isize> {
+    // SAFETY: names of the C library's own constants, an `isize` and a `u32`, if it has them.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        (!offset.is_null() && !size.is_null() && *size > 0).then(|| *offset)
+    }
+}
+
+/// A slot for each mapping of code.
+pub(super) fn slots() -> Option<&'static [Slot]> {
+    zeroed(0, REGIONS, 0)
 }
 
 /// # Safety
@@ -49,21 +110,29 @@ fn make() -> Option<Engine> {
 unsafe trait Zeroed: Sync {}
 // SAFETY: three words, of which 0 means free and outside.
 unsafe impl Zeroed for Line {}
-// SAFETY: words, of which the first is 0 when it is free.
-unsafe impl Zeroed for Call {}
+// SAFETY: words; a sequence of 0 was never used.
+unsafe impl Zeroed for Slot {}
+// SAFETY: a word; 0 says nothing.
+unsafe impl Zeroed for Hint {}
 // SAFETY: a word.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
 
-fn zeroed<T: Zeroed>(count: usize, advice: i32) -> Option<&'static [T]> {
-    let len = (count * size_of::<T>()).next_multiple_of(4096);
+/// At `near`, if that is free; 0: anywhere.
+fn zeroed<T: Zeroed>(near: usize, count: usize, advice: i32) -> Option<&'static [T]> {
+    let at = mapped(near, count * size_of::<T>(), advice)?;
+    // SAFETY: so many bytes, page-aligned, never unmapped, zeroed; `T` may be that.
+    Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
+}
+
+/// New pages, which read as zeros; the mapping stays.
+fn mapped(near: usize, len: usize, advice: i32) -> Option<*mut c_void> {
+    let len = len.next_multiple_of(4096);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice, page-aligned, never unmapped, zeroed; `T` may be that.
+    let near = std::ptr::without_provenance_mut(near);
+    // SAFETY: a new mapping at an address that is free, and advice about it.
     unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0);
-        if at == libc::MAP_FAILED || (advice != 0 && libc::madvise(at, len, advice) != 0) {
-            return None;
-        }
-        Some(std::slice::from_raw_parts(at.cast(), count))
+        let at = libc::mmap(near, len, prot, flags, -1, 0);
+        (at != libc::MAP_FAILED && (advice == 0 || libc::madvise(at, len, advice) == 0)).then_some(at)
     }
 }

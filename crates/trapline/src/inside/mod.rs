@@ -40,38 +40,77 @@
 //! # Mappings
 //!
 //! A consumer applies to every executable, private, unwritable mapping of the file. Those that are there are patched
-//! before [`register`] returns; a file that nobody maps yet is registered all the same. [`rescan`] takes hold of what was mapped
-//! since (`dlopen`, `mmap`).
+//! before [`register`] returns; a file that nobody maps yet is registered all the same, and taken hold of when it is mapped: a library is
+//! patched when `dlopen` returns, and before its constructors run; other mappings a moment after they were made. The engine has a thread of its own
+//! for that. [`learn_by`] says how it learns of mappings, [`learnt`] what it learnt, and what came late. [`rescan`] looks at once.
+//!
+//! [`code_at`] and [`code`] tell which file lies at an address, without a lock.
 //!
 //! # What differs from the kernel's probes
 //!
 //! - Registering again at a place whose patch must change (a first consumer of returns whose windows meet the
-//!   entry's, another probe within the same few bytes) takes the patch out for an instant: hits of that instant are not seen.
-//! - Returns are seen at the function's return instructions. A function that ends in a jump to another has none there, and is refused.
+//!   entry's, another probe within the same few bytes) has the hits of that moment come by trap: none is missed.
+//! - Returns are seen at the function's return instructions. A function that ends in a jump to another has none there, and is refused, unless its
+//!   consumer asks for another form ([`Consumer::returns_by`]): replaced return addresses, as in the kernel, but such that exceptions and
+//!   `backtrace` find their way.
+//! - A consumer of returns that is registered during a call is told of that call's return if anybody waited for it; the kernel also asks that
+//!   one of those who were there at the entry is there still.
 //! - A hit inside a consumer of the same thread is not seen, and counted ([`Registration::counts`]).
 //! - [`Verdict::Remove`] takes effect at the next call of this module.
+//! - Handlers for SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL stand in front of the program's from the first registration on, and pass on what is
+//!   not theirs: faults of displaced instructions are seen at the original address. Handlers of other signals are called by way of code of ours, so that
+//!   a signal that arrives in a displaced instruction sees the original address as well. Handlers that libc's `sigaction` sets later are known at once,
+//!   unless the way to learn is [`Way::Asked`]; those of raw system calls at the next registration or [`rescan`]. Libc tells the program of its own handlers, a raw
+//!   call of ours. What is not shown so: a handler that moves the instruction pointer and has the shown address come back later hits once more;
+//!   a signal in a stub, before its displaced instructions, sees the stub's address, and so do ptrace and perf.
+//! - If the program installs a handler for one of the five signals later, its own is alone: for SIGTRAP no more is registered then
+//!   ([`Error::TrapsTaken`]).
+//! - Without perf events (`perf_event_paranoid`, seccomp), what is mapped by raw system calls is found by the next [`rescan`] only; libc's `mmap`, `mprotect`
+//!   and `mremap` are probed instead, and consumers of their returns do not see those.
 //! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
 //!
 //! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
 
+mod check;
 mod consumer;
 mod error;
-mod faults;
 mod find;
 mod fork;
 mod grace;
+mod groups;
+mod known;
+mod learn;
+mod loader;
 mod memory;
 mod place;
+mod semaphores;
+mod settle;
+mod signals;
+mod slots;
+mod spot;
 mod state;
+mod traps;
 
-pub use consumer::{Consumer, Hit, Verdict};
+pub use crate::Returns;
+pub use consumer::{Consumer, Functions, Hit, Verdict};
 pub use error::Error;
 pub use find::find;
+pub use known::{Code, CodePlace, code, code_at};
+pub use learn::{Learnt, Way};
+pub use slots::{SLOTS, returns_to};
 pub use trapline_insn::x86_64::{Gpr, Regs};
 pub use trapline_plan::Tactic;
+pub use trapline_record::FileId;
+/// Handlers as the engine calls them: see [`Functions`].
+pub mod raw {
+    pub use trapline_runtime::consumer::{Filter, Handler, Hit, Verdict};
+}
 pub use trapline_runtime::engine::Tally;
+pub use trapline_runtime::regions::PictureError;
 
 use std::path::{Path, PathBuf};
+
+use trapline_runtime::epoch::ThreadPointer;
 
 use state::{Key, State, lock};
 
@@ -86,18 +125,27 @@ pub struct Request {
     pub consumer: Consumer,
     /// Take a trap, though a jump might fit.
     pub by_trap: bool,
+    /// Byte offset in the file of a USDT semaphore: a 16-bit word of its data.
+    pub semaphore: Option<u64>,
 }
 
 impl Request {
     /// By jump where one fits.
     #[must_use]
     pub fn new(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Self {
-        Self { file: file.as_ref().to_owned(), offset, consumer, by_trap: false }
+        Self { file: file.as_ref().to_owned(), offset, consumer, by_trap: false, semaphore: None }
     }
     /// Take a trap, though a jump might fit.
     #[must_use]
     pub const fn by_trap(mut self) -> Self {
         self.by_trap = true;
+        self
+    }
+    /// Counts a USDT semaphore up by one while this site is active, in every mapping of the file; where the data is not mapped yet, as soon as
+    /// it is. All consumers of a site name the same.
+    #[must_use]
+    pub const fn semaphore(mut self, offset: u64) -> Self {
+        self.semaphore = Some(offset);
         self
     }
 }
@@ -109,7 +157,7 @@ pub struct Registration {
     key: Option<Key>,
 }
 
-/// Registers a consumer on (file, offset).
+/// Registers a consumer on (file, offset). May be called by a library's constructor.
 ///
 /// # Errors
 /// Nothing is registered.
@@ -123,7 +171,7 @@ pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Resu
 /// # Errors
 /// Nothing is registered.
 pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
-    let keys = state::enter()?.register(requests.into_iter().collect())?;
+    let keys = state::enter()?.register_and_learn(requests.into_iter().collect())?;
     Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
 }
 
@@ -134,7 +182,7 @@ pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<R
 pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
     let mut registrations: Vec<Registration> = registrations.into_iter().collect();
     let mut state = state::enter()?;
-    state.unregister(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
+    state.unregister_and_learn(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
 }
 
 /// Takes hold of what was mapped since the last look, and lets go of what was unmapped. Returns how many sites were patched. Sites that
@@ -143,7 +191,27 @@ pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> 
 /// # Errors
 /// When the process as a whole cannot be patched.
 pub fn rescan() -> Result<usize, Error> {
-    state::enter()?.rescan()
+    state::enter()?.rescan_and_learn()
+}
+
+/// Chooses how this process learns of what it maps, before anything is registered.
+///
+/// # Errors
+/// It learns another way already.
+pub fn learn_by(way: Way) -> Result<(), Error> {
+    lock().learning.choose(way)
+}
+
+/// What was learnt of mappings, and from whom.
+#[must_use]
+pub fn learnt() -> Learnt {
+    lock().learnt()
+}
+
+/// Whether this thread is in a handler, where nothing may be registered or unregistered.
+#[must_use]
+pub fn is_inside_handler() -> bool {
+    memory::made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own()))
 }
 
 impl Registration {
@@ -164,6 +232,11 @@ impl Registration {
     pub fn sites(&self) -> Vec<Tactic> {
         self.read(State::tactics).unwrap_or_default()
     }
+    /// How returns of its function are seen, where somebody waits for them: [`Returns::Exits`] or [`Returns::Stack`].
+    #[must_use]
+    pub fn returns_by(&self) -> Option<Returns> {
+        self.read(State::form).flatten()
+    }
     fn read<T>(&self, read: impl FnOnce(&State, Key) -> T) -> Option<T> {
         Some(read(&lock(), self.key?))
     }
@@ -173,7 +246,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
             // The consumer is out of the list whatever becomes of the bytes.
-            drop(state.unregister(vec![key]));
+            drop(state.unregister_and_learn(vec![key]));
         }
     }
 }

@@ -7,16 +7,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::{AttachReport, Options};
+use trapline_patch::{AttachReport, Options, PatchError, Request};
 use trapline_plan::Role;
+use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
 
-use super::{Source, Traced, Tracked, Wishes};
+use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
+use crate::files::Files;
 use crate::modules::Module;
-use crate::question::{Question, refusals, tactics};
+use crate::question::{Question, no_unwinder, refusals, tactics};
 use crate::report::{Ended, Refused, Site, Tactic};
+use crate::returns::Decided;
 use crate::sites::Place;
+use crate::unwinders::{Unwinding, unwinding_now};
+
+/// Said where return addresses are replaced in a program without an unwinder.
+const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
+                           pthread_cancel or backtrace) sees no further than a probed call";
 
 impl Traced {
     /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
@@ -28,31 +36,102 @@ impl Traced {
     }
     pub(super) fn attach(
         &mut self,
+        files: &mut Files,
         wishes: &Wishes,
         modules: &[Module],
         places: &[Place],
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
+        let why = match wishes.aim {
+            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places)?,
+            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places)?,
+            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places)?,
+        };
+        refused.extend(why.into_iter().map(|(_, refused)| refused));
+        Ok(())
+    }
+    /// Exits where they can be patched, return addresses where not. The refusals, by index.
+    fn attach_by_need(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        modules: &[Module],
+        places: &[Place],
+    ) -> Result<Vec<(usize, Refused)>, Error> {
+        let start = Instant::now();
+        let guarded = self.is_guarded(modules);
+        let decided = Decided::by_need(&self.process, files, modules, places, wishes, guarded)?;
+        self.costs.attach += start.elapsed();
+        let why = match self.attach_as_asked(&decided.unwinding, wishes, modules, &decided.places) {
+            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. })))
+                if decided.has_second_choices() =>
+            {
+                return self.attach_as_asked(&Unwinding::default(), wishes, modules, places);
+            }
+            other => other?,
+        };
+        Ok(why.into_iter().map(|(index, refused)| (index, decided.reason(index, refused))).collect())
+    }
+    /// Return addresses replaced, if all who unwind stacks can be told. The refusals, by index.
+    fn attach_slots(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        modules: &[Module],
+        places: &[Place],
+    ) -> Result<Vec<(usize, Refused)>, Error> {
+        let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
+        let unwinding = match unwinding_now(&self.process, files) {
+            // An unwinder that is loaded later is not told, which is for the user to choose.
+            Ok(unwinding) if unwinding.unwinders.is_empty() => {
+                self.notices.push(NOBODY_TOLD.to_owned());
+                unwinding
+            }
+            Ok(unwinding) => unwinding,
+            Err(why) => return Ok(refuse(&why)),
+        };
+        match self.attach_as_asked(&unwinding, wishes, modules, places) {
+            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
+            other => other,
+        }
+    }
+    /// One batch. The refusals, by index.
+    fn attach_as_asked(
+        &mut self,
+        unwinding: &Unwinding,
+        wishes: &Wishes,
+        modules: &[Module],
+        places: &[Place],
+    ) -> Result<Vec<(usize, Refused)>, Error> {
         self.steps = wishes.steps;
         let start = Instant::now();
         let question = Question::new(modules, places, self.is_guarded(modules));
-        let report = self.attached.add(&self.process, &question.request(&question.asked(), wishes))?;
+        let asked = question.asked();
+        let request = Request {
+            unwinders: &unwinding.unwinders,
+            own_code: &unwinding.own_code,
+            ..question.request(&asked, question.filters(), wishes)
+        };
+        let report = self.attached.add(&self.process, &request)?;
         self.costs.attach += start.elapsed();
         let tactics = tactics(&report);
         let segment = self.attached.segments().len().saturating_sub(1);
         for (probe, place) in (0u32..).zip(places) {
             if let Some(&tactic) = tactics.get(&probe) {
-                let latency = (place.role == Role::Latency).then_some(probe);
+                let latency = place.role.is_timed().then_some(probe);
                 self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
             }
         }
-        refused.extend(refusals(&report, places).into_iter().map(|(_, refused)| refused));
+        let mut refused = refusals(&report, places);
         let start = Instant::now();
-        self.attach_kernel(modules, places, &report.kernel, refused);
+        let mut by_kernel = Vec::new();
+        self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
+        // None of these has another reason, so it does not matter which.
+        refused.extend(by_kernel.into_iter().map(|refused| (usize::MAX, refused)));
         self.note_slow(&report);
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
-        Ok(())
+        Ok(refused)
     }
     /// Tells why many functions are counted by the kernel, if there is something to be done about it.
     fn note_slow(&mut self, report: &AttachReport) {
@@ -68,7 +147,10 @@ impl Traced {
     }
     pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
-        let returns = matches!(place.role, Role::CountExits | Role::Record { returns: true, .. });
+        let returns = matches!(
+            place.role,
+            Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
+        );
         let key = (file.id, place.offset, returns);
         if let Some(&known) = self.keys.get(&key) {
             self.sites[known].sources.push(source);
@@ -86,6 +168,7 @@ impl Traced {
         self.sites.push(Tracked {
             site: Arc::new(site),
             role: place.role,
+            filter: place.filter.clone(),
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),

@@ -3,6 +3,8 @@
 //! In: modules that are newly mapped. Out: places to probe, and a line for each specification that found nothing. A
 //! specification without a file is for the first module that has what it names, the program first. Does not: patch.
 
+use trapline_plan::Role;
+
 use super::{Traced, Wishes};
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
@@ -48,7 +50,17 @@ impl Traced {
                     },
                 };
                 modules[module].called = called;
-                match places.select(Some(&self.process), &modules, module, spec, wishes.aim) {
+                let known = places.found.len();
+                let selected = places.select(Some(&self.process), &modules, module, spec, wishes.aim);
+                places.found[known..].iter_mut().for_each(|place| {
+                    place.filter = wishes.filters.get(nth).cloned();
+                    if let Role::Record { texts, floats, fields, .. } = &mut place.role {
+                        *texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+                        *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
+                        *floats = wishes.floats.get(nth).copied().unwrap_or_default();
+                    }
+                });
+                match selected {
                     Ok(()) => drop(self.matched.insert(nth)),
                     Err(miss) => {
                         missed.0.push(modules[module].called.clone());

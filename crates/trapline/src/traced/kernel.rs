@@ -33,7 +33,7 @@ impl Traced {
         let mut groups: BTreeMap<(usize, bool), Vec<&Place>> = BTreeMap::new();
         for place in sites.iter().filter_map(|(_, site)| places.get(site.probe as usize)) {
             match place.role {
-                Role::Latency => refused.push(kernel_cannot_time(place)),
+                Role::Latency | Role::LatencySlot => refused.push(kernel_cannot_time(place)),
                 role => groups.entry((place.module, role == Role::CountExits)).or_default().push(place),
             }
         }

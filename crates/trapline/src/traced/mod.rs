@@ -15,6 +15,7 @@ mod kernel;
 mod procfs;
 mod read;
 mod records;
+mod stacks;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options};
-use trapline_plan::Role;
+use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
 use trapline_target::{FileId, MapWatcher, Mapping, Process};
@@ -33,6 +34,7 @@ pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
 use crate::error::Error;
 use crate::files::Files;
+use crate::filter::Filter;
 use crate::modules::{Mapped, mapped};
 use crate::names::Known;
 use crate::report::{Ended, Refused, Site};
@@ -50,6 +52,30 @@ pub(crate) struct Wishes {
     pub(crate) durations: Durations,
     /// Durations fall into these steps.
     pub(crate) steps: Option<Steps>,
+    /// Which calls are told, for each of the first specifications.
+    pub(crate) filters: Vec<Arc<Filter>>,
+    /// Which arguments point to text, for each of the first specifications, as bits.
+    pub(crate) texts: Vec<u8>,
+    /// Which floats records hold, for each of the first specifications.
+    pub(crate) floats: Vec<Floats>,
+}
+
+/// How the end of a timed call is seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Returns {
+    /// Its exits are patched; where they cannot all be found or patched, its return address is replaced, if that can be told to
+    /// whoever unwinds stacks there.
+    #[default]
+    Auto,
+    /// Its exits are patched.
+    Exits,
+    /// Its return address is replaced.
+    Stack,
+}
+
+impl Returns {
+    /// The most calls whose return address can be replaced at a time.
+    pub const MOST_ACTIVE: u32 = trapline_record::slots::Slots::LIMITS.1;
 }
 
 /// What is learnt of a hit.
@@ -57,8 +83,13 @@ pub(crate) struct Wishes {
 pub(crate) enum Aim {
     /// That it happened.
     Count,
-    /// How long it took.
-    Time,
+    /// How long it took, from its entry to its end in this form.
+    Time(Returns),
+    /// How often which value was seen: at entries, or at exits.
+    Tally {
+        /// At exits.
+        exits: bool,
+    },
     /// All that a record tells: the first arguments and, if asked for, the return.
     Record {
         /// Arguments.
@@ -66,24 +97,52 @@ pub(crate) enum Aim {
         /// Exits too.
         returns: bool,
     },
+    /// Who called.
+    Stack {
+        /// How that is learnt.
+        unwind: Unwind,
+        /// Exits too.
+        returns: bool,
+    },
 }
 
 impl Aim {
     pub(crate) fn is_timed(self) -> bool {
-        self == Self::Time
+        matches!(self, Self::Time(_))
+    }
+    const fn is_recorded(self) -> bool {
+        matches!(self, Self::Record { .. } | Self::Stack { .. })
+    }
+    /// What is wanted at an instruction.
+    pub(crate) const fn at(self, at: Svma) -> Role {
+        match self {
+            Self::Record { .. } => Role::RecordAt(at, Unwind::None),
+            Self::Stack { unwind, .. } => Role::RecordAt(at, unwind),
+            _ => Role::CountAt(at),
+        }
     }
     /// What is wanted at a function's entry, or at the instruction `inside` it.
     pub(crate) const fn role(self, returns: bool, inside: Option<Svma>) -> Role {
         match (self, returns, inside) {
-            (Self::Record { values, .. }, true, _) => Role::Record { values, returns: true },
-            (Self::Record { .. }, false, Some(at)) => Role::RecordAt(at),
-            (Self::Record { values, returns }, false, None) => Role::Record { values, returns },
+            (Self::Record { values, .. }, true, _) => recorded(values, true, Unwind::None),
+            (Self::Record { values, returns }, false, None) => recorded(values, returns, Unwind::None),
+            (Self::Stack { unwind, .. }, true, _) => recorded(0, true, unwind),
+            (Self::Stack { unwind, returns }, false, None) => recorded(0, returns, unwind),
+            (_, false, Some(at)) if self.is_recorded() => self.at(at),
+            (Self::Tally { .. }, true, _) => Role::Tally { exits: true },
+            (Self::Tally { exits }, false, None) => Role::Tally { exits },
             (_, true, _) => Role::CountExits,
-            (Self::Time, ..) => Role::Latency,
+            (Self::Time(Returns::Stack), ..) => Role::LatencySlot,
+            (Self::Time(_), ..) => Role::Latency,
             (_, false, Some(at)) => Role::CountAt(at),
             (_, false, None) => Role::CountEntry,
         }
     }
+}
+
+const fn recorded(values: u8, returns: bool, stack: Unwind) -> Role {
+    let floats = Floats { arguments: 0, returned: false };
+    Role::Record { values, returns, texts: 0, floats, fields: 0, stack }
 }
 
 /// Where a site's hits are counted.
@@ -100,6 +159,7 @@ type Key = (FileId, FileOffset, bool);
 struct Tracked {
     site: Arc<Site>,
     role: Role,
+    filter: Option<Arc<Filter>>,
     sources: Vec<Source>,
     last: u64,
     /// The same, split.
@@ -121,6 +181,8 @@ pub(crate) struct Traced {
     /// For each segment: calls that run, by latency area.
     in_flight: Vec<HashMap<u32, u64>>,
     steps: Option<Steps>,
+    /// Slots are not looked through again before this.
+    reclaim_after: Instant,
     watcher: Option<MapWatcher>,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
@@ -159,6 +221,7 @@ impl Traced {
             links: Vec::new(),
             in_flight: Vec::new(),
             steps: None,
+            reclaim_after: now,
             watcher,
             sites: Vec::new(),
             keys: HashMap::new(),
@@ -204,6 +267,10 @@ impl Traced {
             self.end(Ended::Exec);
             return Ok(false);
         }
+        if matches!(wishes.aim, Aim::Stack { .. }) {
+            self.records.sums.get_or_insert_default();
+            self.note_code(&maps);
+        }
         self.forget_unmapped(&maps);
         let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
@@ -226,7 +293,7 @@ impl Traced {
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
-            self.attach(wishes, &modules, &places.found, &mut refused)?;
+            self.attach(files, wishes, &modules, &places.found, &mut refused)?;
         }
         if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);
@@ -253,11 +320,27 @@ impl Traced {
                     self.cpu_last = cpu;
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
+                    self.reclaim();
                 }
                 _ => self.end(Ended::Exited),
             }
         }
         self.ended.is_none()
+    }
+    /// Gives back slots of calls that were left without a return, when half of all are lent. All threads stand still for it, so that
+    /// it takes no more than a hundredth of the time.
+    fn reclaim(&mut self) {
+        let lent = self.attached.lent(&self.process).ok().flatten();
+        if self.detached
+            || self.reclaim_after > Instant::now()
+            || lent.is_none_or(|(all, lent)| lent < all / 2)
+        {
+            return;
+        }
+        if let Ok(done) = self.attached.reclaim(&self.process) {
+            self.reclaim_after = Instant::now() + done.stopped * 100;
+            self.costs.longest_stop = self.costs.longest_stop.max(done.stopped);
+        }
     }
     pub(crate) fn end(&mut self, how: Ended) {
         self.ended.get_or_insert(how);

@@ -4,18 +4,36 @@
 //! one for each time that its file was mapped. Does not: change anything in the process but memory given back at the end.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Instant;
 
+use trapline_patch::{Attached, armed};
+use trapline_plan::Role;
 use trapline_target::Process;
 
 use super::{Source, Traced, Tracked};
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
 use crate::split::{parts, shares};
 use crate::spread::Scale;
+use crate::tallies::{Gathered, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
+
+/// Adds calls that run and come back through a slot.
+fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u64>]) {
+    let calls = attached.slots().and_then(|slots| armed(process, &slots).ok()).unwrap_or_default();
+    for call in calls.iter().filter(|call| call.word != 0) {
+        let homes = attached.segments().iter().zip(&mut *sums);
+        for (function, sum) in homes.filter_map(|(home, sum)| Some((home.function_of(call.what)?, sum))) {
+            *sum.entry(function).or_default() += 1;
+        }
+    }
+}
 
 impl Traced {
     fn hits(&self, tracked: &Tracked, kernel: &[Vec<u64>]) -> u64 {
+        if let Role::Tally { .. } = tracked.role {
+            return self.gathered_of(tracked, None).sum();
+        }
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 if tracked.is_recorded() {
@@ -33,6 +51,36 @@ impl Traced {
             }
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
+    }
+    fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> Gathered {
+        let mut gathered = Gathered::default();
+        if let Some(tally) = tracked.filter.as_ref().and_then(|filter| filter.tallied()) {
+            for (nth, probe) in tracked.counters() {
+                gathered.add(&self.attached.segments()[nth], probe, by, tally, self.attached.counts_by_cpu());
+            }
+        }
+        gathered
+    }
+    /// What tables hold of each site that has one, by its index.
+    pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, Gathered)> {
+        let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Role::Tally { .. }));
+        tallied.map(|(index, tracked)| (index, self.gathered_of(tracked, by))).collect()
+    }
+    /// A site's values, told.
+    pub(crate) fn tallied(&self, index: usize, gathered: &Gathered, by: Option<By>) -> Tallied {
+        let tracked = &self.sites[index];
+        Tallied {
+            pid: self.process.pid(),
+            site: Arc::clone(&tracked.site),
+            parts: gathered.parts(by, &self.names),
+            overflow: gathered.rest.overflow,
+            unseen: gathered.rest.unseen,
+            filtered: self.filtered(tracked).map_or(0, |filtered| filtered.in_target),
+        }
+    }
+    /// Looks up the names of these threads.
+    pub(crate) fn look_at_names(&mut self, threads: &HashSet<u32>) {
+        self.names.look(self.process.pid(), &self.children, threads, false);
     }
     /// Hits of each site, split. Sites that the kernel counts are not.
     fn split(&mut self, by: By) -> Vec<Vec<Share>> {
@@ -58,10 +106,10 @@ impl Traced {
         }
     }
     /// All counts now.
-    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by: Option<By>) -> ProcessReport {
+    pub(crate) fn report(&mut self, scale: Scale, timed: bool, by: Option<By>, ends: bool) -> ProcessReport {
         let now = Instant::now();
         let kernel: Vec<Vec<u64>> = self.links.iter().map(|link| link.counts().unwrap_or_default()).collect();
-        let times = if timed { self.times(scale) } else { Vec::new() };
+        let times = if timed { self.times(scale) } else { self.times_of_stacks(scale) };
         let split = match by {
             Some(by) if !timed => self.split(by),
             _ => vec![Vec::new(); self.sites.len()],
@@ -85,9 +133,12 @@ impl Traced {
             hits,
             delta: hits.wrapping_sub(tracked.last),
             shares: split.next().unwrap_or_default(),
+            filtered: self.filtered(tracked),
         });
         let counts: Vec<Count> = if timed { Vec::new() } else { counts.collect() };
-        self.sites.iter_mut().zip(&hits).for_each(|(tracked, &hits)| tracked.last = hits);
+        if ends {
+            self.sites.iter_mut().zip(&hits).for_each(|(tracked, &hits)| tracked.last = hits);
+        }
         let report = ProcessReport {
             pid: self.process.pid(),
             name: self.name.clone(),
@@ -101,7 +152,9 @@ impl Traced {
             restarted_timeouts: self.costs.restarted,
             ended: self.ended.clone(),
         };
-        self.reported = now;
+        if ends {
+            self.reported = now;
+        }
         report
     }
     /// Calls that run now, in the process and in its forked children. After its end, or a detach that freed the stamps, what
@@ -114,6 +167,7 @@ impl Traced {
         let now =
             segments.iter().map(|segment| in_flight(&self.process, segment)).collect::<Option<Vec<_>>>();
         let Some(mut now) = now else { return };
+        add_armed(&self.attached, &self.process, &mut now);
         for child in self.children.iter().filter_map(|&pid| Process::open(pid).ok()) {
             let maps = child.maps().unwrap_or_default();
             for (segment, sum) in segments.iter().zip(&mut now) {
@@ -124,6 +178,9 @@ impl Traced {
                 for (function, calls) in in_flight(&child, segment).unwrap_or_default() {
                     *sum.entry(function).or_default() += calls;
                 }
+            }
+            if segments.iter().any(|segment| maps.iter().any(|m| m.file == Some(segment.memfd()))) {
+                add_armed(&self.attached, &child, &mut now);
             }
         }
         self.in_flight = now;

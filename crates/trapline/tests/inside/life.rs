@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use trapline::inside::{
-    Consumer, Error, Request, Tactic, Verdict, register, register_all, rescan, unregister_all,
+    Consumer, Error, Registration, Request, Tactic, Verdict, learnt, register, register_all, rescan,
+    unregister_all,
 };
 
 use crate::calls::{counting, word};
-use crate::victim::Victim;
+use crate::maps::hears_loaders;
+use crate::victim::{Victim, no_loading};
 
 #[test]
 fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
@@ -16,18 +18,23 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     let count = word();
     let probe = register(&path, offset, counting(count)).expect("registered");
     assert!(probe.sites().is_empty());
+    if !hears_loaders() {
+        return;
+    }
     for round in 1..=3 {
+        let before = learnt().impatient;
         let victim = Victim::load_file(path.clone());
         let add = victim.function("add");
         assert_eq!(add(1, 1), 4);
-        assert_eq!(count.load(Relaxed), round - 1, "nobody looked yet");
-        rescan().expect("a look");
-        assert_eq!(probe.sites(), [Tactic::Jump]);
-        assert_eq!(add(1, 1), 4);
-        assert_eq!(count.load(Relaxed), round);
+        if learnt().impatient == before {
+            assert_eq!(count.load(Relaxed), round, "armed when dlopen returned");
+            assert_eq!(probe.sites(), [Tactic::Jump]);
+        }
+        count.store(round, Relaxed);
         drop(victim);
-        rescan().expect("a look");
-        assert!(probe.sites().is_empty(), "unmapped");
+        if learnt().impatient == before {
+            assert!(probe.sites().is_empty(), "unmapped");
+        }
     }
 }
 
@@ -112,29 +119,73 @@ fn unregistering_waits_for_handlers_that_run() {
     });
 }
 
-#[test]
-fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
-    let victim = Victim::load();
-    let add = victim.function("add") as usize;
+extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: the function's address.
+    let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };
+    add(1, 1);
+    unreachable!("the handler ends the thread")
+}
+
+/// A probe whose handler ends the thread, and the thread pointer of one that it has ended.
+fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
     let consumer = Consumer::entry(|_| {
         // SAFETY: the thread is ours, made below for this, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });
     let probe = register(&victim.path, victim.offset("add"), consumer).expect("registered");
-    extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: the function's address.
-        let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };
-        add(1, 1);
-        unreachable!("the handler ends the thread")
-    }
-    let mut thread = 0;
+    let (mut thread, add) = (0, victim.function("add") as *mut libc::c_void);
     // SAFETY: plain pthread calls; the thread is joined.
     unsafe {
-        assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), run, add as *mut _), 0);
+        assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), run, add), 0);
         assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
     }
+    (probe, thread)
+}
+
+#[test]
+fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
+    let victim = Victim::load();
+    let (probe, _) = ended_in_a_handler(&victim);
     probe.unregister().expect("unregistered");
+}
+
+/// The C library gives stack and control block of a thread that has ended to the next one. That is no hit, however deep it is.
+#[test]
+fn a_thread_in_the_place_of_one_that_ended_in_a_handler_keeps_nobody_waiting() {
+    extern "C" fn blocked(pipe: *mut libc::c_void) -> *mut libc::c_void {
+        let (mut room, mut byte) = ([0u8; 1 << 15], 0u8);
+        // SAFETY: each byte of the array: whatever the last thread left there is overwritten.
+        room.iter_mut().for_each(|byte| unsafe { std::ptr::from_mut(byte).write_volatile(1) });
+        // SAFETY: a descriptor, and room for a byte.
+        unsafe { libc::read(pipe as i32, (&raw mut byte).cast(), 1) };
+        std::hint::black_box(&room);
+        std::ptr::null_mut()
+    }
+    let victim = Victim::load();
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let mut met = false;
+    for _ in 0..20 {
+        let (probe, before) = ended_in_a_handler(&victim);
+        let mut thread = 0;
+        // SAFETY: a plain pthread call; the thread is joined below.
+        let made = unsafe {
+            libc::pthread_create(&raw mut thread, std::ptr::null(), blocked, pipe[0] as *mut libc::c_void)
+        };
+        assert_eq!(made, 0);
+        met |= thread == before;
+        probe.unregister().expect("unregistered");
+        // SAFETY: the thread reads one byte, and ends.
+        unsafe {
+            assert_eq!(libc::write(pipe[1], c"x".as_ptr().cast(), 1), 1);
+            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+        }
+    }
+    if !met {
+        println!("SKIP: this C library gave no thread the place of one that had ended");
+    }
 }
 
 #[test]
@@ -239,6 +290,56 @@ fn a_race_of_attach_and_detach_with_hits() {
     }
 }
 
+/// A window is taken by one probe, then planned anew for its neighbours, for returns, for one that takes a trap: who was there sees all hits.
+#[test]
+fn no_hit_is_lost_while_patches_change() {
+    const ROUNDS: usize = 8;
+    for round in 0..ROUNDS {
+        let victim = Victim::load();
+        let before = victim.text();
+        let inside = victim.offset_of_address(victim.address("red_inside"));
+        let (steady, entries, stop) = (word(), word(), AtomicBool::new(false));
+        let by_trap = round % 4 == 3;
+        let at = |offset, consumer| Request { by_trap, ..Request::new(&victim.path, offset, consumer) };
+        let first = register_all([at(inside, counting(steady)), at(victim.offset("add"), counting(entries))]);
+        let first = first.expect("registered");
+        let called = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let (red, add, out) = (victim.function("red"), victim.function("add"), word());
+                    let mut n = 0;
+                    while !stop.load(Relaxed) {
+                        n += 1;
+                        assert_eq!(red(out.as_ptr() as u64, n), 0);
+                        assert_eq!(add(n, 1), n * 3 + 1);
+                    }
+                    called.fetch_add(n, Relaxed);
+                });
+            }
+            let mut more = Vec::new();
+            for step in 0..4 {
+                let then = steady.load(Relaxed);
+                while steady.load(Relaxed) < then + 2000 {
+                    std::thread::yield_now();
+                }
+                let request = match step {
+                    0 => Request::new(&victim.path, inside + 4, counting(word())),
+                    1 => Request::new(&victim.path, inside + 6, counting(word())),
+                    2 => Request::new(&victim.path, victim.offset("add"), Consumer::returns(|_| {})),
+                    _ => Request::new(&victim.path, inside, counting(word()).moves_ip()),
+                };
+                more.push(register_all([request]).expect("registered"));
+            }
+            more.into_iter().for_each(|one| unregister_all(one).expect("unregistered"));
+            stop.store(true, Relaxed);
+        });
+        assert_eq!([steady, entries].map(|count| count.load(Relaxed)), [called.load(Relaxed); 2], "{round}");
+        drop(first);
+        assert_eq!(before, victim.text());
+    }
+}
+
 #[test]
 fn a_forked_child_is_probed_and_may_register_and_unregister_by_itself() {
     let victim = Victim::load();
@@ -275,10 +376,12 @@ fn a_forked_child_is_probed_and_may_register_and_unregister_by_itself() {
 }
 
 /// Runs `body` in a forked child. Its exit status.
-fn in_child(body: impl FnOnce() -> i32) -> i32 {
+pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: libc's fork leaves the child's allocator usable; the child leaves by _exit.
     unsafe {
+        let guard = no_loading();
         let pid = libc::fork();
+        drop(guard);
         if pid == 0 {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(99);
             libc::_exit(code);
@@ -298,7 +401,7 @@ fn what_is_in_the_way_has_a_name() {
     let errno = |result: Result<_, Error>| result.map(drop).expect_err("in the way").errno();
     assert_eq!(errno(register_all([])), libc::EINVAL);
     assert_eq!(errno(register("/", 0, counting(count)).map(|p| vec![p])), libc::EBADF);
-    assert_eq!(errno(register("/nowhere", 0, counting(count)).map(|p| vec![p])), libc::EBADF);
+    assert_eq!(errno(register("/nowhere", 0, counting(count)).map(|p| vec![p])), libc::ENOENT);
     assert_eq!(errno(register("/etc/passwd", 0, counting(count)).map(|p| vec![p])), libc::EBADF);
     let at = |offset, consumer| register(&victim.path, offset, consumer).map(|p| vec![p]);
     assert!(matches!(at(u64::MAX, counting(count)), Err(Error::BehindEnd { .. })));
@@ -306,7 +409,7 @@ fn what_is_in_the_way_has_a_name() {
     assert!(matches!(at(text + 1, Consumer::returns(|_| {})), Err(Error::NotAnEntry { .. })));
     assert!(matches!(at(text, Consumer::default()), Err(Error::NoHandler)));
     let middle = at(text + 1, counting(count)).expect_err("inside an instruction");
-    assert!(matches!(middle, Error::Refused { kind: "inside-instruction", .. }), "{middle}");
+    assert!(matches!(middle, Error::InsideInstruction { .. }), "{middle}");
     let many = (0..200_000).map(|_| Request::new(&victim.path, text, Consumer::entry(|_| Verdict::Continue)));
     assert_eq!(errno(register_all(many)), libc::E2BIG);
 }

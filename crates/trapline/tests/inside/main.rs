@@ -2,6 +2,12 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 mod calls;
+mod consumers;
+mod errors;
+mod kernel;
 mod life;
+mod maps;
 mod returns;
+mod semaphores;
+mod storm;
 mod victim;

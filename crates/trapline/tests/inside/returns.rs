@@ -1,16 +1,27 @@
-//! Return handlers: what they see and change, whose they are.
+//! Return handlers: what they see and change, whose they are. What must be the same with vector registers saved and without is done both ways.
+#![allow(unsafe_code, reason = "handlers that promise to use general registers only")]
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use trapline::inside::{Consumer, Error, Gpr, Tactic, Verdict, register};
+use trapline::inside::{Consumer, Error, Gpr, Tactic, Tally, Verdict, register};
 
 use crate::calls::{counting, word};
 use crate::victim::Victim;
 
+/// With consumers that save all, and with those that do not, each with a library of its own.
+fn both_ways(test: impl Fn(&Victim, &dyn Fn(Consumer) -> Consumer)) {
+    test(&Victim::load(), &|consumer| consumer);
+    // SAFETY: nothing of what the functions under test keep lies in vector registers.
+    test(&Victim::load(), &|consumer| unsafe { consumer.general_regs_only() });
+}
+
 #[test]
 fn a_return_handler_sees_and_changes_the_value() {
-    let victim = Victim::load();
+    both_ways(sees_and_changes);
+}
+
+fn sees_and_changes(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let before = victim.text();
     let (sum, twice) = (word(), victim.function("twice"));
     let consumer = Consumer::returns(move |hit| {
@@ -18,12 +29,13 @@ fn a_return_handler_sees_and_changes_the_value() {
         // SAFETY: the caller takes any value.
         unsafe { hit.regs_mut() }.set(Gpr::Rax, 7);
     });
-    let probe = register(&victim.path, victim.offset("twice"), consumer).expect("registered");
+    let probe = register(&victim.path, victim.offset("twice"), of(consumer)).expect("registered");
     for n in 0..200 {
         assert_eq!(twice(n, 0), 7);
     }
     let value = |n: u64| if n > 100 { n * 3 + n + 1 } else { n * 2 };
     assert_eq!(sum.load(Relaxed), (0..200).map(value).sum::<u64>());
+    assert_eq!(probe.counts(), Tally { hits: 200, ..Tally::default() });
     drop(probe);
     assert_eq!(twice(4, 0), 8);
     assert_eq!(before, victim.text());
@@ -31,7 +43,10 @@ fn a_return_handler_sees_and_changes_the_value() {
 
 #[test]
 fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told() {
-    let victim = Victim::load();
+    both_ways(find_their_own_cookies);
+}
+
+fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let fib = victim.function("fib");
     static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     // Room made beforehand: a handler may not allocate.
@@ -44,7 +59,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
         },
         |hit| SEEN.lock().unwrap().push((hit.cookie(), hit.regs().get(Gpr::Rax))),
     );
-    let probe = register(&victim.path, victim.offset("fib"), consumer).expect("registered");
+    let probe = register(&victim.path, victim.offset("fib"), of(consumer)).expect("registered");
     assert_eq!(fib(10, 0), 55);
     drop(probe);
     let plain = |n: u64| (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0;
@@ -57,6 +72,135 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
     assert_eq!(counted(10), 1);
     assert!((0..=10).step_by(2).all(|n| counted(n) <= times(n)));
     assert!(seen.len() > 5);
+}
+
+/// Threads side by side, each interrupted all the time: in the midst of taking an instance and of putting it back.
+#[test]
+fn every_return_is_its_call_s_whatever_interrupts_it() {
+    const CALLS: u64 = 20_000;
+    const THREADS: usize = 4;
+    both_ways(|victim, of| {
+        let (entries, returns, wrong, twice) = (word(), word(), word(), victim.function("twice"));
+        let consumer = Consumer::session(
+            move |hit| {
+                entries.fetch_add(1, Relaxed);
+                let argument = hit.regs().get(Gpr::Rdi);
+                hit.set_cookie(argument);
+                Verdict::Continue
+            },
+            move |hit| {
+                returns.fetch_add(1, Relaxed);
+                let is_its = hit.cookie() * 2 == hit.regs().get(Gpr::Rax);
+                wrong.fetch_add(u64::from(!is_its), Relaxed);
+            },
+        );
+        let probe = register(&victim.path, victim.offset("twice"), of(consumer)).expect("registered");
+        let told = word();
+        let only = Consumer::returns(move |hit| {
+            told.fetch_add(hit.regs().get(Gpr::Rax), Relaxed);
+        });
+        let other = register(&victim.path, victim.offset("add"), of(only)).expect("registered");
+        let add = victim.function("add");
+        let (done, selves) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; THREADS]);
+        let call = &|own: &AtomicU64| {
+            // SAFETY: no arguments.
+            own.store(unsafe { libc::pthread_self() }, Relaxed);
+            for n in 0..CALLS {
+                assert_eq!(twice(n % 100, 0), n % 100 * 2);
+                assert_eq!(add(n, 1), n * 3 + 1);
+            }
+            done.fetch_add(1, Relaxed);
+        };
+        std::thread::scope(|scope| {
+            // Kept, so that whoever has ended can still be named.
+            let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
+            interrupt(&selves, || threads.iter().all(|thread| thread.is_finished()));
+        });
+        assert_eq!(done.load(Relaxed), THREADS as u64);
+        let all = THREADS as u64 * CALLS;
+        assert_eq!([entries, returns, wrong].map(|word| word.load(Relaxed)), [all, all, 0]);
+        assert_eq!(told.load(Relaxed), THREADS as u64 * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>());
+        assert_eq!(probe.counts(), Tally { hits: all, ..Tally::default() });
+        assert_eq!(other.counts(), Tally { hits: all, ..Tally::default() });
+    });
+}
+
+/// Signals to threads, one after the other, until told to stop.
+fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
+    extern "C" fn nothing(_: i32) {}
+    // SAFETY: the handler does nothing, and stays; the threads have not been joined.
+    unsafe {
+        libc::signal(libc::SIGUSR2, nothing as *const () as usize);
+        while !over() {
+            for thread in threads.iter().map(|one| one.load(Relaxed)).filter(|one| *one != 0) {
+                libc::pthread_kill(thread, libc::SIGUSR2);
+            }
+        }
+    }
+}
+
+/// A function that does not run keeps nothing, and neither does a call that was declined.
+#[test]
+fn calls_that_nobody_waits_for_hold_nothing() {
+    both_ways(|victim, of| {
+        let (returns, twice) = (word(), victim.function("twice"));
+        let consumer = Consumer::session(
+            move |hit| {
+                let argument = hit.regs().get(Gpr::Rdi);
+                if argument % 2 == 0 {
+                    return Verdict::IgnoreReturn;
+                }
+                // SAFETY: at a function's entry the stack pointer leads to the return address, where it is as if the function had
+                // returned at once.
+                unsafe {
+                    let regs = hit.regs_mut();
+                    let back = *(regs.get(Gpr::Rsp) as *const u64);
+                    regs.set(Gpr::Rsp, regs.get(Gpr::Rsp) + 8);
+                    regs.set(Gpr::Rax, 1);
+                    regs.rip = back;
+                }
+                Verdict::Continue
+            },
+            move |_| {
+                returns.fetch_add(1, Relaxed);
+            },
+        );
+        let consumer = of(consumer.maxactive(1)).moves_ip().moves_sp();
+        let probe = register(&victim.path, victim.offset("twice"), consumer).expect("registered");
+        for n in 0..100 {
+            assert_eq!(twice(n, 0), if n % 2 == 0 { n * 2 } else { 1 });
+        }
+        assert_eq!(returns.load(Relaxed), 0);
+        assert_eq!(probe.counts(), Tally { hits: 100, ..Tally::default() });
+    });
+}
+
+/// Others come and go beside one that waits alone: each call is told to whoever was there, by the short way or the long one.
+#[test]
+fn a_second_consumer_comes_and_goes() {
+    both_ways(|victim, of| {
+        let (first, second, add) = (word(), word(), victim.function("add"));
+        let counts = |word: &'static AtomicU64| {
+            Consumer::returns(move |_| {
+                word.fetch_add(1, Relaxed);
+            })
+        };
+        let offset = victim.offset("add");
+        let one = register(&victim.path, offset, of(counts(first))).expect("registered");
+        for round in 1..=3 {
+            add(1, 1);
+            let other = register(&victim.path, offset, of(counts(second))).expect("registered");
+            add(1, 1);
+            let entries = register(&victim.path, offset, of(counting(second))).expect("registered");
+            add(1, 1);
+            drop(other);
+            add(1, 1);
+            drop(entries);
+            add(1, 1);
+            assert_eq!((first.load(Relaxed), second.load(Relaxed)), (5 * round, 4 * round));
+        }
+        assert_eq!(one.counts(), Tally { hits: 15, ..Tally::default() });
+    });
 }
 
 #[test]

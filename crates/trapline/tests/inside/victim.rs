@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use trapline_image::{Bytes, Image, NoDebugFiles};
 use trapline_record::{FileOffset, Svma};
@@ -28,6 +28,7 @@ fn compiled() -> &'static Path {
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inside-{}.so", std::process::id()));
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-g0", "-shared", "-fPIC", "-w", "-fcf-protection=none"])
+            .arg(format!("-Wl,--version-script={}", source.with_extension("map").display()))
             .arg(source)
             .arg("-o")
             .arg(&out);
@@ -36,21 +37,41 @@ fn compiled() -> &'static Path {
     })
 }
 
+/// The loader is at work, for readers; nobody's while a test forks: the child would have it as it was, with another thread's library half loaded.
+static LOADER: RwLock<()> = RwLock::new(());
+
+/// While this is held nobody loads or unloads.
+pub(crate) fn no_loading() -> RwLockWriteGuard<'static, ()> {
+    LOADER.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn loading() -> RwLockReadGuard<'static, ()> {
+    LOADER.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file of its own: a forked child has its parent's count, so its own number is in the name too.
+pub(crate) fn copy(compiled: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = compiled.with_extension(format!("{}-{number}.so", std::process::id()));
+    std::fs::copy(compiled, &path).expect("copied");
+    path
+}
+
 impl Victim {
     /// A file that nobody has loaded yet.
     pub(crate) fn file() -> PathBuf {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let path = compiled().with_extension(format!("{}.so", NEXT.fetch_add(1, Ordering::Relaxed)));
-        std::fs::copy(compiled(), &path).expect("copied");
-        path
+        copy(compiled())
     }
     pub(crate) fn load() -> Self {
         Self::load_file(Self::file())
     }
     pub(crate) fn load_file(path: PathBuf) -> Self {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: the library has no constructors.
+        let guard = loading();
+        // SAFETY: the library's constructor calls a function of its own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        drop(guard);
         assert!(!handle.is_null());
         let bytes = std::fs::read(&path).expect("readable");
         let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("an ELF file");
@@ -62,6 +83,15 @@ impl Victim {
         let at = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         assert!(!at.is_null(), "{name:?}");
         at as u64
+    }
+    /// A version of a function.
+    pub(crate) fn version(&self, name: &str, version: &str) -> extern "C" fn(u64) -> u64 {
+        let [name, version] = [name, version].map(|text| CString::new(text).expect("a name"));
+        // SAFETY: the handle is open.
+        let at = unsafe { libc::dlvsym(self.handle, name.as_ptr(), version.as_ptr()) };
+        assert!(!at.is_null(), "{name:?}");
+        // SAFETY: all functions called this way take one number and return one.
+        unsafe { std::mem::transmute(at) }
     }
     /// A function of one to two numbers.
     pub(crate) fn function(&self, name: &str) -> extern "C" fn(u64, u64) -> u64 {
@@ -96,6 +126,7 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
+        let _guard = loading();
         // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
         unsafe { libc::dlclose(self.handle) };
     }

@@ -208,6 +208,11 @@ impl Watching {
         let (lost, malformed) = (self.stream.lost, self.stream.malformed + self.tally.malformed);
         Tally { watched, lost, malformed, ..self.tally.clone() }
     }
+    /// Whether a thread has its breakpoints, as far as records have told by now.
+    #[must_use]
+    pub fn watches(&self, tid: u32) -> bool {
+        self.members.contains_key(&tid)
+    }
     /// Whether a target still lives.
     #[must_use]
     pub fn is_alive(&self) -> bool {

@@ -2,12 +2,16 @@
 //!
 //! Cases: `none`; `same-process`, a sibling thread on another CPU that maps, touches and unmaps 64 KiB, and takes away and gives back the
 //! right to write, where no region is; `other-process`, the same in another process. `how`: `none` the loop alone (what interprocessor
-//! interrupts leave of any code), then as `lookup`, and `kernel`: the kernel's uprobe on a `nop`, which looks up by the mm-wide sequence.
-//! `kept` is the speed as a share of the same `how` without churn. A baseline is told of each change, as it would be by the
-//! system: its writer's side is held around the call. Ours has nothing to say: no region of ours changes.
+//! interrupts leave of any code), `pages` a loop that touches as many pages as a look, then as `lookup`; `sigtrap` a bare SIGTRAP, of
+//! which the kernel takes all, and `trap` one of ours, as in the bench `trap`; and `kernel`: the kernel's uprobe on a `nop`, which looks up by
+//! the mm-wide sequence.
+//! `kept` is the speed as a share of the same `how` without churn, both measured one right after the other. A baseline is told of each change, as
+//! it would be by the system: its writer's side is held around the call. Ours has nothing to say: no region of ours changes.
 #![allow(unsafe_code, reason = "mmap, munmap and mprotect of memory of its own")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -19,6 +23,7 @@ use crate::functions::{Work, pin_to};
 use crate::hits::Effort;
 use crate::kernel::Kernel;
 use crate::row::{Figures, Row, quartiles};
+use crate::trap::Bed;
 
 const LEN: usize = 1 << 16;
 const CASES: [&str; 3] = ["none", "same-process", "other-process"];
@@ -79,9 +84,15 @@ fn change(stop: &AtomicBool, elsewhere: &dyn Fn(&mut dyn FnMut())) -> u64 {
     changes
 }
 
-/// The other process' side.
+/// The other process' side. It says a line when it has begun.
 pub(crate) fn churner() {
-    change(&AtomicBool::new(false), &|change| change());
+    let begun = Cell::new(false);
+    change(&AtomicBool::new(false), &|change| {
+        change();
+        if !begun.replace(true) {
+            println!("begun");
+        }
+    });
 }
 
 /// The other process; ended when dropped.
@@ -89,15 +100,15 @@ pub(crate) fn churner() {
 struct Other(Child);
 
 impl Other {
+    /// Returns when it changes its address space.
     fn start() -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        Ok(Self(
-            command
-                .arg("churner")
-                .stdin(Stdio::null())
-                .spawn()
-                .context("the other process does not start")?,
-        ))
+        command.arg("churner").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut other = Self(command.spawn().context("the other process does not start")?);
+        let mut line = String::new();
+        BufReader::new(other.0.stdout.take().context("piped")?).read_line(&mut line)?;
+        ensure!(line == "begun\n", "the other process says `{line}`");
+        Ok(other)
     }
 }
 
@@ -112,6 +123,8 @@ impl Drop for Other {
 /// What is measured.
 enum Measured {
     Look(Box<Subject>),
+    Sigtrap(Bed),
+    Trap(Bed),
     Kernel,
 }
 
@@ -119,6 +132,8 @@ impl Measured {
     fn name(&self) -> &'static str {
         match self {
             Self::Look(subject) => subject.how.name(),
+            Self::Sigtrap(_) => "sigtrap",
+            Self::Trap(_) => "trap",
             Self::Kernel => "kernel",
         }
     }
@@ -126,6 +141,8 @@ impl Measured {
     fn timed(&self, time: Duration) -> Result<f64> {
         match self {
             Self::Look(subject) => Ok(subject.timed(Case::Hot, 0, time)),
+            Self::Sigtrap(bed) => Ok(bed.bare(time)),
+            Self::Trap(bed) => bed.ours(time),
             Self::Kernel => {
                 let kernel = Kernel::count(std::process::id(), PROBED, 1)?;
                 let work = Work::of(PROBED, 0).context("a function")?;
@@ -179,11 +196,15 @@ fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, Stri
 
 /// All rows.
 pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
-    let subjects = How::ALL.into_iter().filter(|how| *how != How::Control).map(Subject::new);
+    let subjects = How::ALL.into_iter().filter(|how| *how != How::Control);
+    let subjects = subjects.chain([How::Pages]).map(Subject::new);
     let mut measured: Vec<Measured> = subjects.map(|subject| Measured::Look(Box::new(subject))).collect();
-    measured.push(Measured::Kernel);
+    let bed = Bed::new()?;
+    measured.extend([Measured::Sigtrap(bed), Measured::Trap(bed), Measured::Kernel]);
     for one in &measured {
-        if let Measured::Look(subject) = one {
+        if let Measured::Look(subject) = one
+            && subject.how != How::Pages
+        {
             subject.check()?;
         }
     }
@@ -191,9 +212,10 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
     let mut samples = BTreeMap::<(usize, usize), Result<Vec<f64>, String>>::new();
     pin_to(0);
     for _ in 0..effort.rounds {
-        for (case, name) in CASES.iter().enumerate() {
-            let _other = (*name == "other-process").then(Other::start).transpose()?;
-            for (how, one) in measured.iter().enumerate() {
+        // The machine's own pace changes in seconds: what is compared is measured together.
+        for (how, one) in measured.iter().enumerate() {
+            for (case, name) in CASES.iter().enumerate() {
+                let _other = (*name == "other-process").then(Other::start).transpose()?;
                 let ns = if *name == "same-process" { one.timed_beside(time) } else { one.timed(time) };
                 let list = samples.entry((case, how)).or_insert_with(|| Ok(Vec::new()));
                 match (ns, list) {

@@ -73,6 +73,21 @@ proptest! {
     }
 }
 
+/// The same bytes come back to the same address after their probe has gone.
+#[test]
+fn what_was_unregistered_while_it_was_not_mapped_is_not_found() {
+    let steps = [
+        Step::Map(mapped(519, 2, 1, 1)),
+        Step::Register(1, PAGE + 8),
+        Step::Unmap(0),
+        Step::Unregister(0),
+        Step::Map(mapped(518, 2, 1, 0)),
+    ];
+    for how in LOOKUPS {
+        play(&*how.lookup(64, 256).expect("it looks up"), &steps).expect("as a plain map");
+    }
+}
+
 /// One region stays, one is another file's all the time, and the address space changes elsewhere.
 #[test]
 fn all_answer_truly_beside_changes() {

@@ -10,9 +10,11 @@ mod laws;
 mod locked;
 mod mm_wide;
 mod ours;
+mod pages;
 mod plain;
 mod write_set;
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use anyhow::{Result, ensure};
 
 use crate::functions::pin;
 use crate::hits::Effort;
-use crate::row::{Figures, Row, quartiles};
+use crate::row::{Figures, Row, quartiles, shared};
 
 pub(crate) use churn::{churner, run as run_churn};
 
@@ -69,6 +71,8 @@ enum How {
     MmWide,
     Rwlock,
     Mutex,
+    /// Looks nothing up either; in `churn` only.
+    Pages,
 }
 
 impl How {
@@ -81,6 +85,7 @@ impl How {
             Self::MmWide => "mm-wide",
             Self::Rwlock => "rwlock",
             Self::Mutex => "mutex",
+            Self::Pages => "pages",
         }
     }
     /// With room for so many regions and probes. `None`: it looks nothing up.
@@ -91,6 +96,7 @@ impl How {
             Self::MmWide => Box::new(mm_wide::MmWide::new(regions, probes)),
             Self::Rwlock => Box::new(locked::Rwlock::new(regions, probes)),
             Self::Mutex => Box::new(locked::OneMutex::new(regions, probes)),
+            Self::Pages => Box::new(pages::Pages::new()),
         })
     }
 }
@@ -209,47 +215,69 @@ pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> R
     subjects.iter().try_for_each(Subject::check)?;
     let threads: Vec<usize> =
         [1, 2].into_iter().filter(|n| effort.threads.is_none_or(|only| only == *n)).collect();
-    for (case, threads) in
-        [Case::Hot, Case::Walk].into_iter().flat_map(|case| threads.iter().map(move |n| (case, *n)))
-    {
-        let mut steady = rows(&subjects, case, threads, effort);
+    for case in [Case::Hot, Case::Walk] {
+        let mut samples = sample(&subjects, case, &threads, effort);
         for _ in 1..RETRIES {
-            if !is_steady(&steady) {
-                steady = rows(&subjects, case, threads, effort);
+            if threads.iter().any(|&threads| threads > 1 && unsteady(&samples, threads).is_some()) {
+                samples = sample(&subjects, case, &threads, effort);
             }
         }
-        steady.iter().try_for_each(&mut emit)?;
+        for &threads in &threads {
+            rows(&subjects, case, threads, &samples).iter().try_for_each(&mut emit)?;
+        }
     }
     Ok(())
 }
 
-fn is_steady(rows: &[Row]) -> bool {
-    !rows.iter().any(|row| matches!(row.figures, Figures::Skipped { .. }))
-}
+/// By subject and threads.
+type Samples = BTreeMap<(usize, usize), Vec<f64>>;
 
-/// One attempt: interleaved rounds.
-fn rows(subjects: &[Subject], case: Case, threads: usize, effort: Effort) -> Vec<Row> {
+/// One attempt: every round measures each subject, with each number of threads.
+fn sample(subjects: &[Subject], case: Case, threads: &[usize], effort: Effort) -> Samples {
     let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
-    let mut samples: Vec<Vec<f64>> = subjects.iter().map(|_| Vec::new()).collect();
+    let mut samples = Samples::new();
     for _ in 0..effort.rounds {
-        for (subject, samples) in subjects.iter().zip(&mut samples) {
-            samples.push(together(subject, case, threads, time));
+        for (index, subject) in subjects.iter().enumerate() {
+            for &threads in threads {
+                let ns = together(subject, case, threads, time);
+                samples.entry((index, threads)).or_default().push(ns);
+            }
         }
     }
-    let figures: Vec<(f64, f64, f64)> = samples.iter().map(|list| quartiles(list)).collect();
-    let (bare, control) = (figures[0].1, figures[1]);
-    let varied = (control.2 - control.0) / control.1;
-    let row = |(subject, &(low_ns, ns, high_ns)): (&Subject, &(f64, f64, f64))| {
-        let figures = if threads > 1 && varied > STEADY {
-            Figures::Skipped { skipped: format!("the control varied by {:.0} %", varied * 100.0) }
-        } else {
-            let mops = threads as f64 * 1e3 / ns;
-            Figures::Hit { ns, added_ns: ns - bare, mops, low_ns, high_ns, rounds: effort.rounds }
+    samples
+}
+
+/// By how much the control varied, if that is too much.
+fn unsteady(samples: &Samples, threads: usize) -> Option<f64> {
+    let control = How::ALL.iter().position(|how| *how == How::Control)?;
+    let (low, median, high) = quartiles(samples.get(&(control, threads))?);
+    let varied = (high - low) / median;
+    (varied > STEADY).then_some(varied)
+}
+
+fn rows(subjects: &[Subject], case: Case, threads: usize, samples: &Samples) -> Vec<Row> {
+    let list = |index, threads| samples.get(&(index, threads)).map_or(&[][..], Vec::as_slice);
+    let (bare, skipped) = (quartiles(list(0, threads)).1, unsteady(samples, threads));
+    let row = |(index, subject): (usize, &Subject)| {
+        let figures = match skipped.filter(|_| threads > 1) {
+            Some(varied) => {
+                Figures::Skipped { skipped: format!("the control varied by {:.0} %", varied * 100.0) }
+            }
+            None => {
+                let (low_ns, ns, high_ns) = quartiles(list(index, threads));
+                let (mops, rounds) = (threads as f64 * 1e3 / ns, list(index, threads).len());
+                Figures::Hit { ns, added_ns: ns - bare, mops, low_ns, high_ns, rounds }
+            }
         };
         let walk = if case == Case::Walk { "-walk" } else { "" };
-        Row::new("lookup", &format!("{REGIONS}x{PROBES}{walk}"), subject.how.name(), threads, false, figures)
+        let case = format!("{REGIONS}x{PROBES}{walk}");
+        let mut row = Row::new("lookup", &case, subject.how.name(), threads, false, figures);
+        if threads > 1 && skipped.is_none() {
+            row.shared = Some(shared([list(index, 1), list(index, threads)], [list(1, 1), list(1, threads)]));
+        }
+        row
     };
-    subjects.iter().zip(&figures).map(row).collect()
+    subjects.iter().enumerate().map(row).collect()
 }
 
 /// Nanoseconds per look and thread, all at once.

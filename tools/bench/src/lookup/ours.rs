@@ -1,7 +1,7 @@
-//! Ours: the room `runtime`, as a trap's handler uses it.
-#![allow(unsafe_code, reason = "registers probes that are leaked")]
+//! Ours: the room `runtime`, as a trap's handler uses it: the table of traps, which names probe and region, and the region's own sequence.
+#![allow(unsafe_code, reason = "memory of its own, as words; the engine's one writer")]
 
-use std::ptr::NonNull;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,19 +10,19 @@ use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Seal, ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
-use trapline_runtime::registry::{Files, Registry, Site};
+use trapline_runtime::registry::{Files, Site};
 use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
+use trapline_runtime::x86_64::{Called, Placed, Role, Sites, Step};
 
 use super::{Lookup, Mapped};
 
 const LINES: usize = 64;
 
-/// Regions, registry, and their writer.
+/// Regions, traps, and their writer.
 #[derive(Debug)]
 pub(super) struct Ours {
     engine: &'static Engine,
-    regions: &'static Regions,
-    registry: Registry,
+    sites: &'static Sites,
     writing: Mutex<Writing>,
 }
 
@@ -31,6 +31,31 @@ struct Writing {
     writer: Writer,
     map: Map,
     files: Files,
+    /// What is registered: by file and offset.
+    probes: BTreeMap<(u64, u64), &'static Probe>,
+    /// What is mapped.
+    mapped: Vec<Mapped>,
+}
+
+impl Writing {
+    fn site(&mut self, number: u64, offset: u64) -> Site {
+        let number = self.files.number(file(number)).expect("few files");
+        Site::new(number, FileOffset(offset)).expect("small offsets")
+    }
+    /// A trap for a probe in a mapping, if it lies there.
+    fn put(&mut self, sites: &Sites, mapped: Mapped, offset: u64, probe: &'static Probe) {
+        if let Some(addr) = address(mapped, offset) {
+            let site = self.site(mapped.file, offset);
+            let called = Box::new([Called { probe, role: Role::Entry }]);
+            sites.put(addr, Placed { step: Step::At(addr), site, called }, &self.map);
+        }
+    }
+}
+
+/// Where a file's byte is mapped.
+fn address(mapped: Mapped, offset: u64) -> Option<u64> {
+    let addr = offset.checked_sub(mapped.offset)? + mapped.start;
+    (addr < mapped.end).then_some(addr)
 }
 
 fn leaked<T: Default>(n: usize) -> &'static [T] {
@@ -55,50 +80,43 @@ impl Ours {
     pub(super) fn new(regions: usize) -> Self {
         assert!(register_membarrier(), "membarrier, since Linux 4.14");
         let memory =
-            Memory { lines: leaked(LINES), words: leaked_words(Counts::words(LINES, 1)), calls: leaked(1) };
+            Memory { lines: leaked(LINES), words: leaked_words(Counts::words(LINES, 1)), hints: leaked(1) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(regions))));
         // SAFETY: the only writer, behind a mutex; `find` enters these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
-        let writing = Mutex::new(Writing { writer, map: Map::new(regions), files: Files::default() });
-        Self { engine, regions, registry: Registry::default(), writing }
+        let (map, files) = (Map::new(regions), Files::default());
+        let writing = Mutex::new(Writing { writer, map, files, probes: BTreeMap::new(), mapped: Vec::new() });
+        let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, 0)));
+        Self { engine, sites, writing }
     }
     fn writing(&self) -> MutexGuard<'_, Writing> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    fn site(&self, number: u64, offset: u64) -> Site {
-        let number = self.writing().files.number(file(number)).expect("few files");
-        Site::new(number, FileOffset(offset)).expect("small offsets")
-    }
     /// What a trap's handler does before the instruction runs: finds the probe and calls its consumers, of which there are none.
     #[cfg(test)]
     pub(super) fn hit(&self, addr: u64) -> bool {
-        let seal = Seal::new();
-        let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else { return false };
-        let inside = line.enter(&seal);
-        let Ok(Some(probe)) = self.registry.at(self.regions, &inside, RemoteAddr(addr)) else { return false };
+        use trapline_runtime::x86_64::{Answer, Traps};
         let mut regs = trapline_insn::x86_64::Regs::default();
-        // SAFETY: registers of nobody; the probe is alive while this is inside.
-        unsafe { trapline_runtime::dispatch::entered(&inside, row, probe, &mut regs) };
-        true
+        // SAFETY: registers of nobody.
+        matches!(unsafe { self.sites.hit(addr, &mut regs) }, Answer::Hit(_))
     }
     /// The locked path.
     #[cold]
-    fn find_locked(&self, addr: RemoteAddr) -> Option<u64> {
+    fn find_locked(&self, addr: u64) -> Option<u64> {
         let writing = self.writing();
-        let site = writing.map.find(addr)?.site()?;
-        let seal = Seal::new();
-        let (_, line) = self.engine.lines().of(ThreadPointer::own())?;
-        self.registry.find(&line.enter(&seal), site).map(Probe::address)
+        let mapped = writing.mapped.iter().find(|one| (one.start..one.end).contains(&addr))?;
+        let place = (mapped.file, addr - mapped.start + mapped.offset);
+        writing.probes.get(&place).map(|probe| probe.address())
     }
 }
 
 impl Lookup for Ours {
     fn find(&self, addr: u64) -> Option<u64> {
-        let (addr, seal) = (RemoteAddr(addr), Seal::new());
+        let seal = Seal::new();
         let (_, line) = self.engine.lines().of(ThreadPointer::own())?;
         let inside = line.enter(&seal);
-        match self.registry.at(self.regions, &inside, addr) {
+        match self.sites.probe_at(&inside, addr) {
             Ok(probe) => probe.map(Probe::address),
             Err(_) => {
                 drop(inside);
@@ -107,7 +125,7 @@ impl Lookup for Ours {
         }
     }
     fn map(&self, mapped: Mapped) {
-        let Writing { writer, map, files } = &mut *self.writing();
+        let writing = &mut *self.writing();
         let mapping = Mapping {
             start: RemoteAddr(mapped.start),
             end: RemoteAddr(mapped.end),
@@ -115,28 +133,41 @@ impl Lookup for Ours {
             file: file(mapped.file),
             access: Access { exec: true, ..Access::default() },
         };
-        map.map(writer, files, mapping).expect("room");
-        writer.sweep();
+        writing.map.map(&mut writing.writer, &mut writing.files, mapping).expect("room");
+        writing.writer.sweep();
+        writing.mapped.push(mapped);
+        let probes: Vec<_> = writing.probes.range((mapped.file, 0)..(mapped.file + 1, 0)).collect();
+        let probes: Vec<_> = probes.into_iter().map(|(place, probe)| (place.1, *probe)).collect();
+        for (offset, probe) in probes {
+            writing.put(self.sites, mapped, offset, probe);
+        }
     }
     fn unmap(&self, mapped: Mapped) {
-        let Writing { writer, map, .. } = &mut *self.writing();
+        let writing = &mut *self.writing();
         let range = Range::new(RemoteAddr(mapped.start), RemoteAddr(mapped.end)).expect("pages");
-        map.unmap(writer, range).expect("room");
-        writer.sweep();
+        writing.map.unmap(&mut writing.writer, range).expect("room");
+        writing.writer.sweep();
+        writing.mapped.retain(|one| *one != mapped);
+        // Or they would be found again where the same bytes are mapped there later, their probes gone by then.
+        let offsets = writing.probes.range((mapped.file, 0)..(mapped.file + 1, 0)).map(|(place, _)| place.1);
+        offsets.filter_map(|offset| address(mapped, offset)).for_each(|addr| self.sites.take_out(addr));
     }
     fn register(&self, number: u64, offset: u64) -> u64 {
-        let site = self.site(number, offset);
-        let probe = Box::leak(Box::new(Probe::new(self.engine, 0, file(number), FileOffset(offset))));
-        let address = probe.address();
+        let probe: &'static Probe =
+            Box::leak(Box::new(Probe::new(self.engine, 0, file(number), FileOffset(offset))));
         let writing = &mut *self.writing();
-        // SAFETY: leaked.
-        unsafe { self.registry.put(&mut writing.writer, site, NonNull::from(probe)) };
-        writing.writer.sweep();
-        address
+        writing.probes.insert((number, offset), probe);
+        let mapped: Vec<Mapped> = writing.mapped.iter().copied().filter(|one| one.file == number).collect();
+        for one in mapped {
+            writing.put(self.sites, one, offset, probe);
+        }
+        probe.address()
     }
     fn unregister(&self, number: u64, offset: u64) {
-        let site = self.site(number, offset);
-        self.registry.take_out(&mut self.writing().writer, site);
+        let writing = &mut *self.writing();
+        writing.probes.remove(&(number, offset));
+        let mapped = writing.mapped.iter().filter(|one| one.file == number);
+        mapped.filter_map(|one| address(*one, offset)).for_each(|addr| self.sites.take_out(addr));
     }
     /// Nothing of ours changes there, so nothing is said.
     fn elsewhere(&self, change: &mut dyn FnMut()) {

@@ -3,10 +3,12 @@
 //! In: a function's code. Out: sites. An exit that leaves no room for a jump is taken where it is decided. Does not: choose
 //! windows (see `place`).
 
+use super::frame::names_return_address;
 use super::{Code, Planner, entry_index};
 use crate::plan::PatchRole;
-use crate::refusal::Refusal;
-use crate::x86_64::site::{Act, Deed, Detour, Owner, When};
+use crate::refusal::{NoSlot, Refusal};
+use crate::request::{Role, Want};
+use crate::x86_64::site::{Act, Deed, Detour, Owner, Stack, When};
 use crate::x86_64::stub;
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{Class, Exit, ExitKind, Flow, Insn, may_displace};
@@ -38,20 +40,75 @@ impl Planner<'_> {
         self.each_exit(code, &owner, |_, kind| Deed::Exit { latency, kind })
     }
 
+    /// An entry that puts a slot in the place of the return address.
+    pub(super) fn armed(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        latency: u32,
+    ) -> Result<(), Refusal> {
+        self.may_arm(function, code)?;
+        self.entry(function, Deed::Arm { latency }, owner(PatchRole::Entry))
+    }
+
+    /// Whether what a function is entered with is an address that somebody returns to, and that nobody else looks at.
+    pub(super) fn may_arm(&self, function: FunctionIndex, code: Option<&Code>) -> Result<(), Refusal> {
+        let at = self.env.image.function(function).start;
+        let code = code.ok_or(Refusal::NotInFile { at })?;
+        let refuse = |why| Err(Refusal::NoSlot { at, why });
+        if self.env.traits.shadow_stack {
+            return refuse(NoSlot::ShadowStack);
+        }
+        if self.env.traits.go {
+            return refuse(NoSlot::Go);
+        }
+        if at == self.env.image.entry() {
+            return refuse(NoSlot::ProgramEntry);
+        }
+        // A jump to another function, whose address stands there, is as good as a return: that one returns. What leaves by indirect
+        // jumps alone may be the loader's glue, which is entered with other words on the stack.
+        let returns = |kind| matches!(kind, ExitKind::Ret | ExitKind::TailJump(_) | ExitKind::TailBranch(_));
+        if !code.body.exits.iter().any(|exit| returns(exit.kind)) {
+            return match code.body.exits.is_empty() && code.body.exits_known() {
+                true => Err(Refusal::NoExit { at }),
+                false => refuse(NoSlot::NoReturn),
+            };
+        }
+        let back = code.body.insns.iter().find(|i| match i.flow {
+            Flow::Jump(Some(to)) | Flow::Branch(to) => to == at.0,
+            _ => false,
+        });
+        if let Some(insn) = back {
+            return refuse(NoSlot::Looped(self.env.place(Svma(insn.addr), insn.len.into())));
+        }
+        if self.env.map.is_looped(function) {
+            return refuse(NoSlot::Looped(self.env.place(at, 1)));
+        }
+        if let Some(reads) = names_return_address(self.env.image, at) {
+            return refuse(NoSlot::Named(self.env.place(reads, 4)));
+        }
+        Ok(())
+    }
+
     /// An entry and, with `returns`, all exits.
     pub(super) fn record(
         &mut self,
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        probe: u32,
-        (values, returns): (u8, bool),
+        want: &Want,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
-        if self.env.traits.rseq.is_none() {
-            return Err(Refusal::NoRseq { at });
-        }
-        let deed = |kind| Deed::Record { probe, kind, values };
+        let (probe, Role::Record { values, returns, texts, floats, fields, stack: unwind }) =
+            (want.probe, want.role)
+        else {
+            return Err(Refusal::Incomplete { at });
+        };
+        let stack = Stack { unwind, at_entry: true };
+        self.env.recordable(at, probe, texts != 0 || fields != 0)?;
+        let marked = returns && self.env.filter(probe).is_some();
+        let deed = |kind| Deed::Record { probe, kind, values, marked, texts, floats, stack };
         self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
@@ -64,12 +121,13 @@ impl Planner<'_> {
         })
     }
 
-    pub(super) fn count_exits(
+    /// A deed at each exit.
+    pub(super) fn at_exits(
         &mut self,
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
-        deed: Deed,
+        deed: impl Fn(stub::ExitKind) -> Deed,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let code = code.ok_or(Refusal::NotInFile { at })?;
@@ -77,7 +135,7 @@ impl Planner<'_> {
         if code.body.exits.is_empty() {
             return Err(Refusal::NoExit { at });
         }
-        self.each_exit(code, &owner, |_, _| deed)
+        self.each_exit(code, &owner, |_, kind| deed(kind))
     }
 
     /// Consumers of returns see the value that is returned, and the address of the instruction that does it.

@@ -5,19 +5,20 @@
 //! one site that does both. A want is met whole or refused whole.
 
 mod exits;
+mod frame;
 mod place;
 
 use super::Env;
 use super::kernel::takes_uprobe;
 use super::padding::Claims;
 use super::pun::Puns;
-use super::site::{Act, Deed, Owner, Site, When};
+use super::site::{Act, Deed, Owner, Site, Stack, When};
 use super::stub;
 use super::window::{JUMP, Stretch};
 use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
-use crate::request::{Role, Want};
+use crate::request::{Floats, Role, Want};
 use trapline_image::FunctionIndex;
 use trapline_insn::x86_64::{
     Body, Class, ExitKind, Insn, Look, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
@@ -109,10 +110,10 @@ impl<'a> Planner<'a> {
         let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
         let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
         let order = |role: Role| match role {
-            Role::CountEntry | Role::CallEntry => 0,
-            Role::Latency | Role::Record { .. } => 1,
-            Role::CountExits | Role::CallExits => 2,
-            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(_) => 3,
+            Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
+            Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
+            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
+            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) => 3,
         };
         for rank in 0..4 {
             for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
@@ -140,23 +141,44 @@ impl<'a> Planner<'a> {
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
             }
-            (Role::RecordAt(at), f) => {
-                if self.env.traits.rseq.is_none() {
-                    return Err(Refusal::NoRseq { at });
-                }
-                let deed = Deed::Record { probe: want.probe, kind: Kind::Entry, values: 0 };
+            (Role::CallArmed, Some(f)) => {
+                self.may_arm(f, code)?;
+                let at = self.env.image.function(f).start;
+                self.entry(f, call(at), owner(PatchRole::Entry))
+            }
+            (Role::RecordAt(at, unwind), f) => {
+                self.env.recordable(at, want.probe, false)?;
+                let (probe, kind, stack) = (want.probe, Kind::Entry, Stack { unwind, at_entry: false });
+                let floats = Floats::default();
+                let deed = Deed::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
             (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Role::Record { values, returns }, Some(f)) => {
-                self.whole(|p| p.record(f, code, owner, want.probe, (values, returns)))
+            (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want)),
+            (Role::Tally { exits }, Some(f)) => {
+                let at = self.env.image.function(f).start;
+                self.env.recordable(at, want.probe, false)?;
+                let deed = |kind| Deed::Tally { probe: want.probe, kind };
+                match exits {
+                    false => self.entry(f, deed(Kind::Entry), owner(PatchRole::Entry)),
+                    true => self.whole(|p| {
+                        p.at_exits(f, code, owner, |exit| {
+                            deed(if exit == stub::ExitKind::Return { Kind::Return } else { Kind::Tail })
+                        })
+                    }),
+                }
             }
             (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
-            (Role::CountExits, Some(f)) => self.whole(|p| p.count_exits(f, code, owner, count)),
+            (Role::CountExits, Some(f)) => self.whole(|p| p.at_exits(f, code, owner, |_| count)),
             (Role::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
                 self.whole(|p| p.latency(f, code, owner, latency))
+            }
+            (Role::LatencySlot, Some(f)) => {
+                let latency =
+                    want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
+                self.whole(|p| p.armed(f, code, owner, latency))
             }
             (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
         }
@@ -215,8 +237,10 @@ impl<'a> Planner<'a> {
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
+        // Where consumers are called everything is saved, so that nobody asks what is dead.
+        let asks = !matches!(deed, Deed::Call { .. });
         // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
-        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| !faulty(i));
+        let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
         // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
         let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };

@@ -14,13 +14,16 @@ pub(super) struct Reg(pub(super) u8);
 pub(super) const RAX: Reg = Reg(0);
 pub(super) const RCX: Reg = Reg(1);
 pub(super) const RDX: Reg = Reg(2);
+pub(super) const RBX: Reg = Reg(3);
 pub(super) const RSP: Reg = Reg(4);
+pub(super) const RBP: Reg = Reg(5);
 pub(super) const RSI: Reg = Reg(6);
 pub(super) const RDI: Reg = Reg(7);
 pub(super) const R8: Reg = Reg(8);
 pub(super) const R9: Reg = Reg(9);
 pub(super) const R10: Reg = Reg(10);
 pub(super) const R11: Reg = Reg(11);
+pub(super) const R12: Reg = Reg(12);
 
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,10 @@ pub(super) enum Cond {
     NotEqual = 5,
     BelowEq = 6,
     Above = 7,
+    Sign = 8,
+    NotSign = 9,
+    Less = 12,
+    GreaterEq = 13,
     LessEq = 14,
     Greater = 15,
 }
@@ -67,6 +74,8 @@ pub(super) enum Alu {
 pub(super) enum Shift {
     Left = 4,
     Right = 5,
+    /// With the sign.
+    SignedRight = 7,
 }
 
 /// A displacement that waits for its target.
@@ -280,8 +289,47 @@ impl<'a> Asm<'a> {
     pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
         self.regs(wide, &[0x85], b.0, a);
     }
+    /// The low 64 bits of a vector register, which stays as it is, all of it: `movq`.
+    pub(super) fn vector_to(&mut self, to: Reg, vector: u8) {
+        self.raw(&[0x66]);
+        self.regs(true, &[0x0F, 0x7E], vector, to);
+    }
+    /// The same to memory: `movlps`.
+    pub(super) fn store_vector(&mut self, to: Mem, vector: u8) {
+        self.mem(false, false, &[0x0F, 0x13], vector, to, 0);
+    }
+    /// Complements the highest bit.
+    pub(super) fn flip_sign(&mut self, reg: Reg) {
+        self.regs(true, &[0x0F, 0xBA], 7, reg);
+        self.raw(&[63]);
+    }
     pub(super) fn not(&mut self, reg: Reg) {
         self.regs(true, &[0xF7], 2, reg);
+    }
+    pub(super) fn negate(&mut self, reg: Reg) {
+        self.regs(true, &[0xF7], 3, reg);
+    }
+    /// The low `bits` of a register, extended to all of another.
+    pub(super) fn extend(&mut self, to: Reg, from: Reg, bits: u8, signed: bool) {
+        let op: &[u8] = match (bits, signed) {
+            (8, false) => &[0x0F, 0xB6],
+            (8, true) => &[0x0F, 0xBE],
+            (16, false) => &[0x0F, 0xB7],
+            (16, true) => &[0x0F, 0xBF],
+            (32, true) => &[0x63],
+            (32, false) => return self.mov32(to, from),
+            _ => return self.mov(to, from),
+        };
+        self.regs(true, op, to.0, from);
+    }
+    /// `to *= by`, the low 64 bits.
+    pub(super) fn multiply(&mut self, to: Reg, by: Reg) {
+        self.regs(true, &[0x0F, 0xAF], to.0, by);
+    }
+    /// As `div`, signed, of rax alone.
+    pub(super) fn divide_signed(&mut self, by: Reg) {
+        self.raw(&[0x48, 0x99]);
+        self.regs(true, &[0xF7], 7, by);
     }
     /// `rdx:rax / by`: quotient to rax, remainder to rdx.
     pub(super) fn div(&mut self, by: Reg) {
@@ -298,6 +346,34 @@ impl<'a> Asm<'a> {
     pub(super) fn bsr(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x0F, 0xBD], to.0, from);
     }
+    pub(super) fn bsf(&mut self, to: Reg, from: Reg) {
+        self.regs(true, &[0x0F, 0xBC], to.0, from);
+    }
+    /// `xchg [at], al`: locked without being asked.
+    pub(super) fn exchange_al(&mut self, at: Mem) {
+        self.mem(false, false, &[0x86], 0, at, 0);
+    }
+    pub(super) fn store_byte_imm(&mut self, to: Mem, value: u8) {
+        self.mem(false, false, &[0xC6], 0, to, 1);
+        self.raw(&[value]);
+    }
+    /// `test al, al`.
+    pub(super) fn test_al(&mut self) {
+        self.raw(&[0x84, 0xC0]);
+    }
+    /// `call qword [at]`.
+    pub(super) fn call_mem(&mut self, at: Mem) {
+        self.mem(false, false, &[0xFF], 2, at, 0);
+    }
+    /// `jmp qword [at]`.
+    pub(super) fn jmp_mem(&mut self, at: Mem) {
+        self.mem(false, false, &[0xFF], 4, at, 0);
+    }
+    /// `push imm32`, sign-extended to a word.
+    pub(super) fn push_imm(&mut self, value: i32) {
+        self.raw(&[0x68]);
+        self.raw(&value.to_le_bytes());
+    }
     pub(super) fn imul_imm(&mut self, to: Reg, from: Reg, by: i32, wide: bool) {
         self.regs(wide, &[0x69], to.0, from);
         self.raw(&by.to_le_bytes());
@@ -305,6 +381,14 @@ impl<'a> Asm<'a> {
     /// `lock cmpxchg [to], with`, comparing with rax.
     pub(super) fn cmpxchg(&mut self, to: Mem, with: Reg) {
         self.mem(true, true, &[0x0F, 0xB1], with.0, to, 0);
+    }
+    /// `lock xadd [to], with`: what was there comes back.
+    pub(super) fn exchange_add(&mut self, to: Mem, with: Reg) {
+        self.mem(true, true, &[0x0F, 0xC1], with.0, to, 0);
+    }
+    /// `lsl`: the limit of the segment that `selector` names; stays as it is if there is none.
+    pub(super) fn segment_limit(&mut self, to: Reg, selector: Reg) {
+        self.regs(false, &[0x0F, 0x03], to.0, selector);
     }
     pub(super) fn push(&mut self, reg: Reg) {
         if reg.0 >= 8 {
@@ -339,6 +423,11 @@ impl<'a> Asm<'a> {
     pub(super) fn flags_from_rax(&mut self) {
         self.raw(&[0x04, 0x7F, 0x9E]);
     }
+    /// The same from ax as `pushfq` stores it: `rol ax, 8` puts SF ZF AF PF CF into ah; of al, OF is bit 3, and `add al, 0x78` overflows
+    /// exactly with that.
+    pub(super) fn bytes_to_flags(&mut self) {
+        self.raw(&[0x66, 0xC1, 0xC0, 8, 0x24, 8, 0x04, 0x78, 0x9E]);
+    }
     pub(super) fn syscall(&mut self) {
         self.raw(&[0x0F, 0x05]);
     }
@@ -361,14 +450,10 @@ impl<'a> Asm<'a> {
         self.regs(false, &[0xF7], 0, reg);
         self.raw(&bits.to_le_bytes());
     }
-    /// `test dword [with], imm32`.
-    pub(super) fn test_mem_imm32(&mut self, with: Mem, bits: u32) {
-        self.mem(false, false, &[0xF7], 0, with, 4);
+    /// `test dword [at], bits`.
+    pub(super) fn test_mem_imm32(&mut self, at: Mem, bits: u32) {
+        self.mem(false, false, &[0xF7], 0, at, 4);
         self.raw(&bits.to_le_bytes());
-    }
-    /// `mov ah, [from]`; no register but rax to rdx and rsp, rbp, rsi, rdi may be named beside ah.
-    pub(super) fn load_ah(&mut self, from: Mem) {
-        self.mem(false, false, &[0x8A], 4, from, 0);
     }
     /// `xsavec64`, components in edx:eax.
     pub(super) fn xsavec(&mut self, to: Mem) {

@@ -24,10 +24,23 @@
 //! instructions. In the last two the last step is `ret 128` from a slot under the
 //! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
 //!
+//! Where a return is waited for and nobody is called at the entry, most of that is not needed: a third function, which *begins* a call,
+//! finds only the registers stored that it may spoil. It may answer that more is to be done; the gate then begins anew, with the second.
+//!
+//! Where such a call is armed as well, the site goes on at its slot, and where it could not be, the way back is moved to behind the instructions that lead there.
+//!
+//! No jump, call or return of the usual way crosses or ends at a 32-byte boundary (`Asm::unbroken`): in a copy of the gate that stood alone, that was 2.5 of 13 ns.
+//!
 //! Flags come back by `sahf` and an addition, not by `popfq`, which alone would take a third of a hit. Bits that `sahf` does not
 //! know (DF, AC, NT) are 0 in nearly all code; if one is set, it is cleared for the call, as the ABI wants it, and `popfq` it is.
+//!
+//! What a hit costs here is micro-operations, of which a core of 2019 takes four a cycle: some 125 from the site and back, 31 cycles.
 
-use super::asm::{Alu, Asm, Cond, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use trapline_record::slots::BEHIND;
+
+use super::asm::{Alu, Asm, Cond, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
+use super::state::{ExtendedState, call_saved};
+use crate::request::Callee;
 
 /// What is called: `extern "C" fn(number, *mut Regs) -> u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,21 +48,22 @@ pub struct CallFunctions {
     /// At entries and single instructions, with the extended state saved.
     pub entry: u64,
     /// Called there first, without it, for those that do not ask for it. It leaves the extended state as it is, may change all general
-    /// registers but rbx, rbp, rsp and r12, in which it finds the number too, and may answer 3: call `entry` after all.
+    /// registers but rbx, which is the address 8 below `Regs`, rbp and rsp, and may answer 3: call `entry` after all. In r12 it finds the number too, which must
+    /// be there still if that is its answer.
     pub general: u64,
+    /// Called at entries first where [`only_returns`](crate::Callee::only_returns): with the number in rdi, the site in rsi, its stack
+    /// pointer in rdx. It may change rcx, rdx and r8 to r11, and answers in ecx: 0, or otherwise: call `general` after all.
+    pub begin: u64,
+    /// Called as `begin` where calls may also be [armed](crate::Callee::arms). It answers 0 if it has put a slot, at
+    /// [`ENTER`](trapline_record::slots::ENTER), into the stack word; the way back to the site lies 8 above its own, and what lies [`BEHIND`] bytes after that is the
+    /// slot's `GO`. Otherwise: `general`.
+    pub arm: u64,
     /// At exits, with the extended state saved.
     pub exit: u64,
+    /// At exits, as `general` at entries; the other one is `exit`.
+    pub general_exit: u64,
     /// What is saved.
     pub state: ExtendedState,
-}
-
-/// Components of the extended state, and the room they take.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ExtendedState {
-    /// Component bits, as XSAVEC takes them in eax. x87, SSE, AVX and AVX-512 have bits 0, 1, 2, 5, 6, 7.
-    pub mask: u32,
-    /// Bytes of their XSAVE area in the compacted format; rounded up to a multiple of 64 here.
-    pub len: u32,
 }
 
 /// Where calls of one segment go through.
@@ -57,23 +71,32 @@ pub struct ExtendedState {
 pub struct Gate {
     general: u64,
     entry: u64,
+    begin: u64,
+    arm: u64,
     exit: u64,
+    general_exit: u64,
 }
 
 impl Gate {
-    /// The address to be called: at an exit or not, with the extended state saved from the first or not.
+    /// The address to be called: at an exit or not, for these consumers.
     #[must_use]
-    pub const fn way(&self, exit: bool, saves_state: bool) -> u64 {
-        match (exit, saves_state) {
-            (true, _) => self.exit,
+    pub const fn way(&self, exit: bool, callee: &Callee) -> u64 {
+        match (exit, callee.saves_state) {
+            (true, true) => self.exit,
+            (true, false) => self.general_exit,
             (false, true) => self.entry,
+            (false, false) if callee.only_returns && callee.arms => self.arm,
+            (false, false) if callee.only_returns => self.begin,
             (false, false) => self.general,
         }
     }
+    /// Whether that is the one that arms calls.
+    #[must_use]
+    pub const fn arms(&self, way: u64) -> bool {
+        way == self.arm
+    }
 }
 
-const RBX: Reg = Reg(3);
-const R12: Reg = Reg(12);
 /// Bytes of `Regs`, and offsets in it.
 const REGS: i32 = 144;
 const RIP: i32 = 128;
@@ -85,8 +108,6 @@ const DOWN: i32 = RED_ZONE + 8 + REGS;
 const FRAME: i32 = 8;
 /// DF, NT, AC.
 const SPECIAL: u32 = 1 << 10 | 1 << 14 | 1 << 18;
-/// The header of an XSAVE area, behind the legacy region: XSAVEC leaves these words, which XRSTOR wants to be 0.
-const RESERVED: core::ops::Range<i32> = 528..576;
 
 /// The answer that means the displaced instructions.
 const DISPLACED: i32 = 2;
@@ -104,18 +125,48 @@ fn gprs() -> impl Iterator<Item = Reg> {
     (0..16).filter(|&n| n != RSP.0).map(Reg)
 }
 
-/// Appends what leads a site at `ip` through the gate. `way` must lie within ±2 GiB.
+/// Bytes of what follows the call at a site that arms calls, where this one was armed.
+const ARMED: i8 = 12;
+const _: () = assert!(BEHIND == ARMED as u64 + BACK_UP as u64);
+
+/// Appends what leads a site at `ip`, anywhere, through the gate. `way` must lie within ±2 GiB.
 pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
+    let mut asm = led(out, at, argument, ip);
+    asm.unbroken(|asm| asm.call(way));
+    back_up(&mut asm);
+}
+
+/// The same by the way of [`CallFunctions::arm`]. A call that was armed goes on at its slot (see `landing`), others behind that.
+pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
+    let mut asm = led(out, at, argument, ip);
+    asm.unbroken(|asm| {
+        asm.call(way);
+        let back = asm.here();
+        asm.lea(RSP, Mem::At(RSP, DOWN + 8));
+        asm.jmp_mem(Mem::At(RSP, -8));
+        debug_assert_eq!(asm.here() - back, ARMED as u64);
+    });
+    back_up(&mut asm);
+}
+
+fn back_up(asm: &mut Asm<'_>) {
+    let back = asm.here();
+    asm.lea(RSP, Mem::At(RSP, DOWN));
+    debug_assert_eq!(asm.here() - back, BACK_UP as u64);
+}
+
+fn led(out: &mut Vec<u8>, at: u64, argument: u64, ip: u64) -> Asm<'_> {
     let mut asm = Asm::new(out, at);
     asm.lea(RSP, Mem::At(RSP, -DOWN));
     asm.store(Mem::At(RSP, gpr(RDI.0)), RDI);
     asm.store(Mem::At(RSP, gpr(RSI.0)), RSI);
     asm.mov_imm64(RDI, argument);
-    asm.lea(RSI, Mem::Rip(ip));
-    asm.call(way);
-    let back = asm.here();
-    asm.lea(RSP, Mem::At(RSP, DOWN));
-    debug_assert_eq!(asm.here() - back, BACK_UP as u64);
+    if i32::try_from(ip.wrapping_sub(at).cast_signed()).is_ok_and(|by| by.checked_sub(64).is_some()) {
+        asm.lea(RSI, Mem::Rip(ip));
+    } else {
+        asm.mov_imm64(RSI, ip);
+    }
+    asm
 }
 
 /// Appends the gate, to lie at `at`.
@@ -127,7 +178,41 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let entry = way(&mut asm, functions.entry, &Kind::Saved(functions.state), moved);
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
     let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
-    Gate { general: general.start, entry: entry.start, exit: exit.start }
+    let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
+    let arm = begin(&mut asm, functions.arm, general.start, ARMED);
+    let begin = begin(&mut asm, functions.begin, general.start, 0);
+    let [general, entry, exit] = [general.start, entry.start, exit.start];
+    Gate { general, entry, begin, arm, exit, general_exit: general_exit.start }
+}
+
+/// The way through for [`CallFunctions::begin`] and `arm`. In: as for [`way`]. Flags wait in rax: the function uses no instruction that DF or NT
+/// change, and only words at their natural alignment (AC). Where it is not done, the way back is `skipped` bytes on.
+fn begin(asm: &mut Asm<'_>, function: u64, general: u64, skipped: i8) -> u64 {
+    const SPOILT: [Reg; 6] = [RCX, RDX, R8, R9, R10, R11];
+    let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
+    asm.align(64);
+    let start = asm.here();
+    asm.store(place(RAX), RAX);
+    SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
+    asm.flags_to_rax();
+    asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
+    asm.mov_imm64(R11, function);
+    asm.unbroken(|asm| asm.call_reg(R11));
+    let after_all = asm.unbroken(|asm| {
+        asm.test(RCX, RCX, false);
+        asm.jcc_later(Cond::NotEqual)
+    });
+    asm.flags_from_rax();
+    [RAX, RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
+    asm.unbroken(Asm::ret);
+    asm.bind(after_all);
+    if skipped != 0 {
+        asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), skipped, false);
+    }
+    asm.flags_from_rax();
+    [RAX].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
+    asm.jmp(general);
+    start
 }
 
 /// Whether the extended state is saved.
@@ -150,51 +235,53 @@ struct Way {
 fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.align(64);
     let start = asm.here();
-    asm.pushfq();
-    for reg in gprs().filter(|reg| ![RDI, RSI].contains(reg)) {
-        asm.store(Mem::At(RSP, FRAME + 8 + gpr(reg.0)), reg);
-    }
-    asm.store(Mem::At(RSP, FRAME + 8 + RIP), RSI);
-    asm.pop(RAX);
-    asm.store(Mem::At(RSP, FRAME + FLAGS), RAX);
-    asm.lea(RCX, Mem::At(RSP, FRAME + DOWN));
-    asm.store(Mem::At(RSP, FRAME + gpr(RSP.0)), RCX);
-    asm.test_imm32(RAX, SPECIAL);
-    let special = asm.jcc_later(Cond::NotEqual);
-    let called = asm.here();
+    // All by rbx: on rsp, a core inserts a micro-operation between a push and the next use as an address.
+    let regs = |at: i32| Mem::At(RBX, FRAME + at);
+    asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
     asm.mov(RBX, RSP);
-    asm.lea(RSI, Mem::At(RSP, FRAME));
+    asm.pushfq();
+    for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
+        asm.store(regs(gpr(reg.0)), reg);
+    }
+    asm.store(regs(RIP), RSI);
+    asm.pop(RAX);
+    asm.store(regs(FLAGS), RAX);
+    asm.lea(RCX, regs(DOWN));
+    asm.store(regs(gpr(RSP.0)), RCX);
+    let special = asm.unbroken(|asm| {
+        asm.test_imm32(RAX, SPECIAL);
+        asm.jcc_later(Cond::NotEqual)
+    });
+    let called = asm.here();
+    asm.lea(RSI, regs(0));
+    let call = |asm: &mut Asm<'_>| {
+        asm.mov_imm64(RAX, function);
+        asm.unbroken(|asm| asm.call_reg(RAX));
+    };
     match kind {
         Kind::General { .. } => {
             asm.mov(R12, RDI);
             asm.alu_imm(Alu::And, RSP, -16, true);
+            call(asm);
+            asm.mov(RSP, RBX);
         }
-        Kind::Saved(state) => save(asm, *state),
+        Kind::Saved(state) => call_saved(asm, *state, call),
     }
-    asm.mov_imm64(RAX, function);
-    asm.call_reg(RAX);
-    if let Kind::Saved(state) = kind {
-        asm.mov(R12, RAX);
-        asm.mov_imm32(RAX, state.mask);
-        asm.mov_imm32(RDX, 0);
-        asm.xrstor(Mem::At(RSP, 0));
-        asm.mov(RAX, R12);
-    }
-    asm.mov(RSP, RBX);
-    asm.test(RAX, RAX, false);
-    let not_on = asm.jcc_later(Cond::NotEqual);
-    asm.test_mem_imm32(Mem::At(RSP, FRAME + FLAGS), SPECIAL);
-    let unusual = asm.jcc_later(Cond::NotEqual);
-    asm.load_byte(RAX, Mem::At(RSP, FRAME + FLAGS + 1));
-    asm.shift(Shift::Right, RAX, 3, false);
-    asm.alu_imm(Alu::And, RAX, 1, false);
-    asm.load_ah(Mem::At(RSP, FRAME + FLAGS));
-    asm.flags_from_rax();
+    let not_on = asm.unbroken(|asm| {
+        asm.test(RAX, RAX, false);
+        asm.jcc_later(Cond::NotEqual)
+    });
+    asm.load32(RAX, Mem::At(RSP, FRAME + FLAGS));
+    let unusual = asm.unbroken(|asm| {
+        asm.test_imm32(RAX, SPECIAL);
+        asm.jcc_later(Cond::NotEqual)
+    });
+    asm.bytes_to_flags();
     let load = asm.here();
     for reg in gprs() {
         asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
     }
-    asm.ret();
+    asm.unbroken(Asm::ret);
 
     asm.bind(not_on);
     if let Kind::General { again } = kind {
@@ -212,17 +299,6 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.popfq();
     asm.jmp(load);
     Way { start, called }
-}
-
-fn save(asm: &mut Asm<'_>, state: ExtendedState) {
-    asm.alu_imm(Alu::And, RSP, -64, true);
-    asm.lea(RSP, Mem::At(RSP, -(state.len.next_multiple_of(64) as i32)));
-    asm.mov_imm32(RDX, 0);
-    for at in RESERVED.step_by(8) {
-        asm.store(Mem::At(RSP, at), RDX);
-    }
-    asm.mov_imm32(RAX, state.mask);
-    asm.xsavec(Mem::At(RSP, 0));
 }
 
 /// All of `Regs` holds. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, at which the way back to the site's code lies.

@@ -11,21 +11,35 @@
 mod asm;
 pub mod call;
 pub mod count;
+pub mod filter;
+pub mod landing;
 pub mod latency;
 pub mod remote;
 mod rseq;
+pub mod slots;
+pub(crate) mod stack;
+mod state;
+pub mod tally;
+mod text;
 pub mod threads;
 pub mod trace;
 pub mod trap;
 mod word;
 
 use asm::Asm;
-pub use call::{CallFunctions, ExtendedState, Gate, call, gate};
+pub use call::{CallFunctions, Gate, call, call_arming, gate};
 pub use count::count;
-pub use latency::{Buckets, ExitKind, Latency, Timed, latency_enter, latency_exit, latency_exit_branch};
+pub use landing::{landing_code, landing_code_len};
+pub use latency::{
+    Buckets, ExitKind, Latency, SlotCode, Timed, latency_arm, latency_enter, latency_exit,
+    latency_exit_branch, slot_code, slot_code_len,
+};
 pub use remote::remote_sequence;
+pub use state::ExtendedState;
+pub use tally::tally;
+pub use text::Known;
 pub use threads::{ThreadId, Threads, count_by_thread};
-pub use trace::{Rings, Traced, trace};
+pub use trace::{Filtered, Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.
@@ -78,6 +92,7 @@ enum Kind {
     Count(count::Tail),
     Threads(threads::Tail),
     Traced(trace::Tail),
+    Tallied(tally::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
 
@@ -90,6 +105,11 @@ impl Pending {
     pub const fn displaced_at(&self) -> u64 {
         self.displaced
     }
+    /// Instructions that may fault, and where their thread goes on then.
+    #[must_use]
+    pub fn fixups(&self) -> &[(u64, u64)] {
+        if let Kind::Traced(tail) = &self.kind { tail.fixups() } else { &[] }
+    }
     /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the paths that
     /// are rarely taken, and the rseq descriptors.
     pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) {
@@ -101,6 +121,7 @@ impl Pending {
             Kind::Count(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => tail.finish(&mut asm),
+            Kind::Tallied(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }

@@ -28,12 +28,22 @@ pub(super) fn section(
     scratch: Reg,
     body: impl FnOnce(&mut Asm<'_>),
 ) -> Section {
+    section_with(asm, rseq, scratch, body).0
+}
+
+/// As [`section`]; also gives what `body` gives.
+pub(super) fn section_with<T>(
+    asm: &mut Asm<'_>,
+    rseq: Rseq,
+    scratch: Reg,
+    body: impl FnOnce(&mut Asm<'_>) -> T,
+) -> (Section, T) {
     let restart = asm.here();
     let descriptor = asm.lea_later(scratch);
     asm.store(Mem::Fs(rseq.offset + RSEQ_CS), scratch);
     let start = asm.here();
-    body(asm);
-    Section { descriptor, restart, start, end: asm.here() }
+    let left = body(asm);
+    (Section { descriptor, restart, start, end: asm.here() }, left)
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.
@@ -71,6 +81,25 @@ pub(super) fn any_line(asm: &mut Asm<'_>, line: Reg, rdpid: bool, lines: u32) {
     }
     asm.alu_imm(super::asm::Alu::And, line, mask as i32, false);
     debug_assert!(line != RAX, "rax holds the flags");
+}
+
+/// Leaves in `cpu` the number of the CPU that this most likely runs on, below `lines - 1`; spoils the flags. Where `rdpid` is missing, the
+/// limit of the segment that Linux keeps for this (`__CPUNODE_SEG`, arch/x86/include/asm/segment.h; its vDSO reads it so): the number in
+/// its low 12 bits, the node above, as in `rdpid`. A kernel without it leaves a number that means nothing, and CPU 0 is taken.
+pub(super) fn likely_cpu(asm: &mut Asm<'_>, cpu: Reg, machine: &super::Machine) {
+    const CPU_SEGMENT: u32 = 0x7b;
+    const NUMBER: i32 = 0xfff;
+    if machine.rdpid {
+        asm.rdpid(cpu);
+    } else {
+        asm.mov_imm32(cpu, CPU_SEGMENT);
+        asm.segment_limit(cpu, cpu);
+    }
+    asm.alu_imm(super::asm::Alu::And, cpu, NUMBER, false);
+    asm.alu_imm(super::asm::Alu::Cmp, cpu, machine.lines as i32 - 1, false);
+    let known = asm.jcc_later(super::asm::Cond::Below);
+    asm.mov_imm32(cpu, 0);
+    asm.bind(known);
 }
 
 /// 2^32 over the golden ratio: spreads neighbouring numbers.

@@ -3,34 +3,48 @@
 //! Input: where the rings lie, which probe, what is told (arguments at an entry, the value at a return), what is dead. Output: code
 //! that writes the record, or counts it as dropped where the ring is full, and runs into the displaced code.
 //! One restartable sequence reads the clock, finds the CPU's ring, fills the slot behind the head and commits by storing the head.
-//! A dropped record, and one of a thread without an rseq area, adds one to the probe's counter: written + dropped = hits.
+//! In a process without rseq a ring is locked for that, by a compare-and-swap; where none is to be had at once the record is dropped.
+//! A dropped record, and one of a thread without an rseq area where others have one, adds one to the probe's counter. A filter stands before all that: a
+//! hit that it rejects adds one to a counter of its own. Written + dropped + filtered = hits. Where exits are recorded too, the
+//! entry leaves a mark for them (`latency::mark`).
 //! Registers are saved below the stack pointer, as in `count`.
 
-use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, RingArea, SLOTS, TAIL};
+use trapline_record::ring::{
+    FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, RingArea, SLOTS, TAIL, TRIES, first_float,
+};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
+use super::filter::{ARGUMENT, Conditions};
+use super::latency::{Claim, Mark};
 use super::rseq::{self, CPU_ID, Section};
-use super::{Machine, Pending, Rseq, Site, ThreadId};
+use super::stack::{self, Walk};
+use super::text::{Known, Texts};
+use super::{Latency, Machine, Pending, Rseq, Site, ThreadId, Timed};
+use crate::filter::TargetFilter;
+use crate::request::{Floats, Read, Stacks, Unwind};
 
-/// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
-pub const ARGUMENTS: usize = 6;
-const ARGUMENT: [Reg; ARGUMENTS] = [RDI, RSI, RDX, RCX, R8, R9];
+/// Arguments that registers hold.
+pub const ARGUMENTS: usize = ARGUMENT.len();
 
 /// Where records go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rings {
-    /// Their shape; its offset is not used. One for each line of counters but the last.
+    /// Their shape; its offset is not used. One for each line of counters but the last; without rseq [`RingArea::shared`] for so many.
     pub area: RingArea,
     /// Address of ring 0.
     pub base: u64,
     /// How a thread's number is learnt; one that only a call tells is recorded as 0.
     pub id: ThreadId,
+    /// Where stacks end.
+    pub stacks: Stacks,
+    /// Where it is noted which pages texts are loaded from; `None` where the kernel copies all of them.
+    pub known: Option<Known>,
 }
 
 /// Everything that one probe's records depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
-    /// What the process offers; without rseq nothing is recorded.
+    /// What the process offers.
     pub machine: &'a Machine,
     /// Where to.
     pub rings: &'a Rings,
@@ -40,73 +54,157 @@ pub struct Traced<'a> {
     pub dropped: u64,
     /// What is dead where the stub runs.
     pub site: Site,
+    /// Which entries are recorded; `None` for all.
+    pub filter: Option<Filtered<'a>>,
+    /// Bit `n`: at an entry, argument `n` points to text.
+    pub texts: u8,
+    /// Floats: in the record behind arguments and texts; at a return in the place of the value.
+    pub floats: Floats,
+    /// What is read of memory at an entry: in the record behind floats.
+    pub fields: &'a [Read],
+    /// Where entries leave marks for exits: the exits of filtered entries are not recorded. `None` where all are.
+    pub marks: Option<Latency>,
+    /// What an entry's record holds of the stack; then no arguments and no texts.
+    pub unwind: Unwind,
+    /// The stub stands at a function's entry.
+    pub at_entry: bool,
+}
+
+/// A filter, and where it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Filtered<'a> {
+    /// What passes.
+    pub filter: &'a TargetFilter,
+    /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
+    pub words: u64,
 }
 
 /// What is left to append behind the displaced code.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tail {
-    rseq: Rseq,
-    section: Section,
+    machine: Machine,
+    commit: Commit,
     ring: Fix,
     base: u64,
     full: Fix,
-    unregistered: Fix,
     /// Where the usual path goes on.
     written: u64,
-    lines: u32,
+    /// The same, for what left it before texts were copied.
+    without_texts: u64,
     dropped: u64,
+    passed: Passed,
+    marks: Option<Marks>,
+    fixups: Vec<(u64, u64)>,
+}
+
+/// How a record comes to be in its ring, and the jump of those that found none.
+#[derive(Clone, Copy, Debug)]
+enum Commit {
+    /// By a restartable sequence; a thread may have no area.
+    Section(Section, Fix),
+    /// The ring was locked; all may have been.
+    Lock(Fix),
+}
+
+/// What a filter's code has left open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Passed {
+    pub(super) rejected: Vec<Fix>,
+    /// Jumps of threads without an area.
+    pub(super) unregistered: Vec<Fix>,
+    pub(super) words: u64,
+    /// The section that counts samples, if there is rseq, and where the address of its words is wanted.
+    pub(super) sample: Option<(Option<Section>, Fix)>,
+}
+
+/// A look for a mark, and all that it depends on.
+#[derive(Clone, Copy, Debug)]
+struct Marks {
+    machine: Machine,
+    latency: Latency,
+    probe: u32,
+    site: Site,
+    mark: Mark,
+    is_exit: bool,
 }
 
 /// How far ahead lines are asked for, so that a slot is in this CPU's cache when it is written.
 const AHEAD: i32 = 1024;
+/// The same in slots, where these are large.
+const SLOTS_AHEAD: i32 = 4;
+/// Lines of a stack that are asked for: a walk seldom fills more.
+const STACK_LINES: i32 = 4;
+const LINE: i32 = 64;
 const RED_ZONE: i32 = 128;
 const SAVED_RAX: i32 = -8;
 const FLAGS: i32 = -16;
 const SAVED_RDX: i32 = -24;
+// Between these lie values of conditions, and later what `latency` saves; below them what `stack` does.
+const SAVED_R11: i32 = -80;
+const SAVED_R10: i32 = -88;
 
 /// Appends the part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first)
-/// and the value returned at a return. The stub starts at `at`. `None` for a process without rseq.
-pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Pending> {
-    let rseq = traced.machine.rseq?;
+/// and the value returned at a return. The stub starts at `at`.
+pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values: usize) -> Pending {
+    let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
-    traced.enter(&mut asm);
-    let mut fixes = None;
-    let section = rseq::section(&mut asm, rseq, R11, |asm| {
-        let (ring, unregistered, full) = traced.slot(asm, rseq);
-        traced.fill(asm, kind, values);
-        asm.lea(RAX, Mem::At(RAX, traced.rings.area.slot as i32));
-        asm.store(Mem::At(R11, HEAD as i32), RAX);
-        fixes = Some((ring, unregistered, full));
-    });
-    let written = asm.here();
-    rseq::clear(&mut asm, rseq);
-    traced.leave(&mut asm);
-    let (ring, unregistered, full) = fixes?;
-    let tail = Tail {
-        rseq,
-        section,
-        ring,
-        base: traced.rings.base,
-        full,
-        unregistered,
-        written,
-        lines: traced.machine.lines,
-        dropped: traced.dropped,
+    traced.enter(&mut asm, kind);
+    let passed = match (kind, traced.filter) {
+        (Kind::Entry, Some(filtered)) => traced.pass(&mut asm, filtered, Kind::Entry),
+        _ => Passed::default(),
     };
-    Some(Pending::new(&asm, super::Kind::Traced(tail)))
+    let marks = traced.look(&mut asm, kind != Kind::Entry);
+    let fixups = traced.fetch(&mut asm, kind);
+    let walk = traced.walk(kind);
+    if let Some(walk) = walk {
+        walk.bound(&mut asm);
+    }
+    let (commit, ring, full) = match machine.rseq {
+        Some(rseq) => {
+            let (section, (ring, unregistered, full)) = rseq::section_with(&mut asm, rseq, R11, |asm| {
+                let fixes = traced.slot(asm, rseq);
+                traced.write(asm, kind, values, walk);
+                fixes
+            });
+            (Commit::Section(section, unregistered), ring, full)
+        }
+        None => {
+            let (ring, busy, full) = traced.lock(&mut asm);
+            traced.write(&mut asm, kind, values, walk);
+            (Commit::Lock(busy), ring, full)
+        }
+    };
+    let written = asm.here();
+    traced.drop_texts(&mut asm, kind);
+    let without_texts = asm.here();
+    if let Some(rseq) = machine.rseq {
+        rseq::clear(&mut asm, rseq);
+    }
+    traced.leave(&mut asm, kind);
+    let (base, dropped) = (traced.rings.base, traced.dropped);
+    let tail =
+        Tail { machine, commit, ring, base, full, written, without_texts, dropped, passed, marks, fixups };
+    Pending::new(&asm, super::Kind::Traced(tail))
 }
 
 impl Traced<'_> {
-    fn saved(&self) -> impl Iterator<Item = (Reg, i32)> {
+    fn walk(&self, kind: Kind) -> Option<Walk> {
+        let Self { unwind, at_entry, .. } = *self;
+        let (stacks, slot) = (self.rings.stacks, self.rings.area.slot);
+        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), slot, at_entry })
+    }
+    fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
+        let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
         let dead = self.site.dead;
-        let scratch = [(R10, -32), (R11, -40)].into_iter().filter(move |(reg, _)| dead >> reg.0 & 1 == 0);
-        [(RDX, SAVED_RDX)].into_iter().chain(scratch)
+        let scratch =
+            [(R11, SAVED_R11), (R10, SAVED_R10)].into_iter().filter(move |(reg, _)| dead >> reg.0 & 1 == 0);
+        [(RDX, SAVED_RDX)].into_iter().chain(scratch).chain(walked.iter().copied())
     }
     /// How far the stack pointer stands below the program's.
     const fn step(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
-    fn enter(&self, asm: &mut Asm<'_>) {
+    pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
         if self.site.red_zone_live {
             asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
         }
@@ -115,25 +213,177 @@ impl Traced<'_> {
             asm.flags_to_rax();
             asm.store32(Mem::At(RSP, FLAGS), RAX);
         }
-        self.saved().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+        self.saved(kind).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
     }
-    fn leave(&self, asm: &mut Asm<'_>) {
+    pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: Kind) {
         if !self.site.flags_dead {
             asm.load32(RAX, Mem::At(RSP, FLAGS));
             asm.flags_from_rax();
         }
-        self.saved().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+        self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
         asm.load(RAX, Mem::At(RSP, SAVED_RAX));
         if self.site.red_zone_live {
             asm.lea(RSP, Mem::At(RSP, RED_ZONE));
         }
     }
-    /// Out: rdx = time, r11 = this CPU's ring, rax = its head, r10 = the slot behind it.
-    fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
+    /// Jumps away with a hit that does not pass. Spoils rax, r10, r11 and flags.
+    pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {
+        let mut unregistered = Vec::new();
+        let conditions = self.conditions(kind);
+        let condition = filtered.filter.condition.as_ref();
+        let mut rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+        let sample = (filtered.filter.sample > 1).then(|| {
+            let sample = match self.machine.rseq {
+                Some(rseq) => self.sample(asm, rseq, filtered.filter.sample, &mut unregistered),
+                None => self.sample_shared(asm, filtered.filter.sample),
+            };
+            asm.test(RAX, RAX, true);
+            rejected.push(asm.jcc_later(Cond::NotEqual));
+            sample
+        });
+        Passed { rejected, unregistered, words: filtered.words, sample }
+    }
+    /// Counts down on this CPU's line. Out: rax = hits to leave out before this one.
+    fn sample(
+        &self,
+        asm: &mut Asm<'_>,
+        rseq: Rseq,
+        every: u32,
+        unregistered: &mut Vec<Fix>,
+    ) -> (Option<Section>, Fix) {
+        let (section, words) = rseq::section_with(asm, rseq, R11, |asm| {
+            asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+            asm.alu_imm(Alu::Cmp, R11, self.machine.lines as i32 - 1, false);
+            unregistered.push(asm.jcc_later(Cond::AboveEq));
+            asm.shift(Shift::Left, R11, 6, false);
+            let words = asm.alu_load_later(Alu::Add, R11);
+            asm.load(RAX, Mem::At(R11, 8));
+            asm.lea(R10, Mem::At(RAX, -1));
+            asm.test(RAX, RAX, true);
+            let waits = asm.jcc_later(Cond::NotEqual);
+            asm.mov_imm32(R10, every - 1);
+            asm.bind(waits);
+            asm.store(Mem::At(R11, 8), R10);
+            words
+        });
+        (Some(section), words)
+    }
+    /// Without rseq: counts up on some line, where hits may be of many threads. Out: rax = 0 at each hit that is wanted.
+    fn sample_shared(&self, asm: &mut Asm<'_>, every: u32) -> (Option<Section>, Fix) {
+        let words = any_line(asm, self.machine);
+        asm.mov_imm32(RAX, 1);
+        asm.exchange_add(Mem::At(R11, 8), RAX);
+        if every.is_power_of_two() {
+            asm.alu_imm(Alu::And, RAX, every.wrapping_sub(1).cast_signed(), false);
+        } else {
+            asm.mov_imm32(R10, every);
+            asm.mov_imm32(RDX, 0);
+            asm.div(R10);
+            asm.mov(RAX, RDX);
+            asm.load(RDX, Mem::At(RSP, SAVED_RDX));
+        }
+        (None, words)
+    }
+    /// How what is known at a hit is read.
+    pub(super) fn conditions(&self, kind: Kind) -> Conditions {
+        let returned = (kind == Kind::Return).then_some(SAVED_RAX);
+        Conditions { id: self.rings.id, rdx: SAVED_RDX, returned }
+    }
+    /// Leaves a mark at an entry; at an exit takes it back, or jumps away. Spoils rax, rdx and flags.
+    fn look(&self, asm: &mut Asm<'_>, is_exit: bool) -> Option<Marks> {
+        let latency = self.marks?;
+        let (machine, probe, site) = (*self.machine, self.probe, self.site);
+        let timed = Timed { machine: &machine, latency: &latency, function: probe, site };
+        let mark = if is_exit { timed.take_mark(asm) } else { timed.mark(asm, true) };
+        Some(Marks { machine, latency, probe, site, mark, is_exit })
+    }
+    fn texts(&self, kind: Kind) -> Texts<'_> {
+        let (known, lines) = (self.rings.known, self.machine.lines);
+        match kind == Kind::Entry && self.unwind == Unwind::None {
+            true => Texts { texts: self.texts, fields: self.fields, known, lines },
+            false => Texts::default(),
+        }
+    }
+    /// Copies texts onto the stack. A thread whose number is not known has none (the planner refuses that).
+    fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
+        match self.rings.id {
+            ThreadId::At(tid) => self.texts(kind).fetch(asm, self.machine.rseq, tid, SAVED_RDX),
+            ThreadId::Call => Vec::new(),
+        }
+    }
+    /// Lines of its slot that a record fills, about.
+    fn lines(&self, kind: Kind) -> i32 {
+        let texts = self.texts(kind).words();
+        match kind {
+            Kind::Entry if self.unwind != Unwind::None => STACK_LINES,
+            _ if texts != 0 => (FIRST_TEXT as i32 + texts) * 8 / LINE + 1,
+            _ => 1,
+        }
+    }
+    fn drop_texts(&self, asm: &mut Asm<'_>, kind: Kind) {
+        let depth = self.depth(kind);
+        if depth > 0 {
+            asm.lea(RSP, Mem::At(RSP, depth));
+        }
+    }
+    /// How far texts have moved the stack pointer.
+    fn depth(&self, kind: Kind) -> i32 {
+        if matches!(self.rings.id, ThreadId::At(_)) { self.texts(kind).depth() } else { 0 }
+    }
+    /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
+    fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
+        self.fill(asm, kind, if walk.is_some() { 0 } else { values });
+        if let Some(walk) = walk {
+            walk.fill(asm);
+        }
+        asm.lea(RAX, Mem::At(RAX, self.rings.area.slot as i32));
+        asm.store(Mem::At(R11, HEAD as i32), RAX);
+    }
+    /// L1 to L3, and the clock. Out: as `slot`; the ring is locked. Jumps where all were, and where one is full.
+    fn lock(&self, asm: &mut Asm<'_>) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
+        rseq::likely_cpu(asm, R11, self.machine);
+        asm.imul_imm(R11, R11, 2 * area.stride() as i32, true);
+        let ring = asm.alu_load_later(Alu::Add, R11);
+        asm.mov_imm32(RDX, TRIES);
+        let again = asm.here();
+        asm.load(RAX, Mem::At(R11, HEAD as i32));
+        asm.test_imm32(RAX, LOCKED as u32);
+        let taken = asm.jcc_later(Cond::NotEqual);
+        asm.mov(R10, RAX);
+        asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
+        asm.alu_imm(Alu::Cmp, R10, area.bytes as i32, true);
+        let full = asm.jcc_later(Cond::AboveEq);
+        asm.lea(R10, Mem::At(RAX, LOCKED as i32));
+        asm.cmpxchg(Mem::At(R11, HEAD as i32), R10);
+        let locked = asm.jcc_later(Cond::Equal);
+        asm.bind(taken);
+        asm.alu_imm(Alu::Add, R11, area.stride() as i32, true);
+        asm.alu_imm(Alu::Sub, RDX, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        let busy = asm.jmp_later();
+        asm.bind(locked);
+        asm.mov(R10, RAX);
+        self.clock(asm);
+        asm.mov(RAX, R10);
+        self.behind(asm);
+        (ring, busy, full)
+    }
+    /// Out: rdx = time. Spoils rax.
+    fn clock(&self, asm: &mut Asm<'_>) {
         asm.rdtsc();
         asm.shift(Shift::Left, RDX, 32, true);
         asm.alu(Alu::Or, RDX, RAX);
+    }
+    /// In: r11 = ring, r10 = head. Out: r10 = the slot behind it.
+    fn behind(&self, asm: &mut Asm<'_>) {
+        asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
+        asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
+    }
+    /// Out: rdx = time, r11 = this CPU's ring, rax = its head, r10 = the slot behind it.
+    fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
+        let area = &self.rings.area;
+        self.clock(asm);
         asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
         let unregistered = asm.unbroken(|asm| {
             asm.alu_imm(Alu::Cmp, R11, self.machine.lines as i32 - 1, false);
@@ -149,14 +399,15 @@ impl Traced<'_> {
             asm.jcc_later(Cond::AboveEq)
         });
         asm.mov(R10, RAX);
-        asm.alu_imm(Alu::And, R10, area.bytes as i32 - 1, false);
-        asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
+        self.behind(asm);
         (ring, unregistered, full)
     }
     /// In: as `slot` leaves it. Spoils rdx.
     fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
-        let word = |n: u64| Mem::At(R10, n as i32 * 8);
-        asm.prefetchw(Mem::At(R10, AHEAD));
+        let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
+        let slot = self.rings.area.slot as i32;
+        let ahead = AHEAD.max(SLOTS_AHEAD * slot);
+        (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
         asm.store(word(1), RDX);
         match self.rings.id {
             ThreadId::At(offset) => {
@@ -167,53 +418,168 @@ impl Traced<'_> {
             ThreadId::Call => asm.mov_imm32(RDX, self.probe),
         }
         asm.store(word(0), RDX);
-        asm.lea(RDX, Mem::At(RSP, self.step() + kind as i32));
+        asm.lea(RDX, Mem::At(RSP, depth + self.step() + kind as i32));
         asm.store(word(2), RDX);
         let all: &[Reg] = match kind {
             Kind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],
+            Kind::Return if self.floats.returned => {
+                asm.store_vector(word(FIRST_VALUE), 0);
+                &[]
+            }
             Kind::Return => &[RAX],
             Kind::Tail => &[],
         };
         for (&reg, n) in all.iter().take(self.rings.area.values()).zip(FIRST_VALUE..) {
             let saved = [(RAX, SAVED_RAX), (RDX, SAVED_RDX)].into_iter().find(|(other, _)| *other == reg);
             let from = saved.map_or(reg, |(_, at)| {
-                asm.load(RDX, Mem::At(RSP, at));
+                asm.load(RDX, Mem::At(RSP, depth + at));
                 RDX
             });
             asm.store(word(n), from);
         }
+        let first = first_float(values.min(ARGUMENTS), self.texts(kind).count() as usize);
+        if depth > 0 {
+            self.texts(kind).fill(asm, first + u64::from(self.floats.arguments.count_ones()));
+        }
+        if kind == Kind::Entry && self.unwind == Unwind::None {
+            let vectors = (0..8u8).filter(|n| self.floats.arguments >> n & 1 == 1);
+            for (vector, n) in vectors.zip(first..u64::from(self.rings.area.slot) / 8) {
+                asm.store_vector(word(n), vector);
+            }
+        }
+    }
+}
+
+impl Marks {
+    const fn timed(&self) -> Timed<'_> {
+        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
     }
 }
 
 impl Tail {
+    pub(super) fn fixups(&self) -> &[(u64, u64)] {
+        &self.fixups
+    }
     /// Appends what happens to a record that is not written, the descriptors and the rings' address.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         asm.bind(self.full);
-        let mut fixes = None;
-        let section = rseq::section(asm, self.rseq, R11, |asm| {
-            asm.load32(R11, Mem::Fs(self.rseq.offset + CPU_ID));
-            asm.alu_imm(Alu::Cmp, R11, self.lines as i32 - 1, false);
-            let unregistered = asm.jcc_later(Cond::AboveEq);
-            asm.shift(Shift::Left, R11, 6, false);
-            let line = asm.alu_load_later(Alu::Add, R11);
-            asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, false);
-            fixes = Some((unregistered, line));
-        });
-        asm.jmp(self.written);
-        asm.bind(self.unregistered);
-        let last_line = self.dropped.wrapping_add((u64::from(self.lines.max(1)) - 1) * 64);
-        if let Some((unregistered, _)) = fixes {
-            asm.bind(unregistered);
+        if let Commit::Lock(busy) = self.commit {
+            asm.bind(busy);
         }
-        asm.alu_mem_imm(Alu::Add, Mem::Rip(last_line), 1, true);
+        let dropped = count(asm, &self.machine);
         asm.jmp(self.written);
-        rseq::descriptors(asm, self.rseq, &[self.section, section]);
+        if let Commit::Section(_, unregistered) = self.commit {
+            asm.bind(unregistered);
+            dropped.bind_unregistered(asm);
+            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
+            asm.jmp(self.written);
+        }
+        let filtered = self.reject(asm);
+        if let Some(marks) = self.marks {
+            match marks.is_exit {
+                true => marks.timed().finish_unmarked(asm, marks.mark, Claim::No, self.without_texts),
+                false => marks.timed().finish_mark(asm, marks.mark),
+            }
+        }
+        if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
+            rseq::descriptors(asm, rseq, &[section]);
+        }
+        for section in dropped.section().into_iter().chain(self.passed.sections(filtered)) {
+            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
+        }
         asm.align(8);
         asm.bind(self.ring);
         asm.u64(self.base);
-        if let Some((_, line)) = fixes {
-            asm.bind(line);
-            asm.u64(self.dropped);
-        }
+        asm.bind(dropped.line);
+        asm.u64(self.dropped);
+        self.passed.addresses(asm, filtered);
     }
+    /// What becomes of a hit that does not pass.
+    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+        if self.passed.rejected.is_empty() {
+            return None;
+        }
+        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let mark = self.marks.map(|marks| marks.timed().mark(asm, false));
+        let counted = count(asm, &self.machine);
+        asm.jmp(self.without_texts);
+        if counted.section().is_some() {
+            counted.bind_unregistered(asm);
+            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.passed.words)), 1, true);
+            asm.jmp(self.without_texts);
+        }
+        if let (Some(marks), Some(mark)) = (self.marks, mark) {
+            // Without a block there is nothing to take away.
+            marks.timed().finish_unmarked(asm, mark, Claim::Yes, mark.after());
+        }
+        if !self.passed.unregistered.is_empty() {
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
+            asm.jmp(self.without_texts);
+        }
+        Some(counted)
+    }
+    fn last_line(&self, word: u64) -> u64 {
+        word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64)
+    }
+}
+
+impl Passed {
+    /// Sections that want descriptors.
+    pub(super) fn sections(&self, filtered: Option<Counted>) -> impl Iterator<Item = Section> {
+        let sample = self.sample.and_then(|(section, _)| section);
+        filtered.and_then(|counted| counted.section()).into_iter().chain(sample)
+    }
+    /// The address that the count of rejected hits wants, and that of samples.
+    pub(super) fn addresses(&self, asm: &mut Asm<'_>, filtered: Option<Counted>) {
+        let Some(counted) = filtered else { return };
+        asm.bind(counted.line);
+        if let Some((_, words)) = self.sample {
+            asm.bind(words);
+        }
+        asm.u64(self.words);
+    }
+}
+
+/// A count that waits for its word's address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// With rseq: its section, and the jump of threads without an area.
+    owned: Option<(Section, Fix)>,
+    pub(super) line: Fix,
+}
+
+impl Counted {
+    pub(super) fn section(&self) -> Option<Section> {
+        self.owned.map(|(section, _)| section)
+    }
+    pub(super) fn bind_unregistered(&self, asm: &mut Asm<'_>) {
+        self.owned.into_iter().for_each(|(_, unregistered)| asm.bind(unregistered));
+    }
+}
+
+/// Adds one to a word of this CPU's line; without rseq to that of some line. Spoils r11 and flags.
+pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
+    let Some(rseq) = machine.rseq else {
+        let line = any_line(asm, machine);
+        asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, true);
+        return Counted { owned: None, line };
+    };
+    let (section, (unregistered, line)) = rseq::section_with(asm, rseq, R11, |asm| {
+        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+        asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
+        let unregistered = asm.jcc_later(Cond::AboveEq);
+        asm.shift(Shift::Left, R11, 6, false);
+        let line = asm.alu_load_later(Alu::Add, R11);
+        asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, false);
+        (unregistered, line)
+    });
+    Counted { owned: Some((section, unregistered)), line }
+}
+
+/// Leaves in r11 the address of a word on some line, which waits for that on line 0. Spoils flags.
+fn any_line(asm: &mut Asm<'_>, machine: &Machine) -> Fix {
+    rseq::any_line(asm, R11, machine.rdpid, machine.lines);
+    asm.shift(Shift::Left, R11, 6, false);
+    asm.alu_load_later(Alu::Add, R11)
 }

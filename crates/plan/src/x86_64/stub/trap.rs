@@ -1,5 +1,6 @@
 //! The handler of guard traps, SIGTRAP (int3) and SIGILL (#UD): a thread that stands inside a patched window is sent
-//! to the matching place in the displaced code.
+//! to the matching place in the displaced code. And of faults, SIGSEGV and SIGBUS, in loads of our own (`text`), which are in the same table:
+//! their thread goes on where the plan says.
 //!
 //! Input: the address of the first segment's control block, whose words (`record::control`) the code reads when it
 //! runs: guard tables of the whole chain of segments, code regions, the dispositions that were there before.
@@ -8,7 +9,8 @@
 //! stack, no lock, and loops bounded whatever the words hold; TRAP-3 only segments' own words are written.
 //! Does not: install itself, or serve a program that blocks these signals.
 //!
-//! A guard trap comes from the kernel (`si_code` > 0). If the tracer moved the thread already and died before it took
+//! A guard trap comes from the kernel (`si_code` > 0); which exception it was the code does not ask, as the kernel does not say that where it has uprobes of
+//! its own in the process. If the tracer moved the thread already and died before it took
 //! the signal back, rip lies in a code region while the fault was elsewhere: the signal is dropped.
 
 use trapline_record::control::{MAX_REGIONS, RegionKind, at};
@@ -26,6 +28,10 @@ pub struct TrapHandler {
 
 const SIGILL: i8 = 4;
 const SIGTRAP: i8 = 5;
+const SIGBUS: i8 = 7;
+const SIGSEGV: i8 = 11;
+/// `si_code` of a SIGBUS for memory that turned out to be bad, which nobody has loaded from.
+const BUS_MCEERR_AO: i32 = 5;
 /// `si_code` of an int3.
 const SI_KERNEL: i32 = 0x80;
 const SI_CODE: i32 = 8;
@@ -70,8 +76,9 @@ fn syscall(asm: &mut Asm<'_>) {
 }
 
 /// Out: r8 = rip, r9 = address that trapped, r11 = where the kernel says the fault was (rip for SIGTRAP: unknown, so
-/// any rip in our code is taken for moved). Jumps to the returned places if this cannot be a guard trap.
-fn classify(asm: &mut Asm<'_>) -> [Fix; 2] {
+/// any rip in our code is taken for moved). Jumps to the returned places if this cannot be a guard trap, or a fault of a load:
+/// one of fetching an instruction. A fault is always where rip is: nobody moves its thread before us.
+fn classify(asm: &mut Asm<'_>) -> [Fix; 3] {
     asm.load32(RAX, Mem::At(RSI, SI_CODE));
     asm.load(R8, Mem::At(RDX, UC_RIP));
     asm.mov(R9, R8);
@@ -86,8 +93,14 @@ fn classify(asm: &mut Asm<'_>) -> [Fix; 2] {
     asm.load(R11, Mem::At(RSI, SI_ADDR));
     asm.test(RAX, RAX, false);
     let sent = asm.jcc_later(Cond::LessEq);
+    asm.alu_imm(Alu::Cmp, RDI, i32::from(SIGILL), false);
+    let undefined = asm.jcc_later(Cond::Equal);
+    asm.alu(Alu::Cmp, R11, R8);
+    let fetch = asm.jcc_later(Cond::Equal);
+    asm.mov(R11, R8);
+    asm.bind(undefined);
     asm.bind(join);
-    [not_int3, sent]
+    [not_int3, sent, fetch]
 }
 
 /// Looks r9 up in every guard table and r8 in every code region; returns to the kernel if found, else falls through.
@@ -183,10 +196,12 @@ fn regions(asm: &mut Asm<'_>) -> Fix {
 /// What the signal would have met without us. In: the handler's own arguments.
 fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGTRAP)));
-    asm.alu_imm(Alu::Cmp, RDI, i32::from(SIGILL), false);
-    let trap = asm.jcc_later(Cond::NotEqual);
-    asm.lea(R10, Mem::Rip(control.wrapping_add(at::OLD_SIGILL)));
-    asm.bind(trap);
+    for (signal, old) in [(SIGILL, at::OLD_SIGILL), (SIGSEGV, at::OLD_SIGSEGV), (SIGBUS, at::OLD_SIGBUS)] {
+        asm.alu_imm(Alu::Cmp, RDI, i32::from(signal), false);
+        let other = asm.jcc_later(Cond::NotEqual);
+        asm.lea(R10, Mem::Rip(control.wrapping_add(old)));
+        asm.bind(other);
+    }
     asm.load(R11, Mem::At(R10, 0));
     asm.alu_imm(Alu::Cmp, R11, 1, true);
     let default = asm.jcc_later(Cond::Below);
@@ -213,11 +228,25 @@ fn chain(asm: &mut Asm<'_>, control: u64) {
     asm.bind(stays);
     asm.jmp_reg(R11);
 
-    // The signal is blocked until we return; then the default takes the process down.
+    // The signal is blocked until we return; then the default takes the process down. A fault happens once more, so that the core says
+    // where; what is not repeated is sent.
     asm.bind(default);
     asm.bind(fault);
     asm.mov32(R8, RDI);
+    asm.load32(R9, Mem::At(RSI, SI_CODE));
     reset(asm);
+    asm.alu_imm(Alu::Cmp, R8, i32::from(SIGILL), false);
+    let send_undefined = asm.jcc_later(Cond::Equal);
+    asm.alu_imm(Alu::Cmp, R8, i32::from(SIGTRAP), false);
+    let send_trap = asm.jcc_later(Cond::Equal);
+    asm.test(R9, R9, false);
+    let sent = asm.jcc_later(Cond::LessEq);
+    asm.alu_imm(Alu::Cmp, R9, BUS_MCEERR_AO, false);
+    let later = asm.jcc_later(Cond::Equal);
+    asm.ret();
+    for fix in [send_undefined, send_trap, sent, later] {
+        asm.bind(fix);
+    }
     asm.mov_imm32(RAX, nr::GETPID);
     syscall(asm);
     asm.mov32(R9, RAX);

@@ -17,15 +17,22 @@
 //! ignored, and a call at a shallower place proves that the remembered one is gone. In Go the thread is the goroutine
 //! and S its distance from the stack's end, because stacks move.
 
+mod armed;
+mod mark;
 mod record;
 mod slot;
 
 use trapline_record::latency::{self as words, at};
+use trapline_record::slots::Slots;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::{Kind, Machine, Pending, Site};
+use armed::Armed;
+pub use armed::{SlotCode, latency_arm, slot_code, slot_code_len};
+pub(super) use mark::Mark;
 use record::Rare;
-use slot::{Claim, Lookup};
+pub(super) use slot::Claim;
+use slot::Lookup;
 
 /// How durations fall into buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,6 +70,16 @@ pub struct Latency {
     pub outermost: bool,
     /// Offset of the goroutine pointer from the thread pointer, in a Go program.
     pub go: Option<i32>,
+    /// Where calls get slots in place of their return addresses, if some do.
+    pub slots: Option<Slots>,
+}
+
+impl Latency {
+    /// The same slots, one for each call of any depth, whoever runs it.
+    #[must_use]
+    pub const fn for_marks(self) -> Self {
+        Self { outermost: false, go: None, ..self }
+    }
 }
 
 /// How a function is left.
@@ -85,6 +102,7 @@ mod save {
     pub(super) const R8: i32 = -56;
     pub(super) const R9: i32 = -64;
     pub(super) const R10: i32 = -72;
+    pub(super) const REAL: i32 = -80;
 }
 const RED_ZONE: i32 = 128;
 
@@ -115,6 +133,7 @@ pub(super) enum Tail {
         lookup: Lookup,
         leave: u64,
     },
+    Armed(Armed),
     Exit {
         kind: ExitKind,
         lookup: Lookup,
@@ -282,6 +301,7 @@ impl Timed<'_> {
                 self.occupied(asm, loop_entry, occupied, stamp, leave);
                 self.miss(asm, lookup, Claim::Yes, None, Mem::Rip(self.latency.missed), leave);
             }
+            Tail::Armed(armed) => self.finish_armed(asm, armed),
             Tail::Exit { kind, lookup, other, negative, clamped, rare, leave } => {
                 asm.bind(negative);
                 asm.alu_mem_imm(Alu::Add, self.last(at::CLAMPED), 1, true);

@@ -22,7 +22,7 @@ pub(in super::super) struct Lookup {
 
 /// Whether a missing tag is claimed or only reported.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Claim {
+pub(in super::super) enum Claim {
     Yes,
     No,
 }
@@ -154,6 +154,12 @@ impl Timed<'_> {
         asm.bind(lost);
     }
 
+    /// Goes on where the first look did not end; falls out of the end if there is no block.
+    pub(super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+        asm.bind(lookup.elsewhere);
+        self.probe(asm, claim, lookup.found);
+    }
+
     /// A search that the first look did not end; counted at `lost` if it comes to nothing.
     pub(super) fn miss(
         &self,
@@ -164,8 +170,7 @@ impl Timed<'_> {
         lost: Mem,
         leave: u64,
     ) {
-        asm.bind(lookup.elsewhere);
-        self.probe(asm, claim, lookup.found);
+        self.search(asm, lookup, claim);
         for fix in lookup.nobody.into_iter().chain(also) {
             asm.bind(fix);
         }

@@ -1,0 +1,290 @@
+//! What went wrong, as a number, as a word of its own, and in a sentence.
+//!
+//! In: errors of the `trapline` crate and of this boundary. Out: an [`Error`], and the sentence kept for the thread that failed. Invariants:
+//! CAP-1: [`guard`] stands around every function that can fail.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use trapline::PatchError;
+use trapline::inside::Error as Inside;
+
+/// What a function came to. Numbers keep their meaning; there may be more in later versions.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// Done.
+    None = 0,
+    /// A pointer that must not be null is.
+    NullPointer = 1,
+    /// A structure's size is smaller than its first version, or larger than 4096 bytes.
+    StructSize = 2,
+    /// A structure has bytes that this version does not know, and they are not zero.
+    UnknownField = 3,
+    /// A flag that this version does not know.
+    UnknownFlag = 4,
+    /// A text is not UTF-8.
+    NotUtf8 = 5,
+    /// No row of that number.
+    NoRow = 6,
+    /// A fault of this library; what it was about is in an unknown state.
+    Panic = 7,
+
+    /// Nothing to register.
+    Empty = 16,
+    /// More probes than there is room for.
+    TooMany = 17,
+    /// A consumer without an entry or return handler.
+    NoHandler = 18,
+    /// The file is no program or library, or has no such function.
+    File = 19,
+    /// The offset lies behind the file's end.
+    BehindEnd = 20,
+    /// The offset is not in the file's code.
+    NotCode = 21,
+    /// A return handler somewhere else than at a function's start.
+    NotAnEntry = 22,
+    /// The site cannot be patched.
+    Refused = 23,
+    /// The processor cannot save vector registers as handlers need it.
+    NoExtendedState = 24,
+    /// The engine's memory cannot be made.
+    NoEngine = 25,
+    /// A handler may not do that: it would wait for itself.
+    InsideHandler = 26,
+    /// Another tracer has patched the process.
+    InUse = 27,
+    /// The process cannot be patched: another tracer, memory that is not to be had.
+    Patch = 28,
+    /// The file cannot be read.
+    Unreadable = 29,
+    /// The file was written to since it was registered first.
+    Changed = 30,
+    /// The offset is inside an instruction.
+    InsideInstruction = 31,
+    /// The file itself has a breakpoint there.
+    Breakpoint = 32,
+    /// The code in memory is not the file's.
+    Differs = 33,
+    /// The semaphore's offset cannot be one.
+    BadSemaphore = 34,
+    /// The site is registered with another semaphore, or with none.
+    OtherSemaphore = 35,
+    /// The system refuses a signal handler.
+    Signals = 36,
+    /// The program has installed a SIGTRAP handler over the engine's.
+    TrapsTaken = 37,
+    /// The process' code cannot be written at all.
+    Locked = 38,
+    /// So many calls cannot be in flight at once.
+    Instances = 39,
+
+    /// No such process, or no right to trace it.
+    Target = 48,
+    /// A probe that cannot be read.
+    BadProbe = 49,
+    /// No process and no file is named.
+    NoTarget = 50,
+    /// No file of that name.
+    NoFile = 51,
+    /// No process that may be traced maps the file.
+    NobodyMaps = 52,
+    /// No probe found a function.
+    NoMatch = 53,
+    /// All that was found was refused.
+    AllRefused = 54,
+
+    /// An error that this interface has no number for.
+    Other = 127,
+}
+
+/// Every one, with what it means.
+const TEXTS: [(Error, &CStr); 40] = [
+    (Error::None, c"no error"),
+    (Error::NullPointer, c"a pointer is null"),
+    (Error::StructSize, c"a structure's size is out of range"),
+    (Error::UnknownField, c"a structure has fields that this version does not know"),
+    (Error::UnknownFlag, c"a flag that this version does not know"),
+    (Error::NotUtf8, c"a text is not UTF-8"),
+    (Error::NoRow, c"no row of that number"),
+    (Error::Panic, c"a fault of the library"),
+    (Error::Empty, c"nothing to register"),
+    (Error::TooMany, c"too many probes"),
+    (Error::NoHandler, c"a consumer without an entry or return handler"),
+    (Error::File, c"the file cannot be used"),
+    (Error::BehindEnd, c"the offset lies behind the file's end"),
+    (Error::NotCode, c"the offset is not in the file's code"),
+    (Error::NotAnEntry, c"a return handler somewhere else than at a function's start"),
+    (Error::Refused, c"the site cannot be patched"),
+    (Error::NoExtendedState, c"the processor cannot save vector registers"),
+    (Error::NoEngine, c"the engine's memory cannot be made"),
+    (Error::InsideHandler, c"a handler may not do that"),
+    (Error::InUse, c"another tracer has patched the process"),
+    (Error::Patch, c"the process cannot be patched"),
+    (Error::Unreadable, c"the file cannot be read"),
+    (Error::Changed, c"the file was changed since it was looked at"),
+    (Error::InsideInstruction, c"the offset is inside an instruction"),
+    (Error::Breakpoint, c"the file has a breakpoint of its own there"),
+    (Error::Differs, c"the code in memory is not the file's"),
+    (Error::BadSemaphore, c"the offset is no semaphore"),
+    (Error::OtherSemaphore, c"the site is registered with another semaphore"),
+    (Error::Signals, c"the system refuses a signal handler"),
+    (Error::TrapsTaken, c"the program has installed its own handler for SIGTRAP"),
+    (Error::Locked, c"the process' code cannot be written"),
+    (Error::Instances, c"so many calls cannot be in flight at once"),
+    (Error::Target, c"no such process, or no right to trace it"),
+    (Error::BadProbe, c"a probe that cannot be read"),
+    (Error::NoTarget, c"no process and no file is named"),
+    (Error::NoFile, c"no file of that name"),
+    (Error::NobodyMaps, c"no process maps the file"),
+    (Error::NoMatch, c"no probe found a function"),
+    (Error::AllRefused, c"all that was found was refused"),
+    (Error::Other, c"another error"),
+];
+
+/// A number with its sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fault {
+    error: Error,
+    errno: i32,
+    text: String,
+}
+
+impl Fault {
+    /// A call that is wrong in itself.
+    pub(crate) fn new(error: Error, text: impl Display) -> Self {
+        Self { error, errno: 0, text: text.to_string() }
+    }
+    #[cfg(test)]
+    pub(crate) const fn number(&self) -> Error {
+        self.error
+    }
+}
+
+impl From<Inside> for Fault {
+    fn from(fault: Inside) -> Self {
+        let error = match &fault {
+            Inside::Empty => Error::Empty,
+            Inside::TooMany { .. } => Error::TooMany,
+            Inside::NoHandler => Error::NoHandler,
+            Inside::File { .. } => Error::File,
+            Inside::BehindEnd { .. } => Error::BehindEnd,
+            Inside::NotCode { .. } => Error::NotCode,
+            Inside::NotAnEntry { .. } => Error::NotAnEntry,
+            Inside::Refused { .. } | Inside::NoSlots { .. } => Error::Refused,
+            Inside::Unreadable { .. } => Error::Unreadable,
+            Inside::Changed { .. } => Error::Changed,
+            Inside::InsideInstruction { .. } => Error::InsideInstruction,
+            Inside::Breakpoint { .. } => Error::Breakpoint,
+            Inside::Differs { .. } => Error::Differs,
+            Inside::BadSemaphore { .. } => Error::BadSemaphore,
+            Inside::OtherSemaphore { .. } => Error::OtherSemaphore,
+            Inside::Signals(_) => Error::Signals,
+            Inside::TrapsTaken => Error::TrapsTaken,
+            Inside::Locked(_) => Error::Locked,
+            Inside::Instances { .. } => Error::Instances,
+            Inside::NoExtendedState => Error::NoExtendedState,
+            Inside::NoEngine => Error::NoEngine,
+            Inside::InsideHandler => Error::InsideHandler,
+            Inside::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => Error::InUse,
+            Inside::Patch(_) => Error::Patch,
+            _ => Error::Other,
+        };
+        Self { error, errno: fault.errno(), text: fault.to_string() }
+    }
+}
+
+impl From<trapline::Error> for Fault {
+    fn from(fault: trapline::Error) -> Self {
+        use trapline::Error as Outside;
+        let error = match &fault {
+            Outside::Target(_) => Error::Target,
+            Outside::Patch(PatchError::InUse { .. } | PatchError::LeftBehind { .. }) => Error::InUse,
+            Outside::Patch(_) => Error::Patch,
+            Outside::Spec(_) => Error::BadProbe,
+            Outside::NoTarget { .. } => Error::NoTarget,
+            Outside::NoFile { .. } => Error::NoFile,
+            Outside::NobodyMaps { .. } => Error::NobodyMaps,
+            Outside::NoMatch { .. } => Error::NoMatch,
+            Outside::AllRefused { .. } => Error::AllRefused,
+            _ => Error::Other,
+        };
+        Self::new(error, fault)
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<(i32, CString)> = RefCell::new((0, CString::default()));
+}
+
+/// Runs what a function does, and keeps what went wrong for the thread. A panic is an error.
+pub(crate) fn guard(call: impl FnOnce() -> Result<(), Fault>) -> Error {
+    // What a panic interrupted is the library's own, behind locks that take it as it is; the caller is told.
+    let result = catch_unwind(AssertUnwindSafe(call));
+    let Fault { error, errno, text } = match result {
+        Ok(Ok(())) => return Error::None,
+        Ok(Err(fault)) => fault,
+        Err(_) => Fault::new(Error::Panic, "a fault of the library; it wrote where to stderr"),
+    };
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    // A thread whose local storage is gone has nobody left to read it.
+    LAST.try_with(|last| *last.borrow_mut() = (errno, text)).unwrap_or_default();
+    error
+}
+
+/// What an error means, in a few words; never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn trapline_error_text(error: i32) -> *const c_char {
+    let found = TEXTS.iter().find(|(one, _)| *one as i32 == error);
+    found.map_or(c"an error of a later version", |(_, text)| *text).as_ptr()
+}
+
+/// What this thread's last failure was, with names and numbers; empty if there was none. Valid until the thread's next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn trapline_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// What the kernel's uprobes answer in the case of this thread's last failure, as a positive errno; 0 where they have no such case.
+#[unsafe(no_mangle)]
+pub extern "C" fn trapline_last_errno() -> i32 {
+    LAST.try_with(|last| last.borrow().0).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Fault, TEXTS, guard, trapline_error_text, trapline_last_errno, trapline_last_error};
+    use std::ffi::CStr;
+
+    fn text(at: *const std::ffi::c_char) -> String {
+        // SAFETY: texts of this module end in a zero.
+        unsafe { CStr::from_ptr(at) }.to_str().expect("UTF-8").to_owned()
+    }
+
+    #[test]
+    fn every_error_has_a_number_and_a_text_of_its_own() {
+        for (n, (error, words)) in TEXTS.iter().enumerate() {
+            assert_eq!(text(trapline_error_text(*error as i32)).as_bytes(), words.to_bytes());
+            assert!(TEXTS[..n].iter().all(|(other, text)| (*other as i32) < *error as i32 && text != words));
+        }
+        assert_eq!(text(trapline_error_text(-5)), "an error of a later version");
+        // The header lists as many as there are texts.
+        let listed = include_str!("../include/trapline.h").lines();
+        let listed = listed.filter(|line| line.trim_start().starts_with("TRAPLINE_ERROR_")).count();
+        assert_eq!(listed, TEXTS.len());
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_the_last_failure_is_told() {
+        assert_eq!(guard(|| Ok(())), Error::None);
+        assert_eq!(guard(|| Err(Fault::new(Error::NoRow, "row\x005"))), Error::NoRow);
+        assert_eq!((text(trapline_last_error()).as_str(), trapline_last_errno()), ("row 5", 0));
+        assert_eq!(guard(|| panic!("seen by nobody")), Error::Panic);
+        assert!(text(trapline_last_error()).contains("fault of the library"));
+        std::thread::spawn(|| assert_eq!(text(trapline_last_error()), "")).join().expect("its own");
+        assert_eq!(guard(|| Err(trapline::inside::Error::InsideHandler.into())), Error::InsideHandler);
+        assert_eq!(trapline_last_errno(), libc::EDEADLK);
+    }
+}

@@ -1,0 +1,130 @@
+//! Structures that may grow: each begins with its size in bytes, as the caller knows it.
+//!
+//! In: a pointer from C. Out: the structure as this version knows it, or what is wrong with it. Invariants: CAP-2. The rule is that of
+//! the kernel's `copy_struct_from_user`: what the caller's version lacks is zero here; what this version lacks must be zero there.
+//! Does not: know what a structure means.
+
+use std::mem::MaybeUninit;
+
+use crate::error::{Error, Fault};
+
+/// As the kernel's bound for such structures: a page.
+const MOST: usize = 4096;
+
+/// A structure of C whose first field is its size.
+///
+/// # Safety
+/// `repr(C)`, begins with a `usize`, has no padding, and all-zero bytes are a value of it, as any bytes are that C puts there.
+pub(crate) unsafe trait Growing: Copy {
+    /// Its name in C.
+    const NAME: &'static str;
+    /// Bytes of its first version.
+    const FIRST: usize;
+}
+
+/// Reads one.
+///
+/// # Safety
+/// `at` is null, or leads to a size and as many bytes as it says.
+pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
+    // SAFETY: the caller's.
+    let size = unsafe { size_at(at)? };
+    // SAFETY: the caller's: there are `size` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), size) };
+    let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
+    if let Some(first) = unknown.iter().position(|byte| *byte != 0) {
+        let at = known.len() + first;
+        let text = format!("{}: byte {at} is not zero, and this version knows {}", T::NAME, known.len());
+        return Err(Fault::new(Error::UnknownField, text));
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `known` is no longer than a `T`, of which any bytes are a value.
+    unsafe {
+        value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len());
+        Ok(value.assume_init())
+    }
+}
+
+/// Fills one: as much of `value` as the caller has room for, zeros in what this version does not know. Its size stays.
+///
+/// # Safety
+/// As [`read`], and nobody else uses the structure.
+pub(crate) unsafe fn write<T: Growing>(at: *mut T, value: &T) -> Result<(), Fault> {
+    const SIZE: usize = size_of::<usize>();
+    // SAFETY: the caller's.
+    let size = unsafe { size_at(at)? };
+    let known = size.min(size_of::<T>());
+    // SAFETY: the caller's: there are `size` bytes; `value` has at least `known`, none of them padding.
+    unsafe {
+        let to = at.cast::<u8>();
+        let from = std::ptr::from_ref(value).cast::<u8>();
+        to.add(SIZE).copy_from_nonoverlapping(from.add(SIZE), known - SIZE);
+        to.add(known).write_bytes(0, size - known);
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn size_at<T: Growing>(at: *const T) -> Result<usize, Fault> {
+    if at.is_null() {
+        return Err(Fault::new(Error::NullPointer, format!("{} is null", T::NAME)));
+    }
+    // SAFETY: the caller's.
+    let size = unsafe { at.cast::<usize>().read_unaligned() };
+    if !(T::FIRST..=MOST).contains(&size) {
+        let text = format!("{} of {size} bytes; {} to {MOST} are possible", T::NAME, T::FIRST);
+        return Err(Fault::new(Error::StructSize, text));
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Growing, read, write};
+
+    /// Version two of a structure.
+    #[repr(C)]
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Two {
+        size: usize,
+        a: u64,
+        b: u64,
+    }
+    // SAFETY: three words.
+    unsafe impl Growing for Two {
+        const NAME: &'static str = "two";
+        const FIRST: usize = 16;
+    }
+
+    fn given(bytes: &mut [u64]) -> Result<Two, Error> {
+        // SAFETY: no case states more bytes than there are.
+        unsafe { read::<Two>(bytes.as_ptr().cast()) }.map_err(|fault| fault.number())
+    }
+
+    #[test]
+    fn older_callers_are_understood_and_later_ones_as_far_as_they_ask_for_nothing_new() {
+        assert_eq!(given(&mut [16, 7]), Ok(Two { size: 16, a: 7, b: 0 }));
+        assert_eq!(given(&mut [24, 7, 8]), Ok(Two { size: 24, a: 7, b: 8 }));
+        assert_eq!(given(&mut [32, 7, 8, 0]), Ok(Two { size: 32, a: 7, b: 8 }));
+        assert_eq!(given(&mut [32, 7, 8, 1 << 56]), Err(Error::UnknownField));
+        assert_eq!(given(&mut [20, 7, 8 << 32 | 3]).map(|two| two.b), Ok(3), "half of a field");
+        for size in [0, 8, 15, 4097, u64::MAX] {
+            assert_eq!(given(&mut [size, 7, 8]), Err(Error::StructSize), "{size}");
+        }
+        // SAFETY: null is one of the cases.
+        let null = unsafe { read::<Two>(std::ptr::null()) };
+        assert_eq!(null.map_err(|fault| fault.number()), Err(Error::NullPointer));
+    }
+
+    #[test]
+    fn as_much_is_filled_as_there_is_room_for() {
+        let value = Two { size: 24, a: 1, b: 2 };
+        for (size, expected) in [(16, [16, 1, 9, 9]), (24, [24, 1, 2, 9]), (32, [32, 1, 2, 0])] {
+            let mut bytes: [u64; 4] = [size, 9, 9, 9];
+            // SAFETY: there are at least as many bytes as the size says.
+            unsafe { write::<Two>(bytes.as_mut_ptr().cast(), &value) }.expect("room");
+            assert_eq!(bytes, expected);
+        }
+    }
+}

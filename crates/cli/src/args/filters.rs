@@ -1,0 +1,136 @@
+//! Which calls `trace` shows: `--if`, `--tid`, `--comm`, `--sample`, for each probe with the names of its own signature.
+//!
+//! In: what was typed. Out: one [`Filter`] for each probe, or what is wrong. Does not: decide where a filter runs.
+
+use trapline::filter::{Filter, Int, Known, Symbol, constants, parse_with};
+use trapline::{Pattern, ProbeKind, ProbeSpec};
+
+use super::fields::Fields;
+use super::ready::UsageError;
+use super::types::{Place, Signature, Type};
+
+/// What was typed.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) condition: Option<String>,
+    pub(crate) tids: Vec<u32>,
+    pub(crate) comms: Vec<String>,
+    pub(crate) sample: Option<u32>,
+}
+
+/// `1/100`
+pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
+    let number = text.trim().strip_prefix("1/").and_then(|number| number.parse().ok());
+    let in_reach = number.filter(|&number| (1..=1 << 30).contains(&number));
+    in_reach.ok_or_else(|| UsageError::Sample(text.to_owned()))
+}
+
+/// One for each probe; none at all if nothing is filtered.
+pub(crate) fn filters(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    returns: bool,
+    wishes: &Wishes,
+    fields: &[Fields<'_>],
+) -> Result<Vec<Filter>, UsageError> {
+    let Wishes { condition, tids, comms, sample } = wishes;
+    let reads = fields.iter().any(|fields| !fields.reads().is_empty());
+    if condition.is_none() && tids.is_empty() && comms.is_empty() && sample.is_none() && !reads {
+        return Ok(Vec::new());
+    }
+    let threads: Vec<String> = tids.iter().map(|tid| format!("tid == {tid}")).collect();
+    let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
+        let symbols = symbols(probe, signature.as_ref(), returns);
+        let wrong = |why| UsageError::Filter { probe: probe.text.clone(), why };
+        let mut filter = Filter::default().named(comms.clone());
+        if !threads.is_empty() {
+            filter = filter.condition(&threads.join(" || "), &symbols).map_err(wrong)?;
+        }
+        if let Some(condition) = condition {
+            let path = |path: &str| fields.symbol(path);
+            filter = filter.tree(parse_with(condition, &symbols, &path).map_err(wrong)?);
+        }
+        Ok(filter.sample(sample.unwrap_or(1)).reads(fields.reads()))
+    };
+    probes.iter().zip(fields).map(one).collect()
+}
+
+/// The names that a condition on this probe may use, those of its signature first.
+pub(super) fn symbols(
+    probe: &ProbeSpec,
+    signature: Option<&Signature>,
+    returns: bool,
+) -> Vec<(String, Symbol)> {
+    let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
+    let (mut symbols, mut constants) = (Vec::new(), constants());
+    let mut add = |name: &str, known| symbols.push((name.to_owned(), Symbol::Known(known)));
+    if probe.kind != ProbeKind::Usdt && !inside {
+        let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
+        for parameter in parameters.iter().filter(|parameter| !parameter.name.is_empty()) {
+            match (parameter.place, parameter.shown.int(), &parameter.shown) {
+                (Place::General(n), Some(int), _) => add(&parameter.name, Known::Argument(n, int)),
+                (Place::Vector(n), _, Type::Float(float)) => add(&parameter.name, Known::Float(n, *float)),
+                _ => {}
+            }
+        }
+        let enumerations = parameters.iter().map(|parameter| &parameter.shown);
+        for shown in enumerations.chain(signature.and_then(|signature| signature.value.as_ref())) {
+            if let Type::Enum(of) = shown {
+                constants.extend(of.names.iter().filter_map(|(name, value)| {
+                    Some((name.clone(), Symbol::Constant(i64::try_from(*value).ok()?)))
+                }));
+            }
+        }
+        (0..6).for_each(|index| add(&format!("arg{index}"), Known::Argument(index, Int::U64)));
+        let value = signature.and_then(|signature| signature.value.as_ref());
+        if returns {
+            if let Some(Type::Float(float)) = value {
+                add("ret", Known::FloatReturned(*float));
+            } else if let Some(int) = value.map_or(Some(Int::U64), Type::int) {
+                add("ret", Known::Returned(int));
+            }
+            add("dur", Known::Took);
+        }
+    }
+    add("tid", Known::Thread);
+    symbols.extend(constants);
+    symbols
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, Wishes, filters, sample};
+    use crate::args::signature::split;
+
+    fn read(probe: &str, returns: bool, condition: &str) -> Result<(), String> {
+        let (text, signature) = split(probe).expect("a signature");
+        let probes = [(text.parse().expect("a probe"), signature)];
+        let wishes = Wishes { condition: Some(condition.to_owned()), ..Wishes::default() };
+        let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+        filters(&probes, returns, &wishes, &fields).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_probe_has_the_names_of_its_signature() {
+        let open = "libc:openat(int fd, ptr path, int flags) -> int";
+        assert_eq!(read(open, true, "flags & O_CREAT && ret < 0 && dur > 1ms"), Ok(()));
+        assert_eq!(read("libc:close", true, "arg0 > 2 && ret != 0"), Ok(()));
+        for (probe, returns, condition, why) in [
+            (open, true, "flag & O_CREAT", "did you mean `flags`?"),
+            (open, false, "ret < 0", "`ret` is unknown"),
+            ("libc:free(ptr p) -> void", true, "ret == 0", "`ret` is unknown"),
+            ("usdt:libc:setjmp", true, "arg0 == 0", "`arg0` is unknown; a call here has tid"),
+            ("libc:close+4", true, "arg0 == 0", "`arg0` is unknown"),
+        ] {
+            let error = read(probe, returns, condition).expect_err(condition);
+            assert!(error.contains(why) && error.contains('^'), "{condition}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_sample_is_a_share() {
+        assert_eq!(sample("1/100").ok(), Some(100));
+        for text in ["", "100", "2/3", "1/0", "1/99999999999", "1/-1", "1/x"] {
+            assert!(sample(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `graph`, typed and ready.
+
+use clap::Args;
+use trapline::{Pattern, ProbeSpec};
+
+use super::ready::{Run, UsageError, is_function, run};
+use super::sink::LINES;
+use super::typed::Common;
+
+/// `graph`, as typed.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
+pub(crate) struct TypedGraph {
+    /// The function whose calls are shown, for example processCommand
+    #[arg(value_name = "FUNC", required = true)]
+    pub(crate) root: String,
+    /// Functions below it, for example 'lookup*' 'libc:mem*' (all of its file)
+    #[arg(value_name = "BELOW")]
+    pub(crate) below: Vec<String>,
+    /// Each call by itself, with what it calls in their order, instead of all added up
+    #[arg(long, help_heading = "Tree")]
+    pub(crate) each: bool,
+    /// Only N levels below FUNC
+    #[arg(long, value_name = "N", help_heading = "Tree")]
+    pub(crate) depth: Option<usize>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const HELP: &str = "\
+Entries and exits are recorded as trace records them, and put together here, thread by thread. Functions whose exits are not all known
+are left out, and what they call stands where they would. All functions of a large program are many records: name some.";
+
+/// `graph`, ready.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub(crate) run: Run,
+    /// Whose calls.
+    pub(crate) root: ProbeSpec,
+    pub(crate) each: bool,
+    pub(crate) depth: usize,
+}
+
+/// Checks and converts.
+pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
+    let TypedGraph { root, mut below, each, depth, common } = typed;
+    if below.is_empty() {
+        below.push(match root.rsplit_once(':') {
+            Some((file, _)) => format!("{file}:*"),
+            None => "*".to_owned(),
+        });
+    }
+    let texts: Vec<String> = std::iter::once(root).chain(below).collect();
+    let run = run(&texts, common, LINES)?;
+    if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
+        return Err(UsageError::GraphNotAFunction(wrong.text.clone()));
+    }
+    let root = run.probes[0].clone();
+    if !matches!(root.func, Pattern::Exact(_)) {
+        return Err(UsageError::Conflict(
+            "graph shows the calls of one function: FUNC is no pattern; BELOW may be",
+        ));
+    }
+    Ok(Graph { run, root, each, depth: depth.unwrap_or(usize::MAX) })
+}

@@ -1,0 +1,345 @@
+//! `hist`, typed and ready: of which value, how it is sorted, and who adds it up.
+//!
+//! In: what was typed. Out: a [`Hist`], or what is wrong. Does not: trace.
+
+use clap::Args;
+use trapline::filter::{Filter, Known, Sort, Tally, Tree, parse_with};
+use trapline::{By, Floats, ProbeSpec, Returns};
+
+use super::fields::Fields;
+use super::filters::{self, Wishes, symbols};
+use super::prototype::{Look, complete};
+use super::ready::{Lat, Run, Shape, UsageError, is_function, run};
+use super::signature;
+use super::sink::LINES;
+use super::typed::{Common, TypedBy};
+use super::types::{Parameter, Place, Signature, Type};
+use super::units::{self, Linear};
+
+/// Most rows of `--top`, if not said otherwise.
+const TOP: &str = "10";
+
+/// `hist`, as typed.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
+pub(crate) struct TypedHist {
+    /// Of what: an argument's name, ret, dur, or an expression of them; see docs/filters.md
+    #[arg(value_name = "EXPR", required = true, allow_hyphen_values = true)]
+    pub(crate) expression: String,
+    /// Probes, for example 'libc:read(int fd, ptr buf, size_t n) -> ssize_t'
+    #[arg(value_name = "PROBE", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// Equal steps instead of powers of two
+    #[arg(long, value_name = "MIN:MAX:STEP", conflicts_with = "top", help_heading = "Histogram")]
+    pub(crate) linear: Option<String>,
+    /// The N values that were seen most (10)
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = TOP,
+          value_parser = clap::value_parser!(u32).range(1..), help_heading = "Histogram")]
+    pub(crate) top: Option<u32>,
+    /// One for each thread, thread name or CPU
+    #[arg(long, value_name = "KEY", help_heading = "Histogram")]
+    pub(crate) by: Option<TypedBy>,
+    /// Only calls for which EXPR holds; see docs/filters.md
+    #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
+    pub(crate) filter: Option<String>,
+    /// Only this thread (may be given more than once)
+    #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
+    pub(crate) tids: Vec<u32>,
+    /// Only threads of this name (may be given more than once); told by the reader, which then adds up
+    #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
+    pub(crate) comms: Vec<String>,
+    /// Of the calls that pass, one in N on each CPU
+    #[arg(long, value_name = "1/N", help_heading = "Calls")]
+    pub(crate) sample: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const HELP: &str = "\
+The target adds up, in tables for each CPU: arguments at the entry, or ret at the exit, and what is computed of them; dur as lat does. What
+mixes both, text (str, buf) and --comm is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+  trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
+  trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
+  trapline hist path --top=20 'libc:openat(int fd, str path)'";
+
+/// `hist`, ready.
+#[derive(Debug)]
+pub(crate) struct Hist {
+    pub(crate) run: Run,
+    /// As typed.
+    pub(crate) expression: String,
+    pub(crate) sort: Sort,
+    /// So many rows.
+    pub(crate) top: Option<u32>,
+    pub(crate) by: Option<By>,
+    /// Whether the value is taken for an unsigned one.
+    pub(crate) unsigned: bool,
+    /// Probe by probe: where the value is one argument or the value returned, how that is shown.
+    pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
+    /// Which calls, probe by probe.
+    pub(crate) filters: Vec<Filter>,
+    pub(crate) gather: Gather,
+}
+
+/// Who adds up.
+#[derive(Debug)]
+pub(crate) enum Gather {
+    /// The target.
+    InTarget {
+        /// At exits.
+        exits: bool,
+    },
+    /// We, from records: what of each call, probe by probe.
+    Here {
+        of: Vec<(ProbeSpec, Of)>,
+        /// Exits too.
+        returns: bool,
+        /// Arguments that point to text, probe by probe.
+        texts: Vec<u8>,
+        /// Floats, probe by probe.
+        floats: Vec<Floats>,
+    },
+}
+
+/// What is taken of a call.
+#[derive(Debug, Clone)]
+pub(crate) enum Of {
+    /// A number.
+    Number(Tally),
+    /// What an argument points to.
+    Text(Parameter),
+}
+
+/// A `hist`, or the `lat` that it is the same as.
+#[derive(Debug)]
+pub(crate) enum Either {
+    Hist(Box<Hist>),
+    Lat(Box<Lat>),
+}
+
+/// Checks and converts.
+pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageError> {
+    let wrong = |text: &String, why| UsageError::Signature { text: text.clone(), why };
+    let split = |text: &String| signature::split(text).map_err(|why| wrong(text, why));
+    let (texts, signatures): (Vec<String>, Vec<Option<Signature>>) =
+        typed.probes.iter().map(split).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let mut run = run(&texts, typed.common, LINES)?;
+    if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
+        return Err(UsageError::HistNotAFunction(wrong.text.clone()));
+    }
+    let linear = typed.linear.as_deref().map(units::linear).transpose();
+    let linear = linear.map_err(|why| UsageError::Unit { option: "--linear", why })?;
+    let by = typed.by.map(TypedBy::ready);
+    let probes = complete(&mut run, signatures, look)?;
+    let expression = typed.expression;
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let values = values(&probes, &expression, &fields)?;
+    let wishes = Wishes {
+        condition: typed.filter,
+        tids: typed.tids,
+        comms: typed.comms,
+        sample: typed.sample.as_deref().map(filters::sample).transpose()?,
+    };
+    let filters = filters::filters(&probes, true, &wishes, &fields)?;
+    drop(fields);
+    let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
+    if filters.is_empty() && by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
+        let shape = Shape { linear, ..Shape::default() };
+        let (per_function, outermost, returns) = (true, false, Returns::Auto);
+        let maxactive = None;
+        return Ok(Either::Lat(Box::new(Lat { run, per_function, outermost, returns, maxactive, shape })));
+    }
+    let any_text = values.iter().any(|value| matches!(value, Value::Text(_)));
+    let sort = match (linear, typed.top.is_some() || any_text) {
+        (Some(_), true) => return Err(UsageError::Conflict("--linear is for numbers, and this is a text")),
+        (Some(Linear { min, max, step }), _) => Sort::Linear {
+            min: i64::try_from(min).unwrap_or(i64::MAX),
+            step,
+            count: u32::try_from((max - min).div_ceil(step)).unwrap_or(u32::MAX),
+        },
+        (None, true) => Sort::Each,
+        (None, false) => Sort::Log2,
+    };
+    let unsigned = values.iter().filter_map(Value::tree).any(Tree::is_unsigned);
+    let shown = shown(&probes, &values);
+    let top = typed.top.or((sort == Sort::Each).then_some(10));
+    let (filters, gather) = gather(&probes, values, sort, by, filters)?;
+    Ok(Either::Hist(Box::new(Hist { run, expression, sort, top, by, unsigned, shown, filters, gather })))
+}
+
+/// What the expression is for one probe.
+#[derive(Debug, Clone)]
+enum Value {
+    Tree(Tree),
+    Text(Parameter),
+}
+
+fn values(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    expression: &str,
+    fields: &[Fields<'_>],
+) -> Result<Vec<Value>, UsageError> {
+    let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
+        let parameters = signature.as_ref().map_or(&[][..], |signature| &signature.parameters);
+        let named = parameters.iter().find(|parameter| parameter.name == expression.trim());
+        if let Some(parameter @ Parameter { shown: Type::Str | Type::Buf(_), .. }) = named {
+            return Ok(Value::Text(parameter.clone()));
+        }
+        let tree =
+            parse_with(expression, &symbols(probe, signature.as_ref(), true), &|path| fields.symbol(path));
+        let tree = tree.map_err(|why| UsageError::Value { probe: probe.text.clone(), why })?;
+        if tree.float().is_some() {
+            return Err(UsageError::HistOfFloats(expression.trim().to_owned()));
+        }
+        Ok(Value::Tree(tree))
+    };
+    probes.iter().zip(fields).map(one).collect()
+}
+
+/// How a value is shown that is no more than an argument, or what is returned.
+fn shown(probes: &[(ProbeSpec, Option<Signature>)], values: &[Value]) -> Vec<(ProbeSpec, Option<Type>)> {
+    let one = |((probe, signature), value): (&(ProbeSpec, Option<Signature>), &Value)| {
+        let signature = signature.as_ref();
+        let shown = match value {
+            Value::Tree(Tree::Known(Known::Argument(index, _))) => signature
+                .and_then(|signature| {
+                    signature.parameters.iter().find(|one| one.place == Place::General(*index))
+                })
+                .map(|parameter| parameter.shown.clone()),
+            Value::Tree(Tree::Known(Known::Returned(_))) => {
+                signature.and_then(|signature| signature.value.clone())
+            }
+            _ => None,
+        };
+        (probe.clone(), shown)
+    };
+    probes.iter().zip(values).map(one).collect()
+}
+
+fn gather(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    values: Vec<Value>,
+    sort: Sort,
+    by: Option<By>,
+    filters: Vec<Filter>,
+) -> Result<(Vec<Filter>, Gather), UsageError> {
+    let by_thread = matches!(by, Some(By::Thread | By::ThreadName));
+    let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
+    let numbers = trees.len() == values.len();
+    let exits = !trees.iter().all(|tree| tree.is_known_at_entry());
+    if numbers && !(by_thread && sort == Sort::Each) {
+        let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
+        let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
+        let fit = trees.iter().enumerate().map(|(n, tree)| before(n).tally(tally(tree), exits));
+        if let Some(filters) = fit.collect::<Option<Vec<Filter>>>() {
+            return Ok((filters, Gather::InTarget { exits }));
+        }
+    }
+    if by == Some(By::Cpu) {
+        return Err(UsageError::Conflict(
+            "--by cpu is for what the target adds up: arguments alone, or ret alone, without --comm; see docs/hist.md",
+        ));
+    }
+    let returns = exits || filters.iter().any(Filter::is_late);
+    let texts = values.iter().map(|value| match value {
+        Value::Text(Parameter { place: Place::General(n), .. }) => 1 << n,
+        _ => 0,
+    });
+    let texts = texts.collect();
+    let of_value = |value: &Value| value.tree().map_or_else(Floats::default, Tree::floats);
+    let of_filter = |n: usize| filters.get(n).map_or_else(Floats::default, Filter::floats);
+    let floats = values.iter().enumerate().map(|(n, value)| of_value(value).and(of_filter(n))).collect();
+    let of = probes.iter().zip(values).map(|((probe, _), value)| {
+        let of = match value {
+            Value::Tree(value) => Of::Number(Tally { value, sort, by_thread: false }),
+            Value::Text(parameter) => Of::Text(parameter),
+        };
+        (probe.clone(), of)
+    });
+    let of = of.collect();
+    Ok((filters, Gather::Here { of, returns, texts, floats }))
+}
+
+impl Value {
+    const fn tree(&self) -> Option<&Tree> {
+        match self {
+            Self::Tree(tree) => Some(tree),
+            Self::Text(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Either, Gather, TypedHist, hist};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        hist: TypedHist,
+    }
+
+    fn read(words: &[&str]) -> Result<Either, String> {
+        let line = Line::try_parse_from([&["hist"], words].concat()).map_err(|error| error.to_string())?;
+        hist(line.hist, &|_| Vec::new()).map_err(|error| error.to_string())
+    }
+
+    /// Who adds up.
+    fn place(words: &[&str]) -> &'static str {
+        match read(words).unwrap_or_else(|error| panic!("{words:?}: {error}")) {
+            Either::Lat(_) => "lat",
+            Either::Hist(hist) => match hist.gather {
+                Gather::InTarget { exits: false } => "entry",
+                Gather::InTarget { exits: true } => "exit",
+                Gather::Here { returns: false, .. } => "here, entries",
+                Gather::Here { .. } => "here",
+            },
+        }
+    }
+
+    #[test]
+    fn what_the_target_knows_it_adds_up() {
+        const READ: &str = "libc:read(int fd, ptr buf, size_t n) -> ssize_t";
+        for (words, wanted) in [
+            (&["n", READ][..], "entry"),
+            (&["n / 2 + fd", "--by=tid", READ], "entry"),
+            (&["fd", "--top=5", READ], "entry"),
+            (&["ret", READ], "exit"),
+            (&["ret", "--if", "ret >= 0", "--by", "cpu", READ], "exit"),
+            (&["n", "--if", "fd > 2", "--sample", "1/10", READ], "entry"),
+            (&["dur", READ], "lat"),
+            (&["dur", "--if", "fd == 1", READ], "here"),
+            (&["ret", "--if", "fd == 1", READ], "here"),
+            (&["n - ret", READ], "here"),
+            (&["fd", "--top", "--by", "tid", READ], "here, entries"),
+            (&["path", "libc:open(str path)"], "here, entries"),
+            (&["n", "--if", "x < 0.5", "f(double x, int n)"], "entry"),
+            (&["ret < 0.5", "f(double x) -> double"], "exit"),
+            (&["dur", "--if", "x < 0.5", "f(double x)"], "here"),
+            (&["n", "--comm", "x", READ], "here"),
+        ] {
+            assert_eq!(place(words), wanted, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for (words, says) in [
+            (&["m", "f(int n)"][..], "`m` is unknown; did you mean"),
+            (&["n +", "f(int n)"], "a value is missing here"),
+            (&["n", "f+4"], "hist takes functions"),
+            (&["n", "usdt:x:y:z"], "hist takes functions"),
+            (&["n", "--linear", "1:2", "f(int n)"], "--linear: `1:2` is no range"),
+            (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
+            (&["n - ret", "--by", "cpu", "f(int n) -> int"], "--by cpu is for what the target adds up"),
+            (&["n", "f(what n)"], "`what` is no type"),
+            (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
+            (&["n", "--sample", "2/3", "f(int n)"], "is no share"),
+            (&["n", "-o", "x.csv", "f(int n)"], ".csv is nothing that this command writes"),
+        ] {
+            let error = read(words).expect_err(words[0]);
+            assert!(error.contains(says), "{words:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `stack`, typed and ready.
+
+use clap::{Args, ValueEnum};
+use trapline::{ProbeKind, ProbeSpec, Unwinding};
+
+use super::ready::{Run, UsageError, is_function, run};
+use super::typed::Common;
+use crate::report::format::Format;
+
+/// What it writes.
+const PICTURES: &[Format] = &[Format::Json, Format::Html, Format::Folded, Format::Svg, Format::Pprof];
+
+/// `stack`, as typed.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = HELP)]
+pub(crate) struct TypedStack {
+    /// Probes, for example libc:malloc
+    #[arg(value_name = "PROBE", required = true)]
+    pub(crate) probes: Vec<String>,
+    /// Sum what the calls took, from entry to return, instead of counting them
+    #[arg(long, help_heading = "Stacks")]
+    pub(crate) time: bool,
+    /// How callers are found: by frame pointers, in the target; or by unwind tables, from a copy of the stack
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = TypedUnwind::Fp, help_heading = "Stacks")]
+    pub(crate) unwind: TypedUnwind,
+    /// Callers to note, at most, by frame pointers (122 without this, which is the most)
+    #[arg(long, value_name = "N", help_heading = "Stacks",
+          value_parser = clap::value_parser!(u8).range(1..=i64::from(Unwinding::DEEPEST)))]
+    pub(crate) depth: Option<u8>,
+    /// Bytes of the stack to copy, at most, for unwind tables (8192 without this; rounded up to a power of two)
+    #[arg(long, value_name = "BYTES", help_heading = "Stacks",
+          value_parser = clap::value_parser!(u32).range(256..=65536))]
+    pub(crate) stack_bytes: Option<u32>,
+    /// Stacks to print, most hits first; files hold all
+    #[arg(long, value_name = "N", default_value_t = 20, help_heading = "Stacks")]
+    pub(crate) top: usize,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// `--unwind`
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TypedUnwind {
+    Fp,
+    Dwarf,
+}
+
+/// Bytes of a stack that are copied, as perf does.
+const COPIED: u32 = 8192;
+
+const HELP: &str = "\
+The target's own threads walk their stacks by frame pointers, at some tens of nanoseconds a hit: programs and libraries need to be
+compiled with -fno-omit-frame-pointer to be seen whole; a function without one is left out, and its caller too. The walk never leaves the
+stack, so it ends at a signal handler's or a coroutine's first frame. --unwind dwarf copies the top of the stack instead, and the
+tracer unwinds it by .eh_frame, as exceptions are: for code without frame pointers, at some hundreds of nanoseconds a hit.
+
+-o FILE.svg draws a flame graph, .html a page with that, a table and what happened when (with --time also how long calls took), .folded holds a line for each stack as flamegraph.pl reads it, .pb.gz is for pprof
+(go tool pprof), .json has one object for each stack with file and offset of each frame; see docs/stacks.md.";
+
+/// `stack`, ready.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    /// What and how.
+    pub(crate) run: Run,
+    /// How stacks are learnt.
+    pub(crate) unwinding: Unwinding,
+    /// Durations are summed.
+    pub(crate) time: bool,
+    /// Stacks in a text.
+    pub(crate) top: usize,
+}
+
+/// Checks and converts.
+pub(crate) fn stack(typed: TypedStack) -> Result<Stacks, UsageError> {
+    let run = run(&typed.probes, typed.common, PICTURES)?;
+    let wrong = |probe: &&ProbeSpec| probe.kind == ProbeKind::Return || typed.time && !is_function(probe);
+    if let Some(probe) = run.probes.iter().find(wrong) {
+        return Err(match typed.time {
+            true => UsageError::NotTimed(probe.text.clone()),
+            false => UsageError::NoStackAtReturn(probe.text.clone()),
+        });
+    }
+    let unwinding = match (typed.unwind, typed.depth, typed.stack_bytes) {
+        (TypedUnwind::Fp, depth, None) => Unwinding::FramePointers(depth.unwrap_or(Unwinding::DEEPEST)),
+        (TypedUnwind::Dwarf, None, bytes) => Unwinding::Copied(bytes.unwrap_or(COPIED)),
+        (TypedUnwind::Fp, ..) => {
+            return Err(UsageError::Conflict("--stack-bytes is for copies: add --unwind dwarf"));
+        }
+        (TypedUnwind::Dwarf, ..) => {
+            return Err(UsageError::Conflict(
+                "--depth is for frame pointers; with --unwind dwarf say --stack-bytes",
+            ));
+        }
+    };
+    Ok(Stacks { run, unwinding, time: typed.time, top: typed.top })
+}

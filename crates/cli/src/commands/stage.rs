@@ -1,0 +1,91 @@
+//! What every run of a session shares: how it begins, and what is told and waited for when all is detached.
+//!
+//! In: a command line's run, and who starts its session. Out: the session, with the signals that end it and the place for its reports; at its
+//! end an exit status. Invariants: STG-1 signals are caught and the output is open before any process is touched; STG-2 signals are caught before there
+//! is another thread, which would get them. Does not: follow the session.
+
+use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
+
+use super::trace::{builder, wait};
+use super::{Failure, Outcome};
+use crate::args::ready::Run;
+use crate::output::{Output, OutputError, say};
+use crate::report::format::Format;
+use crate::report::summary;
+
+/// What a run has besides its session.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// Signals that end it.
+    pub(crate) interrupts: Interrupts,
+    /// Where reports go.
+    pub(crate) output: Output,
+    /// Notices and the summary are said.
+    pub(crate) talkative: bool,
+    /// Reports are for people.
+    text: bool,
+}
+
+/// Begins a run.
+pub(crate) fn begin(
+    run: &Run,
+    start: impl FnOnce(Builder) -> Result<Session, Error>,
+) -> Result<(Stage, Session), Failure> {
+    let stage = Stage::open(run)?;
+    let session = stage.start(run, start)?;
+    Ok((stage, session))
+}
+
+impl Stage {
+    /// Touches no process.
+    pub(crate) fn open(run: &Run) -> Result<Self, Failure> {
+        let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
+        let interrupts = Interrupts::new().map_err(failed)?;
+        let sink = &run.sink;
+        let output = Output::open(sink, matches!(run.target, Target::Launch(_)))?;
+        let talkative = !(sink.quiet || sink.json && output.is_stderr());
+        Ok(Self { interrupts, output, talkative, text: sink.format == Format::Text })
+    }
+    /// Starts the session, and says what it says.
+    pub(crate) fn start(
+        &self,
+        run: &Run,
+        start: impl FnOnce(Builder) -> Result<Session, Error>,
+    ) -> Result<Session, Failure> {
+        let mut session = start(builder(run))?;
+        if self.talkative {
+            session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+        }
+        Ok(session)
+    }
+    /// The last that is told: into the file, where that is for people.
+    pub(crate) fn summary(&mut self, finished: &Finished) -> Result<(), OutputError> {
+        if !self.talkative {
+            return Ok(());
+        }
+        let text = summary::text(&finished.summary);
+        match &mut self.output {
+            Output::File(..) if self.text => self.output.print(&text)?,
+            _ => say(text.trim_end()),
+        }
+        Ok(())
+    }
+    /// What the run comes to, all having been told or not; waits for a launched command.
+    pub(crate) fn end(self, finished: Finished, told: Result<(), OutputError>) -> Result<Outcome, Failure> {
+        let outcome = match told {
+            Ok(()) | Err(OutputError::Gone) => Outcome::Done,
+            Err(error) => {
+                say(&format!("trapline: {error}"));
+                Outcome::Failed
+            }
+        };
+        let outcome = match finished.command {
+            Some(command) if outcome == Outcome::Done => wait(command, &self.interrupts),
+            _ => outcome,
+        };
+        match finished.nothing {
+            Some(nothing) if outcome != Outcome::Failed => Err(nothing.into()),
+            _ => Ok(outcome),
+        }
+    }
+}

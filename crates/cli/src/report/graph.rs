@@ -1,0 +1,347 @@
+//! Call trees: what a function's calls called, added up or call by call.
+//!
+//! In: calls of all functions, about in the order in which they end. Out: trees, as text or JSON (docs/json.md). Invariants: TREE-1 a call's
+//! parent is the innermost call of its thread that holds it in time, whichever of them was told first; TREE-2 every call told is in a tree or
+//! counted as left out. Memory is bounded by [`KEPT`]. Does not: write.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use trapline::{Call, ProbeSpec};
+
+use super::calls::{means, nanos};
+use super::json::{SCHEMA, line};
+use super::number::{duration, grouped};
+
+/// Most calls kept of one thread before those that are over are added up.
+const KEPT: usize = 1 << 18;
+
+/// One call, with the calls in it.
+#[derive(Debug)]
+struct Node {
+    begin: u64,
+    end: u64,
+    label: u32,
+    below: Vec<Self>,
+}
+
+impl Node {
+    fn size(&self) -> usize {
+        1 + self.below.iter().map(Self::size).sum::<usize>()
+    }
+}
+
+/// Calls of one function at one place of the tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Sum {
+    label: u32,
+    calls: u64,
+    total_ns: u64,
+    below: Vec<Self>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    function: &'a str,
+    calls: u64,
+    total_ns: u64,
+    self_ns: u64,
+    below: Vec<Self>,
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    trees: Vec<Shown<'a>>,
+    left_out: u64,
+}
+
+/// A thread's calls that are not yet below another.
+#[derive(Debug, Default)]
+struct Forest {
+    trees: Vec<Node>,
+    size: usize,
+}
+
+/// The trees of all threads.
+#[derive(Debug)]
+pub(crate) struct Trees<'a> {
+    root: &'a ProbeSpec,
+    depth: usize,
+    /// Each call by itself.
+    each: bool,
+    labels: Vec<String>,
+    numbers: HashMap<String, (u32, bool)>,
+    roots: Vec<bool>,
+    threads: HashMap<(u32, u32), Forest>,
+    sums: HashMap<u32, Vec<Sum>>,
+    /// Calls that were below no call of the function, or not seen to end.
+    left_out: HashMap<u32, u64>,
+}
+
+impl<'a> Trees<'a> {
+    pub(crate) fn new(root: &'a ProbeSpec, depth: usize, each: bool) -> Self {
+        Self {
+            root,
+            depth,
+            each,
+            labels: Vec::new(),
+            numbers: HashMap::new(),
+            roots: Vec::new(),
+            threads: HashMap::new(),
+            sums: HashMap::new(),
+            left_out: HashMap::new(),
+        }
+    }
+    /// Takes calls; gives the text of those that are over, where each is shown.
+    pub(crate) fn add(&mut self, calls: &[Call]) -> String {
+        let mut out = String::new();
+        for call in calls {
+            let Some(took) = call.took else {
+                *self.left_out.entry(call.pid).or_default() += 1;
+                continue;
+            };
+            let begin = nanos(call.at);
+            let label = self.label(call);
+            let node = Node { begin, end: begin.saturating_add(nanos(took)), label, below: Vec::new() };
+            let forest = self.threads.entry((call.pid, call.tid)).or_default();
+            insert(&mut forest.trees, node);
+            forest.size += 1;
+            if forest.size > KEPT {
+                let half = forest.trees.len().div_ceil(2);
+                let over: Vec<Node> = forest.trees.drain(..half).collect();
+                forest.size -= over.iter().map(Node::size).sum::<usize>();
+                self.take((call.pid, call.tid), over, &mut out);
+            }
+        }
+        out
+    }
+    /// There will be no more calls.
+    pub(crate) fn end(&mut self) -> String {
+        let mut out = String::new();
+        let mut threads: Vec<_> = self.threads.drain().collect();
+        threads.sort_by_key(|(thread, _)| *thread);
+        for (thread, forest) in threads {
+            self.take(thread, forest.trees, &mut out);
+        }
+        out
+    }
+    fn label(&mut self, call: &Call) -> u32 {
+        if let Some(&(number, _)) = self.numbers.get(&call.site.probe) {
+            return number;
+        }
+        let (number, is_root) = (self.labels.len() as u32, means(self.root, &call.site));
+        self.numbers.insert(call.site.probe.clone(), (number, is_root));
+        self.labels.push(call.site.label.clone());
+        self.roots.push(is_root);
+        number
+    }
+    /// Adds up the outermost calls of the function in these trees.
+    fn take(&mut self, thread: (u32, u32), trees: Vec<Node>, out: &mut String) {
+        for node in trees {
+            if self.roots[node.label as usize] {
+                if self.each {
+                    self.draw(&node, thread.1, 0, out);
+                }
+                add_up(self.sums.entry(thread.0).or_default(), &node, self.depth);
+            } else {
+                *self.left_out.entry(thread.0).or_default() += 1;
+                self.take(thread, node.below, out);
+            }
+        }
+    }
+    /// One call as uftrace replays it.
+    fn draw(&self, node: &Node, tid: u32, depth: usize, out: &mut String) {
+        let (label, took) = (&self.labels[node.label as usize], duration(node.end - node.begin));
+        let indent = "  ".repeat(depth);
+        let below = if depth < self.depth { &node.below[..] } else { &[] };
+        if below.is_empty() {
+            out.push_str(&format!("{took:>10} [{tid:>7}] | {indent}{label}();\n"));
+            return;
+        }
+        out.push_str(&format!("{:>10} [{tid:>7}] | {indent}{label}() {{\n", ""));
+        below.iter().for_each(|node| self.draw(node, tid, depth + 1, out));
+        out.push_str(&format!("{took:>10} [{tid:>7}] | {indent}}} /* {label} */\n"));
+    }
+    /// What was added up of one process, as uftrace draws its graphs.
+    pub(crate) fn text(&self, pid: u32, name: &str) -> String {
+        let mut out = format!("{name} ({pid})\n# total time  (calls) function\n");
+        let sums = self.sums.get(&pid).map_or(&[][..], Vec::as_slice);
+        for sum in sums {
+            self.draw_sum(sum, "", "", &mut out);
+        }
+        if sums.is_empty() {
+            out.push_str("no call ended\n");
+        }
+        if let Some(left) = self.left_out.get(&pid) {
+            out.push_str(&format!(
+                "{} calls stand in no tree: outside of it, or not seen to end\n",
+                grouped(*left)
+            ));
+        }
+        out
+    }
+    fn draw_sum(&self, sum: &Sum, stem: &str, branch: &str, out: &mut String) {
+        let (label, took) = (&self.labels[sum.label as usize], duration(sum.total_ns));
+        out.push_str(&format!("{took:>12} : {stem}{branch}({}) {label}\n", sum.calls));
+        let stem = match branch {
+            "" => stem.to_owned(),
+            "`-" => format!("{stem}  "),
+            _ => format!("{stem}| "),
+        };
+        for (n, below) in sum.below.iter().enumerate() {
+            let last = n + 1 == sum.below.len();
+            self.draw_sum(below, &stem, if last { "`-" } else { "+-" }, out);
+        }
+    }
+    /// One `graph` object.
+    pub(crate) fn object(&self, pid: u32) -> String {
+        let sums = self.sums.get(&pid).map_or(&[][..], Vec::as_slice);
+        let trees = sums.iter().map(|sum| self.shown(sum)).collect();
+        line(&Object {
+            r#type: "graph",
+            schema: SCHEMA,
+            pid,
+            trees,
+            left_out: self.left_out.get(&pid).copied().unwrap_or(0),
+        })
+    }
+    fn shown(&self, sum: &Sum) -> Shown<'_> {
+        let inside: u64 = sum.below.iter().map(|below| below.total_ns).sum();
+        Shown {
+            function: &self.labels[sum.label as usize],
+            calls: sum.calls,
+            total_ns: sum.total_ns,
+            self_ns: sum.total_ns.saturating_sub(inside),
+            below: sum.below.iter().map(|below| self.shown(below)).collect(),
+        }
+    }
+}
+
+/// Puts a call where it belongs among calls that lie apart and in order: into the one that holds it, around those that it holds.
+fn insert(among: &mut Vec<Node>, mut node: Node) {
+    let from = among.partition_point(|other| other.end <= node.begin && other.begin < node.begin);
+    if let Some(other) = among.get_mut(from)
+        && other.begin <= node.begin
+        && node.end <= other.end
+        && (other.begin, other.end) != (node.begin, node.end)
+    {
+        return insert(&mut other.below, node);
+    }
+    // What overlaps (coroutines) is taken for one behind the other.
+    let inside = among[from..].iter().take_while(|other| other.begin >= node.begin && other.end <= node.end);
+    let to = from + inside.count();
+    node.below = among.splice(from..to, []).collect();
+    among.insert(from, node);
+}
+
+fn add_up(sums: &mut Vec<Sum>, node: &Node, depth: usize) {
+    let known = match sums.iter().position(|sum| sum.label == node.label) {
+        Some(known) => known,
+        None => {
+            sums.push(Sum { label: node.label, ..Sum::default() });
+            sums.len() - 1
+        }
+    };
+    let sum = &mut sums[known];
+    sum.calls += 1;
+    sum.total_ns += node.end - node.begin;
+    if depth > 0 {
+        node.below.iter().for_each(|below| add_up(&mut sum.below, below, depth - 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Trees;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use trapline::{Call, How, Site, Tactic};
+
+    fn call(name: &str, tid: u32, begin: u64, end: u64) -> Call {
+        let site = Site {
+            probe: format!("uprobe:/bin/x:{name}"),
+            aliases: Vec::new(),
+            file: "/bin/x".to_owned(),
+            offset: 1,
+            label: name.to_owned(),
+            tactic: Tactic::Jump,
+        };
+        Call {
+            pid: 7,
+            tid,
+            site: Arc::new(site),
+            at: Duration::from_nanos(begin),
+            arguments: [0; 6],
+            floats: [0; 8],
+            texts: Vec::new(),
+            fields: Vec::new(),
+            returned: None,
+            took: Some(Duration::from_nanos(end - begin)),
+            how: How::Returned,
+        }
+    }
+
+    fn calls() -> Vec<Call> {
+        vec![
+            call("leaf", 1, 12, 15),
+            call("leaf", 2, 12, 16),
+            call("mid", 1, 11, 20),
+            call("root", 1, 10, 40),
+            call("leaf", 1, 25, 30), // told a round late
+            call("root", 1, 26, 29), // inside that leaf: recursion
+            call("leaf", 1, 50, 60),
+            call("root", 2, 10, 20),
+        ]
+    }
+
+    #[test]
+    fn calls_stand_below_those_that_hold_them() {
+        let root = "root".parse().expect("a probe");
+        let mut trees = Trees::new(&root, usize::MAX, true);
+        let each = trees.add(&calls()) + &trees.end();
+        let wanted = "           [      1] | root() {
+           [      1] |   mid() {
+      3 ns [      1] |     leaf();
+      9 ns [      1] |   } /* mid */
+           [      1] |   leaf() {
+      3 ns [      1] |     root();
+      5 ns [      1] |   } /* leaf */
+     30 ns [      1] | } /* root */
+           [      2] | root() {
+      4 ns [      2] |   leaf();
+     10 ns [      2] | } /* root */
+";
+        assert_eq!(each, wanted);
+        let wanted = "x (7)
+# total time  (calls) function
+       40 ns : (2) root
+        9 ns : +-(1) mid
+        3 ns : | `-(1) leaf
+        9 ns : `-(2) leaf
+        3 ns :   `-(1) root
+1 calls stand in no tree: outside of it, or not seen to end
+";
+        assert_eq!(trees.text(7, "x"), wanted);
+        let object: serde_json::Value = serde_json::from_str(&trees.object(7)).expect("JSON");
+        assert_eq!((&object["trees"][0]["self_ns"], &object["left_out"]), (&22.into(), &1.into()));
+        assert_eq!(trees.text(8, "y"), "y (8)\n# total time  (calls) function\nno call ended\n");
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let root = "root".parse().expect("a probe");
+        let mut trees = Trees::new(&root, 1, false);
+        assert_eq!(trees.add(&calls()) + &trees.end(), "");
+        let wanted = "x (7)
+# total time  (calls) function
+       40 ns : (2) root
+        9 ns : +-(1) mid
+        9 ns : `-(2) leaf
+1 calls stand in no tree: outside of it, or not seen to end
+";
+        assert_eq!(trees.text(7, "x"), wanted);
+    }
+}

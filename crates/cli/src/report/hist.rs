@@ -1,0 +1,288 @@
+//! Tables of `hist`: for people as bpftrace draws histograms, or as JSON (docs/json.md).
+//!
+//! In: what was added up, in the target or here. Out: text. Does not: add up.
+
+use serde::Serialize;
+use trapline::filter::Sort;
+use trapline::{Part, ProcessReport, Site, Tallied, Whose};
+
+use super::histogram::bars;
+use super::json::{self, SCHEMA, line};
+use super::number::{binary, grouped};
+use crate::args::hist::Hist;
+use crate::args::types::Type;
+
+/// What was added up, and what keys mean that are no numbers.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sums {
+    pub(crate) tallied: Vec<Tallied>,
+    /// Texts, by key, where texts were added up.
+    pub(crate) texts: Option<Vec<String>>,
+}
+
+/// What a row is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// Values from the first on, below the second; open where there is none.
+    Range(Option<i128>, Option<i128>),
+    Value(i128),
+    Text(String),
+}
+
+type Row = (What, u64);
+
+#[derive(Serialize)]
+struct Head<'a> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    seconds: f64,
+    expr: &'a str,
+    sort: &'static str,
+    probes: Vec<Probe<'a>>,
+    missed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Probe<'a> {
+    #[serde(flatten)]
+    place: json::Place<'a>,
+    hits: u64,
+    overflow: u64,
+    unseen: u64,
+    filtered: u64,
+    parts: Vec<PartRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct PartRow<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comm: Option<&'a str>,
+    values: u64,
+    hits: u64,
+    rows: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shown {
+    Range(Option<i128>, Option<i128>, u64),
+    Value(i128, u64),
+    Text(String, u64),
+}
+
+/// One process.
+pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
+    let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
+    let mut quiet = 0;
+    for tallied in sums.tallied.iter().filter(|tallied| tallied.pid == report.pid) {
+        if tallied.hits() == 0 {
+            quiet += 1;
+            continue;
+        }
+        out.push_str(&format!("\nFunction = {}, {}\n", tallied.site.label, args.expression));
+        for part in &tallied.parts {
+            if let Some(whose) = &part.whose {
+                out.push_str(&format!("{}\n", name(whose)));
+            }
+            let rows = rows(args, sums, &tallied.site, part);
+            let shown = shown(args, &tallied.site);
+            out.push_str(&bars(rows.iter().map(|(what, hits)| (label(what, shown), *hits))));
+            let values = part.hits.len();
+            if values > rows.len() && args.sort == Sort::Each {
+                let rest: u64 = part.hits.values().sum::<u64>() - rows.iter().map(|row| row.1).sum::<u64>();
+                let more = grouped((values - rows.len()) as u64);
+                out.push_str(&format!("{} hits of {more} other values\n", grouped(rest)));
+            }
+        }
+        out.push_str(&asides(tallied, filtered(tallied, report)));
+    }
+    if quiet > 0 {
+        out.push_str(&format!("\n{} without a hit\n", grouped(quiet)));
+    }
+    out
+}
+
+/// Hits that a filter kept back, in the target or here.
+fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
+    let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
+    let filtered = count.and_then(|count| count.filtered);
+    filtered.map_or(tallied.filtered, |filtered| filtered.in_target + filtered.by_reader)
+}
+
+fn asides(tallied: &Tallied, filtered: u64) -> String {
+    let all = [
+        (tallied.overflow, "for which the table had no row left"),
+        (tallied.unseen, "that went on as another function, and have no value yet"),
+        (filtered, "filtered"),
+    ];
+    let said: Vec<String> =
+        all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
+    let more = if said.is_empty() { String::new() } else { format!("; hits {}", said.join(", ")) };
+    format!("hits = {}{more}\n", grouped(tallied.hits()))
+}
+
+fn name(whose: &Whose) -> String {
+    match whose {
+        Whose::Cpu(cpu) => format!("CPU {cpu}"),
+        Whose::Thread { tid, comm } => format!("thread {tid} ({})", comm.as_deref().unwrap_or("?")),
+        Whose::Name { comm, .. } => format!("threads {}", comm.as_deref().unwrap_or("?")),
+        Whose::Other => "others".to_owned(),
+    }
+}
+
+/// One `hist` object.
+pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Option<&str>) -> String {
+    let of_it = sums.tallied.iter().filter(|tallied| tallied.pid == report.pid);
+    let probes = of_it.map(|tallied| Probe {
+        place: json::place(&tallied.site),
+        hits: tallied.hits(),
+        overflow: tallied.overflow,
+        unseen: tallied.unseen,
+        filtered: filtered(tallied, report),
+        parts: tallied.parts.iter().map(|part| part_row(args, sums, &tallied.site, part)).collect(),
+    });
+    line(&Head {
+        r#type: "hist",
+        schema: SCHEMA,
+        pid: report.pid,
+        seconds: (report.seconds * 1e6).round() / 1e6,
+        expr: &args.expression,
+        sort: match args.sort {
+            Sort::Log2 => "log2",
+            Sort::Linear { .. } => "linear",
+            Sort::Each => "top",
+        },
+        probes: probes.collect(),
+        missed: report.missed,
+        time,
+    })
+}
+
+fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part) -> PartRow<'a> {
+    let (cpu, tid, comm) = match &part.whose {
+        Some(Whose::Cpu(cpu)) => (Some(*cpu), None, None),
+        Some(Whose::Thread { tid, comm }) => (None, Some(*tid), comm.as_deref()),
+        Some(Whose::Name { comm, .. }) => (None, None, comm.as_deref()),
+        Some(Whose::Other) | None => (None, None, None),
+    };
+    let rows = rows(args, sums, site, part).into_iter().map(|(what, hits)| match what {
+        What::Range(low, high) => Shown::Range(low, high, hits),
+        What::Value(value) => Shown::Value(value, hits),
+        What::Text(text) => Shown::Text(text, hits),
+    });
+    let hits = part.hits.values().fold(0, |sum: u64, hits| sum.wrapping_add(*hits));
+    PartRow { cpu, tid, comm, values: part.hits.len() as u64, hits, rows: rows.collect() }
+}
+
+/// How a site's value is shown, if it is no more than an argument or what is returned.
+fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
+    let means = |spec: &trapline::ProbeSpec| super::calls::means(spec, site);
+    args.shown.iter().find(|(spec, _)| means(spec)).and_then(|(_, shown)| shown.as_ref())
+}
+
+/// A part's rows: cells in their order, with the empty ones between; values and texts by hits, as many as were asked for.
+fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
+    if args.sort != Sort::Each {
+        let (Some((&first, _)), Some((&last, _))) = (part.hits.first_key_value(), part.hits.last_key_value())
+        else {
+            return Vec::new();
+        };
+        // A scribbled key is shown alone.
+        let all: Vec<u64> =
+            if last < 1 << 16 { (first..=last).collect() } else { part.hits.keys().copied().collect() };
+        let hits = |cell| part.hits.get(&cell).copied().unwrap_or(0);
+        return all.into_iter().map(|cell| (range(args.sort, cell), hits(cell))).collect();
+    }
+    let shown = shown(args, site);
+    let what = |key: u64| match &sums.texts {
+        Some(texts) => {
+            What::Text(usize::try_from(key).ok().and_then(|key| texts.get(key)).cloned().unwrap_or_default())
+        }
+        // Arguments were widened as their types say: signed ones are negative where their high bit is set.
+        None => What::Value(match shown {
+            Some(shown) if shown.int().is_some_and(|int| int.signed) => key.cast_signed().into(),
+            Some(_) => key.into(),
+            None if args.unsigned => key.into(),
+            None => key.cast_signed().into(),
+        }),
+    };
+    let mut rows: Vec<Row> = part.hits.iter().map(|(&key, &hits)| (what(key), hits)).collect();
+    rows.sort_by_key(|(_, hits)| std::cmp::Reverse(*hits));
+    rows.truncate(args.top.unwrap_or(u32::MAX) as usize);
+    rows
+}
+
+/// What a cell holds.
+fn range(sort: Sort, cell: u64) -> What {
+    match sort {
+        Sort::Linear { min, step, count } => {
+            let edge = |n: u64| i128::from(min) + i128::from(n) * i128::from(step);
+            match cell {
+                0 => What::Range(None, Some(min.into())),
+                cell if cell > u64::from(count) => What::Range(Some(edge(count.into())), None),
+                cell => What::Range(Some(edge(cell - 1)), Some(edge(cell))),
+            }
+        }
+        _ => match cell {
+            0 => What::Range(None, Some(0)),
+            1 => What::Range(Some(0), Some(1)),
+            cell => {
+                let low = 1_i128 << (cell - 2).min(64);
+                What::Range(Some(low), Some(2 * low))
+            }
+        },
+    }
+}
+
+fn label(what: &What, shown: Option<&Type>) -> String {
+    let edge = |value: i128| match u64::try_from(value) {
+        Ok(value) => binary(value),
+        Err(_) if value == 1 << 64 => "16E".to_owned(),
+        Err(_) => value.to_string(),
+    };
+    match what {
+        What::Range(None, high) => format!("(..., {})", high.map_or_else(String::new, edge)),
+        What::Range(Some(low), None) => format!("[{}, ...)", edge(*low)),
+        What::Range(Some(low), Some(high)) => format!("[{}, {})", edge(*low), edge(*high)),
+        What::Value(value) => match shown {
+            Some(shown @ (Type::Hex | Type::Bool | Type::Char | Type::Enum(_))) => shown.show(*value as u64),
+            _ => value.to_string(),
+        },
+        What::Text(text) => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{What, label, range};
+    use crate::args::types::Type;
+    use trapline::filter::Sort;
+
+    #[test]
+    fn cells_have_edges() {
+        let linear = Sort::Linear { min: 10, step: 5, count: 2 };
+        for (sort, cell, wanted) in [
+            (Sort::Log2, 0, "(..., 0)"),
+            (Sort::Log2, 1, "[0, 1)"),
+            (Sort::Log2, 2, "[1, 2)"),
+            (Sort::Log2, 12, "[1K, 2K)"),
+            (Sort::Log2, 65, "[8E, 16E)"),
+            (linear, 0, "(..., 10)"),
+            (linear, 1, "[10, 15)"),
+            (linear, 2, "[15, 20)"),
+            (linear, 3, "[20, ...)"),
+        ] {
+            assert_eq!(label(&range(sort, cell), None), wanted);
+        }
+        assert_eq!(label(&What::Value(255), Some(&Type::Hex)), "0xff");
+        assert_eq!(label(&What::Value(-1), Some(&Type::Signed(32))), "-1");
+        assert_eq!(label(&What::Text("a\"b".to_owned()), None), "\"a\\\"b\"");
+    }
+}

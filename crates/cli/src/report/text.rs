@@ -1,0 +1,143 @@
+//! What arguments point to, for people and machines.
+//!
+//! In: a call's texts, as the kernel read them. Out: the part that the argument's type means, and whether it goes on. Does not: read.
+
+use trapline::{Call, Reading, TEXT_BYTES};
+
+use crate::args::types::{Parameter, Place, Type};
+
+/// Linux.
+const EFAULT: i32 = 14;
+
+/// What a `str` or `buf` is, as far as it was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Read<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// There is more than a record holds.
+    pub(crate) cut: bool,
+    /// Where reading on is a fault.
+    pub(crate) fault: Option<u64>,
+    /// Why the kernel did not read at all.
+    failed: Option<i32>,
+}
+
+impl Read<'_> {
+    /// Whether not even the first byte is known of something that has one.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.bytes.is_empty() && (self.fault.is_some() || self.failed.is_some())
+    }
+}
+
+/// What an argument points to, if its type is one that points to text.
+pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>> {
+    let (text, pointer) = match parameter.place {
+        Place::General(register) => {
+            (call.texts.iter().find(|text| text.argument == register)?, parameter.raw(call))
+        }
+        Place::Field(n) => (call.fields.get(usize::from(n))?, None),
+        Place::Vector(_) | Place::Unseen => return None,
+    };
+    let wanted = match parameter.shown {
+        Type::Str => text.bytes.iter().position(|&byte| byte == 0),
+        Type::Buf(length) => usize::try_from(call.arguments[usize::from(length)]).ok(),
+        _ => return None,
+    };
+    let failed = match (text.reading, pointer) {
+        (Reading::Failed(error), _) => Some(error),
+        // Where it would have been read is not in the record.
+        (Reading::Fault, None) => Some(EFAULT),
+        _ => None,
+    };
+    let ends = wanted.filter(|&wanted| wanted <= text.bytes.len());
+    let bytes = &text.bytes[..ends.unwrap_or(text.bytes.len())];
+    let stops = ends.is_none() && failed.is_none() && text.reading == Reading::Fault;
+    Some(Read {
+        bytes,
+        cut: ends.is_none() && text.bytes.len() == TEXT_BYTES,
+        fault: pointer.filter(|_| stops).map(|pointer| pointer.wrapping_add(bytes.len() as u64)),
+        failed: failed.filter(|_| ends.is_none()),
+    })
+}
+
+/// As strace writes it: `"abc"`, `"abc"...` where there is more; `<fault 0x10>` stands where nothing can be read.
+pub(crate) fn show(call: &Call, parameter: &Parameter) -> Option<String> {
+    let read = read(call, parameter)?;
+    let quoted = if read.is_nothing() { String::new() } else { quoted(read.bytes) };
+    let end = match (read.fault, read.failed) {
+        (Some(0), _) => "NULL".to_owned(),
+        (Some(at), _) => format!("<fault {at:#x}>"),
+        (_, Some(EFAULT)) => "<fault>".to_owned(),
+        (_, Some(error)) => format!("<error {error}>"),
+        _ if read.cut => "...".to_owned(),
+        _ => String::new(),
+    };
+    Some(quoted + &end)
+}
+
+/// In quotes; what is no UTF-8 byte by byte.
+fn quoted(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => format!("{text:?}"),
+        // A character that is cut in two at the end.
+        Err(error) if error.error_len().is_none() => {
+            format!("{:?}", String::from_utf8_lossy(&bytes[..error.valid_up_to()]))
+        }
+        Err(_) => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::args::types::{Parameter, Place, Type};
+    use std::sync::Arc;
+    use std::time::Duration;
+    use trapline::{Call, How, Reading, Site, Tactic, Text};
+
+    fn call(bytes: &[u8], reading: Reading, length: u64) -> Call {
+        let site = Site {
+            probe: String::new(),
+            aliases: Vec::new(),
+            file: String::new(),
+            offset: 0,
+            label: String::new(),
+            tactic: Tactic::Jump,
+        };
+        Call {
+            pid: 1,
+            tid: 1,
+            site: Arc::new(site),
+            at: Duration::ZERO,
+            arguments: [0x1000, length, 0, 0, 0, 0],
+            floats: [0; 8],
+            texts: vec![Text { argument: 0, bytes: bytes.to_vec(), reading }],
+            fields: Vec::new(),
+            returned: None,
+            took: None,
+            how: How::Entered,
+        }
+    }
+
+    fn show(call: &Call, shown: Type) -> Option<String> {
+        super::show(call, &Parameter { name: String::new(), shown, place: Place::General(0) })
+    }
+
+    #[test]
+    fn text_is_shown_as_far_as_it_was_read() {
+        let full = [b'x'; 64];
+        for (bytes, reading, shown, want) in [
+            (&b"ab\0cd"[..], Reading::Fault, Type::Str, "\"ab\"".to_owned()),
+            (b"ab", Reading::Fault, Type::Str, "\"ab\"<fault 0x1002>".to_owned()),
+            (b"", Reading::Fault, Type::Str, "<fault 0x1000>".to_owned()),
+            (b"", Reading::Failed(1), Type::Str, "<error 1>".to_owned()),
+            (&full, Reading::Whole, Type::Str, format!("\"{}\"...", "x".repeat(64))),
+            (b"a\xffb", Reading::Fault, Type::Buf(1), "\"a\\xffb\"".to_owned()),
+            (b"a\0b\0", Reading::Fault, Type::Buf(1), "\"a\\0b\"".to_owned()),
+            (b"a", Reading::Fault, Type::Buf(1), "\"a\"<fault 0x1001>".to_owned()),
+            ("aé".as_bytes(), Reading::Fault, Type::Buf(1), "\"aé\"".to_owned()),
+        ] {
+            assert_eq!(show(&call(bytes, reading, 3), shown), Some(want), "{bytes:?}");
+        }
+        assert_eq!(show(&call(b"a", Reading::Whole, 3), Type::Hex), None);
+        assert_eq!(show(&call(b"", Reading::Fault, 0), Type::Buf(1)).as_deref(), Some("\"\""));
+    }
+}

@@ -1,0 +1,361 @@
+//! From `req->next->len` to loads: where a field of what an argument points to lies, and what it is.
+//!
+//! In: DWARF, a function's address, a path. Out: a [`Field`], or why there is none, and under which part of the path.
+//! Does not: load.
+
+use std::ops::Range;
+
+use gimli::{Unit, UnitOffset};
+use trapline_record::Svma;
+
+use crate::debuginfo::{DebugInfo, Slice};
+use crate::prototype::{ParameterPlace, Prototype, ValueType};
+use crate::select::nearest_of;
+use crate::types::MAX_CHAIN;
+
+/// Loads behind each other, at most.
+const MAX_LOADS: usize = 6;
+/// Bytes of a text that are read.
+const TEXT: u64 = 64;
+
+/// A field of what an argument points to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// The general register for arguments that leads there, from 0 on.
+    pub register: u8,
+    /// What is added to that, and to each word loaded behind it, before the next load.
+    pub offsets: Vec<i32>,
+    /// What the last load yields; of [`ValueType::Text`] the bytes themselves.
+    pub of: ValueType,
+    /// Bytes of the last load, 64 at most.
+    pub bytes: u8,
+}
+
+/// Why there is no such field.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoField {
+    /// The path is none.
+    #[error("this is no path; write for example req->next->len or req->table[2]")]
+    Syntax,
+    /// Nothing is known of the function.
+    #[error("nothing is noted of the function: it has no debug information")]
+    NothingNoted,
+    /// No argument has the name.
+    #[error("there is no argument `{name}`{}", near(.nearest))]
+    NoArgument {
+        /// The name.
+        name: String,
+        /// Names like it, or all.
+        nearest: Vec<String>,
+    },
+    /// It is passed in memory, or in several registers.
+    #[error("`{0}` is in no register of its own when the function is entered")]
+    Elsewhere(String),
+    /// It has no such field.
+    #[error("`{of}` has no field `{field}`{}", near(.nearest))]
+    None {
+        /// What was reached.
+        of: String,
+        /// The field.
+        field: String,
+        /// Fields like it.
+        nearest: Vec<String>,
+    },
+    /// It is no structure, and leads to none.
+    #[error("`{0}` is no structure and points to none")]
+    NotAStructure(String),
+    /// It is nothing that has elements.
+    #[error("`{0}` is no array and no pointer to elements")]
+    NotIndexed(String),
+    /// It has fewer elements.
+    #[error("`{of}` has {len} elements; {index} is none of them")]
+    Index {
+        /// What was reached.
+        of: String,
+        /// So many.
+        len: u64,
+        /// As asked for.
+        index: u64,
+    },
+    /// It is more than a value.
+    #[error("`{of}` is {what}; name one of its fields")]
+    NotAValue {
+        /// What was reached.
+        of: String,
+        /// What it is.
+        what: String,
+    },
+    /// It does not begin and end with bytes.
+    #[error("`{0}` is a bit-field, which cannot be read")]
+    Bits(String),
+    /// Too many loads, or too far.
+    #[error("this is too far away")]
+    Far,
+}
+
+fn near(nearest: &[String]) -> String {
+    if nearest.is_empty() { String::new() } else { format!("; did you mean {}?", nearest.join(", ")) }
+}
+
+/// What is wrong, and with which bytes of the path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Misplaced {
+    /// Bytes of the path.
+    pub at: Range<usize>,
+    /// What.
+    pub why: NoField,
+}
+
+/// A step of a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Step<'a> {
+    Field(&'a str),
+    Index(u64),
+}
+
+/// A step, and the bytes of the path that it is.
+type Placed<'a> = (Step<'a>, Range<usize>);
+/// Offsets, what is there, and how many bytes of it are read.
+type Found = (Vec<i32>, ValueType, u8);
+
+/// Where a walk is.
+#[derive(Clone, Debug)]
+struct Walk {
+    of: UnitOffset,
+    offsets: Vec<i32>,
+    is_bits: bool,
+}
+
+impl Walk {
+    /// Through the pointer that it stands on.
+    fn load(&mut self, to: UnitOffset) -> Result<(), NoField> {
+        if self.offsets.len() == MAX_LOADS {
+            return Err(NoField::Far);
+        }
+        self.offsets.push(0);
+        self.of = to;
+        Ok(())
+    }
+    fn add(&mut self, by: u64, to: UnitOffset) -> Result<(), NoField> {
+        let last = self.offsets.last_mut().ok_or(NoField::Far)?;
+        let sum = i64::try_from(by).ok().and_then(|by| i64::from(*last).checked_add(by));
+        *last = sum.and_then(|sum| i32::try_from(sum).ok()).ok_or(NoField::Far)?;
+        self.of = to;
+        Ok(())
+    }
+}
+
+/// `req->next[2].len`: the name, and each step with where it stands.
+fn steps(path: &str) -> Result<(&str, Vec<Placed<'_>>), Misplaced> {
+    let wrong = |at: usize| Misplaced { at: at..path.len().max(at + 1), why: NoField::Syntax };
+    let word = |at: usize| {
+        let len = path[at..].find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(path.len() - at);
+        if len == 0 { Err(wrong(at)) } else { Ok(at..at + len) }
+    };
+    let name = word(0)?;
+    let (mut at, mut steps) = (name.end, Vec::new());
+    while at < path.len() {
+        let rest = &path[at..];
+        if rest.starts_with("->") || rest.starts_with('.') {
+            let field = word(at + if rest.starts_with('.') { 1 } else { 2 })?;
+            at = field.end;
+            steps.push((Step::Field(&path[field.clone()]), field));
+        } else if rest.starts_with('[') {
+            let end = at + rest.find(']').ok_or_else(|| wrong(at))?;
+            let index = path[at + 1..end].trim().parse().map_err(|_| wrong(at + 1))?;
+            steps.push((Step::Index(index), at..end + 1));
+            at = end + 1;
+        } else {
+            return Err(wrong(at));
+        }
+    }
+    Ok((&path[name], steps))
+}
+
+impl DebugInfo {
+    /// The field that a path means in the function that begins at an address. `arg0` and so on are its arguments by number.
+    ///
+    /// # Errors
+    /// What is wrong with the path, and where.
+    pub fn field(&self, function: Svma, path: &str) -> Result<Field, Misplaced> {
+        let whole = |why| Misplaced { at: 0..path.len(), why };
+        let prototype = self.prototype(function).ok_or_else(|| whole(NoField::NothingNoted))?;
+        let (name, steps) = steps(path)?;
+        let found = self.with_function(function, |unit, entry| {
+            let parameters = self.parameters(unit, entry)?;
+            Ok(Some(self.walk(unit, &parameters, &prototype, path, (name, &steps))))
+        });
+        found.ok().flatten().unwrap_or_else(|| Err(whole(NoField::NothingNoted)))
+    }
+    fn walk(
+        &self,
+        unit: &Unit<Slice>,
+        parameters: &[(String, UnitOffset)],
+        prototype: &Prototype,
+        path: &str,
+        (name, steps): (&str, &[Placed<'_>]),
+    ) -> Result<Field, Misplaced> {
+        let at_name = |why| Misplaced { at: 0..name.len(), why };
+        let numbered =
+            || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|n| *n < parameters.len());
+        let nth = parameters.iter().position(|(one, _)| one == name).or_else(numbered).ok_or_else(|| {
+            let known: Vec<String> = parameters.iter().map(|(name, _)| name.clone()).collect();
+            let nearest = nearest_of(name, known.into_iter());
+            at_name(NoField::NoArgument { name: name.to_owned(), nearest })
+        })?;
+        let ParameterPlace::General(register) = prototype.parameters[nth].place else {
+            return Err(at_name(NoField::Elsewhere(name.to_owned())));
+        };
+        let mut walk = Walk { of: parameters[nth].1, offsets: Vec::new(), is_bits: false };
+        let mut reached = name.len();
+        for (step, at) in steps {
+            let stepped = self.step_into(unit, &mut walk, step, &path[..reached]);
+            let stepped = stepped.unwrap_or(Err(NoField::NothingNoted));
+            stepped.map_err(|why| Misplaced { at: at.clone(), why })?;
+            reached = at.end;
+        }
+        let last = steps.last().map_or(0..name.len(), |(_, at)| at.clone());
+        let done = self.value_at(unit, walk, path).unwrap_or(Err(NoField::NothingNoted));
+        let (offsets, of, bytes) = done.map_err(|why| Misplaced { at: last, why })?;
+        Ok(Field { register, offsets, of, bytes })
+    }
+    fn step_into(
+        &self,
+        unit: &Unit<Slice>,
+        walk: &mut Walk,
+        step: &Step<'_>,
+        reached: &str,
+    ) -> gimli::Result<Result<(), NoField>> {
+        let mut entry = self.bare(unit, walk.of)?;
+        let is_pointer = matches!(entry.tag(), gimli::DW_TAG_pointer_type | gimli::DW_TAG_reference_type);
+        let no = |step: &Step<'_>| match step {
+            Step::Field(_) => NoField::NotAStructure(reached.to_owned()),
+            Step::Index(_) => NoField::NotIndexed(reached.to_owned()),
+        };
+        if is_pointer {
+            let Some(to) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
+            if let Err(why) = walk.load(to) {
+                return Ok(Err(why));
+            }
+            entry = self.bare(unit, to)?;
+        }
+        let record = matches!(
+            entry.tag(),
+            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
+        );
+        match step {
+            Step::Field(field) if record => self.member(unit, walk, entry.offset(), field, reached),
+            Step::Index(index) if is_pointer => {
+                let size = self.size(unit, walk.of)?;
+                let of = walk.of;
+                Ok(if size == 0 { Err(no(step)) } else { walk.add(index.saturating_mul(size), of) })
+            }
+            Step::Index(index) if entry.tag() == gimli::DW_TAG_array_type => {
+                let lens = self.dimensions(unit, entry.offset())?;
+                let Some(of) = Self::type_of(&entry)? else { return Ok(Err(no(step))) };
+                let size = self.size(unit, of)?;
+                Ok(match lens[..] {
+                    // An array at a structure's end has no length of its own.
+                    [len] if len == 0 || *index < len => walk.add(index.saturating_mul(size), of),
+                    [len] => Err(NoField::Index { of: reached.to_owned(), len, index: *index }),
+                    _ => Err(no(step)),
+                })
+            }
+            _ => Ok(Err(no(step))),
+        }
+    }
+    fn member(
+        &self,
+        unit: &Unit<Slice>,
+        walk: &mut Walk,
+        of: UnitOffset,
+        field: &str,
+        reached: &str,
+    ) -> gimli::Result<Result<(), NoField>> {
+        let mut known = Vec::new();
+        let Some((offset, of, is_bits)) = self.find_member(unit, of, field, &mut known, 0)? else {
+            let nearest = nearest_of(field, known.into_iter());
+            return Ok(Err(NoField::None { of: reached.to_owned(), field: field.to_owned(), nearest }));
+        };
+        walk.is_bits = is_bits;
+        Ok(walk.add(offset, of))
+    }
+    /// Distance and type of a member, also of one in an anonymous member or a base class; and whether it is bits.
+    fn find_member(
+        &self,
+        unit: &Unit<Slice>,
+        of: UnitOffset,
+        field: &str,
+        known: &mut Vec<String>,
+        depth: u32,
+    ) -> gimli::Result<Option<(u64, UnitOffset, bool)>> {
+        if depth > MAX_CHAIN || known.len() > 10_000 {
+            return Ok(None);
+        }
+        for member in self.members(unit, of)? {
+            match member.name {
+                Some(name) if name == field => return Ok(Some((member.offset, member.of, member.is_bits))),
+                Some(name) => known.push(name),
+                None => {
+                    let inner = self.bare(unit, member.of)?.offset();
+                    if let Some((inside, of, is_bits)) =
+                        self.find_member(unit, inner, field, known, depth + 1)?
+                    {
+                        return Ok(Some((member.offset + inside, of, is_bits)));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+    /// What the walk ends at, and how much of it is read.
+    fn value_at(
+        &self,
+        unit: &Unit<Slice>,
+        mut walk: Walk,
+        path: &str,
+    ) -> gimli::Result<Result<Found, NoField>> {
+        if walk.is_bits {
+            return Ok(Err(NoField::Bits(path.to_owned())));
+        }
+        let entry = self.bare(unit, walk.of)?;
+        let (of, size) = (self.value_type(unit, walk.of)?, self.size(unit, walk.of)?);
+        if entry.tag() == gimli::DW_TAG_array_type
+            && let Some(element) = Self::type_of(&entry)?
+            && self.value_type(unit, element)? == ValueType::Char
+        {
+            return Ok(Ok((walk.offsets, ValueType::Text, size.clamp(1, TEXT) as u8)));
+        }
+        let what = match of {
+            ValueType::Text => {
+                let to = walk.of;
+                return Ok(walk.load(to).map(|()| (walk.offsets, ValueType::Text, TEXT as u8)));
+            }
+            ValueType::Other(what) => what,
+            ValueType::Void => "nothing".to_owned(),
+            of => return Ok(Ok((walk.offsets, of, size.clamp(1, 8) as u8))),
+        };
+        Ok(Err(NoField::NotAValue { of: path.to_owned(), what }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NoField, Step, steps};
+
+    #[test]
+    fn paths_are_taken_apart() {
+        let (name, all) = steps("req->next[12].len_2").expect("a path");
+        let all: Vec<_> = all.into_iter().map(|(step, at)| (step, at.start)).collect();
+        assert_eq!(
+            (name, all),
+            ("req", vec![(Step::Field("next"), 5), (Step::Index(12), 9), (Step::Field("len_2"), 14),])
+        );
+        for (wrong, at) in
+            [("", 0), ("a->", 3), ("a.", 2), ("a[", 1), ("a[x]", 2), ("a b", 1), ("a-b", 1), ("->a", 0)]
+        {
+            let error = steps(wrong).expect_err(wrong);
+            assert_eq!((error.at.start, error.why), (at, NoField::Syntax), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Spaces that batch after batch of one module goes into: there are some hundred displacements, and any number of single registrations.
+//!
+//! In: a request. Out: the same, prepared, and where it goes. Invariants: HOME-1 what was laid in a space is never overwritten: its stubs lie one behind the other, and a
+//! site whose jump would meet another's in the mirror goes elsewhere. Does not: map or write.
+//!
+//! The first batches of a module have spaces of their own, which saves their hits a jump, and so have large ones, and those with punned jumps. Then there is a home: a
+//! mirror of the whole text, with room for [`SITES`]. Where there is no space within reach for either, sites become traps, whose stubs may lie anywhere.
+
+use std::collections::{BTreeSet, HashMap};
+
+use trapline_plan::{
+    CallInput, Callee, DataCounts, DataLayout, Home, ModulePlan, PlanError, bounds, find_home, room_for_calls,
+};
+use trapline_target::FileId;
+
+use super::Own;
+use crate::attach::Work;
+use crate::error::PatchError;
+use crate::prepare::{Prepared, layout, prepare};
+use crate::request::{Module, Request};
+
+/// Sites of a home.
+const SITES: u32 = 4096;
+/// Batches that may be larger have a space of their own.
+const LARGE: u32 = 1024;
+/// So many batches of a module have, before there is a home.
+const APART: u32 = 8;
+/// For both tables of guards.
+const GUARDS: u32 = 2 * 6 * 2 * SITES;
+
+/// A module where it is loaded.
+type Load = (FileId, u64);
+
+#[derive(Debug)]
+struct Lived {
+    load: Load,
+    home: Home,
+    /// Index of its segment.
+    segment: usize,
+    /// Where jumps lie in its mirror.
+    landings: BTreeSet<u64>,
+}
+
+/// All homes.
+#[derive(Debug, Default)]
+pub(super) struct Homes {
+    all: Vec<Lived>,
+    apart: HashMap<Load, u32>,
+}
+
+/// Where a batch goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lodging {
+    /// A space of its own.
+    Apart(Option<Load>),
+    /// One that begins with it.
+    New(Load, Home),
+    /// One that is there: its index.
+    Old(usize),
+}
+
+impl Homes {
+    /// Notes what was mapped, or moved in. `segment` is its index.
+    pub(super) fn settled(&mut self, lodging: Lodging, plans: &[ModulePlan], segment: usize) {
+        let index = match lodging {
+            Lodging::Apart(load) => {
+                load.into_iter().for_each(|load| *self.apart.entry(load).or_default() += 1);
+                return;
+            }
+            Lodging::New(load, home) => {
+                self.all.push(Lived { load, home, segment, landings: BTreeSet::new() });
+                self.all.len() - 1
+            }
+            Lodging::Old(index) => index,
+        };
+        let lived = &mut self.all[index];
+        for plan in plans {
+            lived.landings.extend(landings(plan, &lived.home));
+            lived.home.free = plan.free;
+        }
+    }
+    pub(super) fn segment(&self, index: usize) -> usize {
+        self.all[index].segment
+    }
+}
+
+/// Where a plan has its jumps in the mirror.
+fn landings(plan: &ModulePlan, home: &Home) -> impl Iterator<Item = u64> {
+    let end = home.mirror_end;
+    plan.chunks.iter().map(|chunk| chunk.addr).filter(move |addr| *addr < end).map(|addr| addr.0)
+}
+
+impl Lived {
+    /// Whether nothing of the plan lies over what is there (HOME-1).
+    fn takes(&self, plan: &ModulePlan) -> bool {
+        const JUMP: u64 = 5;
+        let mut all = landings(plan, &self.home);
+        plan.pun_regions.is_empty()
+            && all.all(|at| self.landings.range(at.saturating_sub(JUMP - 1)..at + JUMP).next().is_none())
+    }
+}
+
+impl Own {
+    /// Plans a request, and says where it goes.
+    pub(super) fn prepare(
+        &self,
+        request: &Request<'_>,
+        work: &mut Work,
+    ) -> Result<(Prepared, Lodging), PatchError> {
+        let [module] = request.modules else {
+            return Ok((self.attempt(request, work, None)?, Lodging::Apart(None)));
+        };
+        let load = (module.file, module.bias.0);
+        let counts = bounds(module.image, module.map, &work.survey.traits, module.wants);
+        let may_be_at_home = counts.patches / 2 <= LARGE;
+        if may_be_at_home
+            && self.homes.apart.get(&load).is_some_and(|apart| *apart >= APART)
+            && let Some(found) = self.at_home(request, module, &counts, work)?
+        {
+            return Ok(found);
+        }
+        match self.attempt(request, work, None) {
+            Err(error) if is_full(&error) => {
+                if may_be_at_home && let Some(found) = self.at_home(request, module, &counts, work)? {
+                    return Ok(found);
+                }
+                let prepared = self.by_traps(request, &counts, work)?.ok_or(error)?;
+                Ok((prepared, Lodging::Apart(None)))
+            }
+            other => Ok((other?, Lodging::Apart(Some(load)))),
+        }
+    }
+    fn attempt(
+        &self,
+        request: &Request<'_>,
+        work: &mut Work,
+        home: Option<(Home, DataLayout)>,
+    ) -> Result<Prepared, PatchError> {
+        // Of an attempt before.
+        work.report.refused.clear();
+        work.report.kernel.clear();
+        work.survey.home = home;
+        prepare(&self.process, request, &mut work.survey, self.attached.before(), &mut work.report)
+    }
+    /// In a home that takes it, or a new one.
+    fn at_home(
+        &self,
+        request: &Request<'_>,
+        module: &Module<'_>,
+        counts: &DataCounts,
+        work: &mut Work,
+    ) -> Result<Option<(Prepared, Lodging)>, PatchError> {
+        let load = (module.file, module.bias.0);
+        for (index, lived) in self.homes.all.iter().enumerate().rev().filter(|(_, lived)| lived.load == load)
+        {
+            let segment = &self.attached.segments[lived.segment];
+            let has_code = lived.home.free + room_for_calls(counts) <= lived.home.code.end();
+            if !has_code || !segment.has_room(counts) {
+                continue;
+            }
+            let prepared = self.attempt(request, work, Some((lived.home, segment.layout)))?;
+            if prepared.plans.iter().all(|plan| lived.takes(plan)) {
+                return Ok(Some((prepared, Lodging::Old(index))));
+            }
+        }
+        let room =
+            DataCounts { patches: 2 * SITES, guards: GUARDS, lines: counts.lines, ..DataCounts::default() };
+        let stubs = room_for_calls(&DataCounts { patches: 2 * SITES, ..DataCounts::default() });
+        let layout = DataLayout::new(&room);
+        let found = find_home(module.image, module.bias, &work.survey.space, layout.len, stubs);
+        let Ok(home) = found else { return Ok(None) };
+        let prepared = self.attempt(request, work, Some((home, layout)))?;
+        let takes = prepared.plans.iter().all(|plan| plan.pun_regions.is_empty());
+        Ok(takes.then_some((prepared, Lodging::New(load, home))))
+    }
+    /// Traps, with their stubs wherever there is room.
+    fn by_traps(
+        &self,
+        request: &Request<'_>,
+        counts: &DataCounts,
+        work: &mut Work,
+    ) -> Result<Option<Prepared>, PatchError> {
+        let Some(calls) = request.calls else { return Ok(None) };
+        let layout = layout(request, &work.survey);
+        let home = Home::anywhere(&work.survey.space, layout.len, room_for_calls(counts));
+        let Some(home) = home else { return Ok(None) };
+        let callees: Vec<Callee> =
+            calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();
+        let request = Request { calls: Some(CallInput { callees: &callees, ..calls }), ..*request };
+        self.attempt(&request, work, Some((home, layout))).map(Some)
+    }
+}
+
+fn is_full(error: &PatchError) -> bool {
+    matches!(error, PatchError::Plan { source: PlanError::NoSpace { .. }, .. })
+}

@@ -1,0 +1,234 @@
+//! Slots that stand in for return addresses, seen from outside: which are lent, and how they are taken back.
+//!
+//! In: a process, and where its slots lie (`record::slots`; steps A1 to B4 are those of `plan`'s `stub::slots`). Out: the calls that are
+//! armed now; the real return addresses put back into their stack words; slots given back that nothing names any more. Invariants:
+//! RET-1 a stack word is written only while all threads are stopped, and only if it still holds the slot; RET-2 a slot is given back only
+//! if no register, no word of memory and no thread in the slots' own code names it. Does not: tell unwinders (see `unwinder`), or
+//! unmap.
+//!
+//! # Detach
+//!
+//! The entries' patches are out, and no thread is in a stub that was there before (R3, R4). Then all threads are stopped, and of each lent
+//! slot whose WORD is not 0:
+//!
+//! | the stack word holds | what |
+//! |---|---|
+//! | this slot | := the real return address, through all slots that lie under it |
+//! | a slot that lies over this one (a tail call) | done with that one |
+//! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back it goes through the slot, which stays |
+//!
+//! A thread between A3 and A4, or in the slots' code, goes on there. Code and entries stay mapped and go on working; whoever dies in the
+//! middle of this leaves each word either way, and both lead to the same place.
+//!
+//! # Giving back what nobody will come back to
+//!
+//! Calls left by `longjmp`, exceptions and the ends of threads leave their slots lent. A stack pointer proves nothing: some
+//! programs copy stacks away and back (greenlets). So when slots run short, all threads are stopped, and what private writable memory or a
+//! register names stays; so does what a thread in the slots' code is working on (its number is at its stack pointer), and what is
+//! only half lent (WORD is 0: A1 to A4, B3). If a signal frame holds an address in the shared code, nothing is given back this time.
+
+use std::time::{Duration, Instant};
+
+use trapline_record::RemoteAddr;
+use trapline_record::control::at;
+use trapline_record::slots::{self, CHAIN, ENTRY, LENT, Slots, at as entry};
+use trapline_target::{Batch, Process, StoppedAll};
+
+use crate::attached::Attached;
+use crate::error::PatchError;
+use crate::still::words_in;
+use crate::words::Block;
+
+/// A call that is armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Armed {
+    /// Its slot.
+    pub slot: u32,
+    /// Where it returns to: an address of the program, or a slot under this one.
+    pub real: u64,
+    /// Its stack word; 0 while the slot is being lent or given back.
+    pub word: u64,
+    /// What the slots' code knows of its function.
+    pub what: u64,
+}
+
+/// The slots that a control block names, if it names any that make sense.
+pub(crate) fn slots_of(block: &Block) -> Option<Slots> {
+    let count = u32::try_from(block.get(at::SLOTS_COUNT)).ok()?;
+    let (least, most) = Slots::LIMITS;
+    let fits = count.is_power_of_two() && (least..=most).contains(&count);
+    fits.then(|| Slots { code: block.get(at::SLOTS_CODE), table: block.get(at::SLOTS_TABLE), count })
+}
+
+/// Makes CPUs begin their searches apart. Before anybody searches.
+pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchError> {
+    let mut bytes = vec![0; Slots::LENT_OFF as usize];
+    for (addr, word) in slots.hints() {
+        let off = (addr - slots.table) as usize;
+        bytes[off..off + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(process.write_text(RemoteAddr(slots.table), &bytes)?)
+}
+
+/// Numbers of the slots that are lent.
+fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
+    let mut bytes = vec![0; slots.count as usize];
+    process.read(RemoteAddr(slots.table + Slots::LENT_OFF), &mut bytes)?;
+    Ok((0u32..).zip(bytes).filter(|&(_, byte)| byte == LENT).map(|(slot, _)| slot).collect())
+}
+
+/// The calls that are armed in a process.
+///
+/// # Errors
+/// When its memory cannot be read.
+pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError> {
+    let one = |slot| {
+        let mut bytes = [0; ENTRY as usize];
+        process.read(RemoteAddr(slots.entry(slot)), &mut bytes)?;
+        let word = |at: u64| {
+            let at = at as usize;
+            bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
+        };
+        Ok(Armed { slot, real: word(entry::REAL), word: word(entry::WORD), what: word(entry::WHAT) })
+    };
+    lent(process, slots)?.into_iter().map(one).collect()
+}
+
+/// Puts real return addresses back. All threads are stopped. How many.
+pub(crate) fn put_back(process: &Process, slots: &Slots) -> Result<u32, PatchError> {
+    let armed = armed(process, slots)?;
+    let under = |addr| slots.slot_of(addr).and_then(|slot| armed.iter().find(|a| a.slot == slot));
+    let mut restored = 0;
+    for call in armed.iter().filter(|call| call.word != 0) {
+        let mut real = call.real;
+        for _ in 0..CHAIN {
+            real = under(real).map_or(real, |call| call.real);
+        }
+        let word = RemoteAddr(call.word);
+        // A stack that is gone takes its calls with it.
+        let holds = process.read_u64(word).is_ok_and(|held| held == slots.address(call.slot));
+        if holds && slots.slot_of(real).is_none() {
+            process.write_text(word, &real.to_le_bytes())?;
+            restored += 1;
+        }
+    }
+    Ok(restored)
+}
+
+/// Stops all threads and puts return addresses back, if any are replaced.
+pub(crate) fn disarm(
+    batch: &mut Batch<'_>,
+    all: &[Slots],
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<u32, PatchError> {
+    let process = batch.process();
+    // A child that was forked before they were made maps none.
+    let in_use = |slots: &&Slots| lent(process, slots).is_ok_and(|lent| !lent.is_empty());
+    let all: Vec<&Slots> = all.iter().filter(in_use).collect();
+    if all.is_empty() {
+        return Ok(0);
+    }
+    let stopped = batch.stop_all(guard)?;
+    let done: Result<Vec<u32>, _> = all.iter().map(|slots| put_back(process, slots)).collect();
+    stopped.resume()?;
+    Ok(done?.iter().sum())
+}
+
+/// What a search for slots that nobody will come back to found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reclaimed {
+    /// Slots lent before.
+    pub lent: u32,
+    /// Slots given back.
+    pub freed: u32,
+    /// How long all threads stood.
+    pub stopped: Duration,
+}
+
+impl Attached {
+    /// How many slots the process has, and how many of them are lent; `None` without slots.
+    ///
+    /// # Errors
+    /// When its memory cannot be read.
+    pub fn lent(&self, process: &Process) -> Result<Option<(u32, u32)>, PatchError> {
+        let Some(slots) = self.slots else { return Ok(None) };
+        Ok(Some((slots.count, lent(process, &slots)?.len() as u32)))
+    }
+    /// Gives back the slots of calls that were left without a return. Each counts as unreturned.
+    ///
+    /// # Errors
+    /// When the process is gone or cannot be stopped.
+    pub fn reclaim(&mut self, process: &Process) -> Result<Reclaimed, PatchError> {
+        let Some(slots) = self.slots else { return Ok(Reclaimed::default()) };
+        let shared = self.segments.iter().find_map(|s| s.slots).map_or((0, 0), |made| made.shared);
+        let mut found = Reclaimed::default();
+        let left = Batch::run(process, trapline_target::BatchOptions { hold_children: false }, |batch| {
+            let guard = |addr| self.resume(addr);
+            let start = Instant::now();
+            let stopped = batch.stop_all(&guard)?;
+            let calls = armed(process, &slots)?;
+            found.lent = calls.len() as u32;
+            let left = match named(process, &stopped, &slots, shared)? {
+                Some(named) => calls.into_iter().filter(|c| c.word != 0 && !named[c.slot as usize]).collect(),
+                None => Vec::new(),
+            };
+            let given = left.iter().try_for_each(|call: &Armed| give_back(process, &slots, call.slot));
+            stopped.resume()?;
+            found.stopped = start.elapsed();
+            given.map(|()| left)
+        })??;
+        found.freed = left.len() as u32;
+        for call in &left {
+            self.segments.iter().for_each(|segment| segment.count_unreturned(call.what));
+        }
+        Ok(found)
+    }
+}
+
+/// For each slot, whether something names it; `None` if that cannot be known now.
+fn named(
+    process: &Process,
+    stopped: &StoppedAll<'_, '_>,
+    slots: &Slots,
+    shared: (u64, u64),
+) -> Result<Option<Vec<bool>>, PatchError> {
+    let mut named = vec![false; slots.count as usize];
+    let mut name = |word: u64| {
+        if let Some(slot) = slots.slot_of(word) {
+            named[slot as usize] = true;
+        }
+    };
+    let is_shared = |word: u64| (shared.0..shared.1).contains(&word);
+    let mut known = true;
+    for tid in stopped.threads() {
+        let Ok(regs) = stopped.regs(tid) else { continue };
+        regs.general().into_iter().for_each(&mut name);
+        if is_shared(regs.pc()) {
+            match process.read_u64(RemoteAddr(regs.sp())) {
+                Ok(slot) => name(slots.code + slot.wrapping_mul(slots::CODE)),
+                Err(_) => known = false,
+            }
+        }
+    }
+    let all = words_in(process, &mut |map, _, word| {
+        if map.start.0 != slots.table {
+            name(word);
+            known &= !is_shared(word);
+        }
+    })?;
+    // What lies on a stack that is no private memory was not looked at.
+    let maps = process.maps()?;
+    for call in armed(process, slots)? {
+        let looked_at = maps.iter().find(|m| m.contains(RemoteAddr(call.word)));
+        if looked_at.is_some_and(|m| m.perms.shared || !m.perms.read || !m.perms.write) {
+            name(slots.address(call.slot));
+        }
+    }
+    Ok((all && known).then_some(named))
+}
+
+/// B3, done for somebody who will not.
+fn give_back(process: &Process, slots: &Slots, slot: u32) -> Result<(), PatchError> {
+    process.write_text(RemoteAddr(slots.entry(slot) + entry::WORD), &[0; 8])?;
+    Ok(process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[0])?)
+}

@@ -1,0 +1,96 @@
+//! Unwinders of the process told of its slots, and told no more.
+//!
+//! In: where `__register_frame` and its opposite lie. Out: each was called once, in a thread that holds none of the locks that they take
+//! (`trapline_target`'s `function`). Invariants: UNW-1 what an unwinder was perhaps told stays mapped; UNW-2 nobody is told twice
+//! that something is no more, which libgcc answers with `abort`.
+//!
+//! | step | what | if the tracer dies right after |
+//! |---|---|---|
+//! | T1 | the address of `__deregister_frame`, then the first bit of `UNWIND_TOLD` | nothing is taken back, the memory stays |
+//! | T2 | `__register_frame` runs in the target | idem |
+//! | T3 | the second bit | a later detach takes it back |
+//! | T4 (detach) | the second bit is cleared | idem: the unwinder keeps what it was told, which stays mapped and true |
+//! | T5 | `__deregister_frame` runs | idem |
+//! | T6 | the first bit is cleared | nobody knows of it any more |
+//!
+//! A forked child shares the words, and has an unwinder of its own that was told before: it keeps what it was told.
+//! Does not: find unwinders, which takes files.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use trapline_record::RemoteAddr;
+use trapline_record::control::{MAX_UNWINDERS, at};
+use trapline_target::{Batch, TargetError};
+
+use crate::segment::Segment;
+use crate::words::{Block, Words};
+
+/// How long a thread is waited for that may call an allocating function.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// An unwinder of the process that takes frame information at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unwinder {
+    /// Its `__register_frame`.
+    pub register: RemoteAddr,
+    /// Its `__deregister_frame`.
+    pub take_back: RemoteAddr,
+}
+
+const fn perhaps(n: u64) -> u64 {
+    1 << (2 * n)
+}
+const fn surely(n: u64) -> u64 {
+    2 << (2 * n)
+}
+
+/// T1 to T3, before any slot is lent.
+pub(crate) fn tell(
+    batch: &mut Batch<'_>,
+    segment: &Segment,
+    unwinders: &[Unwinder],
+    own: &[Range<u64>],
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), TargetError> {
+    let (view, Some(made)) = (segment.view(), segment.slots) else { return Ok(()) };
+    for (n, unwinder) in (0..MAX_UNWINDERS).zip(unwinders) {
+        view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
+        view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
+        let told = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
+        if matches!(told, Err(TargetError::NoCaller { .. })) {
+            view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) & !perhaps(n));
+        }
+        told?;
+        view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | surely(n));
+    }
+    Ok(())
+}
+
+/// T4 to T6. Without a fit thread they keep what they were told, which stays true.
+pub(crate) fn take_back(
+    batch: &mut Batch<'_>,
+    block: &Block,
+    words: &Words<'_>,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), TargetError> {
+    let mut told = block.get(at::UNWIND_TOLD);
+    for n in 0..MAX_UNWINDERS {
+        if told & surely(n) == 0 {
+            continue;
+        }
+        told &= !surely(n);
+        words.set(at::UNWIND_TOLD, told)?;
+        let function = RemoteAddr(block.get(at::UNWIND_TAKE_BACK + n * 8));
+        match batch.call_function(function, block.get(at::UNWIND), &[], Duration::ZERO, guard) {
+            Ok(()) => {
+                told &= !perhaps(n);
+                words.set(at::UNWIND_TOLD, told)?;
+            }
+            Err(error) if error.is_gone() => return Err(error),
+            // No fit thread, or the function is no more.
+            Err(_) => {}
+        }
+    }
+    Ok(())
+}

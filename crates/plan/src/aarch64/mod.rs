@@ -1,0 +1,11 @@
+//! arm64: one word patched, and the code that it leads to.
+//!
+//! One instruction is one word and so is a patch, so there is no window: nothing can stand or branch inside it (PLAN-1, PLAN-2 hold
+//! of themselves). What stays of the rules: PLAN-3, PLAN-4.
+
+pub mod site;
+pub mod stub;
+pub mod target;
+
+pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch};
+pub use target::{Unsupported, supported};

@@ -1,0 +1,229 @@
+//! One patched word: what may be patched, how the stub is reached, and how the word may be written.
+//!
+//! In: the words of a function, one of them, where a stub and an island may lie. Out: a [`Patch`], or a [`Refusal`].
+//! Invariants: PLAN-4: each refusal names address, word and rule. Landing pads (`bti`, `paciasp`) stay in place: [`entry_index`] names
+//! the word behind them.
+//! Does not: choose where stubs lie, or write anything.
+
+use trapline_insn::aarch64::{
+    Gpr, Immovable, Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
+};
+
+use super::stub::{self, Machine};
+
+/// The word to be patched.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// All of its function, or as much of it as there is.
+    pub words: &'a [u32],
+    /// Where that begins.
+    pub start: u64,
+    /// Which word.
+    pub index: usize,
+    /// What the program allows there.
+    pub options: Options,
+}
+
+/// How the stub is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tactic {
+    /// One `b`.
+    Branch,
+    /// One `b` to an island in reach, and from there through x16.
+    Island {
+        /// What stands there.
+        words: [u32; 3],
+    },
+}
+
+/// One patched word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Patch {
+    /// Its address.
+    pub at: u64,
+    /// What stands there.
+    pub old: u32,
+    /// What will.
+    pub new: u32,
+    /// Threads may run it meanwhile (Arm ARM B2.2.5). Otherwise all are to be stopped.
+    pub live: bool,
+    /// How the stub is reached.
+    pub tactic: Tactic,
+    /// The stub's words.
+    pub stub: Vec<u32>,
+}
+
+/// Why there is no patch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The function has no such word, or only landing pads.
+    #[error("{start:#x}: the function has no word number {index}")]
+    NoWord {
+        /// Of the function.
+        start: u64,
+        /// Which was asked for.
+        index: usize,
+    },
+    /// No probe on it, or its copy would not work where the stub lies.
+    #[error("{at:#x} [{word:08x}]: {why}")]
+    Immovable {
+        /// Its address.
+        at: u64,
+        /// The word.
+        word: u32,
+        /// Why.
+        why: Immovable,
+    },
+    /// Between an exclusive load and its store.
+    #[error(
+        "{at:#x} [{word:08x}]: between an exclusive load and its store, which a hit would make fail for ever"
+    )]
+    Exclusive {
+        /// Its address.
+        at: u64,
+        /// The word.
+        word: u32,
+    },
+    /// A branch must land there, and a `b` is no landing pad.
+    #[error("{at:#x} [{word:08x}]: a landing pad; the probe belongs on the word behind it, or is a trap")]
+    LandingPad {
+        /// Its address.
+        at: u64,
+        /// The word.
+        word: u32,
+    },
+    /// No `b` reaches the stub, and there is no island, or x16 is not free for it.
+    #[error("{at:#x}: a branch does not reach the stub at {stub:#x}")]
+    OutOfReach {
+        /// Its address.
+        at: u64,
+        /// Of the stub.
+        stub: u64,
+    },
+}
+
+/// The word of a function that a probe at its entry goes on: the first that is no landing pad. A `brk` is none here: it is
+/// somebody's trap.
+#[must_use]
+pub fn entry_index(words: &[u32]) -> usize {
+    let is_pad = |word: &&u32| landing_pad(**word).is_some() && !matches!(decode(**word), Verdict::Refuse(_));
+    words.iter().take_while(is_pad).count()
+}
+
+/// Patches `place` so that each execution adds one to `word`'s counter, by a stub at `stub`; or to `island`, in reach of a `b`.
+///
+/// # Errors
+/// Why not.
+pub fn patch(
+    place: &Place<'_>,
+    machine: &Machine,
+    word: u64,
+    stub: u64,
+    island: Option<u64>,
+) -> Result<Patch, Refusal> {
+    let missing = Refusal::NoWord { start: place.start, index: place.index };
+    let &old = place.words.get(place.index).ok_or(missing)?;
+    let at = place.start.wrapping_add(4 * place.index as u64);
+    if landing_pad(old).is_some() && !matches!(decode(old), Verdict::Refuse(_)) {
+        return Err(Refusal::LandingPad { at, word: old });
+    }
+    let immovable = |why| Refusal::Immovable { at, word: old, why };
+    if let Verdict::Refuse(why) = decode(old) {
+        return Err(immovable(why.into()));
+    }
+    if in_exclusive(place.words, place.index) {
+        return Err(Refusal::Exclusive { at, word: old });
+    }
+    let far = Refusal::OutOfReach { at, stub };
+    let (new, tactic) = match (encode::b(at, stub), island) {
+        (Some(new), _) => (new, Tactic::Branch),
+        (None, Some(island)) if place.options.ip_free => {
+            let page = encode::adrp(Gpr::X16, island, stub).ok_or(far)?;
+            let add = encode::add(Gpr::X16, Gpr::X16, stub as u32 & 0xFFF);
+            let words = [page, add, encode::br(Gpr::X16)];
+            (encode::b(at, island).ok_or(far)?, Tactic::Island { words })
+        }
+        _ => return Err(far),
+    };
+    let code = stub::count(stub, machine, word, place.options.ip_free);
+    let moved = relocate(old, at, code.displaced_at(), place.options).map_err(immovable)?;
+    let back = moved.falls_through.then_some(moved.next);
+    let stub = code.finish(moved.words(), back).ok_or(far)?;
+    Ok(Patch { at, old, new, live: may_patch_live(old, new), tactic, stub })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Machine, Options, Place, Refusal, Tactic, entry_index, patch};
+    use trapline_insn::aarch64::{Immovable, Refusal as Why, encode};
+
+    const NOP: u32 = encode::NOP;
+    const PUSH: u32 = 0xA9BF_7BFD;
+    const PACIASP: u32 = 0xD503_233F;
+    const BTI_C: u32 = 0xD503_245F;
+    const RET: u32 = 0xD65F_03C0;
+    const START: u64 = 0x40_0000;
+    const STUB: u64 = 0x50_0000;
+    const MACHINE: Machine = Machine { rseq: None, lse: true, lines: 3 };
+
+    fn at(words: &[u32], index: usize) -> Result<super::Patch, Refusal> {
+        let place =
+            Place { words, start: START, index, options: Options { ip_free: true, ..Options::default() } };
+        patch(&place, &MACHINE, 0x60_0000, STUB, None)
+    }
+
+    #[test]
+    fn entries_are_behind_landing_pads() {
+        assert_eq!(entry_index(&[PUSH, RET]), 0);
+        assert_eq!(entry_index(&[BTI_C, PACIASP, PUSH]), 2);
+        assert_eq!(entry_index(&[PACIASP]), 1);
+        assert_eq!(entry_index(&[encode::BRK, PUSH]), 0);
+        assert_eq!(at(&[BTI_C, RET], 0), Err(Refusal::LandingPad { at: START, word: BTI_C }));
+        assert_eq!(at(&[BTI_C], 1), Err(Refusal::NoWord { start: START, index: 1 }));
+    }
+
+    #[test]
+    fn only_a_few_words_are_patched_under_threads() {
+        let patched = at(&[NOP, RET], 0).expect("a nop");
+        assert_eq!((patched.at, patched.old, Some(patched.new)), (START, NOP, encode::b(START, STUB)));
+        assert!(patched.live && patched.tactic == Tactic::Branch);
+        assert!(!at(&[PUSH, RET], 0).expect("a push").live);
+        assert!(!at(&[PUSH, RET], 1).expect("a return").live);
+    }
+
+    #[test]
+    fn what_takes_no_probe_is_refused_by_name() {
+        let refused = |word: u32, why: Why| {
+            let expected = Refusal::Immovable { at: START, word, why: Immovable::Refused(why) };
+            assert_eq!(at(&[word, RET], 0), Err(expected));
+        };
+        refused(0xD400_0001, Why::SystemCall);
+        refused(0x0000_0000, Why::Undefined);
+        refused(encode::BRK, Why::Breakpoint);
+        // ldxr, add, stxr, cbnz.
+        let sequence = [0xC85F_7C01, 0x9100_0421, 0xC802_7C01, 0x35FF_FFA2, RET];
+        refused(sequence[0], Why::Exclusive);
+        assert_eq!(at(&sequence, 1), Err(Refusal::Exclusive { at: START + 4, word: sequence[1] }));
+        assert!(at(&sequence, 4).is_ok());
+    }
+
+    #[test]
+    fn what_no_branch_reaches_goes_over_an_island() {
+        let far = START + (1 << 30);
+        let place = |ip_free| Place {
+            words: &[NOP, RET],
+            start: START,
+            index: 0,
+            options: Options { ip_free, ..Options::default() },
+        };
+        let refused = Err(Refusal::OutOfReach { at: START, stub: far });
+        assert_eq!(patch(&place(true), &MACHINE, far, far, None), refused);
+        assert_eq!(patch(&place(false), &MACHINE, far, far, Some(START + 64)), refused);
+        // There is no way back but a branch either: what falls through stays refused, what does not is reached.
+        assert_eq!(patch(&place(true), &MACHINE, far, far, Some(START + 64)), refused);
+        let place = Place { index: 1, ..place(true) };
+        let patched = patch(&place, &MACHINE, far, far, Some(START + 64)).expect("a return");
+        assert!(matches!(patched.tactic, Tactic::Island { .. }));
+        assert_eq!(Some(patched.new), encode::b(START + 4, START + 64));
+    }
+}

@@ -1,0 +1,34 @@
+//! Generated code: what runs in the target at a hit.
+//!
+//! Input: plain values (addresses, what the machine and the process offer, what is free at the site). Output: words, correct at the one
+//! address named. Invariants: STUB-1 general registers only, and every register but x16 and x17, where they are free, the flags and the
+//! stack are as they were when the displaced code begins (SAFE-2); STUB-2 x29 keeps its value; STUB-3 no store to a line that
+//! another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every word is counted exactly: by one rseq
+//! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
+
+mod asm;
+mod count;
+
+pub use count::{Pending, count};
+
+/// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells. Its signature is the architecture's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rseq {
+    /// Offset of the area from the thread pointer, in bytes; within ±16 MiB.
+    pub offset: i32,
+}
+
+/// `RSEQ_SIG` (glibc, sys/rseq.h, aarch64): a `brk` that nothing executes.
+pub const SIGNATURE: u32 = 0xD428_BC00;
+
+/// What the process and its CPU offer to generated code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Machine {
+    /// Present if the process' threads have rseq areas.
+    pub rseq: Option<Rseq>,
+    /// FEAT_LSE: one instruction adds to memory.
+    pub lse: bool,
+    /// Counter lines of 64 bytes, at most 4095. With rseq all but the last belong to one CPU each; the last is for threads without an
+    /// area.
+    pub lines: u32,
+}

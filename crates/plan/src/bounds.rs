@@ -1,0 +1,97 @@
+//! How much of shared memory a batch may come to use, before it is planned.
+//!
+//! In: what is wanted, and the module's map. Out: upper bounds ([`DataCounts`]). Does not: plan.
+
+use crate::codemap::CodeMap;
+use crate::layout::DataCounts;
+use crate::request::{ProcessTraits, Role, Unwind, Want};
+use trapline_image::Image;
+use trapline_record::ring::RingArea;
+use trapline_record::stack::{slot_for_copy, slot_for_frames};
+use trapline_record::tally::Shape;
+
+/// Instruction boundaries inside a window, at most, and its head.
+const GUARDS_PER_PATCH: u32 = 5;
+
+/// Upper bounds for [`DataCounts`]: patches and guards from the map, counters and latency areas from the highest index
+/// in `wants`, lines from `traits`.
+#[must_use]
+pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
+    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f));
+    let sites: u32 = wants
+        .iter()
+        .map(|want| match want.role {
+            Role::CountEntry
+            | Role::CountAt(_)
+            | Role::CallEntry
+            | Role::CallArmed
+            | Role::CallAt(_)
+            | Role::RecordAt(..)
+            | Role::LatencySlot
+            | Role::Tally { exits: false }
+            | Role::Record { returns: false, .. } => 1,
+            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => exits(want),
+            Role::Latency | Role::Record { returns: true, .. } => 1 + exits(want),
+        })
+        .sum();
+    let timed = wants.iter().filter(|w| has_exits(w.role)).count();
+    let sites = sites + fragments_bound(image, timed);
+    let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
+    DataCounts {
+        patches: 2 * sites,
+        guards: 2 * sites * GUARDS_PER_PATCH + wants.iter().map(|w| texts(w.role)).sum::<u32>(),
+        counters: above(wants.iter().filter(|w| !w.role.calls()).map(|w| w.probe).max()),
+        latency: above(wants.iter().filter_map(|w| w.latency).max()),
+        lines: traits.lines,
+        by_thread: false,
+        slot: wants.iter().map(|w| slot(w.role)).max().unwrap_or(0),
+        ring: 0,
+        texts: wants.iter().any(|w| texts(w.role) != 0),
+        locked: traits.rseq.is_none(),
+        filtered: false,
+        tally: Shape::Nothing,
+    }
+}
+
+/// Bytes that a record takes.
+const fn slot(role: Role) -> u32 {
+    match role {
+        Role::Record { stack: Unwind::Frames(frames), .. } | Role::RecordAt(_, Unwind::Frames(frames)) => {
+            slot_for_frames(frames)
+        }
+        Role::Record { stack: Unwind::Copy(bytes), .. } | Role::RecordAt(_, Unwind::Copy(bytes)) => {
+            slot_for_copy(bytes)
+        }
+        Role::Record { values, texts, floats, fields, .. } => {
+            let (texts, floats) = (texts.count_ones() as usize, floats.arguments.count_ones() as usize);
+            let all = RingArea::slot_with_floats(values as usize, texts, floats + fields as usize);
+            // An exit's record has one value.
+            if all > RingArea::slot_for(1) { all } else { RingArea::slot_for(1) }
+        }
+        Role::RecordAt(..) => RingArea::slot_for(0),
+        _ => 0,
+    }
+}
+
+/// Texts that an entry's record holds; copying each may fault at one place.
+pub(crate) const fn texts(role: Role) -> u32 {
+    if let Role::Record { texts, .. } = role { texts.count_ones() } else { 0 }
+}
+
+pub(crate) const fn has_exits(role: Role) -> bool {
+    matches!(
+        role,
+        Role::CountExits
+            | Role::Latency
+            | Role::CallExits
+            | Role::Tally { exits: true }
+            | Role::Record { returns: true, .. }
+    )
+}
+
+/// Exits in fragments that `timed` functions may turn out to own: 64 for each of a few, and never more than 16 for each
+/// fragment of the file, since a fragment has one owner.
+fn fragments_bound(image: &Image, timed: usize) -> u32 {
+    let most = (64 * timed).min(16 * image.fragments().len());
+    u32::try_from(most).unwrap_or(u32::MAX / 16)
+}

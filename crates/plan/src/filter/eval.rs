@@ -1,0 +1,107 @@
+//! What a tree says of given facts: the meaning of the language, which generated code must agree with (FLT-1).
+
+use super::{Binary, Known, MAX_FIELDS, Tree, Unary};
+
+/// What is known of a hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// The six argument registers at the entry.
+    pub arguments: [u64; 6],
+    /// The low 64 bits of the eight vector registers of arguments, at the entry.
+    pub floats: [u64; 8],
+    /// The probe's fields, as far as they could be read.
+    pub fields: [Option<u64>; MAX_FIELDS],
+    /// The thread.
+    pub tid: u32,
+    /// What was returned, if that is known.
+    pub returned: Option<u64>,
+    /// Nanoseconds that it took, if that is known.
+    pub took_ns: Option<u64>,
+}
+
+impl Tree {
+    /// Whether it holds; `None` when something that decides it is not known.
+    #[must_use]
+    pub fn holds(&self, facts: &Facts) -> Option<bool> {
+        self.value(facts).map(|value| value != 0)
+    }
+    /// What it is; `None` when something that it depends on is not known.
+    #[must_use]
+    pub fn evaluate(&self, facts: &Facts) -> Option<u64> {
+        self.value(facts)
+    }
+    pub(super) fn value(&self, facts: &Facts) -> Option<u64> {
+        match self {
+            Self::Number(value, _) => Some(*value),
+            Self::Known(known) => match *known {
+                Known::Argument(index, int) => Some(int.value(facts.arguments[usize::from(index) % 6])),
+                Known::Float(index, float) => {
+                    Some(float.key(facts.floats[usize::from(index) % 8]).cast_unsigned())
+                }
+                Known::Field(index, int) => {
+                    facts.fields[usize::from(index) % MAX_FIELDS].map(|value| int.value(value))
+                }
+                Known::FloatField(index, float) => {
+                    let bits = facts.fields[usize::from(index) % MAX_FIELDS];
+                    bits.map(|bits| float.key(bits).cast_unsigned())
+                }
+                Known::FloatReturned(float) => facts.returned.map(|bits| float.key(bits).cast_unsigned()),
+                Known::Thread => Some(facts.tid.into()),
+                Known::Returned(int) => facts.returned.map(|value| int.value(value)),
+                Known::Took => facts.took_ns,
+            },
+            Self::Unary(op, of) => {
+                let of = of.value(facts)?;
+                Some(match op {
+                    Unary::Negate => of.wrapping_neg(),
+                    Unary::Complement => !of,
+                    Unary::Not => u64::from(of == 0),
+                })
+            }
+            Self::Binary(op, left, right) => {
+                let (a, b) = (left.value(facts), right.value(facts));
+                match op {
+                    // One side may decide alone.
+                    Binary::And if a == Some(0) || b == Some(0) => return Some(0),
+                    Binary::Or if a.is_some_and(|a| a != 0) || b.is_some_and(|b| b != 0) => return Some(1),
+                    _ => {}
+                }
+                Some(binary(*op, (a?, left.is_unsigned()), (b?, right.is_unsigned())))
+            }
+        }
+    }
+}
+
+/// The number that 64 bits mean.
+fn number((bits, unsigned): (u64, bool)) -> i128 {
+    if unsigned { bits.into() } else { bits.cast_signed().into() }
+}
+
+fn binary(op: Binary, left: (u64, bool), right: (u64, bool)) -> u64 {
+    let ((a, unsigned), (b, _)) = (left, right);
+    let order = number(left).cmp(&number(right));
+    match op {
+        Binary::Or => u64::from(a != 0 || b != 0),
+        Binary::And => u64::from(a != 0 && b != 0),
+        Binary::BitOr => a | b,
+        Binary::BitXor => a ^ b,
+        Binary::BitAnd => a & b,
+        Binary::Equal => u64::from(order.is_eq()),
+        Binary::NotEqual => u64::from(order.is_ne()),
+        Binary::Less => u64::from(order.is_lt()),
+        Binary::LessEqual => u64::from(order.is_le()),
+        Binary::Greater => u64::from(order.is_gt()),
+        Binary::GreaterEqual => u64::from(order.is_ge()),
+        Binary::ShiftLeft => a << (b & 63),
+        Binary::ShiftRight if unsigned => a >> (b & 63),
+        Binary::ShiftRight => (a.cast_signed() >> (b & 63)).cast_unsigned(),
+        Binary::Add => a.wrapping_add(b),
+        Binary::Subtract => a.wrapping_sub(b),
+        Binary::Multiply => a.wrapping_mul(b),
+        // The parser lets only divisors from 1 to 2⁶³ - 1 pass.
+        Binary::Divide if unsigned => a.checked_div(b).unwrap_or(0),
+        Binary::Divide => a.cast_signed().checked_div(b.cast_signed()).unwrap_or(0).cast_unsigned(),
+        Binary::Remainder if unsigned => a.checked_rem(b).unwrap_or(0),
+        Binary::Remainder => a.cast_signed().checked_rem(b.cast_signed()).unwrap_or(0).cast_unsigned(),
+    }
+}

@@ -1,0 +1,400 @@
+//! Conditions on a hit: `flags & O_CREAT && ret < 0`.
+//!
+//! In: text, and what its names mean. Out: a typed [`Tree`]; what it says of given [`Facts`]; the part of it that is known at an
+//! entry, which becomes code in the target (`x86_64::stub::filter`), and the rest, which the reader evaluates. The grammar is in
+//! docs/filters.md. Invariants: FLT-1 code and [`Tree::holds`] agree on all facts; FLT-2 a tree has at most [`MAX_NODES`] nodes and
+//! needs at most [`MAX_TEMPORARIES`] temporaries, so that its code is bounded. Does not: assign, call, read memory.
+//!
+//! Floats are compared, and no more ([`Float`]). All other values are integers of 64 bits, signed but for those that need the 64th (`size_t`, pointers). Operators and their precedence
+//! are C's. Arithmetic wraps; comparisons are those of the numbers, so a negative one is below every unsigned one.
+
+mod eval;
+mod parse;
+mod real;
+mod token;
+
+pub use eval::Facts;
+pub use parse::{FilterError, Misread, parse, parse_with, registers};
+pub use real::Float;
+
+use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
+
+use crate::request::Read;
+
+/// Most nodes of a tree.
+pub const MAX_NODES: usize = 48;
+/// Most fields of a probe.
+pub const MAX_FIELDS: usize = 8;
+/// Most values that wait while others are computed.
+pub const MAX_TEMPORARIES: usize = 8;
+
+/// An integer type of a register's low bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Int {
+    /// 8, 16, 32 or 64.
+    pub bits: u8,
+    /// Whether the highest bit is a sign.
+    pub signed: bool,
+}
+
+impl Int {
+    /// All of a register.
+    pub const U64: Self = Self { bits: 64, signed: false };
+
+    /// The value in a register, as 64 bits.
+    #[must_use]
+    pub const fn value(self, register: u64) -> u64 {
+        let over = 64 - self.bits as u32;
+        match self.signed {
+            true => ((register << over).cast_signed() >> over).cast_unsigned(),
+            false => register << over >> over,
+        }
+    }
+}
+
+/// What is learnt of a hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// One of the six arguments that registers hold, from 0 on.
+    Argument(u8, Int),
+    /// One of the eight that vector registers hold, from 0 on; as a value its [`Float::key`].
+    Float(u8, Float),
+    /// The thread's number, as it sees it itself.
+    Thread,
+    /// Of the probe's fields this one, from 0 on: an integer. Only the reader knows it.
+    Field(u8, Int),
+    /// A float, as its [`Float::key`].
+    FloatField(u8, Float),
+    /// What the function returned.
+    Returned(Int),
+    /// A float that it returned; as a value its [`Float::key`].
+    FloatReturned(Float),
+    /// How long it took, in nanoseconds.
+    Took,
+}
+
+/// What a name means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Symbol {
+    /// Something that each hit has its own of.
+    Known(Known),
+    /// Always the same.
+    Constant(i64),
+}
+
+/// Operators of one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unary {
+    /// `-`
+    Negate,
+    /// `~`
+    Complement,
+    /// `!`
+    Not,
+}
+
+/// Operators of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "each name is its documentation")]
+pub enum Binary {
+    Or,
+    And,
+    BitOr,
+    BitXor,
+    BitAnd,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    /// By 0 to 63.
+    ShiftLeft,
+    /// By 0 to 63.
+    ShiftRight,
+    Add,
+    Subtract,
+    Multiply,
+    /// By a constant from 1 to 2⁶³ - 1.
+    Divide,
+    /// By such a constant too.
+    Remainder,
+}
+
+impl Binary {
+    /// Whether it compares two numbers.
+    #[must_use]
+    pub const fn compares(self) -> bool {
+        use Binary::{Equal, Greater, GreaterEqual, Less, LessEqual, NotEqual};
+        matches!(self, Equal | NotEqual | Less | LessEqual | Greater | GreaterEqual)
+    }
+    /// Whether it yields a truth value.
+    #[must_use]
+    pub const fn is_truth(self) -> bool {
+        self.compares() || matches!(self, Self::Or | Self::And)
+    }
+}
+
+/// A condition, or a value in one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Tree {
+    /// A constant; with the second word true it is unsigned.
+    Number(u64, bool),
+    /// What differs from hit to hit.
+    Known(Known),
+    /// One operand.
+    Unary(Unary, Box<Self>),
+    /// Two.
+    Binary(Binary, Box<Self>, Box<Self>),
+}
+
+impl Tree {
+    /// Whether its value is taken for an unsigned one.
+    #[must_use]
+    pub fn is_unsigned(&self) -> bool {
+        match self {
+            Self::Number(_, unsigned) => *unsigned,
+            Self::Known(Known::Argument(_, int) | Known::Field(_, int) | Known::Returned(int)) => {
+                int.bits == 64 && !int.signed
+            }
+            Self::Known(_) | Self::Unary(Unary::Not, _) => false,
+            Self::Unary(_, of) => of.is_unsigned(),
+            Self::Binary(op, ..) if op.is_truth() => false,
+            Self::Binary(
+                Binary::ShiftLeft | Binary::ShiftRight | Binary::Divide | Binary::Remainder,
+                left,
+                _,
+            ) => left.is_unsigned(),
+            Self::Binary(_, left, right) => left.is_unsigned() || right.is_unsigned(),
+        }
+    }
+    /// How many nodes it has.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        match self {
+            Self::Number(..) | Self::Known(_) => 1,
+            Self::Unary(_, of) => 1 + of.nodes(),
+            Self::Binary(_, left, right) => 1 + left.nodes() + right.nodes(),
+        }
+    }
+    /// Whether it is one number, known or not.
+    #[must_use]
+    pub const fn is_leaf(&self) -> bool {
+        matches!(self, Self::Number(..) | Self::Known(_))
+    }
+    /// Values that wait, at most, while it is computed from left to right.
+    #[must_use]
+    pub fn temporaries(&self) -> usize {
+        match self {
+            Self::Number(..) | Self::Known(_) => 0,
+            Self::Unary(_, of) => of.temporaries(),
+            Self::Binary(Binary::And | Binary::Or, left, right) => {
+                left.temporaries().max(right.temporaries())
+            }
+            Self::Binary(_, left, right) if right.is_leaf() => left.temporaries(),
+            Self::Binary(_, left, right) => left.temporaries().max(1 + right.temporaries()),
+        }
+    }
+    /// Calls `each` with everything that differs from hit to hit.
+    pub fn each_known(&self, each: &mut impl FnMut(Known)) {
+        match self {
+            Self::Number(..) => {}
+            Self::Known(known) => each(*known),
+            Self::Unary(_, of) => of.each_known(each),
+            Self::Binary(_, left, right) => {
+                left.each_known(each);
+                right.each_known(each);
+            }
+        }
+    }
+    /// Whether all of it is known when the function is entered.
+    #[must_use]
+    pub fn is_known_at_entry(&self) -> bool {
+        let mut known = true;
+        self.each_known(&mut |one| {
+            known &= !matches!(
+                one,
+                Known::Returned(_)
+                    | Known::FloatReturned(_)
+                    | Known::Took
+                    | Known::Field(..)
+                    | Known::FloatField(..)
+            );
+        });
+        known
+    }
+    /// Whether all of it is known when the function returns: arguments are not.
+    #[must_use]
+    pub fn is_known_at_exit(&self) -> bool {
+        let mut known = true;
+        self.each_known(&mut |one| {
+            known &= matches!(one, Known::Returned(_) | Known::FloatReturned(_) | Known::Thread);
+        });
+        known
+    }
+    /// Whether it depends on the thread.
+    #[must_use]
+    pub fn asks_for_thread(&self) -> bool {
+        let mut asks = false;
+        self.each_known(&mut |known| asks |= known == Known::Thread);
+        asks
+    }
+    /// Both, or the one that there is.
+    #[must_use]
+    pub fn and(left: Option<Self>, right: Option<Self>) -> Option<Self> {
+        match (left, right) {
+            (Some(left), Some(right)) => Some(Self::Binary(Binary::And, Box::new(left), Box::new(right))),
+            (left, right) => left.or(right),
+        }
+    }
+    /// What can be decided when the function is entered, and what cannot: both must hold.
+    #[must_use]
+    pub fn split(self) -> (Option<Self>, Option<Self>) {
+        match self {
+            Self::Binary(Binary::And, left, right) => {
+                let ((early, late), (also_early, also_late)) = (left.split(), right.split());
+                (Self::and(early, also_early), Self::and(late, also_late))
+            }
+            tree if tree.is_known_at_entry() => (Some(tree), None),
+            tree => (None, Some(tree)),
+        }
+    }
+}
+
+/// What decides in the target whether a hit is recorded, and as what it is tallied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TargetFilter {
+    /// Must hold; [`Tree::is_known_at_entry`], or, where exits are tallied, [`Tree::is_known_at_exit`].
+    pub condition: Option<Tree>,
+    /// Of those hits one in so many is recorded, on each CPU; 1 for all.
+    pub sample: u32,
+    /// Of what values are tallied, where a hit is not recorded but tallied.
+    pub tally: Option<Tally>,
+    /// What records hold besides, at entries: see [`Read`].
+    pub reads: Vec<Read>,
+}
+
+/// What a hit adds to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tally {
+    /// The value; known where the hit is.
+    pub value: Tree,
+    /// Which cell or row is its.
+    pub sort: Sort,
+    /// Threads apart: the key is the thread's number times [`THREAD_UNIT`], plus the cell.
+    pub by_thread: bool,
+}
+
+/// Cells of one thread, in a key.
+pub const THREAD_UNIT: u64 = 1 << 16;
+/// Bits of the number of rows, where rows are kept.
+pub const ROW_BITS: u8 = 12;
+
+/// How values fall into cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    /// By magnitude: [`trapline_record::tally::log2_cell`].
+    Log2,
+    /// Cell 0 is below `min`; then `count` cells of `step`; then one for all above.
+    Linear {
+        /// Where cell 1 begins, as the value's type has it.
+        min: i64,
+        /// Width of a cell, at least 1.
+        step: u64,
+        /// So many, at most [`trapline_record::tally::MAX_CELLS`] - 2.
+        count: u32,
+    },
+    /// Each value has a row.
+    Each,
+}
+
+impl Tally {
+    /// What its table is like.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        match (self.sort, self.by_thread) {
+            (Sort::Each, _) | (_, true) => Shape::Rows(ROW_BITS),
+            (Sort::Log2, _) => Shape::Cells(LOG2_CELLS),
+            (Sort::Linear { count, .. }, _) => Shape::Cells(count + 2),
+        }
+    }
+    /// Whether it depends on the thread.
+    #[must_use]
+    pub fn asks_for_thread(&self) -> bool {
+        self.by_thread || self.value.asks_for_thread()
+    }
+    /// The cell of a value, or the value itself: what generated code must agree with.
+    #[must_use]
+    pub fn key(&self, value: u64) -> u64 {
+        let negative = !self.value.is_unsigned() && value.cast_signed() < 0;
+        match self.sort {
+            Sort::Log2 => log2_cell(value, negative).into(),
+            Sort::Linear { min, step, count } => {
+                let below = if self.value.is_unsigned() {
+                    min > 0 && value < min.cast_unsigned()
+                } else {
+                    value.cast_signed() < min
+                };
+                let over = value.wrapping_sub(min.cast_unsigned()) / step.max(1);
+                if below { 0 } else { over.min(count.into()) + 1 }
+            }
+            Sort::Each => value,
+        }
+    }
+}
+
+impl TargetFilter {
+    /// Whether it lets every hit pass.
+    #[must_use]
+    pub const fn passes_all(&self) -> bool {
+        self.condition.is_none() && self.sample <= 1
+    }
+    /// Whether it depends on the thread.
+    #[must_use]
+    pub fn asks_for_thread(&self) -> bool {
+        self.condition.as_ref().is_some_and(Tree::asks_for_thread)
+            || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Binary, Int, Known, Symbol, Tree, parse};
+
+    const INT: Int = Int { bits: 32, signed: true };
+
+    fn names() -> Vec<(String, Symbol)> {
+        [
+            ("flags", Symbol::Known(Known::Argument(1, INT))),
+            ("ret", Symbol::Known(Known::Returned(INT))),
+            ("O_CREAT", Symbol::Constant(0o100)),
+        ]
+        .map(|(name, symbol)| (name.to_owned(), symbol))
+        .to_vec()
+    }
+
+    #[test]
+    fn what_is_known_at_entry_is_split_off() {
+        let split = |text: &str| parse(text, &names()).expect(text).split();
+        let (early, late) = split("flags & O_CREAT && ret < 0 && flags != 3");
+        assert_eq!(early.map(|tree| tree.nodes()), Some(7));
+        assert!(matches!(late, Some(Tree::Binary(Binary::Less, ..))));
+        let (early, late) = split("flags & O_CREAT || ret < 0");
+        assert!(early.is_none() && late.is_some(), "an `or` is decided as a whole");
+        assert_eq!(split("flags > 1").1, None);
+    }
+
+    #[test]
+    fn values_are_as_wide_as_their_types() {
+        for (bits, signed, want) in [
+            (8, true, -1_i64 as u64),
+            (8, false, 0xff),
+            (16, true, -1_i64 as u64),
+            (16, false, 0x80ff + 0x7f00),
+            (32, true, 0x1234_ffff),
+            (64, false, 0xabcd_0000_1234_ffff),
+        ] {
+            assert_eq!(Int { bits, signed }.value(0xabcd_0000_1234_ffff), want, "{bits} {signed}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What functions of a file would get in a process that is not there.
+//!
+//! In: a file, functions, the traits of a usual process. Out: a tactic or a refusal for each. Does not: know an address space.
+
+use crate::bounds::bounds;
+use crate::codemap::CodeMap;
+use crate::layout::DataLayout;
+use crate::module::plan_module;
+use crate::plan::{ModulePlan, Tactic};
+use crate::refusal::Refusal;
+use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
+use crate::space::AddressSpace;
+use crate::x86_64::stub::Buckets;
+use trapline_image::{FunctionIndex, Image, ImageKind};
+use trapline_record::RemoteAddr;
+use trapline_record::addr::Bias;
+use trapline_record::slots::{self, Slots};
+
+/// The tactic that each of `functions` would get in a process with these traits and an empty address space, without any
+/// process: what `list` and `--dry-run` show. `role` is one of `CountEntry`, `CountExits`, `Latency`, `LatencySlot`; the tactic is the
+/// least preferred of the function's sites.
+#[must_use]
+pub fn preview(
+    image: &Image,
+    map: &CodeMap,
+    traits: &ProcessTraits,
+    functions: &[FunctionIndex],
+    role: Role,
+) -> Vec<Result<Tactic, Refusal>> {
+    let latency = |n: u32| role.is_timed().then_some(n);
+    let wants: Vec<Want> = (0..)
+        .zip(functions)
+        .map(|(n, &f)| Want { probe: n, latency: latency(n), function: Some(f), role })
+        .collect();
+    let layout = DataLayout::new(&bounds(image, map, traits, &wants));
+    let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
+    let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
+    let mut space = AddressSpace::default();
+    ends.for_each(|(start, end)| space.occupy(start, end));
+    let stamps = LatencyInput {
+        stamps: RemoteAddr(0x1000_0000_0000),
+        min_ticks: 0,
+        buckets: Buckets::Log,
+        outermost: false,
+        go_g: None,
+        slots: Some(Slots { code: 0x1000_1000_0000, table: 0x1000_2000_0000, count: slots::USUAL }),
+    };
+    let input = ModuleInput {
+        image,
+        bias,
+        map,
+        traits,
+        space: &space,
+        home: None,
+        alone: false,
+        layout: &layout,
+        latency: Some(stamps),
+        calls: None,
+        filters: &[],
+        wants: &wants,
+    };
+    match plan_module(&input) {
+        Ok(plan) => tactics(&plan, wants.len()),
+        Err(_) => {
+            functions.iter().map(|&f| Err(Refusal::Incomplete { at: image.function(f).start })).collect()
+        }
+    }
+}
+
+fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
+    let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
+    let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
+    for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
+        if let Some(Ok(worst)) = all.get_mut(want as usize) {
+            *worst = (*worst).max(tactic);
+        }
+    }
+    for refused in &plan.refused {
+        if let Some(answer) = all.get_mut(refused.want as usize) {
+            *answer = Err(refused.why.clone());
+        }
+    }
+    all
+}

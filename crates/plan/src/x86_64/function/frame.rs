@@ -1,0 +1,172 @@
+//! Functions whose return address may not be replaced, because they read it, or because what they are entered with is none.
+//!
+//! In: a function. Out: the instruction that reads the word at the entry's stack pointer, or takes its address:
+//! `setjmp`, `getcontext` and `vfork` return through a copy of it a second time, when the slot is long given back; `dlsym` finds its
+//! caller by it; `_start` finds `argc` there. The stack pointer is followed along every path from the entry, rbp where
+//! it is set from it; what goes through other registers is not seen. Does not: look into functions called.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
+};
+use std::collections::HashSet;
+use trapline_image::Image;
+use trapline_record::Svma;
+
+/// Distances of rsp and rbp from the entry's stack pointer, as far as they are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Frame {
+    sp: Option<i64>,
+    bp: Option<i64>,
+}
+
+/// Instructions that are looked at, at most.
+const MOST: usize = 4096;
+
+/// The first instruction found that reads, writes or points to the return address; returns and calls do not count. Functions
+/// that are jumped to are followed: `setjmp` is a jump to another that reads it.
+pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
+    let mut info = InstructionInfoFactory::new();
+    let mut seen = HashSet::new();
+    let mut open = vec![(entry.0, Frame { sp: Some(0), bp: None })];
+    while let Some((at, frame)) = open.pop() {
+        let unknown = frame == Frame { sp: None, bp: None };
+        if unknown || seen.len() == MOST || !seen.insert(at) {
+            continue;
+        }
+        let bytes = (1..=15).rev().find_map(|len| image.text(Svma(at), len));
+        let insn = Decoder::with_ip(64, bytes.unwrap_or(&[]), at, DecoderOptions::NONE).decode();
+        if insn.is_invalid() {
+            continue;
+        }
+        if frame.touches(&insn) {
+            return Some(Svma(at));
+        }
+        let next = frame.after(&insn, &mut info);
+        let (taken, on) = match insn.flow_control() {
+            FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => (false, true),
+            FlowControl::UnconditionalBranch => (true, false),
+            FlowControl::ConditionalBranch => (true, true),
+            _ => (false, false),
+        };
+        if taken {
+            open.push((insn.near_branch_target(), next));
+        }
+        if on {
+            open.push((insn.next_ip(), next));
+        }
+    }
+    None
+}
+
+impl Frame {
+    fn at(self, register: Register) -> Option<i64> {
+        match register {
+            Register::RSP | Register::ESP => self.sp,
+            Register::RBP => self.bp,
+            _ => None,
+        }
+    }
+    /// Whether an instruction touches the eight bytes at the entry's stack pointer.
+    fn touches(self, insn: &Instruction) -> bool {
+        let word = |from: i64, len: i64| from < 8 && from + len > 0;
+        if matches!(insn.mnemonic(), Mnemonic::Pop | Mnemonic::Popf | Mnemonic::Popfq) && self.sp == Some(0) {
+            return true;
+        }
+        // A copy of the stack pointer points to the word.
+        if insn.mnemonic() == Mnemonic::Mov && insn.op1_kind() == OpKind::Register && self.sp == Some(0) {
+            return insn.op1_register() == Register::RSP && insn.op0_register() != Register::RBP;
+        }
+        let memory = (0..insn.op_count()).any(|n| insn.op_kind(n) == OpKind::Memory);
+        let base = self.at(insn.memory_base()).filter(|_| memory && insn.memory_index() == Register::None);
+        base.is_some_and(|base| {
+            let len =
+                if insn.mnemonic() == Mnemonic::Lea { 1 } else { insn.memory_size().size().max(1) as i64 };
+            insn.mnemonic() != Mnemonic::Nop && word(base + insn.memory_displacement64().cast_signed(), len)
+        })
+    }
+    fn after(self, insn: &Instruction, info: &mut InstructionInfoFactory) -> Self {
+        let mut next = self;
+        let from = |register: Register, off: i64| self.at(register).map(|at| at + off);
+        let to = (insn.op_count() > 0 && insn.op0_kind() == OpKind::Register).then(|| insn.op0_register());
+        let moved = match (insn.mnemonic(), to) {
+            (Mnemonic::Mov, Some(_)) if insn.op1_kind() == OpKind::Register => from(insn.op1_register(), 0),
+            (Mnemonic::Lea, Some(_)) if insn.memory_index() == Register::None => {
+                from(insn.memory_base(), insn.memory_displacement64().cast_signed())
+            }
+            (Mnemonic::Add, Some(r)) => immediate(insn).and_then(|n| from(r, n)),
+            (Mnemonic::Sub, Some(r)) => immediate(insn).and_then(|n| from(r, -n)),
+            _ => None,
+        };
+        for used in info.info(insn).used_registers() {
+            if matches!(used.access(), OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite) {
+                match used.register().full_register() {
+                    Register::RSP => next.sp = None,
+                    Register::RBP => next.bp = None,
+                    _ => {}
+                }
+            }
+        }
+        match (insn.mnemonic(), to) {
+            // A call takes back what it pushed.
+            (Mnemonic::Call, _) => next.sp = self.sp,
+            (Mnemonic::Leave, _) => next.sp = self.bp.map(|bp| bp + 8),
+            (Mnemonic::Push | Mnemonic::Pop | Mnemonic::Pushfq | Mnemonic::Popfq, _)
+                if insn.code() != Code::Pop_r64 || to != Some(Register::RSP) =>
+            {
+                next.sp = self.sp.map(|sp| sp + i64::from(insn.stack_pointer_increment()));
+            }
+            (_, Some(Register::RSP)) => next.sp = moved,
+            (_, Some(Register::RBP)) => next.bp = moved,
+            _ => {}
+        }
+        next
+    }
+}
+
+fn immediate(insn: &Instruction) -> Option<i64> {
+    let is = !matches!(insn.op1_kind(), OpKind::Register | OpKind::Memory);
+    is.then(|| insn.immediate(1).cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Frame;
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+
+    /// The index of the first instruction that names the return address.
+    fn first(code: &[u8]) -> Option<usize> {
+        let mut info = InstructionInfoFactory::new();
+        let mut frame = Frame { sp: Some(0), bp: None };
+        Decoder::new(64, code, DecoderOptions::NONE).iter().position(|insn| {
+            let touches = frame.touches(&insn);
+            frame = frame.after(&insn, &mut info);
+            touches
+        })
+    }
+
+    #[test]
+    fn who_reads_the_return_address_is_found_through_pushes_and_frames() {
+        assert_eq!(first(&[0x90, 0x5F]), Some(1), "vfork: pop rdi");
+        assert_eq!(first(&[0x48, 0x8B, 0x04, 0x24]), Some(0), "setjmp: mov rax, [rsp]");
+        assert_eq!(first(&[0x48, 0x89, 0xE7]), Some(0), "ld.so's start: mov rdi, rsp");
+        let jump = [0x48, 0x8D, 0x64, 0x24, 0xC8, 0x4C, 0x8B, 0x44, 0x24, 0x38];
+        assert_eq!(first(&jump), Some(1), "lea rsp, [rsp-56]; mov r8, [rsp+56]");
+        let framed = [0x55, 0x48, 0x89, 0xE5, 0x48, 0x83, 0xEC, 0x20, 0x48, 0x8B, 0x45, 0x08];
+        assert_eq!(first(&framed), Some(3), "push rbp; mov rbp, rsp; sub rsp, 32; mov rax, [rbp+8]");
+    }
+
+    #[test]
+    fn what_stands_beside_it_is_no_return_address() {
+        let plain =
+            [0x55, 0x48, 0x89, 0xE5, 0x53, 0x48, 0x8B, 0x45, 0xF8, 0x48, 0x8B, 0x4D, 0x10, 0x5B, 0xC9, 0xC3];
+        assert_eq!(first(&plain), None, "a local and the first argument on the stack");
+        assert_eq!(first(&[0x4C, 0x8D, 0x54, 0x24, 0x08]), None, "lea r10, [rsp+8]: arguments on the stack");
+        assert_eq!(
+            first(&[0x48, 0x83, 0xE4, 0xF0, 0x48, 0x8B, 0x04, 0x24]),
+            None,
+            "an aligned stack: unknown"
+        );
+        assert_eq!(first(&[0xC3]), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! A condition as code: falls through if it holds, jumps if not.
+//!
+//! Input: a tree that is known at the entry. Output: code, and the jumps that are taken where it does not hold. It reads the
+//! argument registers as the program left them, and spoils rax, r10, rdx (which is read back) and flags; values that wait lie
+//! below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+
+use super::ThreadId;
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use crate::filter::{Binary, Float, Known, MAX_TEMPORARIES, Tree, Unary};
+
+/// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
+pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
+
+/// Bytes of code that a node takes at most, with its share of what joins nodes.
+pub const NODE_BYTES: usize = 48;
+
+/// Where values wait, as far below the stack pointer as nobody else's saves are.
+const WAITING: [i32; MAX_TEMPORARIES] = [-32, -40, -48, -56, -64, -72, -96, -104];
+
+/// What a condition's code depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conditions {
+    /// How a thread's number is learnt.
+    pub(super) id: ThreadId,
+    /// Where rdx was saved, from the stack pointer on.
+    pub(super) rdx: i32,
+    /// Where rax was saved, at a return: what is returned.
+    pub(super) returned: Option<i32>,
+}
+
+impl Conditions {
+    /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
+    pub(super) fn branch(self, asm: &mut Asm<'_>, tree: &Tree, when: bool) -> Vec<Fix> {
+        self.jump(asm, tree, when, 0)
+    }
+
+    fn jump(self, asm: &mut Asm<'_>, tree: &Tree, when: bool, waiting: usize) -> Vec<Fix> {
+        match tree {
+            Tree::Number(value, _) if (*value != 0) == when => vec![asm.jmp_later()],
+            Tree::Number(..) => Vec::new(),
+            Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, waiting),
+            Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
+                // What decides alone: false for `and`, true for `or`.
+                let decides = *op == Binary::Or;
+                let mut first = self.jump(asm, left, decides, waiting);
+                let second = self.jump(asm, right, when, waiting);
+                if when == decides {
+                    first.extend(second);
+                    return first;
+                }
+                first.into_iter().for_each(|fix| asm.bind(fix));
+                second
+            }
+            Tree::Binary(op, left, right) if op.compares() => {
+                self.compare(asm, *op, (left, right), when, waiting)
+            }
+            tree => {
+                self.value(asm, tree, waiting);
+                vec![asm.unbroken(|asm| {
+                    asm.test(RAX, RAX, true);
+                    asm.jcc_later(if when { Cond::NotEqual } else { Cond::Equal })
+                })]
+            }
+        }
+    }
+
+    fn compare(
+        self,
+        asm: &mut Asm<'_>,
+        op: Binary,
+        (left, right): (&Tree, &Tree),
+        when: bool,
+        waiting: usize,
+    ) -> Vec<Fix> {
+        let (a, b) = (left.is_unsigned(), right.is_unsigned());
+        let small = immediate(right);
+        match small {
+            Some(_) => self.value(asm, left, waiting),
+            None => self.pair(asm, left, right, waiting),
+        }
+        let mut fixes = Vec::new();
+        let mut past = None;
+        // A negative number is below every unsigned one; one that is not is compared as unsigned.
+        let signed = match (a, b) {
+            (false, true) if !is_natural(left) => Some((RAX, left_below(op))),
+            (true, false) if !is_natural(right) => Some((R10, left_above(op))),
+            _ => None,
+        };
+        if let Some((reg, outcome)) = signed {
+            if let (Some(value), R10) = (small, reg) {
+                asm.mov_imm64(R10, i64::from(value).cast_unsigned());
+            }
+            asm.test(reg, reg, true);
+            let negative = asm.jcc_later(Cond::Sign);
+            if outcome == when { fixes.push(negative) } else { past = Some(negative) }
+        }
+        let condition = condition(op, a || b, when);
+        fixes.push(asm.unbroken(|asm| {
+            match small {
+                Some(value) => asm.alu_imm(Alu::Cmp, RAX, value, true),
+                None => asm.alu(Alu::Cmp, RAX, R10),
+            }
+            asm.jcc_later(condition)
+        }));
+        if let Some(past) = past {
+            asm.bind(past);
+        }
+        fixes
+    }
+
+    /// Leaves the left value in rax and the right one in r10.
+    fn pair(self, asm: &mut Asm<'_>, left: &Tree, right: &Tree, waiting: usize) {
+        if right.is_leaf() {
+            self.value(asm, left, waiting);
+            return self.leaf(asm, right, R10);
+        }
+        let slot = Mem::At(RSP, WAITING[waiting % WAITING.len()]);
+        self.value(asm, left, waiting);
+        asm.store(slot, RAX);
+        self.value(asm, right, waiting + 1);
+        asm.mov(R10, RAX);
+        asm.load(RAX, slot);
+    }
+
+    fn leaf(self, asm: &mut Asm<'_>, tree: &Tree, to: Reg) {
+        match tree {
+            Tree::Number(value, _) => asm.mov_imm64(to, *value),
+            Tree::Known(Known::Argument(index, int)) => {
+                asm.extend(to, ARGUMENT[usize::from(*index) % ARGUMENT.len()], int.bits, int.signed);
+            }
+            Tree::Known(Known::Float(index, float)) => order_key(asm, to, *index % 8, *float),
+            Tree::Known(Known::FloatReturned(float)) => order_key(asm, to, 0, *float),
+            Tree::Known(Known::Returned(int)) => match self.returned {
+                Some(saved) => {
+                    asm.load(to, Mem::At(RSP, saved));
+                    asm.extend(to, to, int.bits, int.signed);
+                }
+                None => asm.mov_imm32(to, 0),
+            },
+            Tree::Known(Known::Thread) => match self.id {
+                ThreadId::At(offset) => asm.load32(to, Mem::Fs(offset)),
+                ThreadId::Call => asm.mov_imm32(to, 0),
+            },
+            // Split off before.
+            _ => asm.mov_imm32(to, 0),
+        }
+    }
+
+    /// Leaves a value in rax. Spoils r10.
+    pub(super) fn value(self, asm: &mut Asm<'_>, tree: &Tree, waiting: usize) {
+        match tree {
+            Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, RAX),
+            Tree::Unary(Unary::Negate, of) => {
+                self.value(asm, of, waiting);
+                asm.negate(RAX);
+            }
+            Tree::Unary(Unary::Complement, of) => {
+                self.value(asm, of, waiting);
+                asm.not(RAX);
+            }
+            Tree::Unary(Unary::Not, _) => self.truth(asm, tree, waiting),
+            Tree::Binary(op, ..) if op.is_truth() => self.truth(asm, tree, waiting),
+            Tree::Binary(op, left, right) => {
+                let unsigned = left.is_unsigned();
+                match (immediate(right), alu(*op)) {
+                    (Some(value), Some(alu)) => {
+                        self.value(asm, left, waiting);
+                        asm.alu_imm(alu, RAX, value, true);
+                    }
+                    (None, Some(alu)) => {
+                        self.pair(asm, left, right, waiting);
+                        asm.alu(alu, RAX, R10);
+                    }
+                    (_, None) => self.other(asm, *op, unsigned, (left, right), waiting),
+                }
+            }
+        }
+    }
+
+    fn other(
+        self,
+        asm: &mut Asm<'_>,
+        op: Binary,
+        unsigned: bool,
+        (left, right): (&Tree, &Tree),
+        waiting: usize,
+    ) {
+        if let (Binary::ShiftLeft | Binary::ShiftRight, Tree::Number(by, _)) = (op, right) {
+            self.value(asm, left, waiting);
+            let shift = match (op, unsigned) {
+                (Binary::ShiftLeft, _) => Shift::Left,
+                (_, true) => Shift::Right,
+                (_, false) => Shift::SignedRight,
+            };
+            return asm.shift(shift, RAX, *by as u8 & 63, true);
+        }
+        self.pair(asm, left, right, waiting);
+        if op == Binary::Multiply {
+            return asm.multiply(RAX, R10);
+        }
+        match unsigned {
+            true => {
+                asm.mov_imm32(RDX, 0);
+                asm.div(R10);
+            }
+            false => asm.divide_signed(R10),
+        }
+        if op == Binary::Remainder {
+            asm.mov(RAX, RDX);
+        }
+        asm.load(RDX, Mem::At(RSP, self.rdx));
+    }
+
+    /// Leaves 0 or 1 in rax.
+    fn truth(self, asm: &mut Asm<'_>, tree: &Tree, waiting: usize) {
+        let holds = self.jump(asm, tree, true, waiting);
+        asm.mov_imm32(RAX, 0);
+        let end = asm.jmp_later();
+        holds.into_iter().for_each(|fix| asm.bind(fix));
+        asm.mov_imm32(RAX, 1);
+        asm.bind(end);
+    }
+}
+
+/// [`Float::key`] of a vector register, which is only read. Spoils flags.
+fn order_key(asm: &mut Asm<'_>, to: Reg, vector: u8, float: Float) {
+    asm.vector_to(to, vector);
+    let wide = float == Float::Double;
+    if !wide {
+        asm.extend(to, to, 32, true);
+    }
+    asm.test(to, to, true);
+    let is_key = asm.jcc_later(Cond::NotSign);
+    asm.negate(to);
+    match wide {
+        true => asm.flip_sign(to),
+        false => asm.alu_imm(Alu::Add, to, i32::MIN, true),
+    }
+    asm.bind(is_key);
+}
+
+/// A constant that an instruction can hold.
+fn immediate(tree: &Tree) -> Option<i32> {
+    match tree {
+        Tree::Number(value, _) => i32::try_from(value.cast_signed()).ok(),
+        _ => None,
+    }
+}
+
+/// Whether it is a constant that is the same number with and without a sign.
+fn is_natural(tree: &Tree) -> bool {
+    matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
+}
+
+/// What a comparison says if the left side is below the right.
+const fn left_below(op: Binary) -> bool {
+    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
+}
+
+/// What it says if it is above.
+const fn left_above(op: Binary) -> bool {
+    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
+}
+
+fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
+    let op = if when { op } else { opposite(op) };
+    match (op, unsigned) {
+        (Binary::Equal, _) => Cond::Equal,
+        (Binary::Less, true) => Cond::Below,
+        (Binary::Less, false) => Cond::Less,
+        (Binary::LessEqual, true) => Cond::BelowEq,
+        (Binary::LessEqual, false) => Cond::LessEq,
+        (Binary::Greater, true) => Cond::Above,
+        (Binary::Greater, false) => Cond::Greater,
+        (Binary::GreaterEqual, true) => Cond::AboveEq,
+        (Binary::GreaterEqual, false) => Cond::GreaterEq,
+        _ => Cond::NotEqual,
+    }
+}
+
+const fn opposite(op: Binary) -> Binary {
+    match op {
+        Binary::Equal => Binary::NotEqual,
+        Binary::NotEqual => Binary::Equal,
+        Binary::Less => Binary::GreaterEqual,
+        Binary::LessEqual => Binary::Greater,
+        Binary::Greater => Binary::LessEqual,
+        Binary::GreaterEqual => Binary::Less,
+        other => other,
+    }
+}
+
+const fn alu(op: Binary) -> Option<Alu> {
+    Some(match op {
+        Binary::BitOr => Alu::Or,
+        Binary::BitXor => Alu::Xor,
+        Binary::BitAnd => Alu::And,
+        Binary::Add => Alu::Add,
+        Binary::Subtract => Alu::Sub,
+        _ => return None,
+    })
+}

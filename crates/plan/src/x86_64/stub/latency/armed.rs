@@ -1,0 +1,173 @@
+//! The other form of a timed call: the entry puts a slot into its stack word, and the slot's code is the one exit.
+//!
+//! In: what is timed, with [`Slots`]. Out: the entry's stub, and for each segment the slots with the code that they share. Steps A1 to
+//! B4 are those of `slots`; between B2 and B4 the duration is
+//! recorded as at any exit (see `record`). The slots of one process serve all its segments. Does not: tell unwinders.
+
+use trapline_record::latency::{self as words, at};
+use trapline_record::slots::{self, Slots, at as entry_at};
+
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
+use super::super::slots::{Taking, entry, entry_of, give_back, lay, unwind_info};
+use super::super::{Kind, Machine, Pending, Site};
+use super::{ExitKind, Latency, Tail, Timed, clock, reload, save, spill};
+
+/// What is left to append behind an arming entry's displaced code.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Armed {
+    slots: Slots,
+    taking: Taking,
+    chained: Fix,
+    leave: u64,
+}
+
+/// Appends the stub of an entry that puts a slot into its stack word: the part before the displaced code. `None` without slots.
+pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending> {
+    let slots = timed.latency.slots?;
+    let mut asm = Asm::new(out, at);
+    let tail = Tail::Armed(timed.arm(&mut asm, &slots));
+    Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
+}
+
+/// The code of a segment's slots.
+#[derive(Clone, Debug, Default)]
+pub struct SlotCode {
+    /// Bytes, to lie at [`Slots::code`]; readable and executable.
+    pub bytes: Vec<u8>,
+    /// First address of what the slots share, and the first behind it. There the slot's number is at the stack pointer.
+    pub shared: (u64, u64),
+    /// Address of what `__register_frame` takes.
+    pub unwind: u64,
+}
+
+/// Bytes that [`slot_code`] makes, at most.
+#[must_use]
+pub const fn slot_code_len(slots: &Slots) -> u64 {
+    slots.code_len() + 4096
+}
+
+/// Slots, what they share, and their unwind information. `None` if nothing is timed by slots.
+#[must_use]
+pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
+    let slots = latency.slots?;
+    let mut bytes = Vec::with_capacity(slot_code_len(&slots) as usize);
+    let common = slots.code + slots.code_len();
+    lay(&mut bytes, &slots, common, None);
+    let timed = Timed { machine, latency, function: 0, site: Site::default() };
+    timed.come_back(&mut Asm::new(&mut bytes, common), &slots);
+    let end = slots.code + bytes.len() as u64;
+    bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
+    let unwind = slots.code + bytes.len() as u64;
+    unwind_info(&mut bytes, &slots);
+    Some(SlotCode { bytes, shared: (common, end), unwind })
+}
+
+impl Timed<'_> {
+    /// The stack word.
+    const fn word(&self) -> Mem {
+        Mem::At(RSP, self.skipped())
+    }
+
+    fn arm(&self, asm: &mut Asm<'_>, slots: &Slots) -> Armed {
+        self.prologue(asm, true);
+        asm.load(RAX, self.word());
+        asm.mov_imm64(RCX, slots.code);
+        let chained = asm.unbroken(|asm| {
+            asm.alu(Alu::Sub, RAX, RCX);
+            asm.alu_imm(Alu::Cmp, RAX, slots.code_len() as i32, true);
+            asm.jcc_later(Cond::Below)
+        });
+        let taking = Taking::begin(asm, slots, self.machine);
+        self.fill(asm, slots, false);
+        let leave = asm.here();
+        self.epilogue(asm, true);
+        Armed { slots: *slots, taking, chained, leave }
+    }
+
+    /// A2 to A4. In: rdi = private memory, rcx = slot; `chained`: r8 = how many slots lie under it.
+    fn fill(&self, asm: &mut Asm<'_>, slots: &Slots, chained: bool) {
+        entry_of(asm, RSI, RCX, RDI);
+        asm.load(RAX, self.word());
+        asm.store(entry(slots, RSI, entry_at::REAL), RAX);
+        if chained {
+            asm.store(entry(slots, RSI, entry_at::UNDER), R8);
+        } else {
+            asm.store_imm(entry(slots, RSI, entry_at::UNDER), 0);
+        }
+        asm.lea(RAX, Mem::Rip(self.block()));
+        asm.store(entry(slots, RSI, entry_at::WHAT), RAX);
+        asm.shift(Shift::Left, RCX, slots::CODE.trailing_zeros() as u8, true);
+        asm.mov_imm64(RAX, slots.code + slots::RETURN);
+        asm.alu(Alu::Add, RCX, RAX);
+        clock(asm);
+        asm.store(entry(slots, RSI, entry_at::TIME), RAX);
+        asm.store(self.word(), RCX);
+        asm.lea(RAX, self.word());
+        asm.store(entry(slots, RSI, entry_at::WORD), RAX);
+    }
+
+    /// An entry that was reached by a tail call, and what is rare.
+    pub(super) fn finish_armed(&self, asm: &mut Asm<'_>, armed: Armed) {
+        let Armed { slots, taking, chained, leave } = armed;
+        let missed = Mem::Rip(self.latency.missed);
+        taking.finish(asm, save::R8, missed, leave);
+        asm.bind(chained);
+        asm.shift(Shift::Right, RAX, slots::CODE.trailing_zeros() as u8, true);
+        asm.mov_imm64(RDI, slots.table);
+        entry_of(asm, RSI, RAX, RDI);
+        asm.load(RAX, entry(&slots, RSI, entry_at::UNDER));
+        asm.alu_imm(Alu::Add, RAX, 1, true);
+        asm.alu_imm(Alu::Cmp, RAX, slots::CHAIN as i32, true);
+        let deep = asm.jcc_later(Cond::AboveEq);
+        spill(asm, save::R9, R8);
+        asm.mov(R8, RAX);
+        let taking = Taking::begin(asm, &slots, self.machine);
+        self.fill(asm, &slots, true);
+        let back = asm.here();
+        reload(asm, R8, save::R9);
+        asm.jmp(leave);
+        taking.finish(asm, save::R8, missed, back);
+        asm.bind(deep);
+        asm.alu_mem_imm(Alu::Add, missed, 1, true);
+        asm.jmp(leave);
+    }
+
+    /// What all slots share. In: at rsp, the slot's number, where the return address was.
+    fn come_back(&self, asm: &mut Asm<'_>, slots: &Slots) {
+        self.prologue(asm, true);
+        clock(asm);
+        asm.mov(RDI, RAX);
+        asm.load(RAX, Mem::At(RSP, 0));
+        asm.mov_imm64(RCX, slots.table);
+        entry_of(asm, RSI, RAX, RCX);
+        asm.load(RDX, entry(slots, RSI, entry_at::REAL));
+        spill(asm, save::REAL, RDX);
+        let negative = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Sub, RDI, entry(slots, RSI, entry_at::TIME));
+            asm.jcc_later(Cond::Below)
+        });
+        let clamped = asm.here();
+        asm.load(RDX, entry(slots, RSI, entry_at::WHAT));
+        give_back(asm, slots, RSI, RAX, RCX);
+        asm.mov(RSI, RDX);
+        let rare = match self.machine.rseq {
+            Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
+            None => {
+                self.record_shared(asm, ExitKind::Return);
+                None
+            }
+        };
+        self.epilogue(asm, true);
+        asm.lea(RSP, Mem::At(RSP, 8));
+        asm.jmp_mem(Mem::At(RSP, save::REAL - 8));
+        asm.bind(negative);
+        asm.load(RDX, entry(slots, RSI, entry_at::WHAT));
+        let last = (u64::from(self.machine.lines) - 1) * words::STRIDE;
+        asm.alu_mem_imm(Alu::Add, Mem::At(RDX, (last + at::CLAMPED) as i32), 1, true);
+        asm.mov_imm32(RDI, 0);
+        asm.jmp(clamped);
+        if let Some(rare) = rare {
+            self.record_rare(asm, rare, ExitKind::Return);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Return slots: code that stands in for return addresses, what unwinders are told about it, and how one is taken.
+//!
+//! In: where slots and entries lie ([`Slots`]). Out: bytes. Invariants: SLOT-1 no two armed stack words hold the same slot;
+//! SLOT-2 from the moment at which a stack word holds a slot until a thread has come to that slot's code, the slot's entry says where
+//! the call really returns to; SLOT-3 a slot is given back by the one who came to its code, or by who has proven that no word
+//! anywhere names it. Does not: know what is done at a return (see `latency::armed`).
+//!
+//! # One call
+//!
+//! | step | what | who may look in between |
+//! |---|---|---|
+//! | A1 | the slot's byte is exchanged with LENT; it was 0: ours | a signal handler of this thread, other threads, a forked child: each takes another |
+//! | A2 | the entry: return address, function, time | nobody: the slot stands nowhere yet |
+//! | A3 | the stack word := slot | an unwinder, a signal handler, a debugger: SLOT-2 |
+//! | A4 | the entry's WORD := the stack word's address | a detach before this step leaves the word armed, which works |
+//! | B1 | `ret` leads to the slot's code, which pushes its number where the stack word was | |
+//! | B2 | return address, function and time are read | |
+//! | B3 | WORD := 0, then the byte := 0 | whoever takes the slot now finds nothing of ours, and we need nothing of it |
+//! | B4 | a jump to the return address, with the stack pointer that `ret` would have left | |
+//!
+//! A thread that leaves its calls by `longjmp`, an exception, or its end comes to no B1: its slots stay lent, though no word names
+//! them. Nothing in the process finds out, because nothing there could: coroutines may have been copied away, stack and all, to
+//! come back later. `patch` does, with all threads stopped, when slots run short.
+//!
+//! When the entry finds a slot in its stack word, the function was reached by a tail call. Its own slot then returns to that one,
+//! [`CHAIN`](trapline_record::slots::CHAIN) deep at most, since mutual tail recursion never ends.
+
+use trapline_record::slots::{self, Slots, at};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::rseq::{self, CPU_ID};
+use super::{Machine, asm};
+
+/// Appends the code of all slots, to lie at `slots.code`. Each pushes its number and jumps to `common`, which finds it in the word
+/// that the return address was in, with every register and flag as the return left it, and must end B1 to B4. With `paired`, each has a call
+/// behind that ([`ENTER`](slots::ENTER)), through its entry's `GO`, and what comes back from there goes to `paired` in the same way.
+pub fn lay(out: &mut Vec<u8>, slots: &Slots, common: u64, paired: Option<u64>) {
+    let mut asm = Asm::new(out, slots.code);
+    for slot in 0..slots.count {
+        asm.raw(&[0x90]);
+        asm.push_imm(slot as i32);
+        asm.jmp(common);
+        if let Some(paired) = paired {
+            debug_assert_eq!(asm.here() % slots::CODE, slots::ENTER);
+            asm.call_mem(Mem::Rip(slots.entry(slot) + at::GO));
+            debug_assert_eq!(asm.here() % slots::CODE, slots::PAIRED);
+            asm.push_imm(slot as i32);
+            asm.jmp(paired);
+        }
+        asm.align(slots::CODE);
+    }
+}
+
+/// Appends what unwinders are told about all slots: one CIE, one FDE, and the end mark, as `__register_frame` takes them. It may lie
+/// anywhere.
+///
+/// The frame of a slot has the stack pointer of its caller (CFA = rsp + 0), and returns to where the entry says, through as many
+/// slots as there are. "S" in the augmentation makes an unwinder look the caller up at exactly the address given, so one byte
+/// is taken off; and it tells the two frames, which have the same CFA, apart (libgcc, unwind-dw2.c, `uw_identify_context`).
+pub fn unwind_info(out: &mut Vec<u8>, slots: &Slots) {
+    const RSP: u8 = 7;
+    const RA: u8 = 16;
+    const DEF_CFA: u8 = 0x0C;
+    const VAL_EXPRESSION: u8 = 0x16;
+    let expression = return_address(slots);
+    let cie = out.len();
+    out.extend_from_slice(&[0; 8]); // length; 0: a CIE
+    out.extend_from_slice(b"\x01zRS\0"); // version, augmentation
+    out.extend_from_slice(&[1, 0x78, RA, 1, 0]); // alignments 1 and -8, where it returns, one byte of data: absolute addresses
+    out.extend_from_slice(&[DEF_CFA, RSP, 0, VAL_EXPRESSION, RA, expression.len() as u8]);
+    out.extend_from_slice(&expression);
+    close(out, cie);
+    let fde = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let back = (out.len() - cie) as u32;
+    out.extend_from_slice(&back.to_le_bytes());
+    out.extend_from_slice(&slots.code.to_le_bytes());
+    out.extend_from_slice(&slots.code_len().to_le_bytes());
+    out.push(0);
+    close(out, fde);
+    out.extend_from_slice(&[0; 4]);
+}
+
+/// Pads a record with `DW_CFA_nop` and writes its length.
+fn close(out: &mut Vec<u8>, start: usize) {
+    out.resize(start + 4 + (out.len() - start - 4).next_multiple_of(8), 0);
+    let len = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// The DWARF expression: from an address in a slot (r16) to the byte before the address that its call returns to.
+fn return_address(slots: &Slots) -> Vec<u8> {
+    const DEREF: u8 = 0x06;
+    const CONST1U: u8 = 0x08;
+    const CONST8U: u8 = 0x0E;
+    const DUP: u8 = 0x12;
+    const MINUS: u8 = 0x1C;
+    const PLUS: u8 = 0x22;
+    const SHL: u8 = 0x24;
+    const SHR: u8 = 0x25;
+    const BRA: u8 = 0x28;
+    const EQ: u8 = 0x29;
+    const LIT: u8 = 0x30;
+    const BREG16: u8 = 0x80;
+    let word = |op: u8, value: u64| [&[op][..], &value.to_le_bytes()].concat();
+    let mut code = vec![BREG16, 0];
+    let again = code.len();
+    code.extend(word(CONST8U, slots.code));
+    code.extend([MINUS, LIT + slots::CODE.trailing_zeros() as u8, SHR]);
+    code.extend([LIT + slots::ENTRY.trailing_zeros() as u8, SHL]);
+    code.extend(word(CONST8U, slots.entry(0) + at::REAL));
+    code.extend([PLUS, DEREF]);
+    // Once more, if that lies in a slot.
+    code.push(DUP);
+    code.extend(word(CONST8U, slots.code));
+    code.extend([MINUS, CONST1U, slots.code_len().trailing_zeros() as u8, SHR, LIT, EQ]);
+    let back = again as i16 - (code.len() as i16 + 3);
+    code.push(BRA);
+    code.extend(back.to_le_bytes());
+    code.extend([LIT + 1, MINUS]);
+    code
+}
+
+/// A byte or word of a slot's: `base` + `scaled` + `at` of the private memory.
+const fn lent(base: Reg, slot: Reg) -> Mem {
+    Mem::Sum(base, slot, 0, Slots::LENT_OFF as i32)
+}
+
+/// What is left to append behind the usual path of [`Taking::begin`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(super) struct Taking {
+    slots: Slots,
+    taken: Fix,
+    full: Fix,
+    look: u64,
+    found: u64,
+}
+
+impl Taking {
+    /// A1. Out: rdi = private memory, rcx = slot. Spoils rax, rdx, rsi.
+    pub(super) fn begin(asm: &mut Asm<'_>, slots: &Slots, machine: &Machine) -> Self {
+        asm.mov_imm64(RDI, slots.table);
+        match machine.rseq {
+            // Only a hint: a stale number, or a negative one, costs a longer search.
+            Some(rseq) => {
+                asm.load32(RSI, Mem::Fs(rseq.offset + CPU_ID));
+                asm.alu_imm(Alu::And, RSI, slots::HOMES as i32 - 1, false);
+            }
+            None => rseq::any_line(asm, RSI, machine.rdpid, slots::HOMES as u32),
+        }
+        asm.shift(Shift::Left, RSI, 6, false);
+        asm.alu(Alu::Add, RSI, RDI);
+        asm.load32(RCX, Mem::At(RSI, 0));
+        let look = asm.here();
+        asm.alu_imm(Alu::And, RCX, slots.count as i32 - 8, false);
+        asm.load(RDX, lent(RDI, RCX));
+        asm.not(RDX);
+        asm.bsf(RDX, RDX);
+        let full = asm.jcc_later(Cond::Equal);
+        let found = asm.here();
+        asm.shift(Shift::Right, RDX, 3, false);
+        asm.alu(Alu::Add, RCX, RDX);
+        asm.mov_imm32(RAX, u32::from(slots::LENT));
+        asm.exchange_al(lent(RDI, RCX));
+        asm.test_al();
+        let taken = asm.jcc_later(Cond::NotEqual);
+        asm.store32(Mem::At(RSI, 0), RCX);
+        Self { slots: *slots, taken, full, look, found }
+    }
+    /// Appends the rest: somebody was faster, or eight neighbours are lent. Without a free slot anywhere it counts `missed` and
+    /// leads to `leave`. r8 is kept in `scratch`, an offset from rsp.
+    pub(super) fn finish(self, asm: &mut Asm<'_>, scratch: i32, missed: Mem, leave: u64) {
+        asm.bind(self.taken);
+        asm.jmp(self.look);
+        asm.bind(self.full);
+        asm.store(Mem::At(RSP, scratch), R8);
+        asm.mov_imm32(R8, self.slots.count / 8);
+        let again = asm.here();
+        asm.alu_imm(Alu::Add, RCX, 8, false);
+        asm.alu_imm(Alu::And, RCX, self.slots.count as i32 - 8, false);
+        asm.load(RDX, lent(RDI, RCX));
+        asm.not(RDX);
+        asm.bsf(RDX, RDX);
+        let some = asm.jcc_later(Cond::NotEqual);
+        asm.alu_imm(Alu::Sub, R8, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        asm.load(R8, Mem::At(RSP, scratch));
+        asm.alu_mem_imm(Alu::Add, missed, 1, true);
+        asm.jmp(leave);
+        asm.bind(some);
+        asm.load(R8, Mem::At(RSP, scratch));
+        asm.jmp(self.found);
+    }
+}
+
+/// `to` = the entry of the slot in `slot`, as a base for [`entry`]; `memory` holds the private memory's address.
+pub(super) fn entry_of(asm: &mut Asm<'_>, to: Reg, slot: Reg, memory: Reg) {
+    debug_assert!(to != slot && to != memory && to != asm::RSP, "operands are read behind the first write");
+    asm.mov(to, slot);
+    asm.shift(Shift::Left, to, slots::ENTRY.trailing_zeros() as u8, true);
+    asm.alu(Alu::Add, to, memory);
+}
+
+/// A word of the entry that [`entry_of`] left.
+pub(super) const fn entry(slots: &Slots, base: Reg, at: u64) -> Mem {
+    Mem::At(base, (slots.entries_off() + at) as i32)
+}
+
+/// B3: gives `slot` back.
+pub(super) fn give_back(asm: &mut Asm<'_>, slots: &Slots, entry_base: Reg, slot: Reg, memory: Reg) {
+    asm.store_imm(entry(slots, entry_base, at::WORD), 0);
+    asm.store_byte_imm(lent(memory, slot), 0);
+}

@@ -1,0 +1,209 @@
+//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written (`record::stack`).
+//!
+//! Input: what is known of stacks in the process ([`Stacks`]), how much is wanted. Output: code, in two parts: `bound`, before the
+//! restartable sequence, leaves in rcx how far the stack may be read; `fill`, inside it, reads. General registers only.
+//!
+//! # Protocol
+//!
+//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside [S, E) is ever read, whatever
+//! rbp and the words of the stack are, and all of [S, E) stays mapped while the thread is in the stub. So nothing faults, no system
+//! call is made, and no handler of the program's is in the way. E is found where it is certain, in this order:
+//!
+//! B1 the main thread's stack, as it was mapped when we attached: S in it, E its end. The kernel makes it longer below, never shorter.
+//! B2 a Go program: the goroutine's own bounds, the first two words behind the pointer that the thread keeps. The runtime moves a
+//!    stack only where the goroutine does not run code of its own.
+//! B3 glibc's block of the thread (`stackblock`, `stackblock_size` in its control block, which the tracer found by their values): S
+//!    in it, E its end. It is given back after the thread has ended. The main thread has none: its block begins at 0.
+//! B4 else only the page that S lies on, and the record says so. That is so for coroutines and alternate signal stacks, in other C
+//!    libraries' threads, and on a main stack deeper than it was.
+//!
+//! A walk: at a function's entry the return address is at S, and rbp is still the caller's; anywhere else rbp may be the function's
+//! own. W1 without room for one more address, or unless S <= rbp and rbp + 16 <= E, the walk ends, and rbp is told. W2 the word behind
+//! rbp is a return address; the word at rbp is the next rbp. W3 again.
+//!
+//! What rbp may be: a frame of the stack that runs: followed. 0, the chain's end: ends. Any other number, where code was compiled without
+//! frame pointers: below S, or behind E, or nearly so: ends; between them: two words of the stack are taken for a frame, as the
+//! kernel does, and what they name is followed by the same rule. Itself, or a frame further down: followed until the room is used up.
+//! A frame of another stack (a signal handler on its own, a coroutine that names its resumer): ends, by rbp outside [S, E). A leaf
+//! that sets up no frame: at its entry there is nothing to miss; inside it, by the missing frame its caller is left out.
+//!
+//! A copy: the words from S up to E, as many as there is room for.
+//!
+//! Interleavings. S and rcx are computed once; a thread that is moved or interrupted in the sequence walks again from the start, into
+//! another slot. A signal handler runs below S - 128 and changes nothing above S but what the program lets it; a word that changes
+//! under the walk is one value or the other, and is checked after it was loaded, in the register that is then used (never loaded
+//! again). Another thread that unmaps this stack, or mprotects it, takes it away from the program too.
+
+use trapline_record::ring::{FIRST_VALUE, Kind};
+use trapline_record::stack::{END, FIRST, FRAME, USED};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg};
+use crate::request::{Stacks, Unwind};
+
+/// What is used besides the records' own registers, and where it is saved, from the stack pointer on.
+pub(super) const SAVED: [(Reg, i32); 3] = [(RCX, -112), (RSI, -120), (RDI, -128)];
+/// Where S and E wait; a filter's values are done with.
+const STACK: i32 = -96;
+const LIMIT: i32 = -104;
+/// Bytes of code that this takes at most.
+pub(crate) const BYTES: u64 = 384;
+
+/// One record's stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) stacks: Stacks,
+    pub(super) unwind: Unwind,
+    /// How far the stack pointer stands below the program's.
+    pub(super) step: i32,
+    /// Bytes of a slot.
+    pub(super) slot: u32,
+    /// S is where a function was entered.
+    pub(super) at_entry: bool,
+}
+
+impl Walk {
+    /// Whether a record of this kind holds one.
+    pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
+        kind == Kind::Entry && unwind != Unwind::None
+    }
+    /// Leaves in rcx how many bytes from S on may be read: for a walk, at which a frame may begin. Spoils rdx, rsi and flags.
+    pub(super) fn bound(&self, asm: &mut Asm<'_>) {
+        asm.lea(RDX, Mem::At(RSP, self.step));
+        asm.store(Mem::At(RSP, STACK), RDX);
+        let mut done = Vec::new();
+        self.main(asm, &mut done);
+        if let Some(go) = self.stacks.go {
+            goroutine(asm, go, &mut done);
+        }
+        if let Some(block) = self.stacks.block {
+            thread(asm, block, &mut done);
+        }
+        asm.mov(RCX, RDX);
+        asm.alu_imm(Alu::Or, RCX, 0xfff, true);
+        done.into_iter().for_each(|fix| asm.bind(fix));
+        asm.store(Mem::At(RSP, LIMIT), RCX);
+        asm.alu(Alu::Sub, RCX, RDX);
+        match self.unwind {
+            Unwind::Copy(_) => {
+                let most = self.slot.saturating_sub(FIRST as u32 * 8) & !7;
+                asm.alu_imm(Alu::And, RCX, -8, true);
+                asm.alu_imm(Alu::Cmp, RCX, most as i32, true);
+                let fits = asm.jcc_later(Cond::BelowEq);
+                asm.mov_imm32(RCX, most);
+                asm.bind(fits);
+            }
+            _ => {
+                asm.alu_imm(Alu::Sub, RCX, 15, true);
+                let room = asm.jcc_later(Cond::AboveEq);
+                asm.mov_imm32(RCX, 0);
+                asm.bind(room);
+            }
+        }
+    }
+    /// B1. Jumps to what is pushed with E in rcx; S is in rdx.
+    fn main(&self, asm: &mut Asm<'_>, done: &mut Vec<Fix>) {
+        let (low, high) = self.stacks.main;
+        if low >= high {
+            return;
+        }
+        asm.mov_imm64(RCX, high);
+        asm.alu(Alu::Cmp, RDX, RCX);
+        let above = asm.jcc_later(Cond::AboveEq);
+        asm.mov_imm64(RSI, low);
+        asm.alu(Alu::Cmp, RDX, RSI);
+        done.push(asm.jcc_later(Cond::AboveEq));
+        asm.bind(above);
+    }
+    /// Fills the record at r10. In: as `bound` left it. Spoils rdx, rsi, rdi and flags.
+    pub(super) fn fill(&self, asm: &mut Asm<'_>) {
+        match self.unwind {
+            Unwind::None => {}
+            Unwind::Frames(frames) => self.walk(asm, frames),
+            Unwind::Copy(_) => copy(asm, self.step),
+        }
+        asm.store(word(USED), RDX);
+        asm.store(word(FRAME), RSI);
+        asm.load(RDI, Mem::At(RSP, LIMIT));
+        asm.store(word(END), RDI);
+    }
+    /// rsi is the frame pointer, and rdx how much of the record is used. From one frame to the next it takes one load: what is checked is
+    /// computed beside that.
+    fn walk(&self, asm: &mut Asm<'_>, frames: u8) {
+        let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.slot & !7);
+        asm.mov(RSI, RBP);
+        asm.mov_imm32(RDX, FIRST as u32 * 8);
+        if self.at_entry {
+            asm.load(RDI, Mem::At(RSP, self.step));
+            asm.store(Mem::At(R10, FIRST as i32 * 8), RDI);
+            asm.mov_imm32(RDX, FIRST as u32 * 8 + 8);
+        }
+        let again = asm.here();
+        asm.mov(RDI, RSI);
+        asm.alu_load(Alu::Sub, RDI, Mem::At(RSP, STACK));
+        let outside = asm.unbroken(|asm| {
+            asm.alu(Alu::Cmp, RDI, RCX);
+            asm.jcc_later(Cond::AboveEq)
+        });
+        asm.load(RDI, Mem::At(RSI, 8));
+        asm.load(RSI, Mem::At(RSI, 0));
+        asm.store(Mem::Sum(R10, RDX, 0, 0), RDI);
+        asm.alu_imm(Alu::Add, RDX, 8, false);
+        asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RDX, room as i32, false);
+            asm.jcc(Cond::Below, again);
+        });
+        asm.bind(outside);
+    }
+}
+
+/// B2: g holds the stack's bounds in its first two words.
+fn goroutine(asm: &mut Asm<'_>, g: i32, done: &mut Vec<Fix>) {
+    asm.load(RSI, Mem::Fs(g));
+    asm.test(RSI, RSI, true);
+    let none = asm.jcc_later(Cond::Equal);
+    asm.alu_load(Alu::Cmp, RDX, Mem::At(RSI, 0));
+    let below = asm.jcc_later(Cond::Below);
+    asm.load(RCX, Mem::At(RSI, 8));
+    asm.alu(Alu::Cmp, RDX, RCX);
+    done.push(asm.jcc_later(Cond::Below));
+    asm.bind(none);
+    asm.bind(below);
+}
+
+/// B3: the block's address, and behind it its length.
+fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
+    asm.load(RSI, Mem::Fs(block));
+    asm.test(RSI, RSI, true);
+    let none = asm.jcc_later(Cond::Equal);
+    asm.alu(Alu::Cmp, RDX, RSI);
+    let below = asm.jcc_later(Cond::Below);
+    asm.load(RCX, Mem::Fs(block + 8));
+    asm.alu(Alu::Add, RCX, RSI);
+    asm.alu(Alu::Cmp, RDX, RCX);
+    done.push(asm.jcc_later(Cond::Below));
+    asm.bind(none);
+    asm.bind(below);
+}
+
+/// rcx bytes from S on; rdx becomes how much of the record is used, rsi the frame pointer.
+fn copy(asm: &mut Asm<'_>, step: i32) {
+    asm.mov_imm32(RSI, 0);
+    asm.test(RCX, RCX, true);
+    let none = asm.jcc_later(Cond::Equal);
+    let again = asm.here();
+    asm.load(RDI, Mem::Sum(RSP, RSI, 0, step));
+    asm.store(Mem::Sum(R10, RSI, 0, FIRST as i32 * 8), RDI);
+    asm.alu_imm(Alu::Add, RSI, 8, true);
+    asm.unbroken(|asm| {
+        asm.alu(Alu::Cmp, RSI, RCX);
+        asm.jcc(Cond::Below, again);
+    });
+    asm.bind(none);
+    asm.lea(RDX, Mem::At(RCX, FIRST as i32 * 8));
+    asm.mov(RSI, RBP);
+}
+
+const fn word(n: u64) -> Mem {
+    debug_assert!(n >= FIRST_VALUE);
+    Mem::At(R10, n as i32 * 8)
+}

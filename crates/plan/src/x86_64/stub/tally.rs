@@ -1,0 +1,304 @@
+//! One hit, one more of its value (`record::tally`).
+//!
+//! Input: what is tallied, where its table lies, what is dead. Output: code that computes the value, finds its cell or row, and adds one
+//! there by one commit; then the displaced code. A filter stands before it, as before a record, and counts what it rejects. All cells +
+//! overflow + unseen + filtered = hits.
+//! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the
+//! row, add one. In a process without rseq all lines are written by `lock add`, and rows are taken by a compare-and-swap. Registers are
+//! saved below the stack pointer, as in `trace`.
+
+use trapline_record::ring::Kind;
+use trapline_record::tally::{CELLS, OVERFLOW, PHI, PROBES, Shape, TAKING, TallyArea, UNSEEN, bits_in_reach};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
+use super::rseq::{self, CPU_ID, Section};
+use super::trace::{Counted, Passed, Traced, count};
+use super::{Machine, Pending, ThreadId};
+use crate::filter::{Sort, THREAD_UNIT, Tally};
+
+/// Where a probe's tables lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Table {
+    /// Their shape; its offset is not used.
+    pub area: TallyArea,
+    /// Address of the table on line 0, within ±2 GiB of the code.
+    pub base: u64,
+}
+
+/// What is left to append behind the displaced code.
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    machine: Machine,
+    table: Table,
+    /// With rseq: its section, and the jump of threads without an area.
+    owned: Option<(Section, Fix)>,
+    pointer: Fix,
+    /// Where a thread without an area adds: to a cell, or to a word of the table.
+    shared: Shared,
+    passed: Passed,
+    /// Where the usual path goes on.
+    counted: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shared {
+    Cell,
+    Word(u64),
+}
+
+/// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; rings and texts of `traced` are not used,
+/// but for how a thread's number is learnt.
+pub fn tally(
+    out: &mut Vec<u8>,
+    at: u64,
+    traced: &Traced<'_>,
+    (tally, table): (&Tally, Table),
+    kind: Kind,
+) -> Pending {
+    let machine = *traced.machine;
+    let mut asm = Asm::new(out, at);
+    traced.enter(&mut asm, kind);
+    let seen = kind != Kind::Tail;
+    let passed = match traced.filter.filter(|_| seen) {
+        Some(filtered) => traced.pass(&mut asm, filtered, kind),
+        None => Passed::default(),
+    };
+    if seen {
+        traced.conditions(kind).value(&mut asm, &tally.value, 0);
+        key(&mut asm, tally, traced.rings.id);
+    }
+    let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
+    let (owned, pointer) = match machine.rseq {
+        Some(rseq) => {
+            let (section, (unregistered, pointer)) =
+                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, rseq.offset, machine, table, seen));
+            (Some((section, unregistered)), pointer)
+        }
+        None => (None, add_anywhere(&mut asm, machine, table, seen)),
+    };
+    let counted = asm.here();
+    if let Some(rseq) = machine.rseq {
+        rseq::clear(&mut asm, rseq);
+    }
+    traced.leave(&mut asm, kind);
+    let tail = Tail { machine, table, owned, pointer, shared, passed, counted };
+    Pending::new(&asm, super::Kind::Tallied(tail))
+}
+
+/// The body of a section: one more on this CPU's line. In: rax = cell or key.
+fn add(asm: &mut Asm<'_>, area: i32, machine: Machine, table: Table, seen: bool) -> (Fix, Fix) {
+    asm.load32(R11, Mem::Fs(area + CPU_ID));
+    let unregistered = asm.unbroken(|asm| {
+        asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
+        asm.jcc_later(Cond::AboveEq)
+    });
+    asm.imul_imm(R11, R11, table.area.stride() as i32, true);
+    let pointer = asm.alu_load_later(Alu::Add, R11);
+    match table.area.shape {
+        _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
+        Shape::Rows(bits) => row(asm, bits),
+        _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
+    }
+    (unregistered, pointer)
+}
+
+/// Without rseq: one more on some line, which other threads write too.
+fn add_anywhere(asm: &mut Asm<'_>, machine: Machine, table: Table, seen: bool) -> Fix {
+    rseq::any_line(asm, R11, machine.rdpid, machine.lines);
+    asm.imul_imm(R11, R11, table.area.stride() as i32, true);
+    let pointer = asm.alu_load_later(Alu::Add, R11);
+    match table.area.shape {
+        _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
+        Shape::Rows(bits) => row_anywhere(asm, bits),
+        _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
+    }
+    pointer
+}
+
+const fn kept(shape: Shape) -> Shared {
+    match shape {
+        Shape::Rows(_) => Shared::Word(OVERFLOW),
+        _ => Shared::Cell,
+    }
+}
+
+/// In: rax = value. Out: rax = cell or key, as [`Tally::key`]. Spoils r10, rdx.
+fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
+    let unsigned = tally.value.is_unsigned();
+    match tally.sort {
+        Sort::Each => return,
+        Sort::Log2 => log2(asm, unsigned),
+        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
+    }
+    if let (true, ThreadId::At(offset)) = (tally.by_thread, id) {
+        asm.load32(RDX, Mem::Fs(offset));
+        asm.shift(Shift::Left, RDX, THREAD_UNIT.trailing_zeros() as u8, true);
+        asm.alu(Alu::Or, RAX, RDX);
+    }
+}
+
+/// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
+fn log2(asm: &mut Asm<'_>, unsigned: bool) {
+    asm.mov_imm32(R10, 0);
+    asm.test(RAX, RAX, true);
+    let negative = (!unsigned).then(|| asm.jcc_later(Cond::Sign));
+    asm.mov_imm32(R10, 1);
+    let zero = asm.jcc_later(Cond::Equal);
+    asm.bsr(R10, RAX);
+    asm.alu_imm(Alu::Add, R10, 2, false);
+    negative.into_iter().chain([zero]).for_each(|fix| asm.bind(fix));
+    asm.mov32(RAX, R10);
+}
+
+fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)) {
+    let mut below = None;
+    if min != 0 || !unsigned {
+        asm.mov_imm64(R10, min.cast_unsigned());
+        // No unsigned value is below a number that is not above 0.
+        if !unsigned || min > 0 {
+            asm.alu(Alu::Cmp, RAX, R10);
+            let cond = if unsigned { Cond::Below } else { Cond::Less };
+            below = Some(asm.jcc_later(cond));
+        }
+        asm.alu(Alu::Sub, RAX, R10);
+    }
+    if step.is_power_of_two() {
+        asm.shift(Shift::Right, RAX, step.trailing_zeros() as u8, true);
+    } else {
+        asm.mov_imm64(R10, step);
+        asm.mov_imm32(RDX, 0);
+        asm.div(R10);
+    }
+    asm.alu_imm(Alu::Cmp, RAX, count as i32, true);
+    let within = asm.jcc_later(Cond::Below);
+    asm.mov_imm32(RAX, count);
+    asm.bind(within);
+    asm.alu_imm(Alu::Add, RAX, 1, true);
+    if let Some(below) = below {
+        let done = asm.jmp_later();
+        asm.bind(below);
+        asm.mov_imm32(RAX, 0);
+        asm.bind(done);
+    }
+}
+
+const ROW: i32 = 16;
+
+/// In: rax = key, r11 = table. Out: r10 = its first row, rdx = behind its last.
+fn rows(asm: &mut Asm<'_>, bits: u8) {
+    asm.mov_imm64(R10, PHI);
+    asm.multiply(R10, RAX);
+    asm.shift(Shift::Right, R10, 64 - bits_in_reach(bits), true);
+    asm.shift(Shift::Left, R10, 4, false);
+    asm.lea(R10, Mem::Sum(R11, R10, 0, CELLS as i32));
+    asm.lea(RDX, Mem::At(R10, ROW * PROBES as i32));
+}
+
+/// In: rax = key, r11 = table. Adds one to the key's row, or to the overflow; spoils r10, rdx.
+fn row(asm: &mut Asm<'_>, bits: u8) {
+    rows(asm, bits);
+    let again = asm.here();
+    asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
+    let same = asm.jcc_later(Cond::Equal);
+    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
+    let free = asm.jcc_later(Cond::Equal);
+    asm.lea(R10, Mem::At(R10, ROW));
+    asm.alu(Alu::Cmp, R10, RDX);
+    asm.jcc(Cond::NotEqual, again);
+    asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
+    let none = asm.jmp_later();
+    asm.bind(free);
+    asm.store(Mem::At(R10, 0), RAX);
+    asm.bind(same);
+    asm.bind(none);
+    asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
+}
+
+/// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
+fn row_anywhere(asm: &mut Asm<'_>, bits: u8) {
+    // Where key and end wait; the value's own are done with.
+    const KEY: Mem = Mem::At(RSP, -32);
+    const END: Mem = Mem::At(RSP, -40);
+    rows(asm, bits);
+    let again = asm.here();
+    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
+    let free = asm.jcc_later(Cond::Equal);
+    let taking = asm.jcc_later(Cond::Sign);
+    asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
+    let same = asm.jcc_later(Cond::Equal);
+    asm.bind(taking);
+    asm.lea(R10, Mem::At(R10, ROW));
+    asm.alu(Alu::Cmp, R10, RDX);
+    asm.jcc(Cond::NotEqual, again);
+    asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
+    let none = asm.jmp_later();
+    asm.bind(free);
+    asm.store(KEY, RAX);
+    asm.store(END, RDX);
+    asm.mov_imm64(RDX, TAKING);
+    asm.mov_imm32(RAX, 0);
+    asm.cmpxchg(Mem::At(R10, 8), RDX);
+    asm.load(RAX, KEY);
+    asm.load(RDX, END);
+    asm.jcc(Cond::NotEqual, again);
+    asm.store(Mem::At(R10, 0), RAX);
+    asm.store_imm(Mem::At(R10, 8), 1);
+    let taken = asm.jmp_later();
+    asm.bind(same);
+    asm.bind(none);
+    asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, true);
+    asm.bind(taken);
+}
+
+impl Tail {
+    /// Appends what threads without an area do, what becomes of hits that do not pass, the descriptors and the addresses.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        if let Some((_, unregistered)) = self.owned {
+            asm.bind(unregistered);
+            self.add_shared(asm, self.shared);
+            asm.jmp(self.counted);
+        }
+        let filtered = self.reject(asm);
+        let own = self.owned.map(|(section, _)| section);
+        for section in own.into_iter().chain(self.passed.sections(filtered)) {
+            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
+        }
+        asm.align(8);
+        asm.bind(self.pointer);
+        asm.u64(self.table.base);
+        self.passed.addresses(asm, filtered);
+    }
+    /// On the last line, which many threads share. Spoils r11.
+    fn add_shared(&self, asm: &mut Asm<'_>, what: Shared) {
+        let last = u64::from(self.machine.lines.max(1) - 1) * self.table.area.stride();
+        let table = self.table.base.wrapping_add(last);
+        match what {
+            Shared::Cell => {
+                asm.lea(R11, Mem::Rip(table));
+                asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true);
+            }
+            Shared::Word(word) => asm.alu_mem_imm(Alu::Add, Mem::Rip(table.wrapping_add(word)), 1, true),
+        }
+    }
+    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+        if self.passed.rejected.is_empty() {
+            return None;
+        }
+        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let counted = count(asm, &self.machine);
+        asm.jmp(self.counted);
+        if counted.section().is_some() {
+            counted.bind_unregistered(asm);
+            let last = self.passed.words.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
+            asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
+            asm.jmp(self.counted);
+        }
+        if !self.passed.unregistered.is_empty() {
+            // A thread that has no sample of its own: it is told as one for which there was no room.
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            self.add_shared(asm, Shared::Word(OVERFLOW));
+            asm.jmp(self.counted);
+        }
+        Some(counted)
+    }
+}

@@ -1,0 +1,327 @@
+//! Memory that arguments lead to, copied before a record is written: texts, and fields of structures.
+//!
+//! Input: what to read; where it is noted what may be loaded from ([`Known`]). Output: code that copies each onto the stack, and from
+//! there into the record; the instructions in it that may fault. General registers only. Fields are always copied by the kernel: each load
+//! costs a system call for it; a field behind other pointers takes a load for each, and where one cannot be had whole, the answer is EFAULT.
+//! Invariants: TXT-1 whatever a pointer is, the program does not notice; TXT-2 the record holds what could be read at the hit, and how
+//! much that was.
+//!
+//! # Protocol
+//!
+//! X1 Both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`): then X2, else X4.
+//! X2 Load eight bytes at a time: no system call. One instruction does all loads; if it faults, the handler of SIGSEGV and SIGBUS
+//!    (`stub::trap`), which finds it in the table of fixups, sends the thread to X4.
+//! X3 The answer is the whole length, as the kernel's would be. Done.
+//! X4 The kernel copies, by process_vm_readv(2) on the thread itself: it reads what the program could, stops where it could not, and
+//!    says so. Nothing faults.
+//! X5 If it read all of it, the handler is *verified*: the actions of both signals are read from the kernel and must be the segment's
+//!    handler, and neither signal may be blocked here. Then both pages are noted. Otherwise nothing is: the next hit takes X4 again.
+//! X6 The reader empties the tables every so often, so that what is noted is seldom old, and a handler that was replaced is noticed.
+//!
+//! So a load is tried only where the kernel has lately read for us, and a fault takes two things: a page that went away since, and
+//! somebody who still passes its address. A pointer that was never good (null, a number, the page behind the last) costs X4 each time
+//! and faults never.
+//!
+//! # Interleavings
+//!
+//! - *a page is unmapped, protected or truncated between X5 and X2, or in the middle of X2*: the load faults, X4 tells the truth of now. What
+//!   X2 had copied is copied again.
+//! - *a page is mapped anew between*: X2 reads what is there now, as the program would.
+//! - *the handler is replaced after X5*: until the next X6 such a fault as above meets the program's handler, with an address in our
+//!   code; from then on every text takes X4. A handler that passes on what it does not know passes it to ours.
+//! - *the actions are put back, at detaching, after X1*: the text is the file's by then, and each thread was seen blocked, stopped, or to have run on for long
+//!   since. One that was stopped between X1 and X3 goes on there with the program's own actions: as with a handler that was replaced.
+//! - *another thread, which blocks the signals*: finds no entry of its own, and X5 gives it none.
+//! - *the same thread blocks them after X5*: such a fault as above would be forced, as the kernel does with any in a thread that blocks it:
+//!   the program ends. It takes a pointer into a page that could be read in this thread less than one X6 ago, that is gone, and that the
+//!   program itself does not load from either (else it ended all the same).
+//! - *a fault inside the handler*: it loads from segments and the frame that the kernel has just written; none of that goes away.
+//! - *a hit inside the program's own handler of SIGSEGV*: the signal is blocked there, X5 notes nothing. With what was noted before: as above.
+//! - *a stack too small for a signal's frame*: asked for by a fault only.
+//! - *migration between the look at the CPU's number and anything else*: another CPU's table serves as well; an entry is whole (PAGE-1),
+//!   and true of the thread, not of the CPU. No rseq section is open here: in one, a fault would restart it.
+//! - *a signal handler that hits, anywhere in between*: it has its own frame below ours, and may note or find pages.
+//! - *fork*: the child maps the same tables with an address space that was its parent's. What it unmaps is a fault in X2, and its
+//!   handler is its parent's; its thread has another number. After exec there are no stubs.
+//! - *vfork and CLONE_VM children with handlers of their own*: as a handler that was replaced.
+//! - *X6 between X1 and X2*: X2 goes on with what X1 saw. *X6 during X5*: see `record::pages`.
+//! - *the tracer dies*: nobody does X6. The rings fill, records are dropped, texts are still looked at: the handler serves.
+//! - *no handler* (Go owns the signals; guard traps cannot be served): X5 notes nothing, so all texts take X4. So they do without rseq, where
+//!   no CPU is known.
+//!
+//! # Frame
+//!
+//! It lies below the stub's saves and their red zone, and stays until the record is committed, since a signal handler may
+//! run below the stack pointer at any time:
+//!
+//! ```text
+//!   Q + 0, 16    the two iovecs: ours, the program's; later an action or a mask   <- rsp
+//!   Q + 32 …     rcx, rsi, rdi, r8, r9
+//!   Q + 72 …     for each text, and then each field: the call's answer, then the bytes
+//! ```
+
+use trapline_record::pages::{BITS, FILLED, PAGE_MASK, STRIDE_BITS, THREAD_SHIFT};
+use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
+
+use super::Rseq;
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::filter::ARGUMENT;
+use super::rseq::{CPU_ID, PHI};
+use crate::request::Read;
+
+/// Linux, x86-64.
+mod nr {
+    pub(super) const RT_SIGACTION: u32 = 13;
+    pub(super) const RT_SIGPROCMASK: u32 = 14;
+    pub(super) const PROCESS_VM_READV: u32 = 310;
+}
+const EFAULT: i32 = 14;
+const SIGBUS: u32 = 7;
+const SIGSEGV: u32 = 11;
+const RED_ZONE: i32 = 128;
+const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
+const TEXTS: i32 = 72;
+const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
+/// The first byte of a text, and the last.
+const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
+
+/// Where it is noted what may be loaded from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// Address of CPU 0's table (`record::pages`); one for each line of counters but the last.
+    pub tables: u64,
+    /// Address of a word: the handler that serves faults of this code, 0 when none does.
+    pub handler: u64,
+}
+
+/// What is copied, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Texts<'a> {
+    /// Bit `n`: argument `n` points to text.
+    pub(super) texts: u8,
+    pub(super) fields: &'a [Read],
+    pub(super) known: Option<Known>,
+    /// Lines of counters: CPUs and one more.
+    pub(super) lines: u32,
+}
+
+/// One text being copied.
+#[derive(Clone, Copy)]
+struct One {
+    lines: u32,
+    /// Offset from the thread pointer of the thread's number.
+    tid: i32,
+    /// Where the pointer is kept while the kernel is asked, and where answer and bytes go; from the stack pointer.
+    kept: i32,
+    answer: i32,
+}
+
+impl Texts<'_> {
+    fn all(self) -> impl Iterator<Item = Reg> {
+        ARGUMENT.into_iter().enumerate().filter(move |(n, _)| self.texts >> n & 1 == 1).map(|(_, reg)| reg)
+    }
+    pub(super) const fn count(self) -> i32 {
+        (self.texts & 0x3f).count_ones() as i32
+    }
+    /// Words of the record that texts take.
+    pub(super) const fn words(self) -> i32 {
+        self.count() * TEXT_WORDS as i32
+    }
+    fn fields_len(self) -> i32 {
+        self.fields.iter().map(|read| read.words() as i32 * 8).sum()
+    }
+    /// How far the stack pointer moves while the copies are there.
+    pub(super) fn depth(self) -> i32 {
+        let len = self.count() * TEXT_LEN + self.fields_len();
+        if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
+    }
+    /// Copies all. In: rdx saved at `rdx` from the stack pointer; rax, r10, r11 saved. Out: the stack pointer lower by [`Self::depth`]; the
+    /// argument registers, but rdx, as they were; what may fault, and where it goes on. `tid` is where the thread's number lies.
+    pub(super) fn fetch(self, asm: &mut Asm<'_>, rseq: Option<Rseq>, tid: i32, rdx: i32) -> Vec<(u64, u64)> {
+        let (depth, mut fixups) = (self.depth(), Vec::new());
+        if depth > 0 {
+            asm.lea(RSP, Mem::At(RSP, -depth));
+        }
+        for (n, reg) in (0..).zip(self.all()) {
+            let home = KEPT.into_iter().find(|(other, _)| *other == reg);
+            let kept = home.map_or(depth + rdx, |(_, at)| at);
+            let one = One { lines: self.lines, tid, kept, answer: TEXTS + n * TEXT_LEN };
+            match home {
+                Some(_) => asm.mov(R10, reg),
+                None => asm.load(R10, Mem::At(RSP, kept)),
+            }
+            let Some(known) = self.known.zip(rseq) else {
+                one.ask(asm, None);
+                continue;
+            };
+            let (unknown, faulting) = one.load(asm, known);
+            let done = asm.jmp_later();
+            unknown.into_iter().for_each(|fix| asm.bind(fix));
+            fixups.push((faulting, asm.here()));
+            one.ask(asm, Some(known));
+            asm.bind(done);
+        }
+        self.fetch_fields(asm, tid, depth + rdx);
+        fixups
+    }
+    fn fetch_fields(self, asm: &mut Asm<'_>, tid: i32, rdx: i32) {
+        if self.fields.is_empty() {
+            return;
+        }
+        KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+        let kept = |reg: Reg| KEPT.into_iter().find(|(other, _)| *other == reg).map_or(rdx, |(_, at)| at);
+        let mut at = TEXTS + self.count() * TEXT_LEN;
+        for read in self.fields {
+            asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
+            field(asm, tid, at, read);
+            at += read.words() as i32 * 8;
+        }
+        KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    }
+    /// Copies them into the record at r10, the fields to the word `first_field`. Spoils rdx.
+    pub(super) fn fill(self, asm: &mut Asm<'_>, first_field: u64) {
+        let fields = self.fields_len() / 8;
+        let texts = (0..self.words()).map(|n| FIRST_TEXT as i32 + n);
+        let to = texts.chain((0..fields).map(|n| first_field as i32 + n));
+        for (word, to) in (0..).zip(to) {
+            asm.load(RDX, Mem::At(RSP, TEXTS + word * 8));
+            asm.store(Mem::At(R10, to * 8), RDX);
+        }
+    }
+}
+
+impl One {
+    /// r11 becomes this CPU's table. Jumps to the returned place in a thread without an area. Spoils rax.
+    fn table(self, asm: &mut Asm<'_>, (known, rseq): (Known, Rseq)) -> Fix {
+        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+        asm.alu_imm(Alu::Cmp, R11, self.lines as i32 - 1, false);
+        let none = asm.jcc_later(Cond::AboveEq);
+        asm.shift(Shift::Left, R11, STRIDE_BITS, true);
+        asm.mov_imm64(RAX, known.tables);
+        asm.alu(Alu::Add, R11, RAX);
+        none
+    }
+    /// X1 to X3. In: r10 = the pointer. Out: where to go instead, with r10 as it was; the address of what may fault. Spoils rax, rdx, r11.
+    fn load(self, asm: &mut Asm<'_>, known: (Known, Rseq)) -> (Vec<Fix>, u64) {
+        let mut unknown = vec![self.table(asm, known)];
+        for end in ENDS {
+            let entry = self.entry(asm, end);
+            asm.alu_load(Alu::Cmp, RAX, entry);
+            unknown.push(asm.jcc_later(Cond::NotEqual));
+        }
+        asm.mov_imm32(RAX, 0);
+        let again = asm.here();
+        asm.load(RDX, Mem::Sum(R10, RAX, 0, 0));
+        asm.store(Mem::Sum(RSP, RAX, 0, self.answer + 8), RDX);
+        asm.alu_imm(Alu::Add, RAX, 8, false);
+        asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RAX, TEXT_BYTES as i32, false);
+            asm.jcc(Cond::Below, again);
+        });
+        asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
+        (unknown, again)
+    }
+    /// X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
+    fn ask(self, asm: &mut Asm<'_>, known: Option<(Known, Rseq)>) {
+        KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+        asm.mov(RAX, R10);
+        copy(asm, self.tid, (self.answer + 8, TEXT_BYTES as i32));
+        asm.store(Mem::At(RSP, self.answer), RAX);
+        if let Some(known) = known {
+            asm.alu_imm(Alu::Cmp, RAX, TEXT_BYTES as i32, true);
+            let mut not = vec![asm.jcc_later(Cond::NotEqual)];
+            verify(asm, known.0, &mut not);
+            not.push(self.table(asm, known));
+            asm.load(R10, Mem::At(RSP, self.kept));
+            for end in ENDS {
+                let entry = self.entry(asm, end);
+                asm.store(entry, RAX);
+            }
+            asm.store_imm(Mem::At(R11, FILLED as i32), 1);
+            not.into_iter().for_each(|fix| asm.bind(fix));
+        }
+        KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    }
+
+    /// The entry in r11's table for the page that r10 + `end` lies in; rax becomes what it should hold. Spoils rdx.
+    fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
+        asm.load32(RDX, Mem::Fs(self.tid));
+        asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
+        asm.lea(RAX, Mem::At(R10, end));
+        asm.alu_imm(Alu::Or, RAX, PAGE_MASK as i32, true);
+        asm.alu(Alu::Xor, RAX, RDX);
+        // By the page alone: threads that share a CPU and a page take turns.
+        asm.mov(RDX, RAX);
+        asm.shift(Shift::Right, RDX, STRIDE_BITS, true);
+        asm.imul_imm(RDX, RDX, PHI, false);
+        asm.shift(Shift::Right, RDX, 32 - BITS, false);
+        Mem::Sum(R11, RDX, 3, 0)
+    }
+}
+
+/// X5: jumps to what is pushed unless faults of this thread are served. Spoils all that is kept, and rax, rdx, r10, r11.
+fn verify(asm: &mut Asm<'_>, known: Known, not: &mut Vec<Fix>) {
+    asm.mov_imm64(R9, known.handler);
+    asm.load(R9, Mem::At(R9, 0));
+    asm.test(R9, R9, true);
+    not.push(asm.jcc_later(Cond::Equal));
+    // Eight bytes in a set of signals.
+    asm.mov_imm32(R10, 8);
+    asm.mov_imm32(RSI, 0);
+    asm.mov(RDX, RSP);
+    for signal in [SIGSEGV, SIGBUS] {
+        asm.mov_imm32(RDI, signal);
+        asm.mov_imm32(RAX, nr::RT_SIGACTION);
+        asm.syscall();
+        asm.test(RAX, RAX, true);
+        not.push(asm.jcc_later(Cond::NotEqual));
+        asm.alu_load(Alu::Cmp, R9, Mem::At(RSP, 0));
+        not.push(asm.jcc_later(Cond::NotEqual));
+    }
+    asm.mov_imm32(RDI, 0);
+    asm.mov_imm32(RAX, nr::RT_SIGPROCMASK);
+    asm.syscall();
+    asm.test(RAX, RAX, true);
+    not.push(asm.jcc_later(Cond::NotEqual));
+    asm.test_mem_imm32(Mem::At(RSP, 0), 1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
+    not.push(asm.jcc_later(Cond::NotEqual));
+}
+
+/// In: rax = the register that leads there. Out: the answer at `at`, and the bytes behind it.
+fn field(asm: &mut Asm<'_>, tid: i32, at: i32, read: &Read) {
+    let Some((last, before)) = read.offsets.split_last() else { return };
+    let mut broken = Vec::new();
+    for offset in before {
+        asm.lea(RAX, Mem::At(RAX, *offset));
+        copy(asm, tid, (at + 8, 8));
+        asm.alu_imm(Alu::Cmp, RAX, 8, true);
+        broken.push(asm.jcc_later(Cond::NotEqual));
+        asm.load(RAX, Mem::At(RSP, at + 8));
+    }
+    asm.lea(RAX, Mem::At(RAX, *last));
+    copy(asm, tid, (at + 8, read.bytes.into()));
+    asm.store(Mem::At(RSP, at), RAX);
+    if !broken.is_empty() {
+        let whole = asm.jmp_later();
+        broken.into_iter().for_each(|fix| asm.bind(fix));
+        asm.store_imm(Mem::At(RSP, at), -EFAULT);
+        asm.bind(whole);
+    }
+}
+
+/// In: rax = where. The kernel copies so many bytes to a place in the frame. Out: rax = its answer; spoils all that is kept.
+fn copy(asm: &mut Asm<'_>, tid: i32, (to, len): (i32, i32)) {
+    asm.store(Mem::At(RSP, 16), RAX);
+    asm.lea(RAX, Mem::At(RSP, to));
+    asm.store(Mem::At(RSP, 0), RAX);
+    asm.store_imm(Mem::At(RSP, 8), len);
+    asm.store_imm(Mem::At(RSP, 24), len);
+    asm.load32(RDI, Mem::Fs(tid));
+    asm.mov(RSI, RSP);
+    asm.mov_imm32(RDX, 1);
+    asm.lea(R10, Mem::At(RSP, 16));
+    asm.mov_imm32(R8, 1);
+    asm.mov_imm32(R9, 0);
+    asm.mov_imm32(RAX, nr::PROCESS_VM_READV);
+    asm.syscall();
+}

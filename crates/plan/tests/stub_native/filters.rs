@@ -1,0 +1,337 @@
+//! FLT-1 and LOSS-2 for filters: generated conditions decide as the language says, on random trees and numbers at the edges; every
+//! hit is recorded, dropped or filtered; of calls whose exits are recorded too, just those of recorded entries are.
+
+use trapline_plan::filter::{Binary, Facts, Float, Int, Known, TargetFilter, Tree, Unary, parse, registers};
+use trapline_plan::x86_64::stub::filter::NODE_BYTES;
+use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, trace};
+use trapline_plan::{Floats, Unwind};
+use trapline_record::ring::{Kind, Record};
+
+use crate::arena::{Arena, LINES, call, get, machines, unregister};
+use crate::records::{PROBE, Reader, built, rings, rings_for, with_rseq};
+use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
+
+/// The counter of filtered hits; the word behind it is the sample's.
+const FILTERED: u64 = 1;
+const EDGES: [u64; 14] = [
+    0,
+    1,
+    2,
+    63,
+    0x7f,
+    0x80,
+    0xffff,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_ffff,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+fn number(random: &mut Random) -> u64 {
+    let word = random.next();
+    if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
+}
+
+/// Bits of a float of either width: zeros, infinities and what is no number among them.
+fn float(random: &mut Random) -> u64 {
+    const BITS: [u64; 9] = [
+        0x0000_0000_8000_0000,
+        0x8000_0000_0000_0000,
+        0x7ff0_0000_7f80_0000,
+        0xfff0_0000_ff80_0000,
+        0x7ff8_0000_7fc0_0000,
+        0xfff8_0000_ffc0_0001,
+        0x3fe0_0000_3f00_0000,
+        0xbfe0_0000_bf00_0000,
+        0,
+    ];
+    let word = random.next();
+    if word.is_multiple_of(3) { random.next() } else { BITS[(word >> 8) as usize % BITS.len()] }
+}
+
+fn leaf(random: &mut Random) -> Tree {
+    let word = random.next();
+    let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
+    match word % 8 {
+        0 | 1 => {
+            let value = number(random);
+            Tree::Number(value, value >> 63 == 1 && word >> 11 & 1 == 1)
+        }
+        2 => Tree::Known(Known::Thread),
+        3 if sets_vectors() => {
+            let float = if word >> 8 & 1 == 0 { Float::Single } else { Float::Double };
+            Tree::Known(Known::Float((word >> 16) as u8 % 8, float))
+        }
+        _ => Tree::Known(Known::Argument((word >> 16) as u8 % 6, int)),
+    }
+}
+
+fn tree(random: &mut Random, depth: u32) -> Tree {
+    use Binary::{
+        Add, And, BitAnd, BitOr, BitXor, Divide, Equal, Greater, GreaterEqual, Less, LessEqual, Multiply,
+        NotEqual, Or, Remainder, ShiftLeft, ShiftRight, Subtract,
+    };
+    const ALL: [Binary; 18] = [
+        Or,
+        And,
+        BitOr,
+        BitXor,
+        BitAnd,
+        Equal,
+        NotEqual,
+        Less,
+        LessEqual,
+        Greater,
+        GreaterEqual,
+        ShiftLeft,
+        ShiftRight,
+        Add,
+        Subtract,
+        Multiply,
+        Divide,
+        Remainder,
+    ];
+    if depth == 0 {
+        return leaf(random);
+    }
+    let word = random.next();
+    if word.is_multiple_of(5) {
+        let op = [Unary::Negate, Unary::Complement, Unary::Not][(word >> 8) as usize % 3];
+        return Tree::Unary(op, Box::new(tree(random, depth - 1)));
+    }
+    let op = ALL[(word >> 8) as usize % ALL.len()];
+    let left = tree(random, depth - 1);
+    let right = match op {
+        ShiftLeft | ShiftRight => Tree::Number(number(random) & 63, false),
+        Divide | Remainder => Tree::Number((number(random) & (u64::MAX >> 1)).max(1), false),
+        _ => tree(random, (depth - 1) * u32::from(word >> 16 & 3 != 0)),
+    };
+    Tree::Binary(op, Box::new(left), Box::new(right))
+}
+
+struct Set<'a> {
+    machine: &'a Machine,
+    rings: &'a Rings,
+    filter: &'a TargetFilter,
+}
+
+impl<'a> Set<'a> {
+    fn traced(&self, arena: &Arena, site: Site) -> Traced<'a> {
+        let filtered = Filtered { filter: self.filter, words: arena.word(FILTERED) };
+        Traced {
+            machine: self.machine,
+            rings: self.rings,
+            probe: PROBE,
+            dropped: arena.word(0),
+            site,
+            filter: Some(filtered),
+            texts: 0,
+            floats: Floats::default(),
+            fields: &[],
+            marks: None,
+            unwind: Unwind::None,
+            at_entry: true,
+        }
+    }
+}
+
+#[test]
+fn conditions_decide_as_the_language_says() {
+    let _one = ONE.lock();
+    let Some(machine) = with_rseq() else { return };
+    let mut random = Random(0x0f17_7e25_1234_9876);
+    let (mut passed, mut rejected) = (0, 0);
+    // SAFETY: gettid has no precondition.
+    let tid = unsafe { libc::gettid() } as u32;
+    for round in 0..1500 {
+        let mut arena = Arena::new();
+        let rings = rings(&arena, 1 << 12, 64);
+        let condition = tree(&mut random, 1 + round % 4);
+        if condition.temporaries() > trapline_plan::filter::MAX_TEMPORARIES {
+            continue;
+        }
+        let filter = TargetFilter { condition: Some(condition), sample: 1, tally: None, reads: Vec::new() };
+        let condition = filter.condition.as_ref().expect("as set");
+        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let traced = Set { machine: &machine, rings: &rings, filter: &filter }.traced(&arena, site);
+        let code = built(&mut arena, &traced, Kind::Entry, 5, &back());
+        let (mut plain, mut with) = (Vec::new(), Vec::new());
+        let all = Traced { filter: None, ..traced };
+        trace(&mut plain, arena.next(), &all, Kind::Entry, 5).finish(&mut plain, None);
+        trace(&mut with, arena.next(), &traced, Kind::Entry, 5).finish(&mut with, None);
+        assert!(with.len() <= plain.len() + 256 + condition.nodes() * NODE_BYTES, "{condition:?}");
+        let mut reader = Reader::new(&rings);
+        for _ in 0..20 {
+            let mut state = random.state();
+            for reg in [7, 6, 2, 1, 8, 9] {
+                state.regs[reg] = number(&mut random);
+            }
+            // Of zmm8 to zmm31 nobody reads.
+            for vector in &mut state.zmm[..8] {
+                vector[0] = float(&mut random);
+            }
+            let facts = Facts {
+                arguments: [7, 6, 2, 1, 8, 9].map(|reg: usize| state.regs[reg]),
+                floats: core::array::from_fn(|n| state.zmm[n][0]),
+                tid,
+                ..Facts::default()
+            };
+            let before = (state.regs, arena.counted(FILTERED), state.zmm);
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            unsafe { tl_run(code, &mut state) };
+            let mut seen = 0;
+            reader.take(|_| seen += 1);
+            let holds = condition.holds(&facts).expect("all is known");
+            assert_eq!(seen == 1, holds, "{condition:?} {facts:x?}");
+            assert_eq!(arena.counted(FILTERED) - before.1, u64::from(!holds));
+            assert_eq!((state.regs, state.zmm), (before.0, before.2), "{condition:?}");
+            if holds { passed += 1 } else { rejected += 1 }
+        }
+        assert_kept(&format!("{condition:?} {site:?}"), code, &site, &mut random);
+        arena.unmap();
+    }
+    assert!(passed > 2000 && rejected > 2000, "{passed} {rejected}");
+}
+
+#[test]
+fn one_in_so_many_is_a_sample() {
+    let _one = ONE.lock();
+    machines().iter().for_each(one_in_so_many);
+}
+
+fn one_in_so_many(machine: &Machine) {
+    let mut arena = Arena::new();
+    let rings = rings_for(&arena, machine, 1 << 16, 64);
+    let filter = TargetFilter { condition: None, sample: 3, tally: None, reads: Vec::new() };
+    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
+    let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    (0..300).for_each(|n| assert_eq!(call(code, n), n));
+    let mut seen = 0;
+    Reader::new(&rings).take(|_| seen += 1);
+    assert_eq!(seen + arena.counted(FILTERED), 300);
+    // One in three on each CPU that it ran on, from the first hit there on.
+    let cpus = (0..u64::from(LINES)).filter(|line| get(arena.word(FILTERED) + line * 64) > 0).count() as u64;
+    assert!((100..100 + cpus).contains(&seen), "{seen} on {cpus} CPUs");
+    if machine.rseq.is_none() {
+        return;
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            unregister();
+            (0..10).for_each(|n| assert_eq!(call(code, n), n));
+        });
+    });
+    assert_eq!(get(arena.word(0) + u64::from(LINES - 1) * 64), 10, "without an area they count as dropped");
+}
+
+/// A function that calls itself with its argument less one, until that is 0: entry stub, body, exit stub.
+fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
+    let exit = {
+        let mut out = Vec::new();
+        let pending = trace(&mut out, arena.next(), traced, Kind::Return, 1);
+        out.push(0xC3);
+        pending.finish(&mut out, None);
+        arena.put(&out)
+    };
+    let at = arena.next();
+    let mut out = Vec::new();
+    let pending = trace(&mut out, at, traced, Kind::Entry, 1);
+    // test rdi, rdi; je +13; push rdi; sub rdi, 1; call at; pop rdi
+    out.extend([0x48, 0x85, 0xFF, 0x74, 11, 0x57, 0x48, 0x83, 0xEF, 1, 0xE8]);
+    let here = at + out.len() as u64 + 4;
+    out.extend((at.wrapping_sub(here) as u32).to_le_bytes());
+    out.push(0x5F);
+    out.extend([0x48, 0x89, 0xF8]); // mov rax, rdi
+    let here = at + out.len() as u64 + 5;
+    out.push(0xE9);
+    out.extend((exit.wrapping_sub(here) as u32).to_le_bytes());
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
+    let mut seen = Vec::new();
+    reader.take(|record| seen.push(*record));
+    seen.sort_by_key(|record| record.ticks);
+    seen
+}
+
+#[test]
+fn exits_are_those_of_recorded_entries() {
+    let _one = ONE.lock();
+    machines().iter().for_each(exits_are_those);
+}
+
+fn exits_are_those(machine: &Machine) {
+    let mut arena = Arena::new();
+    let rings = rings_for(&arena, machine, 1 << 16, 64);
+    let names = registers();
+    let filter = TargetFilter {
+        condition: Some(parse("arg0 % 3 == 1", &names).expect("reads")),
+        sample: 1,
+        tally: None,
+        reads: Vec::new(),
+    };
+    let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
+    let traced = Traced { marks: Some(arena.latency()), ..traced };
+    let code = recursive(&mut arena, &traced);
+    let mut reader = Reader::new(&rings);
+    for depth in [0_u64, 1, 7, 20] {
+        let before = arena.counted(FILTERED);
+        assert_eq!(call(code, depth), depth);
+        let records = seen(&mut reader);
+        let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1).collect();
+        let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
+        assert_eq!(of(Kind::Return).collect::<Vec<_>>(), want, "from the deepest on");
+        assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(arena.counted(FILTERED) - before + want.len() as u64, depth + 1);
+    }
+    // An entry that is left by a jump, then a filtered call at the same place of the stack: its exit is not the first one's.
+    let abandoned = {
+        let mut out = Vec::new();
+        let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+        out.extend([0x48, 0x89, 0xF8, 0xC3]);
+        pending.finish(&mut out, None);
+        arena.put(&out)
+    };
+    let both = |first: u64, second: u64| [call(abandoned, first), call(code, second)];
+    assert_eq!(both(1, 0), [1, 0]);
+    let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Entry], "the filtered call took the mark away");
+    assert_eq!(arena.counted(0), 0, "nothing was dropped");
+    assert_eq!(get(arena.missed()), 0);
+}
+
+#[test]
+fn state_is_kept_around_marks() {
+    let _one = ONE.lock();
+    machines().iter().for_each(state_is_kept);
+}
+
+fn state_is_kept(machine: &Machine) {
+    let mut random = Random(0x7a7a_0001_1234_9876);
+    let names = registers();
+    for (text, kind) in
+        [("arg0 & 1", Kind::Entry), ("arg1 % 7 < 3 || tid == 1", Kind::Entry), ("arg0", Kind::Return)]
+    {
+        let mut arena = Arena::new();
+        let rings = rings_for(&arena, machine, 1 << 14, 64);
+        let filter = TargetFilter {
+            condition: Some(parse(text, &names).expect("reads")),
+            sample: 2,
+            tally: None,
+            reads: Vec::new(),
+        };
+        for n in 0..8 {
+            let dead = if n & 4 == 4 { 1 << 10 | 1 << 11 } else { 0 };
+            let site = Site { flags_dead: n & 1 == 1, dead, red_zone_live: n & 2 == 2 };
+            let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, site);
+            let traced = Traced { marks: Some(arena.latency()), ..traced };
+            let code = built(&mut arena, &traced, kind, 1, &back());
+            assert_kept(&format!("{text} {kind:?} {site:?}"), code, &site, &mut random);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! STK-1 and SAFE-2 for stacks in records: what is written is what was there, whatever rbp is; and no state is disturbed.
+
+use std::cell::Cell;
+
+use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
+use trapline_plan::{Floats, Stacks, Unwind};
+use trapline_record::ring::{Kind, Record};
+use trapline_record::stack::{FIRST, Stack, slot_for_copy, slot_for_frames};
+
+use crate::arena::{Arena, machines, thread_pointer};
+use crate::records::{PROBE, built, rings_for, view, with_rseq};
+use crate::state::{ONE, Random, assert_kept, back, tl_run};
+
+const FRAMES: u8 = 10;
+/// Of rbp, in the numbering of `State::regs`.
+const RBP: usize = 5;
+/// Bytes of a ring, at most: so many CPUs' rings have room in an arena.
+const RING: u32 = 128 << 10;
+/// Words of the frames that the test makes up, on its own stack above the stub's.
+const WORDS: usize = 64;
+
+/// The records in all rings, with their words behind the head.
+fn taken(rings: &Rings, tails: &mut [u64]) -> Vec<(Record, Vec<u64>)> {
+    let mut all = Vec::new();
+    for (ring, tail) in (0..).zip(tails) {
+        let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+            let words = Stack::new(record, u64::from(rings.area.slot) / 8).words;
+            all.push((*record, (0..words).map(|n| word(FIRST + n)).collect()));
+        };
+        rings.area.take_words(view(rings), ring, tail, each).expect("a head that can be");
+    }
+    all
+}
+
+struct Bench {
+    machine: Machine,
+    arena: Arena,
+    rings: Rings,
+    tails: Vec<u64>,
+    random: Random,
+}
+
+impl Bench {
+    fn new(stacks: Stacks, unwind: Unwind) -> Self {
+        Self::of(with_rseq().expect("looked for before"), stacks, unwind)
+    }
+    fn of(machine: Machine, stacks: Stacks, unwind: Unwind) -> Self {
+        let arena = Arena::new();
+        let slot =
+            if let Unwind::Copy(bytes) = unwind { slot_for_copy(bytes) } else { slot_for_frames(FRAMES) };
+        let rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * slot).min(RING), slot) };
+        let tails = vec![0; rings.area.rings as usize];
+        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876) }
+    }
+    fn code(&mut self, unwind: Unwind, site: Site, at_entry: bool) -> u64 {
+        let traced = Traced {
+            machine: &self.machine,
+            rings: &self.rings,
+            probe: PROBE,
+            dropped: self.arena.word(0),
+            site,
+            filter: None,
+            texts: 0,
+            floats: Floats::default(),
+            fields: &[],
+            marks: None,
+            unwind,
+            at_entry,
+        };
+        built(&mut self.arena, &traced, Kind::Entry, 6, &back())
+    }
+    /// One hit with this frame pointer.
+    fn hit(&mut self, code: u64, rbp: u64) -> (Record, Vec<u64>) {
+        let mut state = self.random.state();
+        state.regs[RBP] = rbp;
+        // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+        unsafe { tl_run(code, &mut state) };
+        assert_eq!(state.regs[RBP], rbp);
+        let mut seen = taken(&self.rings, &mut self.tails);
+        assert_eq!(seen.len(), 1);
+        seen.remove(0)
+    }
+}
+
+fn sites() -> impl Iterator<Item = Site> {
+    (0..4).map(|n| Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 })
+}
+
+/// Frames on the test's own stack; the stack "ends" behind them.
+#[test]
+fn a_walk_follows_frames_and_nothing_else() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    let mut frames = [0_u64; WORDS];
+    let at = frames.as_mut_ptr() as u64;
+    let end = at + WORDS as u64 * 8;
+    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words.
+    for (n, next, back) in
+        [(0, at + 80, 1), (10, at + 160, 2), (20, 0, 3), (30, at + 240, 4), (WORDS - 2, 7, 5)]
+    {
+        frames[n] = next;
+        frames[n + 1] = back;
+    }
+    std::hint::black_box(&mut frames);
+    let stacks = Stacks { main: (at - (64 << 10), end), ..Stacks::default() };
+    let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
+    for site in sites() {
+        for at_entry in [false, true] {
+            let code = bench.code(Unwind::Frames(FRAMES), site, at_entry);
+            assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);
+            taken(&bench.rings, &mut bench.tails);
+            let room = usize::from(FRAMES) - usize::from(at_entry);
+            let cases: [(u64, Vec<u64>, u64); 12] = [
+                (at, vec![1, 2, 3], 0),
+                (at + 80, vec![2, 3], 0),
+                (at + 240, vec![4; room], at + 240),
+                (end - 16, vec![5], 7),
+                (end - 15, vec![], end - 15),
+                (end - 8, vec![], end - 8),
+                (end, vec![], end),
+                (end + 4096, vec![], end + 4096),
+                (0, vec![], 0),
+                (1, vec![], 1),
+                (u64::MAX, vec![], u64::MAX),
+                (u64::MAX - 15, vec![], u64::MAX - 15),
+            ];
+            for (rbp, want, last) in cases {
+                let (record, words) = bench.hit(code, rbp);
+                let stack = Stack::new(&record, 1024);
+                assert_eq!(words[usize::from(at_entry)..], want, "{rbp:#x} {at_entry}");
+                assert_eq!((stack.frame, stack.bounded), (last, true), "{rbp:#x}");
+                assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
+                assert_eq!(stack.is_cut(FRAMES), want.len() == room, "{rbp:#x}");
+                // Below the stack pointer there is nothing of the program's.
+                let (_, words) = bench.hit(code, record.sp - 8);
+                assert_eq!(words.len(), usize::from(at_entry));
+            }
+        }
+    }
+}
+
+/// A ring that is locked holds the same.
+#[test]
+fn a_walk_is_the_same_without_rseq() {
+    let _one = ONE.lock();
+    let mut frames = [0_u64; WORDS];
+    let at = frames.as_mut_ptr() as u64;
+    (frames[0], frames[1], frames[10], frames[11]) = (at + 80, 1, 0, 2);
+    std::hint::black_box(&mut frames);
+    let stacks = Stacks { main: (at - (64 << 10), at + WORDS as u64 * 8), ..Stacks::default() };
+    for unwind in [Unwind::Frames(FRAMES), Unwind::Copy(256)] {
+        let mut bench = Bench::of(machines()[0], stacks, unwind);
+        for site in sites() {
+            let code = bench.code(unwind, site, false);
+            assert_kept(&format!("{unwind:?} {site:?}"), code, &site, &mut bench.random);
+            taken(&bench.rings, &mut bench.tails);
+            let (record, words) = bench.hit(code, at);
+            match unwind {
+                Unwind::Copy(bytes) => {
+                    let there = (stacks.main.1 - record.sp) / 8;
+                    assert_eq!(words.len() as u64, there.min(u64::from(bytes) / 8 - FIRST));
+                }
+                _ => assert_eq!(words, [1, 2]),
+            }
+        }
+    }
+}
+
+/// Where the stack's end is not known, or the stack pointer is none of a known stack.
+#[test]
+fn without_an_end_only_the_page_is_read() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    for stacks in [Stacks::default(), Stacks { main: (1 << 20, 2 << 20), ..Stacks::default() }] {
+        let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
+        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let sp = bench.hit(code, 0).0.sp;
+        let page = sp | 4095;
+        for (rbp, cut) in
+            [(page + 1, true), (page + 4097, true), (page - 7, true), (0, false), (sp - 16, false)]
+        {
+            let (record, words) = bench.hit(code, rbp);
+            let stack = Stack::new(&record, 1024);
+            assert_eq!(
+                (words.len(), stack.bounded, stack.is_cut(FRAMES)),
+                (1, false, cut),
+                "{rbp:#x} {stack:?}"
+            );
+        }
+    }
+}
+
+/// B2 and B3: bounds that a runtime keeps.
+#[test]
+fn bounds_that_a_thread_keeps_are_used() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    let frames = [0_u64, 0xabc, 0, 0];
+    let at = frames.as_ptr() as u64;
+    let (low, end) = (at - (256 << 10), at + 32);
+    let bounds = [low, end];
+    let offset = |place: u64| place.wrapping_sub(thread_pointer()) as i64 as i32;
+    let go = G.with(|g| {
+        g.set(bounds.as_ptr() as u64);
+        offset(g.as_ptr() as u64)
+    });
+    let block = BLOCK.with(|block| {
+        block.set([low, end - low]);
+        offset(block.as_ptr() as u64)
+    });
+    for (stacks, break_it) in [
+        (Stacks { go: Some(go), ..Stacks::default() }, (|| G.set(0)) as fn()),
+        (Stacks { block: Some(block), ..Stacks::default() }, || BLOCK.set([0, u64::MAX])),
+    ] {
+        let mut bench = Bench::new(stacks, Unwind::Frames(FRAMES));
+        let code = bench.code(Unwind::Frames(FRAMES), Site::default(), true);
+        let (record, words) = bench.hit(code, at);
+        let stack = Stack::new(&record, 1024);
+        assert_eq!((words.get(1), stack.end, stack.bounded), (Some(&0xabc), end, true));
+        break_it();
+        assert!(!Stack::new(&bench.hit(code, 0).0, 1024).bounded);
+    }
+}
+
+thread_local! {
+    static G: Cell<u64> = const { Cell::new(0) };
+    static BLOCK: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+}
+
+/// The top of the stack, up to its end and no further than there is room.
+#[test]
+fn a_copy_is_the_top_of_the_stack() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    let mut words = [0_u64; WORDS];
+    (0..).zip(&mut words).for_each(|(n, word)| *word = 0xc0de_0000 + n);
+    std::hint::black_box(&mut words);
+    let end = words.as_ptr() as u64 + WORDS as u64 * 8;
+    for (bytes, whole) in [(64 << 10, true), (256, false)] {
+        let unwind = Unwind::Copy(bytes);
+        let mut bench = Bench::new(Stacks { main: (end - (64 << 10), end), ..Stacks::default() }, unwind);
+        for site in sites() {
+            let code = bench.code(unwind, site, true);
+            assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);
+            taken(&bench.rings, &mut bench.tails);
+            let (record, copied) = bench.hit(code, 0x1234);
+            assert_eq!(Stack::new(&record, 1 << 13).frame, 0x1234);
+            let there = ((end - record.sp) / 8) as usize;
+            let most = (bytes as usize / 8) - FIRST as usize;
+            assert_eq!(copied.len(), there.min(most), "{bytes}");
+            if whole {
+                assert_eq!(copied[there - WORDS..], words);
+            }
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Stubs and patches of arm64, executed: on silicon or under an emulator, as the test runs.
+#![cfg(target_arch = "aarch64")]
+#![allow(unsafe_code, reason = "generated code is written and run")]
+
+use std::arch::naked_asm;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use trapline_insn::aarch64::{Options, encode};
+use trapline_plan::aarch64::stub::{Machine, Rseq, count};
+use trapline_plan::aarch64::{Place, entry_index, patch};
+
+unsafe extern "C" {
+    safe static __rseq_offset: isize;
+    safe static __rseq_size: u32;
+}
+
+const LINES: u32 = 9;
+const LEN: usize = 1 << 20;
+const DATA: u64 = 1 << 19;
+
+/// An area like the kernel's, one for each thread, at one distance from the thread pointer.
+#[repr(C, align(32))]
+struct Area {
+    cpu: [AtomicU32; 2],
+    section: AtomicU64,
+}
+
+thread_local! {
+    static AREA: Area = const { Area { cpu: [AtomicU32::new(0), AtomicU32::new(0)], section: AtomicU64::new(0) } };
+}
+
+fn thread_pointer() -> u64 {
+    let tp: u64;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, tpidr_el0", out(reg) tp) };
+    tp
+}
+
+/// Made by hand: nobody aborts anything.
+fn by_hand() -> Option<Rseq> {
+    let at = AREA.with(|area| std::ptr::from_ref(area) as u64);
+    Some(Rseq { offset: at.wrapping_sub(thread_pointer()).cast_signed() as i32 })
+}
+
+/// The C library's, if the kernel knows them.
+fn registered() -> Option<Rseq> {
+    (__rseq_size > 0).then_some(Rseq { offset: __rseq_offset as i32 })
+}
+
+/// Code, and counters behind it.
+struct Room {
+    base: u64,
+    used: Cell<u64>,
+}
+
+impl Room {
+    fn new() -> Self {
+        let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), LEN, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        assert_ne!(base, libc::MAP_FAILED);
+        Self { base: base as u64, used: Cell::new(0) }
+    }
+    fn next(&self) -> u64 {
+        self.base + self.used.get()
+    }
+    fn put(&self, words: &[u32]) -> u64 {
+        let at = self.next();
+        self.write(at, words);
+        self.used.set((self.used.get() + 4 * words.len() as u64).next_multiple_of(64));
+        assert!(self.used.get() < DATA);
+        at
+    }
+    fn write(&self, at: u64, words: &[u32]) {
+        // SAFETY: our own memory; nothing runs there yet. The loop over lines of 16 bytes is the least that processors have.
+        unsafe {
+            std::ptr::copy_nonoverlapping(words.as_ptr(), at as *mut u32, words.len());
+            for line in (at..at + 4 * words.len() as u64).step_by(16) {
+                std::arch::asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) line);
+            }
+        }
+    }
+    fn word(&self, line: u64) -> &AtomicU64 {
+        // SAFETY: aligned memory of our own, read and written as atomics only.
+        unsafe { &*((self.base + DATA + 64 * line) as *const AtomicU64) }
+    }
+    fn counts(&self) -> Vec<u64> {
+        (0..LINES.into()).map(|line| self.word(line).load(Ordering::Relaxed)).collect()
+    }
+    /// A function that is counted and does `rest`.
+    fn counted(&self, machine: &Machine, ip_free: bool, rest: &[u32]) -> u64 {
+        let pending = count(self.next(), machine, self.base + DATA, ip_free);
+        self.put(&pending.finish(rest, None).expect("in reach"))
+    }
+}
+
+fn call(at: u64, a: u64, b: u64) -> u64 {
+    // SAFETY: tests put functions of this kind there.
+    let function: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(at as *const ()) };
+    function(a, b)
+}
+
+const RET: u32 = 0xD65F_03C0;
+/// add x0, x0, x1
+const ADD: u32 = 0x8B01_0000;
+
+fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
+    let lse = std::arch::is_aarch64_feature_detected!("lse");
+    let mut machines = Vec::new();
+    for lse in [false, true].into_iter().take(1 + usize::from(lse)) {
+        machines.push(Machine { rseq: rseq(), lse, lines: LINES });
+        machines.push(Machine { rseq: None, lse, lines: LINES });
+        machines.push(Machine { rseq: None, lse, lines: 1 });
+    }
+    machines
+}
+
+#[test]
+fn a_hit_goes_to_its_cpus_line() {
+    for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
+        let room = Room::new();
+        let code = room.counted(&machine, true, &[ADD, RET]);
+        // CPUs with a line, those beyond, and threads that are not registered: the last line is theirs.
+        for (cpu, line) in
+            [(0, 0), (7, 7), (8, 8), (9, 8), (4000, 8), (u32::MAX, 8), (u32::MAX - 1, 8), (1 << 31, 8)]
+        {
+            AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
+            let before = room.word(line).load(Ordering::Relaxed);
+            for round in 1..=100 {
+                assert_eq!(call(code, round, 5), round + 5, "{machine:?}");
+            }
+            assert_eq!(room.word(line).load(Ordering::Relaxed), before + 100, "cpu {cpu}, {machine:?}");
+            assert_eq!(AREA.with(|area| area.section.load(Ordering::Relaxed)), 0, "cleared");
+        }
+        assert_eq!(room.counts().iter().sum::<u64>(), 800);
+    }
+}
+
+/// An abort starts the sequence over: entered at the handler, which the descriptor names, the stub counts once.
+#[test]
+fn an_aborted_hit_is_counted_once() {
+    let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
+    let room = Room::new();
+    let pending = count(room.next(), &machine, room.base + DATA, true);
+    let words = pending.finish(&[ADD, RET], None).expect("in reach");
+    let code = room.put(&words);
+    let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
+    let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");
+    let abort = code + 4 * (signature as u64 + 1);
+    let descriptor =
+        (0..words.len() - 7).step_by(2).find(|&at| double(at + 6) == abort).expect("a descriptor");
+    let (start, len) = (double(descriptor + 2), double(descriptor + 4));
+    assert!(double(descriptor) == 0 && (code + 4 * descriptor as u64).is_multiple_of(32));
+    assert!(start > code && start + len < abort && len.is_multiple_of(4));
+    // The last of the section is the store.
+    assert_eq!(words[((start + len - code) / 4 - 1) as usize], 0xF900_0230);
+    AREA.with(|area| area.cpu[1].store(3, Ordering::Relaxed));
+    assert_eq!((call(abort, 1, 2), room.counts().iter().sum()), (3, 1_u64));
+}
+
+/// x0 to x30, flags and sp before and behind the code at x1; what is passed are 33 words at x0.
+#[unsafe(naked)]
+unsafe extern "C" fn around(state: *mut u64, code: u64) {
+    naked_asm!(
+        "stp x29, x30, [sp, #-112]!",
+        "stp x19, x20, [sp, #16]",
+        "stp x21, x22, [sp, #32]",
+        "stp x23, x24, [sp, #48]",
+        "stp x25, x26, [sp, #64]",
+        "stp x27, x28, [sp, #80]",
+        "str x0, [sp, #96]",
+        "mov x30, x1",
+        "ldr x2, [x0, #248]",
+        "msr nzcv, x2",
+        "ldp x2, x3, [x0, #16]",
+        "ldp x4, x5, [x0, #32]",
+        "ldp x6, x7, [x0, #48]",
+        "ldp x8, x9, [x0, #64]",
+        "ldp x10, x11, [x0, #80]",
+        "ldp x12, x13, [x0, #96]",
+        "ldp x14, x15, [x0, #112]",
+        "ldp x16, x17, [x0, #128]",
+        "ldp x19, x20, [x0, #152]",
+        "ldp x21, x22, [x0, #168]",
+        "ldp x23, x24, [x0, #184]",
+        "ldp x25, x26, [x0, #200]",
+        "ldp x27, x28, [x0, #216]",
+        "ldr x29, [x0, #232]",
+        "ldr x1, [x0, #8]",
+        "blr x30",
+        "str x1, [sp, #104]",
+        "ldr x1, [sp, #96]",
+        "str x0, [x1]",
+        "stp x2, x3, [x1, #16]",
+        "stp x4, x5, [x1, #32]",
+        "stp x6, x7, [x1, #48]",
+        "stp x8, x9, [x1, #64]",
+        "stp x10, x11, [x1, #80]",
+        "stp x12, x13, [x1, #96]",
+        "stp x14, x15, [x1, #112]",
+        "stp x16, x17, [x1, #128]",
+        "stp x19, x20, [x1, #152]",
+        "stp x21, x22, [x1, #168]",
+        "stp x23, x24, [x1, #184]",
+        "stp x25, x26, [x1, #200]",
+        "stp x27, x28, [x1, #216]",
+        "str x29, [x1, #232]",
+        "mrs x2, nzcv",
+        "str x2, [x1, #248]",
+        "ldr x2, [sp, #104]",
+        "str x2, [x1, #8]",
+        "ldp x27, x28, [sp, #80]",
+        "ldp x25, x26, [sp, #64]",
+        "ldp x23, x24, [sp, #48]",
+        "ldp x21, x22, [sp, #32]",
+        "ldp x19, x20, [sp, #16]",
+        "ldp x29, x30, [sp], #112",
+        "ret",
+    )
+}
+
+#[test]
+fn registers_and_flags_are_as_they_were() {
+    for ip_free in [true, false] {
+        for machine in machines(by_hand) {
+            for cpu in [2, u32::MAX] {
+                AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
+                let room = Room::new();
+                let code = room.counted(&machine, ip_free, &[RET]);
+                for flags in 0..16_u64 {
+                    let mut before: [u64; 32] =
+                        std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
+                    before[0] = before.as_ptr() as u64;
+                    before[31] = flags << 28;
+                    let mut after = before;
+                    before[0] = after.as_ptr() as u64;
+                    // SAFETY: 32 words; code that keeps what a function keeps.
+                    unsafe { around(after.as_mut_ptr(), code) };
+                    if ip_free {
+                        (after[16], after[17]) = (before[16], before[17]);
+                    }
+                    assert_eq!(after, before, "{machine:?} {ip_free} {cpu}");
+                }
+                assert_eq!(room.counts().iter().sum::<u64>(), 16);
+            }
+        }
+    }
+}
+
+/// LOSS-1, as far as this machine goes: threads that are moved and interrupted, with the kernel's own areas where it has them.
+#[test]
+fn nothing_is_lost() {
+    static CODE: AtomicU64 = AtomicU64::new(0);
+    static HANDLED: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn hits_too(_: i32) {
+        call(CODE.load(Ordering::Relaxed), 1, 1);
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+    if registered().is_none() {
+        println!("SKIP: no rseq here: those stubs are only run by hand");
+    }
+    // SAFETY: a handler that is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = hits_too as extern "C" fn(i32) as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    for machine in machines(registered) {
+        let room = Room::new();
+        CODE.store(room.counted(&machine, true, &[ADD, RET]), Ordering::Relaxed);
+        HANDLED.store(0, Ordering::Relaxed);
+        let (threads, calls, done) = (4, 20_000, AtomicBool::new(false));
+        let (send, receive) = std::sync::mpsc::channel();
+        let called: u64 = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|_| {
+                    let send = send.clone();
+                    scope.spawn(move || {
+                        // SAFETY: no arguments.
+                        send.send(unsafe { libc::gettid() }).expect("somebody listens");
+                        let mut n = 0;
+                        while n < calls || HANDLED.load(Ordering::Relaxed) < 200 {
+                            assert_eq!(call(CODE.load(Ordering::Relaxed), n, 2), n + 2);
+                            n += 1;
+                        }
+                        n
+                    })
+                })
+                .collect();
+            let tids: Vec<i32> = receive.iter().take(threads).collect();
+            let done = &done;
+            scope.spawn(move || {
+                for (round, tid) in (0..).zip(tids.iter().cycle()) {
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // SAFETY: a set of one CPU, and signals, for threads of ours.
+                    unsafe {
+                        let mut set: libc::cpu_set_t = std::mem::zeroed();
+                        libc::CPU_SET(round % 2, &mut set);
+                        libc::sched_setaffinity(*tid, size_of_val(&set), &raw const set);
+                        libc::syscall(libc::SYS_tgkill, libc::getpid(), *tid, libc::SIGUSR1);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            let called = workers.into_iter().map(|worker| worker.join().expect("a worker")).sum();
+            done.store(true, Ordering::Relaxed);
+            called
+        });
+        let handled = HANDLED.load(Ordering::Relaxed);
+        assert_eq!(room.counts().iter().sum::<u64>(), called + handled, "{machine:?}");
+        println!("{machine:?}: {called} and {handled} from signals");
+    }
+}
+
+/// A function's entry, its `ret`, and a branch in it, patched: it does what it did, and each is counted.
+#[test]
+fn patched_functions_do_what_they_did() {
+    const PUSH: u32 = 0xA9BF_7BFD;
+    const POP: u32 = 0xA8C1_7BFD;
+    // paciasp stays; cbz x0, +8: over the addition.
+    let functions: [(&[u32], usize, [u64; 2]); 6] = [
+        (&[encode::NOP, ADD, RET], 0, [7, 9]),
+        (&[0xD503_233F, PUSH, ADD, POP, 0xD503_23BF, RET], 1, [7, 9]),
+        (&[PUSH, ADD, POP, RET], 3, [7, 9]),
+        (&[0xB400_0040, ADD, RET], 0, [0, 9]),
+        (&[0x1400_0002, ADD, RET], 0, [0, 2]),
+        // adr x0, .: where it stands is what it says.
+        (&[0x1000_0000, RET], 0, [u64::MAX, u64::MAX]),
+    ];
+    for machine in machines(by_hand) {
+        for (words, index, results) in functions {
+            let room = Room::new();
+            let start = room.put(words);
+            assert!(index != 0 || entry_index(words) == 0);
+            let place =
+                Place { words, start, index, options: Options { ip_free: true, ..Options::default() } };
+            let made = patch(&place, &machine, room.base + DATA, room.next(), None).expect("a patch");
+            room.put(&made.stub);
+            let bare: Vec<u64> = [0, 2].map(|x0| call(start, x0, 7)).to_vec();
+            room.write(made.at, &[made.new]);
+            for (x0, (result, bare)) in [0, 2].into_iter().zip(results.into_iter().zip(bare)) {
+                let expected = if result == u64::MAX { start } else { result };
+                assert_eq!((call(start, x0, 7), bare), (expected, expected), "{words:08x?}");
+            }
+            assert_eq!(room.counts().iter().sum::<u64>(), 2, "{words:08x?}");
+            room.write(made.at, &[made.old]);
+            assert_eq!((call(start, 2, 7), room.counts().iter().sum::<u64>()), (bare_of(results, start), 2));
+        }
+    }
+}
+
+fn bare_of(results: [u64; 2], start: u64) -> u64 {
+    if results[1] == u64::MAX { start } else { results[1] }
+}

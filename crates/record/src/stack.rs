@@ -1,0 +1,114 @@
+//! Stacks in records: what a hit's record holds behind its first words, where a stack was asked for.
+//!
+//! In: the words of a record, as the target wrote them: hostile input. Out: [`Stack`]: return addresses that were found by frame
+//! pointers, or the top of the stack itself. Does not: walk, or unwind (`plan::x86_64::stub::stack` walks; its documentation has the
+//! protocol).
+//!
+//! ```text
+//!   word 3   bytes of the record that are used, from its first word on
+//!        4   frame pointer: where the walk ended, or as it was at the hit
+//!        5   end of what was known to be the thread's stack; odd where only the end of the page was known
+//!        6 … return addresses, innermost first; or the words of the stack, from the stack pointer on
+//! ```
+
+use crate::ring::{FIRST_VALUE, LEAST_SLOT, Record};
+
+/// Word that says how much of the record is used.
+pub const USED: u64 = FIRST_VALUE;
+/// Word of the frame pointer.
+pub const FRAME: u64 = FIRST_VALUE + 1;
+/// Word of the stack's end.
+pub const END: u64 = FIRST_VALUE + 2;
+/// Word of the first return address.
+pub const FIRST: u64 = FIRST_VALUE + 3;
+/// Most return addresses of a record.
+pub const MAX_FRAMES: u8 = 122;
+/// Most bytes of a record.
+pub const MAX_SLOT: u32 = 64 << 10;
+
+/// A record's stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stack {
+    /// Return addresses, or words of the stack.
+    pub words: u64,
+    /// Frame pointer: where the walk ended, or as it was at the hit.
+    pub frame: u64,
+    /// End of what was known to be the thread's stack.
+    pub end: u64,
+    /// Whether that is known: else it is the end of a page.
+    pub bounded: bool,
+}
+
+impl Stack {
+    /// From a record that has room for `room` words in all. No count leads out of it.
+    #[must_use]
+    pub fn new(record: &Record, room: u64) -> Self {
+        let word = |n: u64| record.values[(n - FIRST_VALUE) as usize];
+        let words = (word(USED) / 8).clamp(FIRST, room.max(FIRST)) - FIRST;
+        let end = word(END);
+        Self { words, frame: word(FRAME), end: end & !1, bounded: end & 1 == 0 }
+    }
+    /// Whether a walk ended although the stack goes on: there was no room, or no more of it was known.
+    #[must_use]
+    pub const fn is_cut(&self, frames: u8) -> bool {
+        let full = self.words >= frames as u64 && self.frame != 0;
+        full || !self.bounded && self.frame > self.end.saturating_sub(17) && self.frame & 7 == 0
+    }
+}
+
+/// Bytes of a slot for so many return addresses.
+#[must_use]
+pub const fn slot_for_frames(frames: u8) -> u32 {
+    slot((FIRST as u32 + frames as u32) * 8)
+}
+
+/// Bytes of a slot for the top of a stack of so many bytes; it may hold less, by a few words.
+#[must_use]
+pub const fn slot_for_copy(bytes: u32) -> u32 {
+    slot(bytes)
+}
+
+const fn slot(bytes: u32) -> u32 {
+    if bytes <= LEAST_SLOT {
+        LEAST_SLOT
+    } else if bytes >= MAX_SLOT {
+        MAX_SLOT
+    } else {
+        bytes.next_power_of_two()
+    }
+}
+
+#[cfg(all(test, not(loom_words)))]
+mod tests {
+    use super::{END, FIRST, FRAME, MAX_FRAMES, Stack, USED, slot_for_copy, slot_for_frames};
+    use crate::ring::{Kind, MAX_VALUES, Record};
+
+    fn record(used: u64, frame: u64, end: u64) -> Record {
+        let mut values = [0; MAX_VALUES];
+        values[..3].copy_from_slice(&[used, frame, end]);
+        Record { kind: Kind::Entry, probe: 0, tid: 1, ticks: 2, sp: 3, values }
+    }
+
+    #[test]
+    fn the_layout_is_a_contract() {
+        assert_eq!((USED, FRAME, END, FIRST, MAX_FRAMES), (3, 4, 5, 6, 122));
+        assert_eq!([0, 2, 3, 58, 59, 122].map(slot_for_frames), [64, 64, 128, 512, 1024, 1024]);
+        assert_eq!([1, 64, 8192, 8193, u32::MAX].map(slot_for_copy), [64, 64, 8192, 16384, 65536]);
+    }
+
+    #[test]
+    fn no_count_leads_out_of_a_record() {
+        for (used, words) in [(0, 0), (47, 0), (48, 0), (56, 1), (1024, 122), (1032, 122), (u64::MAX, 122)] {
+            assert_eq!(Stack::new(&record(used, 0, 0), 128).words, words, "{used}");
+        }
+        assert_eq!(Stack::new(&record(u64::MAX, 0, 0), 0).words, 0);
+    }
+
+    #[test]
+    fn a_walk_that_had_to_end_is_told() {
+        let cut = |used: u64, frame, end| Stack::new(&record(used, frame, end), 128).is_cut(16);
+        assert!(!cut(56, 0, 0x8000) && !cut(56, 0x9000, 0x8000), "the stack ends, or the chain");
+        assert!(cut(48 + 16 * 8, 0x7000, 0x8000) && !cut(48 + 16 * 8, 0, 0x8000), "no room");
+        assert!(cut(56, 0x8010, 0x8001) && !cut(56, 0x7010, 0x8001), "a page's end");
+    }
+}

@@ -1,0 +1,252 @@
+//! Tallies: how often an expression had which value, a table for each probe on each CPU's line.
+//!
+//! A table is [`OVERFLOW`], hits for which no row was left; [`UNSEEN`], hits that had no value (a tail call has none to return yet); and
+//! then, from [`CELLS`] on, by its [`Shape`], cells that are words, found by index; or rows of two words, a key and its hits, found
+//! from the key's hash on, at most [`PROBES`] further.
+//!
+//! # A hit is counted (`plan::x86_64::stub::tally`)
+//!
+//! One restartable sequence finds the CPU's table and the key's row, and commits by adding one to the row's hits. A row without hits
+//! is free, whatever its key. Who finds no row of its key takes the first free one: it stores the key, and then commits. Interleavings:
+//! a thread that is moved, interrupted or killed before the commit has stored a key in a row that is free as before, and
+//! nobody else can be between the two stores on that CPU without its sequence starting again; so a key with hits is
+//! never changed, and never stands in two rows. Threads without an rseq area count on the last line by `lock add`: cells exactly,
+//! hits with a key as overflow. Hits = all cells + overflow + unseen, to the hit.
+//!
+//! In a process without restartable sequences all lines are written by all threads, and chosen by whatever is cheap: cells by `lock add`,
+//! rows so. R1 load the row's hits: [`TAKING`], and it is another's for now: go on to the next row. R2 0: compare-and-swap 0 to
+//! TAKING; if it is no longer 0, R1 once more; then store the key, then store 1 for the hits. R3 else load the key: if it is ours,
+//! `lock add`; if not, the next row. Interleavings: a row's key is stored only under TAKING, and hits other than 0 never become 0, so
+//! what R3 compares stays; whoever looks under TAKING, also a signal handler of the same thread, passes on, and may take a second
+//! row for the same key, which the reader adds up; a thread that is killed under TAKING leaves a row that is no longer used, and whose
+//! hit never ran.
+//!
+//! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
+
+use crate::counters::LINE;
+use crate::view::View;
+
+/// Byte offset in a table: hits for which no row was left.
+pub const OVERFLOW: u64 = 0;
+/// Byte offset in a table: hits without a value.
+pub const UNSEEN: u64 = 8;
+/// Byte offset in a table of its cells or rows.
+pub const CELLS: u64 = 16;
+/// In place of a row's hits: a thread stores its key.
+pub const TAKING: u64 = 1 << 63;
+/// Rows looked at for a key.
+pub const PROBES: u32 = 16;
+/// Most cells.
+pub const MAX_CELLS: u32 = 4096;
+/// Least and most bits of a row's number.
+pub const BITS: (u8, u8) = (4, 14);
+/// Cells of values by magnitude: below 0, 0, and one for each power of two.
+pub const LOG2_CELLS: u32 = 66;
+/// 2^64 over the golden ratio, odd: a key times this, its highest bits, is its first row (Knuth, TAOCP 6.4).
+pub const PHI: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// How a table is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shape {
+    /// No table.
+    #[default]
+    Nothing,
+    /// So many cells, found by index.
+    Cells(u32),
+    /// 2 to the power of this many rows, found by key, and [`PROBES`] behind them.
+    Rows(u8),
+}
+
+impl Shape {
+    /// Words of a table.
+    #[must_use]
+    pub const fn words(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Cells(cells) => CELLS / 8 + min(cells, MAX_CELLS) as u64,
+            Self::Rows(bits) => CELLS / 8 + 2 * ((1 << bits_in_reach(bits)) + PROBES as u64),
+        }
+    }
+    /// The one that takes more.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        if self.words() >= other.words() { self } else { other }
+    }
+}
+
+/// Bytes that an area takes at most, unless its rows cannot be fewer. Only what is counted in takes memory.
+pub const MAX_LEN: u64 = 256 << 20;
+
+const fn min(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}
+
+/// Bits as the limits have them.
+#[must_use]
+pub const fn bits_in_reach(bits: u8) -> u8 {
+    if bits < BITS.0 {
+        BITS.0
+    } else if bits > BITS.1 {
+        BITS.1
+    } else {
+        bits
+    }
+}
+
+/// The first row that a key may have.
+#[must_use]
+pub const fn first_row(key: u64, bits: u8) -> u64 {
+    key.wrapping_mul(PHI) >> (64 - bits_in_reach(bits) as u32)
+}
+
+/// The cell of a value by its magnitude; `negative` as its type says.
+#[must_use]
+pub const fn log2_cell(value: u64, negative: bool) -> u32 {
+    if negative { 0 } else { 65 - value.leading_zeros() }
+}
+
+/// What a table holds besides its cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rest {
+    /// Hits for which no row was left.
+    pub overflow: u64,
+    /// Hits without a value.
+    pub unseen: u64,
+}
+
+/// Where the tables lie in a segment's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TallyArea {
+    /// Byte offset of the area in the segment; a multiple of 64.
+    pub off: u64,
+    /// Tables on each line: one for each probe.
+    pub tables: u32,
+    /// Lines.
+    pub lines: u32,
+    /// What each is like.
+    pub shape: Shape,
+}
+
+impl TallyArea {
+    /// An area at `off`, with as many rows as fit into [`MAX_LEN`].
+    #[must_use]
+    pub const fn new(off: u64, tables: u32, lines: u32, shape: Shape) -> Self {
+        let mut area = Self { off, tables, lines, shape };
+        while let Shape::Rows(bits) = area.shape {
+            if area.len() <= MAX_LEN || bits <= BITS.0 {
+                break;
+            }
+            area.shape = Shape::Rows(bits - 1);
+        }
+        area
+    }
+    /// Bytes from one line's table to the next one's.
+    #[must_use]
+    pub const fn stride(&self) -> u64 {
+        (self.shape.words() * 8).next_multiple_of(LINE)
+    }
+    /// Bytes of the area.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.tables as u64 * self.lines as u64 * self.stride()
+    }
+    /// Whether nothing is tallied.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Byte offset in the segment of a probe's table on line 0. Line `l` is `l` strides further.
+    #[must_use]
+    pub const fn table(&self, probe: u32) -> u64 {
+        self.off + probe as u64 * self.lines as u64 * self.stride()
+    }
+    /// Calls `each` with every cell's number, or row's key, and its hits, if there are any; gives what is besides.
+    pub fn read(&self, view: View<'_>, probe: u32, line: u32, mut each: impl FnMut(u64, u64)) -> Rest {
+        if self.is_empty() || probe >= self.tables || line >= self.lines {
+            return Rest::default();
+        }
+        let table = self.table(probe) + u64::from(line) * self.stride();
+        let words = self.shape.words() - CELLS / 8;
+        match self.shape {
+            Shape::Rows(_) => {
+                for row in (0..words).step_by(2).map(|word| table + CELLS + word * 8) {
+                    // The key was stored before its first hit.
+                    let hits = view.get(row + 8);
+                    if hits != 0 && hits & TAKING == 0 {
+                        each(view.get(row), hits);
+                    }
+                }
+            }
+            _ => {
+                for cell in 0..words {
+                    let hits = view.get(table + CELLS + cell * 8);
+                    if hits != 0 {
+                        each(cell, hits);
+                    }
+                }
+            }
+        }
+        Rest { overflow: view.get(table + OVERFLOW), unseen: view.get(table + UNSEEN) }
+    }
+}
+
+#[cfg(all(test, not(loom_words)))]
+mod tests {
+    extern crate std;
+    use super::{
+        CELLS, LOG2_CELLS, OVERFLOW, PROBES, Rest, Shape, TAKING, TallyArea, UNSEEN, first_row, log2_cell,
+    };
+    use crate::sync::AtomicU64;
+    use crate::view::View;
+    use std::vec::Vec;
+
+    #[test]
+    fn the_layout_is_a_contract() {
+        assert_eq!((OVERFLOW, UNSEEN, CELLS, PROBES, LOG2_CELLS), (0, 8, 16, 16, 66));
+        let log = TallyArea { off: 64, tables: 2, lines: 3, shape: Shape::Cells(LOG2_CELLS) };
+        assert_eq!((log.stride(), log.table(1), log.len()), (576, 64 + 3 * 576, 6 * 576));
+        let rows = TallyArea { shape: Shape::Rows(10), ..log };
+        assert_eq!(rows.stride(), (16_u64 + 16 * (1024 + 16)).next_multiple_of(64));
+        assert_eq!(TallyArea::default().len(), 0);
+        assert_eq!(TallyArea::new(64, 2, 3, Shape::Rows(12)).shape, Shape::Rows(12));
+        let many = TallyArea::new(64, 5000, 65, Shape::Rows(12));
+        assert!(matches!(many.shape, Shape::Rows(4..12)), "{many:?}");
+        assert_eq!(TallyArea::new(64, 1 << 20, 65, Shape::Rows(12)).shape, Shape::Rows(4));
+        assert_eq!((Shape::Rows(200).words(), Shape::Cells(u32::MAX).words()), (2 + 2 * (16384 + 16), 4098));
+        assert_eq!((first_row(0, 10), first_row(1, 10), first_row(u64::MAX, 4)), (0, 0x9E37 >> 6, 6));
+    }
+
+    #[test]
+    fn cells_are_powers_of_two() {
+        for (value, negative, cell) in
+            [(0, false, 1), (1, false, 2), (2, false, 3), (3, false, 3), (u64::MAX, false, 65), (5, true, 0)]
+        {
+            assert_eq!(log2_cell(value, negative), cell, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_was_counted_is_read() {
+        let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
+        let view = View::new(&words);
+        let area = TallyArea { off: 64, tables: 2, lines: 2, shape: Shape::Rows(4) };
+        let at = area.table(1) + area.stride();
+        let taking = [(32, 5), (40, TAKING)];
+        let counted = [(0, 3), (8, 4), (16, 77), (24, 0), (16 + 16 * 31, 0), (24 + 16 * 31, 9)];
+        for (word, value) in counted.into_iter().chain(taking) {
+            assert!(view.set(at + word, value));
+        }
+        let mut seen = Vec::new();
+        let rest = area.read(view, 1, 1, |key, hits| seen.push((key, hits)));
+        assert_eq!((rest, seen), (Rest { overflow: 3, unseen: 4 }, Vec::from([(0, 9)])));
+        for (probe, line) in [(0, 1), (2, 0), (0, 2), (u32::MAX, u32::MAX)] {
+            let rest = area.read(view, probe, line, |key, _| panic!("{key}"));
+            assert_eq!(rest, Rest::default());
+        }
+        let cells = TallyArea { shape: Shape::Cells(3), ..area };
+        assert!(view.set(cells.table(0) + CELLS + 16, 5));
+        let mut seen = Vec::new();
+        cells.read(view, 0, 0, |cell, hits| seen.push((cell, hits)));
+        assert_eq!(seen, [(2, 5)]);
+    }
+}

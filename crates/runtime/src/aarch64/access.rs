@@ -1,0 +1,230 @@
+//! Memory of the program, as a simulated instruction touches it: a fault comes back as a value.
+//!
+//! In: an address. Out: the value, or the signal that the kernel raised. Each access is one instruction of a few that stand together;
+//! the handler of faults sees that the fault is there ([`recover`]), keeps the signal's words where the access asked for them, and
+//! goes on behind it. Nothing is looked up and nothing is marked beforehand, so an access costs what it costs. A pair is stored by a pair:
+//! it faults where the program's own would.
+//! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address. Under memory
+//! tagging our stores are checked, those of the program through its stack pointer are not: what lies below a stack pointer is untagged.
+
+use core::arch::global_asm;
+use core::mem::MaybeUninit;
+use core::ptr;
+
+use trapline_insn::aarch64::{Fault, Memory, Op, Regs, simulate};
+
+use super::context::{Context, Info};
+use super::frame;
+
+// In: x0 the address, x1 a `Faulted` to fill, x2 and x3 what to store. Out: x0 the value that was loaded, x1 1 if it faulted.
+// hint #34 is `bti c`.
+global_asm!(
+    ".pushsection .text.trapline_access, \"ax\", @progbits",
+    ".macro trapline_access name, insn:vararg",
+    ".hidden trapline_runtime_\\name",
+    ".globl trapline_runtime_\\name",
+    ".type trapline_runtime_\\name, @function",
+    "trapline_runtime_\\name:",
+    "hint #34",
+    "\\insn",
+    "mov x1, xzr",
+    "ret",
+    ".endm",
+    ".balign 16",
+    ".cfi_startproc",
+    ".hidden trapline_runtime_access_begin",
+    ".globl trapline_runtime_access_begin",
+    "trapline_runtime_access_begin:",
+    "trapline_access load4, ldr w0, [x0]",
+    "trapline_access load8, ldr x0, [x0]",
+    "trapline_access store4, str w2, [x0]",
+    "trapline_access store8, str x2, [x0]",
+    "trapline_access store44, stp w2, w3, [x0]",
+    "trapline_access store88, stp x2, x3, [x0]",
+    ".hidden trapline_runtime_access_failed",
+    ".globl trapline_runtime_access_failed",
+    "trapline_runtime_access_failed:",
+    "mov x1, #1",
+    "ret",
+    ".cfi_endproc",
+    ".purgem trapline_access",
+    ".popsection",
+);
+
+#[repr(C)]
+struct Done {
+    value: u64,
+    failed: u64,
+}
+
+unsafe extern "C" {
+    fn trapline_runtime_access_begin();
+    fn trapline_runtime_access_failed();
+    fn trapline_runtime_load4(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_load8(addr: u64, faulted: *mut Faulted) -> Done;
+    fn trapline_runtime_store4(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+    fn trapline_runtime_store8(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
+    fn trapline_runtime_store44(addr: u64, faulted: *mut Faulted, low: u64, high: u64) -> Done;
+    fn trapline_runtime_store88(addr: u64, faulted: *mut Faulted, low: u64, high: u64) -> Done;
+}
+
+/// What the kernel said about an access that faulted.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faulted {
+    pub(crate) info: Info,
+    fault_address: u64,
+    /// 0: it told none.
+    syndrome: u64,
+}
+
+const BUS: i32 = 7;
+/// `BUS_ADRALN`
+const MISALIGNED: i32 = 1;
+
+impl Faulted {
+    /// What the kernel would say about a stack pointer that is not aligned (`do_sp_pc_abort`), but for its syndrome.
+    const fn misaligned(sp: u64) -> Self {
+        Self { info: Info::forced(BUS, MISALIGNED, sp), fault_address: 0, syndrome: 0 }
+    }
+    /// Makes `context` look as if the fault had happened there.
+    pub(crate) fn describe(&self, context: &mut Context) {
+        context.fault_address = self.fault_address;
+        if self.syndrome != 0 {
+            context.set_syndrome(self.syndrome);
+        }
+    }
+}
+
+/// If the signal is about an access of ours: keeps its words, sends the thread on behind the access, and says so.
+///
+/// # Safety
+/// Called by a handler of a forced signal with what the kernel gave it.
+pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
+    let begin = trapline_runtime_access_begin as *const () as u64;
+    let failed = trapline_runtime_access_failed as *const () as u64;
+    if context.pc().wrapping_sub(begin) >= failed - begin {
+        return false;
+    }
+    let record = context.x1() as *mut Faulted;
+    // SAFETY: only `Own` calls those accesses, with x1 at a record on its own stack, and an access changes x1 behind what may fault.
+    unsafe {
+        copy_words(ptr::from_ref(info).cast(), (&raw mut (*record).info).cast(), size_of::<Info>() / 8);
+        (&raw mut (*record).fault_address).write(context.fault_address);
+        (&raw mut (*record).syndrome).write(context.syndrome().unwrap_or(0));
+    }
+    context.set_pc(failed);
+    true
+}
+
+/// Copies without a C library: a probe may be on its `memcpy`, which a compiler makes of loops unless they are volatile.
+///
+/// # Safety
+/// `from` has `words` words to read, `to` to write; they do not overlap.
+unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
+    for word in 0..words {
+        // SAFETY: the caller's.
+        unsafe { to.add(word).write_volatile(from.add(word).read_volatile()) };
+    }
+}
+
+/// Does what `op` does, in this process' memory. If that faults: what the kernel said; `regs` are as before. Where it would store over
+/// the part of the signal's frame that the thread goes on with, it is done on the way back, and this does not return.
+#[inline]
+pub(crate) fn simulated<'a>(
+    op: &Op,
+    regs: &mut Regs,
+    context: &mut Context,
+    record: &'a mut MaybeUninit<Faulted>,
+) -> Option<&'a mut Faulted> {
+    let mut memory = Own::new(record);
+    if let Op::Push { .. } = op
+        && context.reaches(regs.sp.wrapping_sub(frame::DEEPEST))
+    {
+        frame::push(op, regs, context);
+    }
+    match simulate(*op, regs, &mut memory) {
+        Ok(()) => None,
+        Err(Fault::StackAlignment { sp }) => Some(memory.record.write(Faulted::misaligned(sp))),
+        Err(Fault::Load { .. } | Fault::Store { .. }) => memory.faulted(),
+    }
+}
+
+/// What a store stores, as a number: 4, 8 or 16 bytes. Each in one go: of a copy of bytes a compiler makes a C library's call.
+pub(super) const fn number(bytes: &[u8]) -> u128 {
+    if let Some(sixteen) = bytes.first_chunk() {
+        return u128::from_le_bytes(*sixteen);
+    }
+    match (bytes.first_chunk(), bytes.first_chunk()) {
+        (Some(eight), _) => u64::from_le_bytes(*eight) as u128,
+        (None, Some(four)) => u32::from_le_bytes(*four) as u128,
+        (None, None) => 0,
+    }
+}
+
+/// This process' memory, through accesses that may fault.
+#[derive(Debug)]
+pub(super) struct Own<'a> {
+    record: &'a mut MaybeUninit<Faulted>,
+    has_faulted: bool,
+}
+
+impl<'a> Own<'a> {
+    /// Faults are described in `record`.
+    pub(super) const fn new(record: &'a mut MaybeUninit<Faulted>) -> Self {
+        Self { record, has_faulted: false }
+    }
+    /// The last access, if it faulted.
+    fn faulted(self) -> Option<&'a mut Faulted> {
+        // SAFETY: `has_faulted` is set once `recover` has written the record.
+        self.has_faulted.then(|| unsafe { self.record.assume_init_mut() })
+    }
+    fn finish(&mut self, addr: u64, done: &Done) -> Result<u64, u64> {
+        self.has_faulted = done.failed != 0;
+        if self.has_faulted { Err(addr) } else { Ok(done.value) }
+    }
+    /// The 4 bytes at `addr`.
+    pub(super) fn word(&mut self, addr: u64) -> Option<u32> {
+        // SAFETY: as in `load`.
+        let done = unsafe { trapline_runtime_load4(addr, self.record.as_mut_ptr()) };
+        self.finish(addr, &done).ok().map(|value| value as u32)
+    }
+}
+
+impl Memory for Own<'_> {
+    fn load(&mut self, addr: u64, into: &mut [u8]) -> Result<(), u64> {
+        let record = self.record.as_mut_ptr();
+        // SAFETY: any address may be asked for: a fault comes back. Reading has no other effect (the program's own instruction
+        // would have read the same).
+        let done = unsafe {
+            if into.len() == 8 {
+                trapline_runtime_load8(addr, record)
+            } else {
+                trapline_runtime_load4(addr, record)
+            }
+        };
+        let value = self.finish(addr, &done)?;
+        if let Some(eight) = into.first_chunk_mut() {
+            *eight = value.to_le_bytes();
+        } else if let Some(four) = into.first_chunk_mut() {
+            *four = (value as u32).to_le_bytes();
+        }
+        Ok(())
+    }
+    fn store(&mut self, addr: u64, bytes: &[u8]) -> Result<(), u64> {
+        let record = self.record.as_mut_ptr();
+        let both = number(bytes);
+        let (low, high) = (both as u64, (both >> 64) as u64);
+        // SAFETY: as above; the program's own instruction would have stored the same there. Our own frames lie below what it may push
+        // to, or on another stack.
+        let done = unsafe {
+            match bytes.len() {
+                16 => trapline_runtime_store88(addr, record, low, high),
+                8 if addr.is_multiple_of(8) => trapline_runtime_store8(addr, record, low),
+                8 => trapline_runtime_store44(addr, record, low, low >> 32),
+                _ => trapline_runtime_store4(addr, record, low),
+            }
+        };
+        self.finish(addr, &done).map(drop)
+    }
+}

@@ -1,0 +1,243 @@
+//! What the kernel saves at a signal: its `ucontext`, `sigcontext` and `siginfo`, and the engine's [`Regs`] from and to them.
+//!
+//! Layouts are the kernel's (asm/sigcontext.h, asm/ucontext.h, asm-generic/siginfo.h), not a C library's. What a handler leaves in a
+//! [`Context`] is what its thread goes on with, mask included. Of the records behind the registers only the syndrome of a fault is
+//! touched; vector state is another of them.
+
+use core::mem::offset_of;
+use core::ptr;
+
+use trapline_insn::aarch64::Regs;
+
+/// `struct ucontext`.
+#[repr(C, align(16))]
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    flags: u64,
+    link: u64,
+    stack: [u64; 3],
+    /// Signals that are blocked once the handler returns.
+    pub mask: u64,
+    unused: [u64; 16],
+    /// Where the last fault of this thread was. Stale in a signal that was sent.
+    pub fault_address: u64,
+    x: [u64; 31],
+    sp: u64,
+    pc: u64,
+    pstate: u64,
+    padding: u64,
+    /// Records: magic and bytes (32 bits each), then what they hold. One of zeros ends them.
+    records: [u64; RECORDS],
+}
+
+const RECORDS: usize = 4096 / 8;
+/// `ESR_MAGIC`: the exception syndrome of a fault, one word.
+const SYNDROME: u64 = 0x4553_5201;
+/// Its record's first word, and its length in words.
+const SYNDROME_HEAD: u64 = SYNDROME | 16 << 32;
+const SYNDROME_LEN: usize = 2;
+/// `EXTRA_MAGIC`: where what does not fit here goes on, and how long that is.
+const EXTRA_HEAD: u64 = 0x4558_5401 | 32 << 32;
+
+impl Context {
+    /// General registers, stack pointer, program counter and flags.
+    #[must_use]
+    #[inline(always)]
+    pub fn regs(&self) -> Regs {
+        let mut regs = Regs::default();
+        self.read(&mut regs);
+        regs
+    }
+    /// The same, into `regs`.
+    #[inline(always)]
+    pub(crate) fn read(&self, regs: &mut Regs) {
+        copy(&self.x, &mut regs.x);
+        (regs.sp, regs.pc, regs.pstate) = (self.sp, self.pc, self.pstate);
+    }
+    /// What the thread goes on with. Of PSTATE the kernel takes what a program may have.
+    #[inline(always)]
+    pub fn set_regs(&mut self, regs: &Regs) {
+        copy(&regs.x, &mut self.x);
+        (self.sp, self.pc, self.pstate) = (regs.sp, regs.pc, regs.pstate);
+    }
+    /// The program counter.
+    #[must_use]
+    pub const fn pc(&self) -> u64 {
+        self.pc
+    }
+    /// Moves it.
+    pub const fn set_pc(&mut self, to: u64) {
+        self.pc = to;
+    }
+    /// x1 alone.
+    pub(super) const fn x1(&self) -> u64 {
+        let [_, x1, ..] = self.x;
+        x1
+    }
+    /// The syndrome of the last fault, if the kernel told it.
+    #[must_use]
+    pub fn syndrome(&self) -> Option<u64> {
+        let (at, found) = self.record(SYNDROME_HEAD);
+        if found { self.records.get(at + 1).copied() } else { None }
+    }
+    /// Tells one, in its record or in a new one behind the last, if there is room.
+    pub fn set_syndrome(&mut self, syndrome: u64) {
+        let (at, found) = self.record(SYNDROME_HEAD);
+        let end = [0; SYNDROME_LEN];
+        let len = if found { SYNDROME_LEN } else { 2 * SYNDROME_LEN };
+        if let Some(room) = self.records.get_mut(at..at.saturating_add(len)) {
+            let words = [SYNDROME_HEAD, syndrome].into_iter().chain(end);
+            room.iter_mut().zip(words).for_each(|(room, word)| *room = word);
+        }
+    }
+    /// The record that leads to more records behind all this, if there is one: its second word (`EXTRA_MAGIC`, the address), and its
+    /// third, their bytes.
+    pub(super) fn extra(&mut self) -> Option<[&mut u64; 2]> {
+        let (at, found) = self.record(EXTRA_HEAD);
+        match self.records.get_mut(at + 1..at + 3) {
+            Some([to, len]) if found => Some([to, len]),
+            _ => None,
+        }
+    }
+    /// Whether what the kernel reads when the handler returns goes as far up as `addr`, and begins below it.
+    pub(super) fn reaches(&mut self, addr: u64) -> bool {
+        let start = ptr::from_ref(self).addr() as u64;
+        let (at, _) = self.record(0);
+        let own = start + offset_of!(Self, records) as u64 + 8 * (at + SYNDROME_LEN) as u64;
+        let end = self.extra().map_or(own, |[to, len]| to.wrapping_add(*len));
+        (start..end).contains(&addr)
+    }
+    /// Where the record that begins so is, and true; or where the records end.
+    fn record(&self, wanted: u64) -> (usize, bool) {
+        let mut at = 0;
+        while let Some(&head) = self.records.get(at) {
+            let words = (head >> 35) as usize;
+            if head == wanted && head != 0 {
+                return (at, true);
+            }
+            if head as u32 == 0 || words == 0 {
+                return (at, false);
+            }
+            at += words;
+        }
+        (RECORDS, false)
+    }
+}
+
+/// What a thread has chosen of rounding, exceptions and denormals. Linux starts handlers with what was interrupted (FPCR is no part of what
+/// `setup_return` sets), so there is never anything to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ControlWords;
+
+impl ControlWords {
+    /// None.
+    ///
+    /// # Safety
+    /// None is needed.
+    pub(crate) const unsafe fn unusual(_: &Context) -> Option<Self> {
+        None
+    }
+    /// Nothing.
+    pub(crate) const fn load(self) {}
+    /// Nothing.
+    pub(crate) const fn reset() {}
+}
+
+/// Word by word, so that no compiler makes a C library's call of it.
+#[inline(always)]
+fn copy(from: &[u64; 31], to: &mut [u64; 31]) {
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: a reference.
+        *to = unsafe { core::ptr::from_ref(from).read_volatile() };
+    }
+}
+
+/// `siginfo_t`, as far as faults and traps fill it.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// The signal.
+    pub signal: i32,
+    errno: i32,
+    /// Why: above 0 it comes from the kernel.
+    pub code: i32,
+    padding: i32,
+    /// What it is about: an address in memory, or the instruction's.
+    pub addr: u64,
+    rest: [u64; 13],
+}
+
+/// `si_code` of a `brk` (`TRAP_BRKPT`).
+pub const BREAKPOINT: i32 = 1;
+
+impl Info {
+    /// Of a signal that the kernel would have raised.
+    pub(super) const fn forced(signal: i32, code: i32, addr: u64) -> Self {
+        Self { signal, errno: 0, code, padding: 0, addr, rest: [0; 13] }
+    }
+    /// Whether the kernel raised it for something that this thread did.
+    #[must_use]
+    pub const fn is_forced(&self) -> bool {
+        self.code > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Context, Info, SYNDROME_HEAD};
+    use std::mem::{offset_of, size_of};
+    use trapline_insn::aarch64::Regs;
+
+    #[test]
+    fn layouts_are_the_kernels() {
+        let machine = offset_of!(libc::ucontext_t, uc_mcontext);
+        let field = |at| machine + at;
+        assert_eq!(offset_of!(libc::ucontext_t, uc_sigmask), offset_of!(Context, mask));
+        for (theirs, ours) in [
+            (offset_of!(libc::mcontext_t, fault_address), offset_of!(Context, fault_address)),
+            (offset_of!(libc::mcontext_t, regs), offset_of!(Context, x)),
+            (offset_of!(libc::mcontext_t, sp), offset_of!(Context, sp)),
+            (offset_of!(libc::mcontext_t, pc), offset_of!(Context, pc)),
+            (offset_of!(libc::mcontext_t, pstate), offset_of!(Context, pstate)),
+        ] {
+            assert_eq!(field(theirs), ours);
+        }
+        // The records are private there; they are aligned to 16 behind PSTATE, and the last.
+        assert_eq!(offset_of!(Context, records), field(288));
+        assert_eq!(size_of::<Context>(), size_of::<libc::ucontext_t>());
+        assert_eq!(size_of::<Info>(), size_of::<libc::siginfo_t>());
+    }
+
+    fn context() -> Context {
+        // SAFETY: all fields are integers, for which zeros are values.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn registers_go_in_and_out() {
+        let mut context = context();
+        let regs = Regs { x: std::array::from_fn(|n| 100 + n as u64), sp: 1, pc: 2, pstate: 3 };
+        context.set_regs(&regs);
+        assert_eq!((context.regs(), context.pc(), context.x1()), (regs, 2, 101));
+    }
+
+    #[test]
+    fn a_syndrome_is_found_or_put_behind_the_last_record() {
+        let mut context = context();
+        assert_eq!(context.syndrome(), None);
+        // What the kernel writes at every signal: vector state, 528 bytes.
+        context.records[0] = 0x4650_8001 | 528 << 32;
+        context.set_syndrome(7);
+        assert_eq!((context.records[66], context.syndrome()), (SYNDROME_HEAD, Some(7)));
+        context.set_syndrome(8);
+        assert_eq!((context.syndrome(), context.records[68]), (Some(8), 0));
+        // No room: nothing is told, nothing else is touched.
+        context.records[66] = 1 | (4096 - 528) << 32;
+        let before = context.records;
+        context.set_syndrome(9);
+        assert_eq!((context.syndrome(), context.records == before), (None, true));
+        // A record of no length does not keep anybody.
+        context.records[66] = 5;
+        assert_eq!(context.syndrome(), None);
+    }
+}

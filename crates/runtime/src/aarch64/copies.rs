@@ -1,0 +1,79 @@
+//! One displaced instruction in a slot of its own.
+//!
+//! In: an instruction, and the memory that its copy will lie in. Out: the slot's bytes. Invariant: COPY-1; of more than one word are only
+//! a vector's literal load that is out of reach, and what is simulated, if it is copied all the same.
+//! Does not: claim slots, or write them. The way back is one `b`, as no register is free: a slot lies within 128 MiB of its instruction.
+
+use trapline_insn::aarch64::{Immovable, Options, encode, relocate};
+
+use crate::trap::Copy;
+
+/// Bytes of a slot: the longest copy and the way back.
+pub const SLOT: u64 = 64;
+
+/// Why there is no copy.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CopyError {
+    /// It cannot be moved.
+    #[error(transparent)]
+    Relocate(#[from] Immovable),
+    /// Less than a word.
+    #[error("{len} bytes are no instruction")]
+    TooShort {
+        /// Bytes given.
+        len: usize,
+    },
+    /// No way back.
+    #[error("{next:#x} is out of reach from a copy at {to:#x}")]
+    OutOfReach {
+        /// Of the copy.
+        to: u64,
+        /// Where it goes on.
+        next: u64,
+    },
+}
+
+/// The copy at `to` of the first word of `bytes`, which stands at `original`.
+///
+/// # Errors
+/// Why not.
+pub fn copy(bytes: &[u8], original: u64, to: u64, options: Options) -> Result<Copy, CopyError> {
+    let Some(word) = bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)) else {
+        return Err(CopyError::TooShort { len: bytes.len() });
+    };
+    let moved = relocate(word, original, to, options)?;
+    let done = 4 * moved.words().len() as u64;
+    let back = if moved.falls_through {
+        let reach = CopyError::OutOfReach { to, next: moved.next };
+        Some(encode::b(to.wrapping_add(done), moved.next).ok_or(reach)?)
+    } else {
+        None
+    };
+    let mut whole = [0; SLOT as usize];
+    let words = moved.words().iter().copied().chain(back).chain(core::iter::repeat(encode::BRK));
+    for (room, word) in whole.chunks_exact_mut(4).zip(words) {
+        room.copy_from_slice(&word.to_le_bytes());
+    }
+    Ok(Copy { bytes: whole, len: 4, done: done as u8 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CopyError, Options, SLOT, copy};
+    use trapline_insn::aarch64::encode;
+
+    #[test]
+    fn a_copy_goes_back_or_is_refused() {
+        let (from, near) = (0x40_0000, 0x50_0000);
+        let made = copy(&0xD503_233F_u32.to_le_bytes(), from, near, Options::default()).expect("paciasp");
+        let word = |at: usize| u32::from_le_bytes(made.bytes[at..at + 4].try_into().expect("four"));
+        assert_eq!((word(0), Some(word(4)), made.done), (0xD503_233F, encode::b(near + 4, from + 4), 4));
+        assert!((8..SLOT as usize).step_by(4).all(|at| word(at) == encode::BRK));
+        let far = from + (1 << 28);
+        let refused = copy(&0xD503_233F_u32.to_le_bytes(), from, far, Options::default());
+        assert_eq!(refused, Err(CopyError::OutOfReach { to: far, next: from + 4 }));
+        // retaa does not come back.
+        assert!(copy(&0xD65F_0BFF_u32.to_le_bytes(), from, far, Options::default()).is_ok());
+        assert_eq!(copy(&[0; 3], from, near, Options::default()), Err(CopyError::TooShort { len: 3 }));
+    }
+}

@@ -1,0 +1,92 @@
+//! A push over the frame of the signal that it is simulated in.
+//!
+//! In: a push, and a signal's frame that lies right below the stack pointer that it pushes from. Out: the thread, behind the push.
+//! Linux keeps no distance from the stack pointer (AAPCS64 has no red zone), so what is pushed lands in the upper end of the frame. That end
+//! is empty room for records, unless vectors are so long that their state goes on behind it (SVE of 1024 bits or more, SME). Then the
+//! frame is copied below the handler, the push is done, and the kernel is given the copy: rt_sigreturn takes the frame that the
+//! stack pointer is at. Does not: return.
+
+use core::arch::naked_asm;
+use core::mem::size_of;
+use core::ptr;
+
+use trapline_insn::aarch64::{Memory, Op, Regs, simulate};
+
+use super::access::number;
+use super::context::{Context, Info};
+
+/// No push reaches further below the stack pointer.
+pub(super) const DEEPEST: u64 = 512;
+const _: () = assert!(size_of::<Info>() == 128 && size_of::<Context>() % 16 == 0);
+
+/// What a push would store.
+#[derive(Debug, Default)]
+struct Pushed {
+    addr: u64,
+    bytes: [u8; 16],
+    len: usize,
+}
+
+impl Memory for Pushed {
+    fn load(&mut self, addr: u64, _: &mut [u8]) -> Result<(), u64> {
+        Err(addr)
+    }
+    fn store(&mut self, addr: u64, bytes: &[u8]) -> Result<(), u64> {
+        *self = Self { addr, bytes: number(bytes).to_le_bytes(), len: bytes.len() };
+        Ok(())
+    }
+}
+
+/// Does the push at `regs`, whose signal has `context`, and goes on behind it. Returns, with nothing done, if that faults: then nothing
+/// was to be stored here.
+#[cold]
+pub(super) fn push(op: &Op, regs: &mut Regs, context: &mut Context) {
+    // The siginfo stands before the context, and extra records end the frame.
+    let start = ptr::from_ref(context).addr() - size_of::<Info>();
+    let Some([to, len]) = context.extra() else { return };
+    let end = to.wrapping_add(*len).next_multiple_of(16) as usize;
+    let pointer = ptr::from_ref(to).addr() - start;
+    let mut pushed = Pushed::default();
+    if simulate(*op, regs, &mut pushed).is_err() {
+        return;
+    }
+    context.set_regs(regs);
+    // SAFETY: start to end is the frame that the kernel made, which is mapped and ours; the push goes into it.
+    unsafe { leave(start, end - start, pushed.addr, pushed.bytes.as_ptr(), pushed.len, pointer) }
+}
+
+/// Copies the frame of `len` bytes at `start` to below the stack, sets the pointer in it at `pointer` right, copies `bytes` bytes from `from` to
+/// `to`, and returns from the signal.
+///
+/// # Safety
+/// That is a signal's frame, a multiple of 16 bytes; what is copied there is mapped.
+#[unsafe(naked)]
+unsafe extern "C" fn leave(
+    start: usize,
+    len: usize,
+    to: u64,
+    from: *const u8,
+    bytes: usize,
+    pointer: usize,
+) -> ! {
+    naked_asm!(
+        "sub x9, sp, x1",
+        "mov sp, x9",
+        "sub x12, x9, x0",
+        "2: ldp x10, x11, [x0], #16",
+        "stp x10, x11, [x9], #16",
+        "subs x1, x1, #16",
+        "b.ne 2b",
+        "mov x9, sp",
+        "ldr x10, [x9, x5]",
+        "add x10, x10, x12",
+        "str x10, [x9, x5]",
+        "3: ldrb w10, [x3], #1",
+        "strb w10, [x2], #1",
+        "subs x4, x4, #1",
+        "b.ne 3b",
+        "mov x8, #139",
+        "svc #0",
+        "brk #1000",
+    )
+}

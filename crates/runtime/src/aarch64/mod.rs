@@ -1,0 +1,22 @@
+//! arm64: what a signal shows, what a trap is, the calls that signal handling needs, and what changed code asks of caches.
+
+pub(crate) mod access;
+pub(crate) mod breakpoint;
+pub mod cache;
+pub mod context;
+pub mod copies;
+mod frame;
+pub mod sys;
+pub(crate) mod syscall;
+pub mod thread;
+
+pub use trapline_insn::aarch64::{Op, Regs};
+
+pub use crate::trap::{
+    Answer, Arena, Block, Brought, Copies, Copy, InstallError, Signal, Step, Traps, Windows, blocks_traps,
+    install, standing, stands, uninstall,
+};
+#[cfg(not(loom))]
+pub use crate::trap::{Called, Placed, Role, Sites};
+pub use context::{Context, Info};
+pub use copies::{CopyError, SLOT, copy};

@@ -1,0 +1,214 @@
+//! Whether a frame was left without an exit: by its own thread, or by the end of that. The rules stand in [`instances`](super).
+//!
+//! In: stack pointers, thread pointers. Out: yes, or no where it cannot be told. Off the usual path: system calls. Does not: claim.
+
+use super::ask::{are_readable, is_thread};
+use crate::native::thread::{Word, alternate_stack, read_word};
+
+/// Stacks reach no further, as far as anybody asks.
+const FAR: u64 = 8 << 20;
+/// `struct pthread`'s tid, in every glibc for x86-64; 0 when the thread has ended.
+const TID: u64 = 0x2d0;
+
+/// Whether a frame of the calling thread, which is at `here`, lies below on the same stack.
+pub(super) fn is_below(frame: u64, here: u64) -> bool {
+    if frame >= here || here - frame > FAR {
+        return false;
+    }
+    let on_alternate = |at| alternate_stack().is_some_and(|stack| stack.contains(at));
+    on_alternate(frame) == on_alternate(here) && are_readable(frame, here)
+}
+
+/// Whether another thread, on whose own stack the frame was, has ended.
+pub(super) fn has_ended(thread: u64, frame: u64) -> bool {
+    let (Word::Is(own), Word::Is(also)) = (read_word(thread), read_word(thread + 16)) else {
+        return read_word(thread) == Word::Gone && read_word(frame) == Word::Gone;
+    };
+    // glibc's control block names itself twice, and lies at the top of its thread's stack.
+    let is_its = own == thread && also == thread && frame < thread && thread - frame <= FAR;
+    let Word::Is(tid) = read_word(thread + TID) else { return false };
+    is_its && are_readable(frame, thread) && (tid as u32 == 0 || !is_thread(tid as u32))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{FAR, TID, has_ended, is_below};
+    use crate::native::thread::{Word, read_word};
+
+    const PAGE: u64 = 4096;
+
+    /// Pages that can be read, all 0, and no neighbours: what lies below and above cannot be.
+    struct Pages(u64, u64);
+
+    impl Pages {
+        fn new(len: u64) -> Self {
+            // SAFETY: a new mapping; all but its first and last page are opened.
+            unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                let at = libc::mmap(core::ptr::null_mut(), (len + 2 * PAGE) as usize, 0, flags, -1, 0);
+                assert_ne!(at, libc::MAP_FAILED);
+                let pages = Self(at as u64 + PAGE, len);
+                pages.protect(0, len, libc::PROT_READ | libc::PROT_WRITE);
+                pages
+            }
+        }
+        fn protect(&self, at: u64, len: u64, protection: i32) {
+            // SAFETY: in our own mapping, where nothing of Rust's lies.
+            assert_eq!(unsafe { libc::mprotect((self.0 + at) as *mut _, len as usize, protection) }, 0);
+        }
+        fn close(&self, at: u64) {
+            self.protect(at, PAGE, libc::PROT_NONE);
+        }
+        fn set(&self, at: u64, word: u64) {
+            assert!(at + 8 <= self.1);
+            // SAFETY: as above.
+            unsafe { ((self.0 + at) as *mut u64).write(word) };
+        }
+    }
+
+    impl Drop for Pages {
+        fn drop(&mut self) {
+            // SAFETY: our own mapping, which nobody uses any more.
+            unsafe { libc::munmap((self.0 - PAGE) as *mut _, (self.1 + 2 * PAGE) as usize) };
+        }
+    }
+
+    fn cannot_read() -> bool {
+        let word = 1_u64;
+        let unknown = read_word(core::ptr::from_ref(&word) as u64) == Word::Unknown;
+        if unknown {
+            std::println!("SKIP: process_vm_readv is not to be had here");
+        }
+        unknown
+    }
+
+    #[test]
+    fn below_on_one_stack() {
+        if cannot_read() {
+            return;
+        }
+        let pages = Pages::new(FAR + 4 * PAGE);
+        let here = pages.0 + pages.1 - 8;
+        for below in [8, PAGE, FAR - 8, FAR] {
+            assert!(is_below(here - below, here), "{below}");
+        }
+        for other in [here, here + 8, here - FAR - 8] {
+            assert!(!is_below(other, here), "{:#x}", here.wrapping_sub(other));
+        }
+        // A guard, wherever it lies between, as the 33rd page too.
+        for page in [1, 31, 32, 33, 100] {
+            let low = here - page * PAGE;
+            pages.close(low / PAGE * PAGE + PAGE * (page / 2) - pages.0);
+            assert!(!is_below(low, here), "page {page}");
+            pages.protect(0, pages.1, libc::PROT_READ | libc::PROT_WRITE);
+            assert!(is_below(low, here));
+        }
+    }
+
+    /// The alternate signal stack may touch another one.
+    #[test]
+    fn below_on_a_signal_stack() {
+        if cannot_read() {
+            return;
+        }
+        let asked = || {
+            let pages = Pages::new(64 * PAGE);
+            let middle = pages.0 + 32 * PAGE;
+            let set = |start: u64, flags: i32| {
+                let size = (32 * PAGE) as usize;
+                let stack = libc::stack_t { ss_sp: start as *mut _, ss_flags: flags, ss_size: size };
+                // SAFETY: this thread's, whose handlers ask for it only if the test dies.
+                assert_eq!(unsafe { libc::sigaltstack(&raw const stack, core::ptr::null_mut()) }, 0);
+            };
+            let pairs =
+                [(middle + 64, middle + 128), (middle - 128, middle - 64), (middle - 64, middle + 64)];
+            let said = |start| {
+                set(start, 0);
+                pairs.map(|(frame, here)| is_below(frame, here))
+            };
+            let all = [said(pages.0), said(middle)];
+            set(0, libc::SS_DISABLE);
+            (all, pairs.map(|(frame, here)| is_below(frame, here)))
+        };
+        let (with, without) = std::thread::spawn(asked).join().expect("it ends");
+        assert_eq!(with, [[true, true, false]; 2], "each within one, or from one into the other");
+        assert_eq!(without, [true; 3]);
+    }
+
+    /// A thread's control block and its stack, made by hand.
+    struct Thread {
+        pages: Pages,
+        at: u64,
+    }
+
+    impl Thread {
+        fn new(tid: u64) -> Self {
+            let pages = Pages::new(FAR + 4 * PAGE);
+            let at = FAR + 2 * PAGE + 128;
+            let one = Self { at: pages.0 + at, pages };
+            one.word(0, one.at);
+            one.word(16, one.at);
+            one.word(TID, tid);
+            one
+        }
+        fn word(&self, at: u64, word: u64) {
+            self.pages.set(self.at - self.pages.0 + at, word);
+        }
+        fn ended(&self, below: u64) -> bool {
+            has_ended(self.at, self.at.wrapping_sub(below))
+        }
+    }
+
+    /// No thread has it: the kernel's numbers end at 2^22.
+    const NOBODY: u64 = 1 << 24;
+
+    #[test]
+    fn threads_that_have_ended() {
+        if cannot_read() {
+            return;
+        }
+        // SAFETY: no pointers.
+        let own = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+        assert!(Thread::new(0).ended(64), "it says so");
+        assert!(Thread::new(NOBODY).ended(64), "the kernel says so");
+        assert!(!Thread::new(own).ended(64), "it runs");
+        // What stands beside the number is no part of it.
+        assert!(Thread::new(own << 32).ended(64) && !Thread::new(own | 1 << 32).ended(64));
+    }
+
+    #[test]
+    fn frames_that_are_not_on_the_threads_stack_stay() {
+        if cannot_read() {
+            return;
+        }
+        let thread = Thread::new(0);
+        assert!(thread.ended(FAR) && thread.ended(8));
+        for other in [FAR + 8, 0, 8_u64.wrapping_neg()] {
+            assert!(!thread.ended(other), "{other:#x}");
+        }
+        thread.pages.close(FAR + PAGE);
+        assert!(!thread.ended(3 * PAGE) && thread.ended(64), "between lies what cannot be read");
+        for (word, at) in [("first", 0), ("third", 16)] {
+            let thread = Thread::new(0);
+            thread.word(at, 1);
+            assert!(!thread.ended(64), "no control block: its {word} word");
+        }
+    }
+
+    #[test]
+    fn what_is_gone_was_left_if_its_thread_is_gone_too() {
+        if cannot_read() {
+            return;
+        }
+        let (gone, there) = (Thread::new(0), Thread::new(0));
+        let stack = Pages::new(PAGE);
+        let (frame, lone) = (gone.at - 64, stack.0 + PAGE - 8);
+        gone.pages.protect(0, gone.pages.1, libc::PROT_NONE);
+        assert!(has_ended(gone.at, frame));
+        assert!(!has_ended(gone.at, stack.0), "the stack is there");
+        assert!(!has_ended(there.at, frame), "the thread is there");
+        // A thread pointer behind which nothing is mapped: that is no control block, but not gone.
+        stack.set(PAGE - 8, lone);
+        assert!(!has_ended(lone, frame) && !has_ended(lone, lone - 64));
+    }
+}

@@ -1,0 +1,236 @@
+//! The instances of one probe: its pools, and how a call's instance is found in them. The protocol stands in [`instances`](super).
+//!
+//! In: `maxactive`, then entries and exits. Out: instances. Does not: free a pool.
+
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use alloc::boxed::Box;
+
+use super::hints::{Hint, Hints, Said};
+use super::instance::{Instance, Kept};
+use super::left;
+use crate::epoch::Writer;
+use crate::native::thread::thread_pointer;
+use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
+use crate::slots::Table;
+
+/// How a thread says where it runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Here {
+    /// Where threads have their rseq areas, from the thread pointer, if they do.
+    pub(crate) rseq: Option<isize>,
+    /// Slots whose addresses are keys.
+    pub(crate) slots: Option<&'static Table>,
+}
+
+impl Here {
+    #[inline]
+    fn at(self, thread: u64) -> At {
+        match self
+            .rseq
+            .and_then(|offset| core::ptr::NonNull::new(thread.wrapping_add_signed(offset as i64) as *mut u8))
+        {
+            // SAFETY: the area of the calling thread, in its control block (`Engine::with_rseq`).
+            Some(area) => At::Rseq(unsafe { Registered::new(area) }),
+            // Any number will do; threads should have different ones.
+            None => At::Cpu((thread >> 12) as u32),
+        }
+    }
+    /// The stack pointer of a call with this key; 0: it is just beginning or ending.
+    fn frame(self, key: u64) -> u64 {
+        self.slots.map_or(key, |slots| slots.frame(key))
+    }
+    /// A CPU that this thread may be on, or a number that few threads share.
+    #[inline]
+    pub(crate) fn home(self) -> u32 {
+        /// `struct rseq`'s cpu_id; negative for a thread that is not registered, which is as good a number.
+        const CPU_ID: usize = 4;
+        let thread = thread_pointer();
+        match self.rseq {
+            // SAFETY: the area of the calling thread (`Engine::with_rseq`), whose words the kernel writes.
+            Some(offset) => unsafe {
+                ((thread.wrapping_add_signed(offset as i64) as usize + CPU_ID) as *const u32).read_volatile()
+            },
+            None => (thread >> 12) as u32,
+        }
+    }
+}
+
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Pool {
+    pub(crate) raw: Raw,
+    pool: OwnedPool,
+    older: Option<&'static Self>,
+}
+
+/// A probe's.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Instances(AtomicPtr<Pool>);
+
+/// A call that has an instance.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    of: &'a Pool,
+    held: Held,
+    pub(crate) instance: &'a Instance,
+    sp: u64,
+}
+
+impl Instances {
+    /// Sees to it that `maxactive` calls can be in flight at once; without a number, [`Shape::default_maxactive`]. `shelves`: threads have
+    /// rseq areas.
+    ///
+    /// # Errors
+    /// [`BadRegion`]: 0, absurd, or more than there is memory for. Nothing has changed.
+    pub fn provide(
+        &self,
+        _writer: &Writer,
+        maxactive: Option<u32>,
+        cpus: u32,
+        shelves: bool,
+    ) -> Result<(), BadRegion> {
+        let shape = Shape::new(cpus, maxactive, size_of::<Instance>() as u32)?;
+        let shape = if shelves { shape } else { shape.with_depth(0)? };
+        let older = self.newest();
+        if older.is_some_and(|older| older.pool.shape().maxactive() >= shape.maxactive()) {
+            return Ok(());
+        }
+        let pool = OwnedPool::new(shape)?;
+        let pool = Box::new(Pool { raw: pool.raw(), pool, older });
+        self.0.store(Box::into_raw(pool), Release);
+        Ok(())
+    }
+    /// Bytes of all its pools.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pools().map(|one| one.pool.shape().bytes()).sum()
+    }
+    /// Calls that had an instance and are counted nowhere else.
+    pub(crate) fn calls(&self) -> u64 {
+        self.pools().flat_map(Pool::all).map(|(_, instance)| instance.calls()).sum()
+    }
+    fn newest(&self) -> Option<&'static Pool> {
+        // SAFETY: null, or leaked by `provide`.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+    fn pools(&self) -> impl Iterator<Item = &'static Pool> {
+        core::iter::successors(self.newest(), |one| one.older)
+    }
+    /// A1 to A4, of a call with this key, whose frame is at `frame`. `asked` says whether to ask for threads that have ended.
+    #[inline]
+    pub(crate) fn begin(
+        &self,
+        (hints, here): (Hints, Here),
+        (sp, frame): (u64, u64),
+        site: u64,
+        ask: impl FnOnce() -> bool,
+    ) -> Option<Call<'static>> {
+        let (of, hint, thread) = (self.newest()?, hints.of(sp), thread_pointer());
+        let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
+        let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
+            hint.nobody(sp);
+            return None;
+        };
+        let instance = of.instance(&held);
+        instance.begin(sp, site, thread);
+        let call = Call { of, held, instance, sp };
+        hint.number(sp, call.held.number());
+        Some(call)
+    }
+    /// B1 to B4.
+    #[inline]
+    pub(crate) fn end(&self, (hints, here): (Hints, Here), sp: u64) -> Option<Kept> {
+        let hint = hints.of(sp);
+        let known = match hint.says(sp) {
+            Said::Nobody => {
+                hint.clear();
+                return None;
+            }
+            Said::Number(number) => self.newest().and_then(|of| of.with_key(number, sp)),
+            Said::Nothing => None,
+        };
+        let call = known.or_else(|| self.pools().find_map(|of| of.find(sp)))?;
+        let kept = call.instance.kept();
+        call.end(here, hint);
+        Some(kept)
+    }
+}
+
+impl Pool {
+    #[inline]
+    fn instance(&self, held: &Held) -> &Instance {
+        // SAFETY: an object of `Instance`'s size on lines of its own, zeroed when the pool was made, for as long as the pool is there.
+        unsafe { self.pool.object(held).cast().as_ref() }
+    }
+    fn all(&self) -> impl Iterator<Item = (u32, &Instance)> {
+        (0..self.pool.shape().objects()).map(|number| {
+            // SAFETY: only looked at.
+            (number, self.instance(&unsafe { Held::from_number(number) }))
+        })
+    }
+    /// The call that has this instance, if its key is this.
+    #[inline]
+    fn with_key(&self, number: u32, sp: u64) -> Option<Call<'_>> {
+        if number >= self.pool.shape().objects() {
+            return None;
+        }
+        // SAFETY: given back only if it turns out to be the caller's own call's, which no other call puts back (CAL-1).
+        let held = unsafe { Held::from_number(number) };
+        let instance = self.instance(&held);
+        (instance.sp() == sp).then_some(Call { of: self, held, instance, sp })
+    }
+    #[cold]
+    fn find(&self, sp: u64) -> Option<Call<'_>> {
+        self.all().find(|(_, instance)| instance.sp() == sp).and_then(|(number, _)| self.with_key(number, sp))
+    }
+    /// A1: what a call with the same key has left.
+    #[inline]
+    fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
+        let Said::Number(number) = hint.says(sp) else { return None };
+        self.with_key(number, sp).filter(|call| call.instance.claim(sp)).map(|call| call.held)
+    }
+    /// A3.
+    #[cold]
+    fn left(&self, (threads, here): (Here, u64), thread: u64, ask: bool) -> Option<Held> {
+        let is_over = |instance: &Instance, key: u64| match threads.frame(key) {
+            0 => false,
+            sp if sp == here && sp == key => true,
+            // Of a tail call's slots, which share a stack word, those that lie under another come back.
+            sp if sp == here => false,
+            sp if instance.thread() == thread => left::is_below(sp, here),
+            sp => ask && left::has_ended(instance.thread(), sp),
+        };
+        self.all().find_map(|(number, instance)| {
+            let sp = instance.sp();
+            let claimed = sp != 0 && is_over(instance, sp) && instance.claim(sp);
+            // SAFETY: claimed, so ours alone.
+            claimed.then(|| unsafe { Held::from_number(number) })
+        })
+    }
+}
+
+impl Call<'_> {
+    /// B3 and B4.
+    #[inline]
+    fn end(self, here: Here, hint: &Hint) {
+        self.instance.end();
+        hint.clear();
+        // Pools are never closed.
+        let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
+    }
+    /// A6.
+    pub(crate) fn cancel(self, (hints, here): (Hints, Here)) {
+        let (hint, sp) = (hints.of(self.sp), self.sp);
+        self.end(here, hint);
+        hint.nobody(sp);
+    }
+}
+
+impl Drop for Instances {
+    fn drop(&mut self) {
+        // Pools stay: a call may be in flight.
+        self.0.store(core::ptr::null_mut(), Relaxed);
+    }
+}

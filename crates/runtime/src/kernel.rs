@@ -1,0 +1,97 @@
+//! What the kernel is asked of this process off the usual path: its memory, its threads' order. Calls go there directly.
+//!
+//! In: addresses, nothing. Out: plain values. Does not: keep anything, or trust an answer that it could not get.
+
+use crate::native::syscall::{call, nr};
+
+/// Where signals run that ask for a stack of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AlternateStack {
+    start: u64,
+    size: u64,
+}
+
+impl AlternateStack {
+    /// Whether an address lies on it.
+    #[must_use]
+    pub const fn contains(&self, addr: u64) -> bool {
+        addr.wrapping_sub(self.start) < self.size
+    }
+}
+
+/// This thread's alternate stack, if it has one.
+#[must_use]
+pub fn alternate_stack() -> Option<AlternateStack> {
+    const SS_DISABLE: u64 = 2;
+    let mut stack = [0_u64; 3];
+    // SAFETY: sigaltstack(NULL, &stack) writes one `stack_t`: address, flags (32 bits, then padding), size.
+    let result = unsafe { call(nr::SIGALTSTACK, [0, (&raw mut stack) as u64, 0, 0, 0, 0]) };
+    let [start, flags, size] = stack;
+    (result == 0 && flags & SS_DISABLE == 0).then_some(AlternateStack { start, size })
+}
+
+/// What stands at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// This.
+    Is(u64),
+    /// Nothing is mapped there.
+    Gone,
+    /// The system refuses the question.
+    Unknown,
+}
+
+/// Reads a word of our own that may be gone.
+#[must_use]
+pub fn read_word(at: u64) -> Word {
+    const EFAULT: i64 = -14;
+    let mut word = 0_u64;
+    let (local, remote) = ([(&raw mut word) as u64, 8], [at, 8]);
+    // SAFETY: process_vm_readv of ourselves writes 8 bytes to `word`, and nothing if it fails; getpid has no arguments.
+    let read = unsafe {
+        let pid = call(nr::GETPID, [0; 6]);
+        call(nr::PROCESS_VM_READV, [pid as u64, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0])
+    };
+    match read {
+        8 => Word::Is(word),
+        EFAULT => Word::Gone,
+        _ => Word::Unknown,
+    }
+}
+
+/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED…` and their registrations.
+const EXPEDITED: u64 = 1 << 3;
+const REGISTER_EXPEDITED: u64 = 1 << 4;
+const RESTART: u64 = 1 << 7;
+const REGISTER_RESTART: u64 = 1 << 8;
+
+pub(crate) fn barrier(command: u64) -> bool {
+    // SAFETY: membarrier(command, 0, 0) has no pointers.
+    unsafe { call(nr::MEMBARRIER, [command, 0, 0, 0, 0, 0]) == 0 }
+}
+
+/// Asks once for what [`membarrier`] needs (membarrier(2), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED; Linux 4.14).
+#[must_use]
+pub fn register_membarrier() -> bool {
+    barrier(REGISTER_EXPEDITED)
+}
+
+/// Makes every running thread of this process execute a full memory barrier. True if it did.
+#[must_use]
+pub fn membarrier() -> bool {
+    barrier(EXPEDITED)
+}
+
+/// Asks once for [`restart_sequences`] (membarrier(2), Linux 5.10). False: it cannot be had, pools must have no shelves.
+#[must_use]
+pub fn register_restarts() -> bool {
+    barrier(REGISTER_RESTART)
+}
+
+/// Aborts every sequence in progress in this process; behind it, each sequence sees what was stored before it. Costs
+/// an interrupt on each CPU that runs one of our threads. True if it did.
+#[must_use]
+pub fn restart_sequences() -> bool {
+    // A forked child may have to ask for itself.
+    barrier(RESTART) || (register_restarts() && barrier(RESTART))
+}

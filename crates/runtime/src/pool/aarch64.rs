@@ -1,0 +1,138 @@
+//! Sequences on a shelf as arm64 instructions.
+//!
+//! In: a thread's rseq area, the shelves. Out: an object, or the CPU. Invariant: the last instruction of a sequence is
+//! the store that commits it; an aborted one does not try again. Does not: register threads (their C library does).
+
+use core::arch::asm;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+/// A thread's rseq area, of which the kernel knows (rseq(2), `struct rseq`: the CPU at 4, the running sequence at 8).
+#[derive(Clone, Copy, Debug)]
+pub struct Registered {
+    area: NonNull<u8>,
+    /// The area is one thread's.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Registered {
+    /// # Safety
+    /// `area` is that of the calling thread, readable and writable for as long as this is used; it is registered with
+    /// the kernel under the signature 0xd428bc00, as the GNU C library does, or its CPU number says that it is not
+    /// (negative). Not so in a child of `vfork`, which runs on its parent's area.
+    #[must_use]
+    pub const unsafe fn new(area: NonNull<u8>) -> Self {
+        Self { area, _thread: PhantomData }
+    }
+}
+
+/// The shelves of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shelves {
+    /// Where the first lies.
+    pub(super) first: NonNull<u8>,
+    /// Bytes from one to the next.
+    pub(super) stride: usize,
+    pub(super) cpus: u32,
+}
+
+/// Nothing was done; objects stand on a shelf as their number + 1.
+const NONE: u32 = 0;
+
+/// The descriptor of the sequence 72 to 73 (`struct rseq_cs`), and where it goes on when aborted: behind, with nothing done, and
+/// the CPU of now.
+macro_rules! sequence {
+    ($($body:literal),* $(,)?) => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "77: .long 0, 0\n",
+            ".quad 72f, 73f - 72f, 74f\n",
+            ".popsection\n",
+            "adrp {scratch}, 77b\n",
+            "add {scratch}, {scratch}, :lo12:77b\n",
+            "str {scratch}, [{area}, #8]\n",
+            "72:\n",
+            "ldr {cpu:w}, [{area}, #4]\n",
+            "cmp {cpu:w}, {cpus:w}\n",
+            "b.hs 75f\n",
+            "madd {shelf}, {stride}, {cpu}, {first}\n",
+            $($body, "\n",)*
+            "73:\n",
+            "mov {done:w}, {outcome:w}\n",
+            "75:\n",
+            // The code or the descriptor may be unmapped one day; the kernel must not look for them.
+            "str xzr, [{area}, #8]\n",
+            ".pushsection .text.trapline_rseq_abort, \"ax\"\n",
+            // The signature, a brk that is never executed, which the kernel wants to see there.
+            ".inst 0xd428bc00\n",
+            "74: ldr {cpu:w}, [{area}, #4]\n",
+            "b 75b\n",
+            ".popsection\n",
+        )
+    };
+}
+
+/// G1 and G2: an object, or the CPU's number as the kernel gives it.
+#[inline]
+pub(super) fn take(shelves: Shelves, thread: Registered) -> Result<u32, u32> {
+    let (mut cpu, mut object): (u64, u32);
+    // SAFETY: the area is this thread's (`Registered::new`); a CPU below `cpus` has a shelf at first + stride * CPU (whoever made
+    // `Shelves`): a word, then its limit.
+    unsafe {
+        asm!(
+            sequence!(
+                "ldr {scratch}, [{shelf}, #8]",
+                "cbz {scratch}, 75f",
+                "ldr {scratch}, [{shelf}]",
+                "cbz {scratch}, 75f",
+                "and {outcome:w}, {scratch:w}, #0xffff",
+                "lsr {scratch}, {scratch}, #16",
+                "str {scratch}, [{shelf}]",
+            ),
+            area = in(reg) thread.area.as_ptr(),
+            cpus = in(reg) shelves.cpus,
+            stride = in(reg) shelves.stride,
+            first = in(reg) shelves.first.as_ptr(),
+            scratch = out(reg) _,
+            shelf = out(reg) _,
+            outcome = out(reg) _,
+            cpu = out(reg) cpu,
+            done = inout(reg) NONE => object,
+            options(nostack)
+        );
+    }
+    if object == NONE { Err(cpu as u32) } else { Ok(object - 1) }
+}
+
+/// P1 and P2: done, or the CPU's number as the kernel gives it.
+#[inline]
+pub(super) fn put(shelves: Shelves, thread: Registered, object: u32) -> Result<(), u32> {
+    let (mut cpu, mut done): (u64, u32);
+    // SAFETY: as in `take`.
+    unsafe {
+        asm!(
+            sequence!(
+                "ldr {scratch}, [{shelf}]",
+                "ldr {limit}, [{shelf}, #8]",
+                "cmp {scratch}, {limit}",
+                "b.hs 75f",
+                "add {scratch}, {outcome}, {scratch}, lsl #16",
+                // Behind what the last holder did with the object, for whoever closes the pool.
+                "stlr {scratch}, [{shelf}]",
+            ),
+            area = in(reg) thread.area.as_ptr(),
+            cpus = in(reg) shelves.cpus,
+            stride = in(reg) shelves.stride,
+            first = in(reg) shelves.first.as_ptr(),
+            scratch = out(reg) _,
+            limit = out(reg) _,
+            shelf = out(reg) _,
+            outcome = in(reg) u64::from(object) + 1,
+            cpu = out(reg) cpu,
+            done = inout(reg) NONE => done,
+            options(nostack)
+        );
+    }
+    if done == NONE { Err(cpu as u32) } else { Ok(()) }
+}

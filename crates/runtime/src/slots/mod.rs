@@ -1,0 +1,379 @@
+//! Calls whose return address is replaced, in our own process: which slot a call gets, and what its landing does.
+//!
+//! In: at an entry, the stack word that holds the return address. Out: a slot for it, or none: then the call is missed. At a landing, the slot's number.
+//! Out: where the call really returns to, and whose it was. Invariants: SLOT-1 to SLOT-3 of `plan`'s `stub::slots`, and SLOT-4 a slot that was
+//! taken without proof that its last call is over leads, for good, to the address that the last call returns to.
+//! Does not: keep who waits for a call (`instances` does, under the slot's address as key), make or map code.
+//!
+//! # The words
+//!
+//! Those of `record::slots`. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. One more table, *hints*: which slot
+//! a (stack word, return address) has, a line of eight for some of each stack page. A hint is a guess; what is true stands in the entry.
+//!
+//! # Steps
+//!
+//! | step | entry (`dispatch`, D3 to D6) | | landing (`dispatch::landed`) |
+//! |---|---|---|---|
+//! | A1 | real := the stack word. If that is a slot, the function was reached by a tail call: `UNDER` := its `UNDER` + 1, at most CHAIN | B1 | the slot's code has put its number into the stack word |
+//! | A2 | the hint names a slot, its `WORD` is this word and its `REAL` is real: that one. If its `WHAT` is not 0, its last call was left, and it is *had again*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
+//! | A3 | a free one: its byte is exchanged with LENT, and was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | bound, or to be bound from now on (`BOUND` := 1; below): `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
+//! | A4 | `SITE` := 0, `WHAT` := the probe. The instance, under the slot's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
+//! | A5 | consumers are called | B5 | consumers are called |
+//! | A6 | if somebody waits, and the stack word is real still: the stack word := the slot. Else as B3 | B6 | the landing's last instruction jumps to what the stack word holds |
+//!
+//! - *a signal handler between any two steps* lies below on the same stack, or on another: its calls have other words, and take other slots. The
+//!   landing runs below the word, so B4 stands until B6.
+//! - *an unwinder, a debugger or a profiler at any moment*: the word holds the real address, or a slot whose `REAL` was written before (A3, A6).
+//! - *a handler that leaves* in A5, by `longjmp` or the end of its thread: the slot is lent, and no word names it. As any call that was left (below).
+//! - *another thread*: no word of an entry whose byte is LENT is written but by who is at the stack word that it names. A stack that goes on in
+//!   another thread takes that with it; whoever handed it over orders the two. A2's look at a slot that is another's by now finds another `WORD`.
+//! - *unregistering while calls are in flight*: nobody is stopped, no word is written. Landings are code of this program and entries stay mapped, both for
+//!   good: the call comes home through its slot, whenever, and finds that nobody waits. (An outside tracer may be gone when its landing is
+//!   reached, so `patch` puts the addresses back; here the one who would have to be told is the one that runs.)
+//! - *a forked child* has a copy of stacks and entries, and the same code. *A child of `vfork`* shares both, and the parent waits: it takes and
+//!   gives back as a call below the parent's does.
+//! - *two calls at once for one bound slot*: there is one thread at a stack word. So A2's look and A4's store need no bus lock, nor do B2 and B3.
+//! - *another form*: while exits of the same function are still patched, an exit of an armed call finds no instance under its stack pointer.
+//!
+//! # Bound slots
+//!
+//! A slot that came home is bound to its stack word and return address, since the next call from there has the same: taking it is a look and a store, without a bus
+//! lock, and a copied stack that returns twice finds the same way twice. At most half of all slots are bound like that, and of a line of hints all but
+//! two; what comes later is lent from call to call (A3). Hints of bound slots are not displaced: nobody could find them again.
+//!
+//! # Calls without an instance
+//!
+//! Where nobody is called at the entry, all that an instance would keep is the address that was hit. So such a call on a slot that is bound has none: `SITE` := that address, before
+//! `WHAT` (`general` of the twins), and B2 finds it there. `maxactive` does not bound these: slots do. Nothing is to be ended when the call was left.
+//!
+//! # Calls that are over without a landing
+//!
+//! `longjmp`, an exception, the end of a thread leave slots lent. Nothing here can know that: a stack may have been copied away, to come
+//! back (greenlets), so a slot whose word holds something else now may still be named. Outside, all threads are stopped and memory is searched
+//! (RET-2). Here, what was left is had again *only by a call at the same stack word with the same return address* (A2): whoever
+//! comes back to it later, the copy or the new call, comes to the same place with the same stack pointer. From then on it is bound to that (SLOT-4)
+//! and never given to another. So a loop that throws for ever holds one slot for each (stack word, return address) that it throws from; if there are more
+//! of these than slots, or more than eight share a line of hints, slots run out, and calls are missed and counted ([`Tally::empty`](crate::engine::Tally::empty)).
+//! The instance of what was left is ended at A2, or when its pool is empty, by the rules of `instances`.
+//!
+//! A stack that is copied and returns *twice* (multi-shot continuations) comes to a slot that, unless it is bound, is lent to nobody, or to another by now. The
+//! first is sent to its old address; the second cannot be told: such a program must be probed at exits.
+
+use core::sync::atomic::AtomicU8;
+
+use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
+
+use crate::instances::{Hint, Hints, LINE_LEN, Said};
+use crate::probe::Probe;
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// The most slots that there may be: hints hold no larger numbers.
+pub const MOST: u32 = 1 << 15;
+
+/// Hints of a line that are not for bound slots.
+const UNBOUND: usize = 2;
+
+/// The slots of a process, at an address that their code knows.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Table {
+    pub(crate) raw: Raw,
+    /// Somebody unwinds who was not told: no more are lent.
+    pub(crate) closed: AtomicU32,
+    /// How many were bound when they came home.
+    bound: AtomicU32,
+    slots: Slots,
+    hints: Hints,
+}
+
+/// Where all that lies, in a layout that code in assembly knows (`general` of the twins).
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Raw {
+    pub(crate) code: u64,
+    pub(crate) code_len: u64,
+    /// The first entry.
+    pub(crate) entries: u64,
+    pub(crate) count: u64,
+    pub(crate) hints: *const Hint,
+    /// Bytes of all lines but one.
+    pub(crate) line_mask: u64,
+}
+// SAFETY: the address of what `Table` has as a shared slice.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+/// A slot between A3 and A6.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    table: &'static Table,
+    number: u32,
+    word: u64,
+    real: u64,
+    /// Whose call left it, and whether that had no instance.
+    pub(crate) left: Option<(&'static Probe, bool)>,
+}
+
+/// What a landing finds.
+#[derive(Debug)]
+pub(crate) struct Landed {
+    /// Where the call returns to.
+    pub(crate) real: u64,
+    /// Whose call it is; nobody's if nobody waits.
+    pub(crate) probe: Option<&'static Probe>,
+    /// The key of its instance.
+    pub(crate) key: u64,
+    /// The address that was hit, if it has none.
+    pub(crate) site: Option<u64>,
+    number: u32,
+}
+
+impl Table {
+    /// Over slots that are mapped and lent to nobody. `None`: there are too many, or the hints are not whole cache lines, a power of two.
+    ///
+    /// # Safety
+    /// The private memory is zeroed but for the hints of [`Slots::hints`], readable and writable for good, and nobody else's. Of an entry whose byte is LENT,
+    /// `WHAT` is 0 or the address of a probe that lives for good.
+    #[must_use]
+    pub unsafe fn new(slots: Slots, hints: &'static [Hint]) -> Option<Self> {
+        let hints = Hints::new(hints)?;
+        let lines = hints.first().addr().is_multiple_of(LINE_LEN) && hints.mask() >= LINE_LEN as u64 - 1;
+        let raw = Raw {
+            code: slots.code,
+            code_len: slots.code_len(),
+            entries: slots.entry(0),
+            count: slots.count.into(),
+            hints: hints.first(),
+            line_mask: hints.mask() & !(LINE_LEN as u64 - 1),
+        };
+        let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
+        (slots.count <= MOST && lines).then_some(Self { raw, closed, bound, slots, hints })
+    }
+    /// Lends no more; what is lent stays so. Or lends again.
+    pub fn close(&self, closed: bool) {
+        self.closed.store(closed.into(), Release);
+    }
+    /// Whether none is lent now.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Acquire) != 0
+    }
+    /// How many are lent to calls now.
+    #[must_use]
+    pub fn lent(&self) -> u32 {
+        let is_lent = |&number: &u32| {
+            self.byte(number).load(Relaxed) != 0 && self.word(number, at::WHAT).load(Relaxed) != 0
+        };
+        (0..self.slots.count).filter(is_lent).count() as u32
+    }
+    /// Where they are.
+    #[must_use]
+    pub const fn slots(&self) -> Slots {
+        self.slots
+    }
+    /// Where a call really returns to whose stack word holds this address; `None` if that is no slot's. What an unwinder asks that cannot be told: of calls that
+    /// go on, by their own thread or while that stands.
+    #[must_use]
+    pub fn real(&self, address: u64) -> Option<u64> {
+        let under = |&address: &u64| {
+            self.slots.slot_of(address).map(|number| self.word(number, at::REAL).load(Acquire))
+        };
+        let first = under(&address)?;
+        // Through as many as there are; the last that is no slot's.
+        core::iter::successors(Some(first), under).take(CHAIN as usize + 1).last()
+    }
+    fn byte(&self, number: u32) -> &AtomicU8 {
+        let at = self.slots.table + Slots::LENT_OFF + u64::from(number & (self.slots.count - 1));
+        // SAFETY: inside the table (`new`), for good; a byte that nobody reaches otherwise.
+        unsafe { &*(at as *const AtomicU8) }
+    }
+    fn word(&self, number: u32, off: u64) -> &AtomicU64 {
+        let at = self.slots.entry(number & (self.slots.count - 1)) + off;
+        // SAFETY: an aligned word of an entry, inside the table (`new`), for good.
+        unsafe { &*(at as *const AtomicU64) }
+    }
+    /// Where a search for a free slot begins, by home.
+    fn first(&self, home: u32) -> &AtomicU32 {
+        let at = self.slots.table + (u64::from(home) & (slots::HOMES - 1)) * 64;
+        // SAFETY: as in `word`.
+        unsafe { &*(at as *const AtomicU32) }
+    }
+    /// The hints that a call's may be among. Different return addresses at one stack word have different lines.
+    #[inline]
+    fn hints(&self, word: u64, real: u64) -> &'static [Hint] {
+        self.hints.line(word, real)
+    }
+    /// The stack pointer at the entry of a call whose instance has this key; 0 if that is over.
+    pub(crate) fn frame(&self, key: u64) -> u64 {
+        self.slots.slot_of(key).map_or(key, |number| self.word(number, at::WORD).load(Acquire))
+    }
+    /// A1 to A4, but for the instance.
+    ///
+    /// # Safety
+    /// `word` is the address of the return address of a call that has just begun in this thread.
+    #[inline]
+    pub(crate) unsafe fn take(&'static self, word: u64, home: u32, probe: &Probe) -> Option<Taken> {
+        if self.closed.load(Relaxed) != 0 {
+            return None;
+        }
+        // SAFETY: the caller's; a word of a stack is aligned, since a call pushed it.
+        let real = unsafe { stack_word(word) }.load(Relaxed);
+        let under = match self.slots.slot_of(real) {
+            Some(lower) => self.word(lower, at::UNDER).load(Relaxed) + 1,
+            None => 0,
+        };
+        if under >= CHAIN.into() {
+            return None;
+        }
+        let hints = self.hints(word, real);
+        let (number, left) = match self.its(hints, word, real) {
+            Some(number) => {
+                self.word(number, at::BOUND).store(1, Relaxed);
+                self.word(number, at::UNDER).store(under, Relaxed);
+                let is_alone = self.word(number, at::SITE).load(Relaxed) != 0;
+                // SAFETY: 0, or a probe that stays (`new`).
+                (number, unsafe { self.whose(number) }.map(|left| (left, is_alone)))
+            }
+            None => {
+                let number = self.free(home)?;
+                self.word(number, at::REAL).store(real, Relaxed);
+                self.word(number, at::UNDER).store(under, Relaxed);
+                self.word(number, at::BOUND).store(0, Relaxed);
+                self.word(number, at::WORD).store(word, Release);
+                // A free place, or that of another.
+                let free = hints.iter().find(|hint| hint.is_clear());
+                free.or_else(|| hints.iter().find(|hint| !self.is_bound(hint)))
+                    .into_iter()
+                    .for_each(|hint| hint.number(word, number));
+                (number, None)
+            }
+        };
+        self.word(number, at::SITE).store(0, Relaxed);
+        self.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
+        Some(Taken { table: self, number, word, real, left })
+    }
+    /// A2.
+    #[inline]
+    fn its(&self, hints: &[Hint], word: u64, real: u64) -> Option<u32> {
+        let is_its = |number: &u32| {
+            *number < self.slots.count
+                && self.word(*number, at::WORD).load(Acquire) == word
+                && self.word(*number, at::REAL).load(Relaxed) == real
+        };
+        let said = hints.iter().filter_map(|hint| match hint.says(word) {
+            Said::Number(number) => Some(number),
+            Said::Nobody | Said::Nothing => None,
+        });
+        { said }.find(is_its)
+    }
+    /// A3: a byte that was 0.
+    #[inline]
+    fn free(&self, home: u32) -> Option<u32> {
+        let first = self.first(home);
+        let from = first.load(Relaxed);
+        let is_free = |&number: &u32| {
+            let byte = self.byte(number);
+            byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
+        };
+        let all = (0..self.slots.count).map(|n| from.wrapping_add(n) & (self.slots.count - 1));
+        let number = { all }.find(is_free)?;
+        first.store(number, Relaxed);
+        Some(number)
+    }
+    /// # Safety
+    /// The slot is lent (`new`).
+    unsafe fn whose(&self, number: u32) -> Option<&'static Probe> {
+        // SAFETY: the caller's.
+        unsafe { (self.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
+    }
+    /// B2. `None`: no slot has that number.
+    ///
+    /// # Safety
+    /// This thread has come to that slot's code.
+    pub(crate) unsafe fn landed(&self, number: u32) -> Option<Landed> {
+        if number >= self.slots.count {
+            return None;
+        }
+        let is_lent = self.byte(number).load(Acquire) != 0;
+        // SAFETY: it is lent.
+        let probe = unsafe { if is_lent { self.whose(number) } else { None } };
+        let real = self.word(number, at::REAL).load(Relaxed);
+        let site = self.word(number, at::SITE).load(Relaxed);
+        Some(Landed {
+            real,
+            probe,
+            key: self.slots.address(number),
+            site: (site != 0).then_some(site),
+            number,
+        })
+    }
+    /// B3. By who landed, once its instance is ended.
+    pub(crate) fn come_home(&self, landed: &Landed) {
+        if landed.probe.is_some() {
+            self.give_back(landed.number);
+        }
+    }
+    /// B3.
+    fn give_back(&self, number: u32) {
+        let (word, bound) = (self.word(number, at::WORD), self.word(number, at::BOUND));
+        let (at, real) = (word.load(Relaxed), self.word(number, at::REAL).load(Relaxed));
+        if bound.load(Relaxed) != 0 || self.may_bind(number, self.hints(at, real), at) {
+            bound.store(1, Relaxed);
+            self.word(number, at::WHAT).store(0, Relaxed);
+            return;
+        }
+        let its = self.hints(at, real).iter().find(|hint| hint.says(at) == Said::Number(number));
+        its.into_iter().for_each(Hint::clear);
+        word.store(0, Relaxed);
+        self.word(number, at::WHAT).store(0, Relaxed);
+        self.byte(number).store(0, Release);
+    }
+    /// Whether the slot that came home may stay with its stack word: it can be found, and others keep room.
+    fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
+        let is_hinted = hints.iter().any(|hint| hint.says(word) == Said::Number(number));
+        let bound = hints.iter().filter(|hint| self.is_bound(hint)).count();
+        let most = self.slots.count / 2;
+        is_hinted
+            && bound + UNBOUND < hints.len()
+            && self.bound.load(Relaxed) < most
+            && self.bound.fetch_add(1, Relaxed) < most
+    }
+    /// Whether a hint names a bound slot.
+    fn is_bound(&self, hint: &Hint) -> bool {
+        hint.named().is_some_and(|number| {
+            number < self.slots.count && self.word(number, at::BOUND).load(Relaxed) != 0
+        })
+    }
+}
+
+impl Taken {
+    /// The key of the call's instance: what its stack word is to hold.
+    pub(crate) const fn key(&self) -> u64 {
+        self.table.slots.address(self.number)
+    }
+    /// A6. False: the stack word holds another address by now.
+    ///
+    /// # Safety
+    /// As [`Table::take`], in the same call.
+    pub(crate) unsafe fn arm(&self) -> bool {
+        // SAFETY: the caller's.
+        let word = unsafe { stack_word(self.word) };
+        let is_same = word.load(Relaxed) == self.real;
+        if is_same {
+            word.store(self.key(), Release);
+        }
+        is_same
+    }
+    /// The call is not waited for after all; its instance is ended.
+    pub(crate) fn cancel(self) {
+        self.table.give_back(self.number);
+    }
+}
+
+/// # Safety
+/// An aligned word of the calling thread's stack, above what it uses itself.
+unsafe fn stack_word<'a>(at: u64) -> &'a AtomicU64 {
+    // SAFETY: the caller's.
+    unsafe { &*(at as *const AtomicU64) }
+}

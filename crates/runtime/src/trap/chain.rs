@@ -1,0 +1,113 @@
+//! What a signal would have met without us: the disposition that was there before, with all that the kernel does for it.
+//!
+//! In: a signal that is not ours, as the kernel gave it. Out: the program's handler called, or the default about to happen.
+//! Invariants: TRAP-1 a foreign signal ends as it would have: same handler, same arguments, same mask, SA_NODEFER and
+//! SA_RESETHAND honoured; an ignored fault kills, as the kernel has it.
+//!
+//! Two things are decided when the kernel builds the frame, before anybody knows whose signal it is: the stack, and whether a call is
+//! restarted. Our own action takes both over from the earlier one ([`Saved::inherited`]).
+//!
+//! | thread A | thread B | |
+//! |---|---|---|
+//! | delivers, SA_RESETHAND: takes the handler by exchange | the same | one of them calls it, the other meets the default, as in the kernel |
+//! | delivers | `uninstall` puts the action back | A calls what it loaded: as if the signal had come a moment earlier |
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::native::sys::{self, Action, How, flags};
+use crate::native::{Context, Info};
+
+/// The disposition before ours. Written before ours stands; afterwards only SA_RESETHAND changes it.
+#[derive(Debug, Default)]
+pub(super) struct Saved {
+    handler: AtomicU64,
+    flags: AtomicU64,
+    restorer: AtomicU64,
+    mask: AtomicU64,
+}
+
+/// How it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Delivered {
+    /// The program's handler has returned, or there was nothing to do: what it left in the context holds.
+    Handled,
+    /// The default comes as soon as our handler returns.
+    Dying,
+}
+
+const fn bit(signal: i32) -> u64 {
+    1 << ((signal as u32).wrapping_sub(1) % 64)
+}
+
+impl Saved {
+    pub(super) const fn new() -> Self {
+        Self {
+            handler: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            restorer: AtomicU64::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+    pub(super) fn store(&self, action: &Action) {
+        // Relaxed: the system call that installs ours stands between this and any handler that reads it.
+        self.handler.store(action.handler, Relaxed);
+        self.flags.store(action.flags, Relaxed);
+        self.restorer.store(action.restorer, Relaxed);
+        self.mask.store(action.mask, Relaxed);
+    }
+    pub(super) fn load(&self) -> Action {
+        Action {
+            handler: self.handler.load(Relaxed),
+            flags: self.flags.load(Relaxed),
+            restorer: self.restorer.load(Relaxed),
+            mask: self.mask.load(Relaxed),
+        }
+    }
+    /// The flags of `action` that the kernel acts on before a handler runs. What is ignored interrupts no call, which restarting
+    /// comes close to.
+    pub(super) const fn inherited(action: &Action) -> u64 {
+        let restart = if action.handler == sys::IGNORE { flags::RESTART } else { 0 };
+        action.flags & (flags::ON_STACK | flags::RESTART) | restart
+    }
+
+    /// Gives a signal to whom it belongs.
+    ///
+    /// # Safety
+    /// Called by our handler of `signal`, or of the trap that the signal is about, with the kernel's own structures.
+    pub(super) unsafe fn deliver(&self, signal: i32, info: &mut Info, context: &mut Context) -> Delivered {
+        let mut action = self.load();
+        if action.handler > sys::IGNORE && action.flags & flags::RESET_HAND != 0 {
+            action.handler = self.handler.swap(sys::DEFAULT, Relaxed);
+        }
+        match action.handler {
+            sys::IGNORE if !info.is_forced() => Delivered::Handled,
+            sys::DEFAULT | sys::IGNORE => {
+                die(signal, info, context);
+                Delivered::Dying
+            }
+            handler => {
+                let own = if action.flags & flags::NO_DEFER != 0 { 0 } else { bit(signal) };
+                let before = sys::mask(How::Block, action.mask | own);
+                // SAFETY: the program installed this address for this signal; handlers that did not ask for them get
+                // the other arguments too, as from the kernel.
+                unsafe {
+                    let handler: extern "C" fn(i32, *mut Info, *mut Context) =
+                        core::mem::transmute(handler as *const ());
+                    handler(signal, info, context);
+                }
+                sys::mask(How::Set, before);
+                Delivered::Handled
+            }
+        }
+    }
+}
+
+/// Lets the default happen, at the state in `context` and with the kernel's own words about it: the signal is pending and
+/// blocked until our handler returns there.
+pub(super) fn die(signal: i32, info: &Info, context: &mut Context) {
+    // SAFETY: the default action leads nowhere.
+    let _ = unsafe { sys::set_action(signal, &Action::default()) };
+    sys::mask(How::Block, bit(signal));
+    sys::raise(signal, info);
+    context.mask &= !bit(signal);
+}

@@ -1,0 +1,34 @@
+//! An int3, as a signal shows it.
+//!
+//! In: a signal; an address. Out: whether an int3 was executed, and where; what stands there now. Does not: know whose it is.
+
+use core::mem::MaybeUninit;
+
+use trapline_insn::x86_64::simulate::{Memory, Size};
+
+use super::access::Own;
+use super::context::{Context, Info, SI_KERNEL};
+use crate::trap::Stands;
+
+/// `int3`.
+const INT3: u64 = 0xCC;
+/// The second byte of `int 3` in two bytes.
+const THREE: u64 = 3;
+
+/// The address of the int3 that was executed, if that is what the signal is about: the byte before the instruction pointer.
+/// The signal's code tells, the exception's number does not: in a process that has or had kernel uprobes, their handler sees each int3
+/// first, and signals what is not its own without noting a number.
+#[inline]
+pub(crate) fn executed(info: &Info, context: &Context) -> Option<u64> {
+    (info.code == SI_KERNEL).then(|| context.pc().wrapping_sub(1))
+}
+
+/// What stands there now. `CD 03`, the long form, ends in a byte that is no int3, and we do not write it.
+pub(crate) fn stands(trap: u64) -> Stands {
+    let byte = |addr: u64| Own::new(&mut MaybeUninit::uninit()).load(addr, Size::Byte).ok();
+    match byte(trap) {
+        Some(INT3) => Stands::Trap,
+        Some(THREE) if byte(trap.wrapping_sub(1)) == Some(0xCD) => Stands::Theirs,
+        _ => Stands::None,
+    }
+}

@@ -1,0 +1,197 @@
+//! Steps that entries, exits, slots and landings have in common, as text for `naked_asm`, and the layouts that they know.
+//!
+//! In: registers by name. Out: instructions. Each step says where it jumps to when it cannot be taken. Does not: run.
+//!
+//! `.p2align` before jumps, calls and returns: as [`general`](super) says.
+//!
+//! A pool's steps stand between the labels 72 and 73 of a sequence that 77 describes and 74 ends ([`sequence`]), as the kernel restarts them.
+
+/// `naked_asm` with what the steps name.
+macro_rules! general_asm {
+    ($($all:tt)*) => {
+        core::arch::naked_asm!(
+            // Not every function takes every step.
+            "# {engine} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {hints} {hint_mask} {rseq} {slots} {owner} {active}",
+            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
+            "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {data}",
+            "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
+            $($all)*
+            engine = const core::mem::offset_of!($crate::probe::Probe, engine),
+            consumers = const core::mem::offset_of!($crate::probe::Probe, consumers) + core::mem::offset_of!($crate::probe::Consumers, list),
+            only_returns = const core::mem::offset_of!($crate::probe::Probe, consumers) + core::mem::offset_of!($crate::probe::Consumers, only_returns),
+            arms = const core::mem::offset_of!($crate::probe::Probe, arms),
+            removal = const core::mem::offset_of!($crate::probe::Probe, removal),
+            instances = const core::mem::offset_of!($crate::probe::Probe, instances),
+            mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, mask),
+            lines = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, lines),
+            hints = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, hints),
+            hint_mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, hint_mask),
+            rseq = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, rseq),
+            slots = const core::mem::offset_of!($crate::engine::Engine, slots),
+            owner = const core::mem::offset_of!($crate::epoch::Line, owner),
+            active = const core::mem::offset_of!($crate::epoch::Line, active),
+            turns = const 1_u64 << $crate::epoch::TURN_BITS,
+            frame = const $crate::epoch::TURN_BITS - $crate::epoch::FRAME_ALIGN,
+            spread = const $crate::epoch::SPREAD,
+            shift = const $crate::epoch::SPREAD_SHIFT - super::LINE_SHIFT,
+            hint_spread = const $crate::instances::HINT_SPREAD,
+            hint_shift = const $crate::instances::HINT_SHIFT,
+            hint_bits = const $crate::instances::NUMBER_BITS,
+            nobody = const $crate::instances::NOBODY,
+            shelves = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, shelves),
+            stride = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, stride),
+            cpus = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, cpus),
+            objects = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, objects),
+            count = const core::mem::offset_of!($crate::instances::Pool, raw) + core::mem::offset_of!($crate::pool::Raw, count),
+            word = const core::mem::offset_of!($crate::pool::shelf::Shelf, word),
+            limit = const core::mem::offset_of!($crate::pool::shelf::Shelf, limit),
+            bits = const $crate::pool::shelf::BITS,
+            sequence = const super::AREA_SEQUENCE,
+            cpu = const super::AREA_CPU,
+            object = const super::OBJECT,
+            object_shift = const super::OBJECT.trailing_zeros(),
+            sp = const core::mem::offset_of!($crate::instances::Instance, sp),
+            site = const core::mem::offset_of!($crate::instances::Instance, site),
+            thread = const core::mem::offset_of!($crate::instances::Instance, thread),
+            calls = const core::mem::offset_of!($crate::instances::Instance, calls),
+            len = const core::mem::offset_of!($crate::instances::Instance, len),
+            session_id = const core::mem::offset_of!($crate::instances::Instance, sessions),
+            entry = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, entry),
+            ret = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, ret),
+            session = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, session),
+            data = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, data),
+            rip = const core::mem::offset_of!(trapline_insn::x86_64::Regs, rip),
+            rsp = const core::mem::offset_of!(trapline_insn::x86_64::Regs, gpr) + trapline_insn::x86_64::Gpr::Rsp as usize * 8,
+            hit = const super::HIT,
+            hit_regs = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, regs),
+            hit_site = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, site),
+            hit_cookie = const super::HIT + core::mem::offset_of!($crate::consumer::Hit, cookie),
+            own = const super::SP,
+            kept = const super::KEPT,
+            room = const super::ROOM,
+            elsewhere = const $crate::dispatch::GoOn::Elsewhere as u64,
+            other_stack = const $crate::dispatch::GoOn::OtherStack as u64,
+            with_state = const super::WITH_STATE,
+        )
+    };
+}
+
+/// The descriptor of a sequence of a pool, by its labels: itself, start, end, where it is left for.
+macro_rules! sequence {
+    ($its:literal, $start:literal, $end:literal, $left:literal) => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"; .balign 32; ", $its, ": .long 0, 0; .quad ", $start, "f, ", $end, "f - ", $start, "f, ", $left,
+            "f; .popsection"
+        )
+    };
+}
+
+/// Where a sequence is left for, which leads on to `to`.
+macro_rules! left {
+    ($left:literal, $to:literal) => {
+        concat!(
+            // An instruction that is never executed (ud1), holding the signature, which the kernel wants to see there.
+            ".pushsection .text.trapline_rseq_abort, \"ax\"; .byte 0x0f, 0xb9, 0x3d; .long 0x53053053; ",
+            $left, ": jmp ", $to, "; .popsection"
+        )
+    };
+}
+
+/// D1: the line of the thread in `thread`, if it is where the search begins; else 9. In: the engine. Out: `thread`, `line`.
+macro_rules! own_line {
+    ($engine:literal, $line:literal, $thread:literal) => {
+        concat!(
+            "mov ", $thread, ", fs:0; imul ", $line, ", ", $thread, ", {spread}; shr ", $line, ", {shift}; ",
+            "and ", $line, ", [", $engine, " + {mask}]; add ", $line, ", [", $engine, " + {lines}]; ",
+            ".p2align 5,,13; cmp [", $line, " + {owner}], ", $thread, "; jne 9f"
+        )
+    };
+}
+
+/// The hint's place of a stack pointer. In: the engine. Out: `at`.
+macro_rules! hint_place {
+    ($engine:literal, $sp:literal, $at:literal) => {
+        concat!(
+            "imul ", $at, ", ", $sp, ", {hint_spread}; shr ", $at, ", {hint_shift}; ", "and ", $at, ", [", $engine, " + {hint_mask}]; add ", $at,
+            ", [", $engine, " + {hints}]"
+        )
+    };
+}
+
+/// The shelf of the CPU where this runs, in a sequence that begins here; without one, `none`. In: pool, rseq area. Out: `shelf` (two names).
+macro_rules! own_shelf {
+    ($pool:literal, $area:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $none:literal) => {
+        concat!(
+            "lea ", $shelf, ", [rip + ", $its, "b]; mov [", $area, " + {sequence}], ", $shelf, "; ",
+            $start, ": mov ", $low, ", [", $area, " + {cpu}]; .p2align 5,,13; cmp ", $shelf, ", [", $pool, " + {cpus}]; jae ", $none, "; ",
+            "imul ", $shelf, ", [", $pool, " + {stride}]; add ", $shelf, ", [", $pool, " + {shelves}]"
+        )
+    };
+}
+
+/// P1, P2: what has this number + 1 goes to the own shelf; without room, `none`. Spoils `shelf` and `area`.
+macro_rules! put {
+    ($pool:literal, $area:literal, $number:literal, $shelf:literal, $low:literal, $its:literal, $start:literal, $end:literal, $none:literal) => {
+        concat!(
+            own_shelf!($pool, $area, $shelf, $low, $its, $start, $none),
+            "; ", "mov ", $area, ", [", $shelf, " + {word}]; .p2align 5,,13; cmp ", $area, ", [", $shelf, " + {limit}]; jae ", $none, "; ",
+            "shl ", $area, ", {bits}; add ", $area, ", ", $number, "; mov [", $shelf, " + {word}], ", $area, "; ",
+            $end, ":"
+        )
+    };
+}
+
+/// A4, but for key and cookies, of the instance that ends at `end`. Stores only what is another, a CPU does one store a cycle; out of the way
+/// ([`begun_anew`]), as each jump that is taken costs one as well.
+macro_rules! begun {
+    ($end:literal, $site:literal, $spoilt:literal) => {
+        concat!(
+            ".p2align 5,,13; cmp [", $end, " + {site} - {object}], ", $site, "; jne 44f; 64: mov ", $spoilt, ", fs:0; ",
+            ".p2align 5,,13; cmp [", $end, " + {thread} - {object}], ", $spoilt, "; jne 45f; ",
+            "65: cmp qword ptr [", $end, " + {len} - {object}], 0; .p2align 5,,6; jne 46f; ",
+            "66: add qword ptr [", $end, " + {calls} - {object}], 1"
+        )
+    };
+}
+
+/// The rest of [`begun`], of the same.
+macro_rules! begun_anew {
+    ($end:literal, $site:literal, $spoilt:literal) => {
+        concat!(
+            "44: mov [", $end, " + {site} - {object}], ", $site, "; jmp 64b; ",
+            "45: mov [", $end, " + {thread} - {object}], ", $spoilt, "; jmp 65b; ",
+            "46: mov qword ptr [", $end, " + {len} - {object}], 0; jmp 66b"
+        )
+    };
+}
+
+/// R2 with the seal. In: `turn` as it was. Spoils `turn` and `word`.
+macro_rules! enter {
+    ($line:literal, $turn:literal, $low:literal, $word:literal) => {
+        concat!(
+            "sub rsp, {room}; inc ", $low, "; and ", $low, ", {turns} - 1; mov ", $word, ", rsp; shl ", $word, ", {frame}; ",
+            "or ", $word, ", ", $turn, "; mov [rsp], ", $word, "; mov [", $line, " + {active}], ", $word
+        )
+    };
+}
+
+/// R5, with the turn that the seal holds. In: r13 = line. Spoils rsi.
+macro_rules! leave {
+    () => {
+        "mov rsi, [rsp]; and esi, {turns} - 1; mov [r13 + {active}], rsi"
+    };
+}
+
+/// D7: a `GoOn`, by where the stack pointer and the instruction pointer were. In: r14 = `Regs`, r15 and r12 = those. Returns.
+macro_rules! go_on {
+    () => {
+        concat!(
+            "xor eax, eax; mov rcx, [r14 + {rip}]; .p2align 5,,9; cmp rcx, r12; jne 52f; .p2align 5,,11; cmp [r14 + {rsp}], r15; jne 51f; ",
+            "50: add rsp, {room}; .p2align 5,,1; ret; 51: mov eax, {other_stack}; jmp 50b; 52: mov eax, {elsewhere}; jmp 50b"
+        )
+    };
+}
+
+pub(super) use {
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sequence,
+};

@@ -1,0 +1,324 @@
+//! Calls in flight: how many there may be, and what becomes of those that never return.
+
+use std::ffi::c_void;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use trapline_runtime::consumer::Verdict;
+use trapline_runtime::engine::Tally;
+use trapline_runtime::pool::{BadRegion, BadShape};
+use trapline_runtime::probe::Probe;
+
+use crate::support::{
+    ACTIVE, CPUS, Kind, Log, add, calling, cannot_read, engine, enter, leave, log, logging, probe, regs,
+    taken, writer,
+};
+
+fn session(log: &'static Log, probe: &Probe) {
+    add(probe, logging(log, 's', Kind::Session, Verdict::CONTINUE));
+}
+
+/// How many instances can be had now, by calls that then return.
+fn free(probe: &Probe, log: &Log) -> u64 {
+    let before = probe.counts().hits;
+    let sps: Vec<u64> = (0..200).map(|n| 0x10_0000 - n * 16).collect();
+    sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+    let free = probe.counts().hits - before;
+    sps.iter().for_each(|&sp| assert_eq!(leave(probe, &mut regs(sp)), 0));
+    taken(log);
+    free
+}
+
+/// No shelves here, so exactly so many.
+#[test]
+fn an_empty_pool_is_missed_and_counted() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 0);
+    session(log, probe);
+    assert_eq!(free(probe, log), ACTIVE.into());
+    assert_eq!(
+        probe.counts(),
+        Tally { hits: ACTIVE.into(), empty: 200 - u64::from(ACTIVE), ..Tally::default() }
+    );
+    assert_eq!(probe.counts().missed(), 184);
+    assert_eq!(free(probe, log), ACTIVE.into(), "all came back");
+}
+
+/// As in the kernel, which calls entry handlers of calls that it does not follow.
+#[test]
+fn an_empty_pool_leaves_entry_handlers_alone() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 1);
+    session(log, probe);
+    add(probe, logging(log, 'e', Kind::Entry, Verdict::REMOVE));
+    (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(enter(probe, &mut regs(0x9000 - n * 16)), 0));
+    taken(log);
+    enter(probe, &mut regs(0x7000));
+    assert_eq!(taken(log), [('e', "entry", 0)]);
+    leave(probe, &mut regs(0x7000));
+    assert_eq!(taken(log), [], "the session was not told of the entry, nor is it of the return");
+    assert!(!probe.take_removal(), "one that was not asked has not agreed");
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let probe = probe(engine(4), 2);
+    let writer = writer(probe.engine());
+    let provide = |maxactive| probe.instances().provide(&writer, Some(maxactive), CPUS, false);
+    assert_eq!(provide(0), Err(BadRegion::Shape(BadShape::MaxActive(0))));
+    assert_eq!(provide(1 << 20), Err(BadRegion::Shape(BadShape::MaxActive(1 << 20))));
+    assert_eq!(probe.instances().bytes(), 0);
+    provide(10).expect("memory");
+    let bytes = probe.instances().bytes();
+    provide(7).expect("there already");
+    assert_eq!(probe.instances().bytes(), bytes);
+}
+
+/// What is in flight when a larger pool comes returns to the one that it is of.
+#[test]
+fn a_larger_pool_forgets_no_call() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 3);
+    session(log, probe);
+    (0..8_u64).for_each(|n| assert_eq!(enter(probe, &mut regs(0x9000 - n * 16)), 0));
+    probe.instances().provide(&writer(engine), Some(100), CPUS, false).expect("memory");
+    taken(log);
+    (0..8_u64).for_each(|n| assert_eq!(leave(probe, &mut regs(0x9000 - n * 16)), 0));
+    assert_eq!(taken(log).len(), 8);
+    assert_eq!(free(probe, log), 100);
+}
+
+/// Calls whose stack pointers share a place among the hints find their own instances.
+#[test]
+fn hints_that_are_wrong_mislead_nobody() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 4);
+    session(log, probe);
+    // More calls than there are hints (64), in the order of a queue.
+    let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x90_0000 - n * 0x1000).collect();
+    for _ in 0..3 {
+        sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+        sps.iter().for_each(|&sp| assert_eq!(leave(probe, &mut regs(sp)), 0));
+        let events = taken(log);
+        let told = events.iter().filter(|event| **event == ('s', "return", u64::from(b's'))).count();
+        assert_eq!(told, sps.len());
+    }
+}
+
+/// A call that was left, and comes again while none is free and others have its hint.
+#[test]
+fn what_has_the_same_key_is_had_again_without_a_hint() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 6);
+    session(log, probe);
+    (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(enter(probe, &mut regs(0x9000 - n * 16)), 0));
+    // Each leaves word that nobody waits for it.
+    (0..500).for_each(|n| assert_eq!(enter(probe, &mut regs(0x20_0000 + n * 16)), 0));
+    let all = Tally { hits: ACTIVE.into(), empty: 500, ..Tally::default() };
+    assert_eq!(probe.counts(), all);
+    assert_eq!(enter(probe, &mut regs(0x9000)), 0);
+    assert_eq!(probe.counts(), Tally { hits: all.hits + 1, ..all });
+}
+
+/// A session that declines holds nothing while the function runs.
+#[test]
+fn a_call_that_nobody_waits_for_holds_nothing() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 5);
+    add(probe, logging(log, 'd', Kind::Session, Verdict::IGNORE_RETURN));
+    assert_eq!(free(probe, log), 200);
+    assert_eq!(probe.counts().missed(), 0);
+}
+
+/// At a place on this thread's stack, for stack pointers that are real.
+#[inline(never)]
+fn deeper(times: u32, f: &mut dyn FnMut(u64)) {
+    let mark = std::hint::black_box(0_u64);
+    f((&raw const mark) as u64 & !15);
+    if times > 0 {
+        deeper(times - 1, f);
+    }
+    std::hint::black_box(mark);
+}
+
+/// `longjmp` over probed frames: they lie below whoever comes next on that stack.
+#[test]
+fn what_longjmp_left_is_had_again() {
+    if cannot_read() {
+        return;
+    }
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 6);
+    session(log, probe);
+    // As frames that are gone: deeper than here.
+    deeper(ACTIVE - 1, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+    assert_eq!(probe.counts().hits, ACTIVE.into());
+    let here = std::hint::black_box(0_u64);
+    let sp = ((&raw const here) as u64 & !15) + 4096;
+    // Down from there, so that none of these is over.
+    (0..100).rev().for_each(|n| assert_eq!(enter(probe, &mut regs(sp + n * 16)), 0));
+    let tally = probe.counts();
+    assert_eq!((tally.hits, tally.empty), (2 * u64::from(ACTIVE), 100 - u64::from(ACTIVE)), "each once");
+}
+
+/// Other stacks' frames may lie below, and go on.
+#[test]
+fn frames_of_another_stack_are_left_alone() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 7);
+    session(log, probe);
+    const LEN: usize = 1 << 16;
+    // SAFETY: a new mapping, with a page in its middle that cannot be read, as between two stacks.
+    let base = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let base = libc::mmap(std::ptr::null_mut(), LEN, 3, flags, -1, 0);
+        assert_ne!(base, libc::MAP_FAILED);
+        assert_eq!(libc::mprotect(base.byte_add(LEN / 2), 4096, libc::PROT_NONE), 0);
+        base as u64
+    };
+    let (low, high) = (base + LEN as u64 / 2 - 0x400, base + LEN as u64 - 0x400);
+    (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(enter(probe, &mut regs(low - n * 16)), 0));
+    assert_eq!(enter(probe, &mut regs(high)), 0);
+    assert_eq!(probe.counts().empty, 1);
+    taken(log);
+    (0..u64::from(ACTIVE)).for_each(|n| assert_eq!(leave(probe, &mut regs(low - n * 16)), 0));
+    assert_eq!(taken(log).len(), ACTIVE as usize);
+}
+
+/// Threads that end inside the function.
+#[test]
+fn what_ended_threads_left_is_had_again() {
+    if cannot_read() {
+        return;
+    }
+    let (engine, log) = (engine(32), log());
+    let probe = probe(engine, 0);
+    session(log, probe);
+    let all = Barrier::new(ACTIVE as usize);
+    std::thread::scope(|scope| {
+        for _ in 0..ACTIVE {
+            scope.spawn(|| {
+                deeper(0, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+                all.wait();
+            });
+        }
+    });
+    assert_eq!(probe.counts().hits, ACTIVE.into());
+    let mut told = 0;
+    deeper(0, &mut |sp| {
+        for _ in 0..40 {
+            enter(probe, &mut regs(sp));
+            leave(probe, &mut regs(sp));
+            told += 1;
+        }
+    });
+    assert_eq!((told, probe.counts().empty), (40, 0));
+}
+
+/// Threads that go on keep theirs, however often somebody asks.
+#[test]
+fn running_threads_keep_theirs() {
+    let (engine, log) = (engine(32), log());
+    let probe = probe(engine, 1);
+    session(log, probe);
+    let all = Barrier::new(ACTIVE as usize + 1);
+    std::thread::scope(|scope| {
+        for _ in 0..ACTIVE {
+            scope.spawn(|| {
+                deeper(0, &mut |sp| {
+                    assert_eq!(enter(probe, &mut regs(sp)), 0);
+                    all.wait();
+                    all.wait();
+                    assert_eq!(leave(probe, &mut regs(sp)), 0);
+                });
+            });
+        }
+        all.wait();
+        (0..33).for_each(|n| assert_eq!(enter(probe, &mut regs(0x7000 + n * 16)), 0));
+        all.wait();
+    });
+    assert_eq!(probe.counts().empty, 33);
+    let told = taken(log).iter().filter(|event| event.1 == "return").count();
+    assert_eq!(told, ACTIVE as usize);
+}
+
+/// The child has one thread; what the others held there can never come back by itself.
+#[test]
+fn a_forked_child_has_what_its_threads_held() {
+    if cannot_read() {
+        return;
+    }
+    let (engine, log) = (engine(32), log());
+    let probe = probe(engine, 2);
+    session(log, probe);
+    let all = Barrier::new(ACTIVE as usize);
+    let mut status = -1;
+    std::thread::scope(|scope| {
+        for _ in 1..ACTIVE {
+            scope.spawn(|| {
+                deeper(0, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+                all.wait();
+                all.wait();
+            });
+        }
+        deeper(0, &mut |own| {
+            assert_eq!(enter(probe, &mut regs(own)), 0);
+            all.wait();
+            // SAFETY: the child calls nothing but `enter` and `leave`, which allocate and lock nothing but the log, which is free.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let hits = probe.counts().hits;
+                (1..9).for_each(|n| assert_eq!(enter(probe, &mut regs(0x7000 + n * 16)), 0));
+                let had = probe.counts().hits - hits == 8;
+                log.lock().expect("free").clear();
+                leave(probe, &mut regs(own));
+                let told = log.lock().expect("free").len() == 1;
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(i32::from(!had) | i32::from(!told) << 1) };
+            }
+            // SAFETY: our child.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            all.wait();
+        });
+    });
+    assert_eq!(status, 0);
+}
+
+static JUMPED: AtomicU64 = AtomicU64::new(0);
+
+/// A handler that leaves its hit for good, as by `longjmp`: here, by the end of its thread.
+#[test]
+fn a_handler_that_leaves_holds_no_instance() {
+    unsafe extern "C" fn end(_: *mut c_void, _: *mut trapline_runtime::consumer::Hit) -> Verdict {
+        JUMPED.fetch_add(1, SeqCst);
+        // SAFETY: ends this thread as the kernel sees it.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        Verdict::CONTINUE
+    }
+    if cannot_read() {
+        return;
+    }
+    let (engine, log) = (engine(64), log());
+    let probe = probe(engine, 3);
+    session(log, probe);
+    let id = add(probe, calling(end, std::ptr::null_mut()));
+    let address = probe.address();
+    for n in 1..=u64::from(ACTIVE) {
+        // Not joined: it ends behind the library's back, so its stack stays, and its control block says 0.
+        std::thread::spawn(move || {
+            // SAFETY: a leaked probe.
+            let probe = unsafe { &*(address as *const Probe) };
+            deeper(0, &mut |sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+        });
+        while JUMPED.load(SeqCst) < n {
+            std::thread::yield_now();
+        }
+    }
+    let mut writer = writer(engine);
+    assert!(probe.consumers().remove(&mut writer, id));
+    let gone =
+        || (0..40_u64).any(|n| enter(probe, &mut regs(0x7000 + n * 16)) == 0 && probe.counts().hits > 16);
+    while !gone() {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,14 @@
+//! The trap path in a process of its own, on arm64: real `brk`s in mapped code, the kernel's own signals (or an emulator's).
+#![cfg(target_arch = "aarch64")]
+#![allow(unsafe_code, reason = "code is written and run")]
+
+mod engine;
+mod faults;
+mod figures;
+mod foreign;
+mod hits;
+mod kernel;
+mod panics;
+mod site;
+mod state;
+mod storm;

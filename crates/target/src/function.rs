@@ -1,0 +1,197 @@
+//! A function of the target's, called in one of its own threads: for functions that allocate, so not in any thread.
+//!
+//! Input: a seized process, a function that takes one word. Output: it has run. Invariants: TGT-1 holds throughout: the function
+//! returns to rt_sigreturn of the frame that holds the thread's old state, so the thread comes back by itself if the tracer dies;
+//! signals are blocked meanwhile. The other threads run, and are served, so whatever lock the function waits for is let go of.
+//! Does not: know what the function does.
+//!
+//! # Which thread
+//!
+//! One that holds no lock of the allocator, the loader or the unwinder, since it would wait for itself. A thread is taken if
+//! - it waits in a call that none of them makes with a lock held: a sleep, a poll, a wait for a child, a signal, a peer, a terminal or a
+//!   condition (their own waits are plain FUTEX_WAITs); or its pc lies in `own`, code which those never call while they hold one; and
+//! - it is not in a signal handler, which may have interrupted any of them: no word of its stack is a signal restorer's address.
+//!   A stale word costs a wait for another moment; and
+//! - its stack has room.
+
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use trapline_record::RemoteAddr;
+
+use crate::batch::Batch;
+use crate::choose::STOP_TIME;
+use crate::error::TargetError;
+use crate::gadget::Restore;
+use crate::maps::Mapping;
+use crate::regs::Regs;
+use crate::remote::RemoteOptions;
+use crate::serve::Guard;
+use crate::session::Session;
+use crate::sys::ptrace;
+use crate::sys::wait::{self, Stop};
+
+/// Bytes of stack that the function may take, below a frame.
+const STACK: u64 = 96 << 10;
+/// Bytes of stack that are looked at for signal frames.
+const LOOKED_AT: u64 = 1 << 20;
+/// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
+const WAIT_BITSET: u64 = 9;
+
+/// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
+const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
+    match nr {
+        libc::SYS_futex => args[1] & 0x7f == WAIT_BITSET,
+        libc::SYS_nanosleep
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_poll
+        | libc::SYS_ppoll
+        | libc::SYS_select
+        | libc::SYS_pselect6
+        | libc::SYS_epoll_wait
+        | libc::SYS_epoll_pwait
+        | libc::SYS_wait4
+        | libc::SYS_waitid
+        | libc::SYS_pause
+        | libc::SYS_rt_sigsuspend
+        | libc::SYS_rt_sigtimedwait
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg => true,
+        _ => false,
+    }
+}
+
+impl Batch<'_> {
+    /// Calls `function(argument)` in a thread that is fit for it, waiting at most `patience` for one.
+    ///
+    /// # Errors
+    /// [`TargetError::NoCaller`] when no thread is fit, with the reason; nothing has run then.
+    pub fn call_function(
+        &mut self,
+        function: RemoteAddr,
+        argument: u64,
+        own: &[Range<u64>],
+        patience: Duration,
+        guard: Guard<'_>,
+    ) -> Result<(), TargetError> {
+        let start = Instant::now();
+        let mut why = "no thread could be stopped".to_owned();
+        loop {
+            let maps = self.process.maps()?;
+            for tid in self.threads() {
+                if self.process.thread_status(tid).is_ok_and(|status| status.state == 'D') {
+                    why = "a thread waits uninterruptibly".to_owned();
+                    continue;
+                }
+                if self.hold(tid, STOP_TIME, guard).is_err() {
+                    self.check_gone()?;
+                    continue;
+                }
+                let fit = self.fit(tid, &maps, own);
+                let done = fit.and_then(|()| self.run_in(tid, &maps, function, argument, guard));
+                self.let_run(tid)?;
+                match done {
+                    Err(TargetError::NoCaller { why: reason, .. }) => why = reason,
+                    other => return other,
+                }
+            }
+            if start.elapsed() >= patience {
+                return Err(TargetError::NoCaller { pid: self.process.pid(), why });
+            }
+            self.serve(guard)?;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+    fn fit(&mut self, tid: u32, maps: &[Mapping], own: &[Range<u64>]) -> Result<(), TargetError> {
+        let refuse = |why: &str| Err(TargetError::NoCaller { pid: self.process.pid(), why: why.to_owned() });
+        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return refuse("a thread ended") };
+        let outside = match regs.call() {
+            Some((libc::SYS_read, args)) => self.is_no_file(args[0]),
+            Some((nr, args)) => waits_outside(nr, &args),
+            None => own.iter().any(|code| code.contains(&regs.pc())),
+        };
+        if !outside {
+            return refuse("every thread may hold a lock of the allocator or the loader");
+        }
+        let Restore::Restorer(restorer) = self.gadgets(maps)?.restore else {
+            return refuse("it has no signal restorer");
+        };
+        let Some(map) = maps.iter().find(|m| m.contains(RemoteAddr(regs.sp()))) else {
+            return refuse("a thread's stack is not mapped");
+        };
+        if regs.sp() - map.start.0 < STACK && map.path != "[stack]" {
+            return refuse("a thread's stack has no room for the call");
+        }
+        let end = map.end.0.min(regs.sp() + LOOKED_AT);
+        let mut stack = vec![0; (end - regs.sp()) as usize & !7];
+        self.process.read(RemoteAddr(regs.sp()), &mut stack)?;
+        let words = stack.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        // A handler returns to a restorer, ours too; libc's is the first word of a frame.
+        if words.into_iter().any(|word| word == restorer) {
+            return refuse("every thread may be in a signal handler");
+        }
+        Ok(())
+    }
+    /// Whether a descriptor leads to somebody who may take his time. The loader reads files.
+    fn is_no_file(&self, fd: u64) -> bool {
+        let of = std::fs::metadata(format!("/proc/{}/fd/{fd}", self.process.pid()));
+        of.is_ok_and(|of| !of.is_file())
+    }
+    fn run_in(
+        &mut self,
+        tid: u32,
+        maps: &[Mapping],
+        function: RemoteAddr,
+        argument: u64,
+        guard: Guard<'_>,
+    ) -> Result<(), TargetError> {
+        let gadgets = self.gadgets(maps)?;
+        let since = Instant::now();
+        let options = RemoteOptions::default();
+        let mut session = Session::begin(self.process, tid, gadgets, maps, &options, since)?;
+        let done = session
+            .begin_function(self.process, function.0, argument)
+            .and_then(|()| self.until_back(&session, tid, guard));
+        session.end(self.process)?;
+        self.report.remote_stop += since.elapsed();
+        self.report.longest_stop = self.report.longest_stop.max(since.elapsed());
+        done
+    }
+    /// Lets the thread run until it has come back by rt_sigreturn, and serves the others.
+    fn until_back(&mut self, session: &Session, tid: u32, guard: Guard<'_>) -> Result<(), TargetError> {
+        let fail = |e: io::Error| TargetError::system(tid, "run a function in it", e);
+        let start = Instant::now();
+        let (mut entering, mut back) = (true, false);
+        ptrace::to_call(tid).map_err(fail)?;
+        loop {
+            match wait::peek(tid).map_err(fail)? {
+                Some(Stop::Call { .. }) => {
+                    wait::take(tid).map_err(fail)?;
+                    if std::mem::take(&mut back) {
+                        return Ok(());
+                    }
+                    // The return itself is made: it brings the vector registers back, which the session does not.
+                    back = entering && session.is_back().map_err(fail)?;
+                    entering = !entering;
+                    ptrace::to_call(tid).map_err(fail)?;
+                }
+                Some(Stop::Event { .. }) => {
+                    wait::take(tid).map_err(fail)?;
+                    ptrace::to_call(tid).map_err(fail)?;
+                }
+                Some(Stop::Signal { signal, .. }) => {
+                    wait::take(tid).map_err(fail)?;
+                    return Err(fail(io::Error::other(format!("the function raised signal {signal}"))));
+                }
+                Some(Stop::Exit { .. }) => return Err(self.process.gone("it ended in our call")),
+                None => {
+                    self.serve_others(guard)?;
+                    crate::serve::pause(start.elapsed());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Mappings of our own process, as the kernel records them while they are made.
+//!
+//! In: nothing. Out: MMAP2 records of all our threads, one ring for each CPU, with their times. A dummy event on every CPU sees what
+//! any thread maps or makes executable, by whatever call: libc's, the loader's own, a raw one. Threads born later inherit it (a ring with
+//! inheritance must be bound to a CPU: hence one event for each thread and CPU); forked children have the events, and their records are left out.
+//! Invariants: PRF-1; what the kernel drops is counted.
+//! Does not: tell of mappings that go away or are moved (no record exists), nor of CPUs that come on later.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use trapline_record::{FileId, FileOffset, RemoteAddr};
+
+use super::sampled::{online_cpus, ring};
+use crate::kernel::threads;
+use crate::sys::perf::{self, Attr, Ring};
+
+const TYPE_SOFTWARE: u32 = 1;
+const SW_DUMMY: u64 = 9;
+const SAMPLE_TIME: u64 = 1 << 2;
+const RECORD_LOST: u32 = 2;
+const RECORD_MMAP2: u32 = 10;
+/// 64 KiB hold some 500 records; they are read at once.
+const PAGES: u64 = 16;
+/// One for each thread and CPU. A process with more is better off without.
+const MAX_EVENTS: usize = 2048;
+/// Looks for threads that were born while others were followed.
+const ROUNDS: u32 = 16;
+
+/// A mapping that was made, or was given other rights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// First address.
+    pub start: RemoteAddr,
+    /// First address after it.
+    pub end: RemoteAddr,
+    /// Offset in the file.
+    pub offset: FileOffset,
+    /// The file, if it is of one.
+    pub file: Option<FileId>,
+    /// Executable.
+    pub exec: bool,
+    /// Writable.
+    pub write: bool,
+    /// When, on CLOCK_MONOTONIC.
+    pub time_ns: u64,
+}
+
+/// All threads of this process, followed.
+#[derive(Debug)]
+pub struct MappingRings {
+    pid: u32,
+    rings: Vec<(u32, Ring)>,
+    events: Vec<OwnedFd>,
+    complete: bool,
+}
+
+fn attr(flags: u64) -> Attr {
+    Attr {
+        kind: TYPE_SOFTWARE,
+        config: SW_DUMMY,
+        sample_type: SAMPLE_TIME,
+        flags: flags | perf::EXCLUDE_KERNEL | perf::WATERMARK | perf::USE_CLOCKID | perf::SAMPLE_ID_ALL,
+        wakeup: 1,
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Attr::default()
+    }
+}
+
+/// What the events tell, inherited by threads alone where the kernel can do that (5.13).
+fn follow(data: bool, tid: i32, cpu: u32) -> io::Result<OwnedFd> {
+    let flags = perf::INHERIT | perf::MMAP | perf::MMAP2 | if data { perf::MMAP_DATA } else { 0 };
+    let open = |flags| perf::open(attr(flags), tid, cpu as i32);
+    match open(flags | perf::INHERIT_THREAD) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(flags),
+        other => other,
+    }
+}
+
+impl MappingRings {
+    /// Follows all threads, from before it returns on. `data`: tells also of mappings that are not executable.
+    ///
+    /// # Errors
+    /// When the kernel does not permit it, or there are too many threads, or no descriptors.
+    pub fn open(data: bool) -> io::Result<Self> {
+        let mut new =
+            Self { pid: std::process::id(), rings: Vec::new(), events: Vec::new(), complete: false };
+        for cpu in online_cpus() {
+            match perf::open(attr(0), 0, cpu as i32) {
+                Ok(event) => new.rings.push((cpu, ring(event, PAGES)?)),
+                // A CPU that went off since.
+                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut known = HashSet::new();
+        for _ in 0..ROUNDS {
+            let fresh: Vec<i32> = threads(new.pid).into_iter().filter(|&tid| known.insert(tid)).collect();
+            if fresh.is_empty() {
+                // Whoever is not in this list was born of one who was followed then.
+                new.complete = true;
+                break;
+            }
+            for tid in fresh {
+                new.follow(data, tid)?;
+            }
+        }
+        Ok(new)
+    }
+    fn follow(&mut self, data: bool, tid: i32) -> io::Result<()> {
+        if self.events.len() + self.rings.len() > MAX_EVENTS {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        for (cpu, ring) in &self.rings {
+            match follow(data, tid, *cpu) {
+                Ok(event) => {
+                    perf::redirect(event.as_fd(), ring.event())?;
+                    self.events.push(event);
+                }
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+    /// Whether every thread is followed: threads that made threads all the time while this was opened may have ones that are not.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+    /// Takes all records. How many the kernel dropped since the last call.
+    pub fn drain(&self, mut each: impl FnMut(Told)) -> u64 {
+        let mut lost = 0;
+        for (_, ring) in &self.rings {
+            let drained = ring.drain(|kind, _, body| match kind {
+                RECORD_MMAP2 => {
+                    parse(body).filter(|one| one.0 == self.pid).into_iter().for_each(|one| each(one.1))
+                }
+                RECORD_LOST => lost += word(body, 8).unwrap_or(1),
+                _ => {}
+            });
+            lost += u64::from(!drained.sound);
+        }
+        lost
+    }
+    /// What [`Bell::wait`](crate::Bell::wait) waits for beside itself: a record makes one of them readable. Numbers, so that whoever waits does not keep the
+    /// rings; of ones that were closed meanwhile the wait returns at once, or for nothing.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<i32> {
+        self.rings.iter().map(|(_, ring)| ring.event().as_raw_fd()).collect()
+    }
+    /// In a forked child: lets go of the descriptors. The kernel does not copy a ring's mapping, and what is at its place is another's.
+    pub fn leave(self) {
+        self.rings.into_iter().for_each(|(_, ring)| ring.leave());
+    }
+}
+
+fn word(body: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// Who made it, and what. The record ends with its time.
+fn parse(body: &[u8]) -> Option<(u32, Told)> {
+    /// What comes before the name, and the time behind it.
+    const FIXED: usize = 64 + 8;
+    const PROT: usize = 56;
+    let body = (body.len() >= FIXED).then_some(body)?;
+    let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let prot = half(PROT)?.cast_signed();
+    let start = RemoteAddr(word(body, 8)?);
+    let inode = word(body, 40)?;
+    let told = Told {
+        start,
+        end: RemoteAddr(start.0.saturating_add(word(body, 16)?)),
+        offset: FileOffset(word(body, 24)?),
+        file: (inode != 0).then_some(FileId { dev: libc::makedev(half(32)?, half(36)?), inode }),
+        exec: prot & libc::PROT_EXEC != 0,
+        write: prot & libc::PROT_WRITE != 0,
+        time_ns: word(body, body.len().checked_sub(8)?)?,
+    };
+    Some((half(0)?, told))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FileId, FileOffset, MappingRings, Told, parse};
+    use crate::bell::Bell;
+    use std::time::Duration;
+
+    #[test]
+    fn a_record_is_read() {
+        let mut body = Vec::new();
+        body.extend([7u32, 8].map(u32::to_le_bytes).concat());
+        body.extend([0x1000u64, 0x2000, 0x3000].map(u64::to_le_bytes).concat());
+        body.extend([8u32, 1].map(u32::to_le_bytes).concat());
+        body.extend([42u64, 5].map(u64::to_le_bytes).concat());
+        body.extend([5u32, 2].map(u32::to_le_bytes).concat());
+        body.extend(b"/lib/x\0\0");
+        body.extend(99u64.to_le_bytes());
+        let (pid, told) = parse(&body).expect("a record");
+        assert_eq!((pid, told.start.0, told.end.0, told.offset), (7, 0x1000, 0x3000, FileOffset(0x3000)));
+        assert_eq!(told.file, Some(FileId { dev: libc::makedev(8, 1), inode: 42 }));
+        assert!(told.exec && !told.write);
+        assert_eq!(told.time_ns, 99);
+        assert_eq!(parse(&body[..71]), None);
+    }
+
+    /// This test's own file, mapped by another thread, by a thread born later, and only after that made executable.
+    #[test]
+    fn all_threads_are_followed_and_a_change_of_rights_is_told() {
+        let rings = match MappingRings::open(false) {
+            Ok(rings) => rings,
+            Err(why) => return eprintln!("SKIPPED records of our own mappings: {why}"),
+        };
+        assert!(rings.is_complete());
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        let (bell, mut seen): (_, Vec<Told>) = (Bell::new().expect("a bell"), Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| crate::sys::map::Map::executable(&file, 4096).expect("mapped"));
+                });
+            });
+        });
+        bell.wait(&rings.descriptors(), Some(Duration::from_secs(10)));
+        assert_eq!(rings.drain(|one| seen.push(one)), 0);
+        let ours = seen.iter().filter(|one| one.exec && one.file.is_some() && one.end - one.start == 4096);
+        assert_eq!(ours.count(), 1, "{seen:?}");
+        // The bell wakes, too.
+        bell.ring();
+        bell.wait(&rings.descriptors(), Some(Duration::from_secs(10)));
+        assert!(bell.clear());
+        assert!(!bell.clear());
+    }
+}

@@ -1,0 +1,95 @@
+//! Seizing the threads of a process that executes another program meanwhile.
+//!
+//! In: thread ids. Out: seized threads, and those that ended before the next was seized. Invariants: TGT-13 a process whose threads are being seized
+//! can always end them. Does not: decide whom to seize, serve stops.
+//!
+//! # What stands in each other's way
+//!
+//! | step | T, a thread that calls `execve` | | the tracer |
+//! |---|---|---|---|
+//! | E1 | takes the process' `cred_guard_mutex` | S1 | PTRACE_SEIZE of Z: takes and gives back that mutex |
+//! | E2 | kills all other threads | S2 | PTRACE_SEIZE of the next: waits for the mutex |
+//! | E3 | waits until all of them are gone | S3 | serves: waits for threads that have ended |
+//! | E4 | the new program; gives the mutex back | | |
+//!
+//! - *S1, E1, E2, S2*: Z is dead, and is gone only when its tracer has waited for it (S3). The tracer waits for the mutex, T for Z: neither
+//!   would ever go on. (S2 is interruptible, but the kernel begins it again.) So another thread of ours, which may wait for what
+//!   any of us traces, waits for Z instead: [`Seizing::attend`].
+//! - *S2 has returned while the attendant looks*: both hold the lock around what they do, so nothing is reaped but inside of one S2, and the tracer is told
+//!   with its result; an id that is given again cannot be taken for the old one.
+//! - *the main thread is dead*: it is kept by the kernel until all others are gone, and may be a child of ours that somebody else
+//!   waits for. It is left alone; T takes its place.
+
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::sys::{ptrace, wait};
+
+/// How long one S2 may take before somebody looks; it takes microseconds.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Shared by a tracer and its attendant.
+#[derive(Debug, Default)]
+pub(crate) struct Seizing {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The S2 that the tracer is in.
+    inside: Option<u64>,
+    attempts: u64,
+    over: bool,
+    reaped: Vec<u32>,
+}
+
+/// Seizing is over when this is dropped.
+pub(crate) struct Over<'a>(&'a Seizing);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.lock().over = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Seizing {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// To be held by the tracer while it seizes.
+    pub(crate) const fn until_dropped(&self) -> Over<'_> {
+        Over(self)
+    }
+    /// Seizes a thread. Also gives those of the process' threads that have ended and are gone since: nobody will hear of them again.
+    pub(crate) fn seize(&self, tid: u32) -> (io::Result<()>, Vec<u32>) {
+        let mut state = self.lock();
+        state.attempts += 1;
+        state.inside = Some(state.attempts);
+        drop(state);
+        let seized = ptrace::seize(tid);
+        let mut state = self.lock();
+        state.inside = None;
+        (seized, std::mem::take(&mut state.reaped))
+    }
+    /// Waits for ended threads of `pid` while the tracer cannot; returns when seizing is over.
+    pub(crate) fn attend(&self, pid: u32) {
+        let mut state = self.lock();
+        while !state.over {
+            let before = state.inside;
+            (state, _) = self.changed.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            if before.is_some() && before == state.inside {
+                state.reaped.extend(reap(pid));
+            }
+        }
+    }
+}
+
+/// Threads that had ended and are gone now.
+fn reap(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let tids = tasks.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    tids.filter(|&tid| tid != pid && wait::reap(tid)).collect()
+}

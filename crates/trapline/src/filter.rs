@@ -1,0 +1,146 @@
+//! Which calls are told: conditions, samples, names of threads.
+//!
+//! In: a condition, and what a probe's arguments are called. Out: a [`Filter`]: what the target decides before anything is recorded,
+//! and what the reader decides of calls that were. The target knows arguments and the thread's number; what was returned, how long
+//! it took and what the thread is called are the reader's, which still costs the target its records. Does not: evaluate in the
+//! target (`trapline_plan`).
+
+mod constants;
+
+pub use constants::constants;
+pub use trapline_plan::filter::{
+    Facts, FilterError, Float, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter, Tree,
+    parse, parse_with,
+};
+
+use trapline_plan::{Floats, Read, filter};
+
+use crate::calls::{Call, Text};
+
+/// Most bytes of a thread's name.
+const COMM_LEN: usize = 15;
+
+/// Which calls of one probe are told; all of them, by default.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    early: Option<Tree>,
+    late: Option<Tree>,
+    sample: u32,
+    names: Vec<String>,
+    tally: Option<Tally>,
+    reads: Vec<Read>,
+}
+
+impl Filter {
+    /// Only calls for which this holds, and all that was said before.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where. `symbols` are the names that it may use; the first of one spelling counts.
+    pub fn condition(self, text: &str, symbols: &[(String, Symbol)]) -> Result<Self, FilterError> {
+        Ok(self.tree(filter::parse(text, symbols)?))
+    }
+    /// The same, already read.
+    #[must_use]
+    pub fn tree(self, tree: Tree) -> Self {
+        let (early, late) = tree.split();
+        Self { early: Tree::and(self.early, early), late: Tree::and(self.late, late), ..self }
+    }
+    /// Of those that pass in the target, one in so many on each CPU.
+    #[must_use]
+    pub fn sample(self, one_in: u32) -> Self {
+        Self { sample: one_in, ..self }
+    }
+    /// Only threads of one of these names; what a thread is called when its first call is read counts.
+    #[must_use]
+    pub fn named(self, names: Vec<String>) -> Self {
+        let cut = |name: String| name.bytes().take(COMM_LEN).map(char::from).collect();
+        Self { names: names.into_iter().map(cut).collect(), ..self }
+    }
+    /// What records hold of memory, at most [`MAX_FIELDS`]; each load costs the target a system call. What [`Known::Field`] numbers.
+    #[must_use]
+    pub fn reads(self, reads: Vec<Read>) -> Self {
+        Self { reads, ..self }
+    }
+    /// Words that those take in a record.
+    pub(crate) fn field_words(&self) -> u16 {
+        self.reads.iter().map(|read| read.words() as u16).sum()
+    }
+    /// Bytes of each.
+    pub(crate) fn field_bytes(&self) -> Vec<u8> {
+        self.reads.iter().map(|read| read.bytes).collect()
+    }
+    /// Whether it is there for fields alone.
+    pub(crate) const fn only_reads(&self) -> bool {
+        !self.reads.is_empty() && !self.rejects()
+    }
+    /// Hits that pass are tallied by this value, at entries or at exits. `None` if the target cannot do that, because there it does not know
+    /// the value or what decides who passes.
+    #[must_use]
+    pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
+        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
+        let decides = Tree::and(self.early, self.late);
+        let can = known(&tally.value) && decides.as_ref().is_none_or(known) && self.names.is_empty();
+        can.then_some(Self { early: decides, late: None, tally: Some(tally), ..self })
+    }
+    /// What is tallied.
+    pub(crate) const fn tallied(&self) -> Option<&Tally> {
+        self.tally.as_ref()
+    }
+    /// Whether any hit may be kept back.
+    pub(crate) const fn rejects(&self) -> bool {
+        self.early.is_some() || self.late.is_some() || self.sample > 1 || !self.names.is_empty()
+    }
+    /// How many arguments the reader needs to decide.
+    #[must_use]
+    pub fn arguments(&self) -> u8 {
+        let mut most = 0;
+        if let Some(late) = &self.late {
+            late.each_known(&mut |known| {
+                if let Known::Argument(index, _) = known {
+                    most = most.max(index + 1);
+                }
+            });
+        }
+        most
+    }
+    /// Floats that the reader needs to decide.
+    #[must_use]
+    pub fn floats(&self) -> Floats {
+        self.late.as_ref().map_or_else(Floats::default, Tree::floats)
+    }
+    /// What the target decides, if anything.
+    pub(crate) fn in_target(&self) -> Option<TargetFilter> {
+        let (condition, tally) = (self.early.clone(), self.tally.clone());
+        let filter = TargetFilter { condition, sample: self.sample.max(1), tally, reads: self.reads.clone() };
+        (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
+    }
+    /// Whether the reader decides too.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.late.is_some() || !self.names.is_empty()
+    }
+    /// Whether it looks at what threads are called.
+    pub(crate) fn is_named(&self) -> bool {
+        !self.names.is_empty()
+    }
+    /// What the reader says of a call. What it cannot decide, as of a call that has not ended, does not pass.
+    pub(crate) fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
+        let facts = Facts {
+            arguments: call.arguments,
+            floats: call.floats,
+            fields: fields(call),
+            tid: call.tid,
+            returned: call.returned,
+            took_ns: call.took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+        };
+        let named =
+            || self.names.is_empty() || comm.is_some_and(|comm| self.names.iter().any(|name| name == comm));
+        self.late.as_ref().is_none_or(|late| late.holds(&facts) == Some(true)) && named()
+    }
+}
+
+/// A call's fields, as conditions know them.
+#[must_use]
+pub fn fields(call: &Call) -> [Option<u64>; MAX_FIELDS] {
+    core::array::from_fn(|n| call.fields.get(n).and_then(Text::word))
+}

@@ -1,0 +1,26 @@
+//! Names of numbers that conditions may use, with the values of this machine's system: flags of open, mmap and clone, errors,
+//! signals, address families.
+
+use super::Symbol;
+
+macro_rules! named {
+    ($($name:ident)*) => { [$((stringify!($name), libc::$name as i64)),*] };
+}
+
+/// All of them; `NULL`, `true` and `false` too.
+#[must_use]
+pub fn constants() -> Vec<(String, Symbol)> {
+    let own = [("NULL", 0), ("true", 1), ("false", 0)];
+    let system = named! {
+        O_RDONLY O_WRONLY O_RDWR O_ACCMODE O_CREAT O_EXCL O_NOCTTY O_TRUNC O_APPEND O_NONBLOCK O_SYNC O_DSYNC O_DIRECTORY
+        O_NOFOLLOW O_CLOEXEC O_DIRECT O_PATH O_TMPFILE AT_FDCWD AT_SYMLINK_NOFOLLOW AT_EMPTY_PATH SEEK_SET SEEK_CUR SEEK_END
+        PROT_NONE PROT_READ PROT_WRITE PROT_EXEC MAP_SHARED MAP_PRIVATE MAP_FIXED MAP_ANONYMOUS MAP_NORESERVE MAP_POPULATE
+        MADV_DONTNEED MADV_FREE CLONE_VM CLONE_FS CLONE_FILES CLONE_THREAD
+        EPERM ENOENT ESRCH EINTR EIO EBADF EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENOTDIR EISDIR EINVAL ENFILE EMFILE ENOSPC EPIPE
+        ERANGE ENOSYS ENOTEMPTY ETIMEDOUT ECONNREFUSED ECONNRESET EINPROGRESS EADDRINUSE
+        SIGHUP SIGINT SIGQUIT SIGILL SIGTRAP SIGABRT SIGBUS SIGFPE SIGKILL SIGUSR1 SIGSEGV SIGUSR2 SIGPIPE SIGALRM SIGTERM SIGCHLD
+        AF_UNIX AF_INET AF_INET6 AF_NETLINK SOCK_STREAM SOCK_DGRAM SOCK_NONBLOCK SOCK_CLOEXEC MSG_DONTWAIT MSG_NOSIGNAL MSG_PEEK
+        EPOLL_CTL_ADD EPOLL_CTL_DEL EPOLL_CTL_MOD EPOLLIN EPOLLOUT POLLIN POLLOUT
+    };
+    own.into_iter().chain(system).map(|(name, value)| (name.to_owned(), Symbol::Constant(value))).collect()
+}

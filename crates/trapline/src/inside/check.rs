@@ -1,0 +1,88 @@
+//! What can be said of a request before anything is planned: of its file, and of the instruction.
+//!
+//! In: paths and offsets. Out: parsed files, or the error that the kernel's probes have for the same. Does not: need the file to be mapped;
+//! what only the mapped code shows is in the planner's refusals.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use trapline_image::FunctionIndex;
+use trapline_insn::x86_64::Flow;
+use trapline_insn::x86_64::decode::sweep;
+use trapline_record::{FileId, FileOffset, Svma};
+
+use super::Error;
+use super::state::State;
+use crate::files::ModuleFile;
+
+/// What tells that a file was written to: length, and time of the last change of its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    len: u64,
+    written: (i64, i64),
+}
+
+/// Of each file, as it was when it was registered first.
+pub(super) type Stamps = HashMap<FileId, Stamp>;
+
+impl State {
+    /// A file, parsed, if it is the one that it was.
+    pub(super) fn file(&mut self, path: &Path) -> Result<Arc<ModuleFile>, Error> {
+        let meta = std::fs::File::open(path).and_then(|file| file.metadata());
+        let meta = meta.map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+        let fail = |why: String| Error::File { path: path.to_owned(), why };
+        if !meta.is_file() {
+            return Err(fail("it is no regular file".into()));
+        }
+        let id = FileId { dev: meta.dev(), inode: meta.ino() };
+        let stamp = Stamp { len: meta.len(), written: (meta.mtime(), meta.mtime_nsec()) };
+        if self.stamps.get(&id).is_some_and(|known| *known != stamp) {
+            return Err(Error::Changed { path: path.to_owned() });
+        }
+        let file = self.files.of_path(path).map_err(fail)?;
+        self.stamps.insert(id, stamp);
+        Ok(file)
+    }
+}
+
+/// Whether an instruction that can be probed may begin there.
+pub(super) fn instruction(
+    path: &Path,
+    file: &ModuleFile,
+    (offset, at): (FileOffset, Svma),
+    function: Option<FunctionIndex>,
+) -> Result<(), Error> {
+    const INT3: u8 = 0xcc;
+    let path = || path.to_owned();
+    if file.image.text(at, 1) == Some(&[INT3]) {
+        return Err(Error::Breakpoint { path: path(), offset: offset.0 });
+    }
+    match function.and_then(|function| around(file, function, at)) {
+        Some(start) => {
+            let back = at - start;
+            Err(Error::InsideInstruction { path: path(), offset: offset.0, begins: offset.0 - back })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The start of the instruction that an address is inside of, where the function decodes from its start to its end without a gap.
+fn around(file: &ModuleFile, function: FunctionIndex, at: Svma) -> Option<Svma> {
+    let function = file.image.function(function);
+    if function.start == at {
+        return None;
+    }
+    let bytes = file.image.text(function.start, function.end() - function.start)?;
+    let mut found = None;
+    for insn in sweep(bytes, function.start.0) {
+        if insn.flow == Flow::Invalid {
+            return None;
+        }
+        if insn.addr < at.0 && at.0 < insn.end() {
+            found = Some(Svma(insn.addr));
+        }
+    }
+    found
+}

@@ -1,0 +1,154 @@
+//! Calls that map code or set handlers of signals, probed by ourselves. Who waits for what is argued in [`learn`](super).
+//!
+//! In: hits of the loader's notice, of `sigaction`, `mmap`, `mprotect` and `mremap`. Out: the thread that looks is asked; handlers are called through
+//! stand-ins (`signals`). A handler may not do that
+//! (RUN-1), so it moves the instruction pointer to a function here, which takes the place of the probed one: the hit is over when it runs.
+//! The functions of libc that are replaced do nothing but their system call, and so do ours. Does not: look.
+#![allow(unsafe_code, reason = "functions of libc are done in their place")]
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::thread;
+use crate::inside::{Consumer, Verdict, signals};
+
+/// Data is of interest too.
+static DATA: AtomicBool = AtomicBool::new(false);
+
+/// Whether to ask when data is mapped.
+pub(super) fn hear_data(wanted: bool) {
+    DATA.store(wanted, Relaxed);
+}
+
+/// A function to be probed, and what runs instead.
+pub(super) struct Call {
+    pub(super) function: &'static str,
+    /// Where it may be, as short names.
+    pub(super) files: &'static [&'static str],
+    instead: fn() -> u64,
+    /// Whether its function is the one that we know.
+    is_known: fn() -> bool,
+    pub(super) tells_of: Of,
+}
+
+/// What a call tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Of {
+    /// The loader's list.
+    Libraries,
+    Handlers,
+    Mappings,
+}
+
+const LOADERS: &[&str] = &["ld-linux-x86-64", "ld-musl-x86_64", "libc"];
+const LIBCS: &[&str] = &["libc", "ld-musl-x86_64"];
+
+const GLIBC: &[&str] = &["libc"];
+
+/// The first two are heard beside records; the others are for lack of them.
+static CALLS: [Call; 5] = [
+    Call {
+        function: "_dl_debug_state",
+        files: LOADERS,
+        instead: || loaded as *const () as u64,
+        is_known: || true,
+        tells_of: Of::Libraries,
+    },
+    Call {
+        function: "sigaction",
+        files: GLIBC,
+        instead: || signals::sigaction as *const () as u64,
+        is_known: signals::is_known,
+        tells_of: Of::Handlers,
+    },
+    Call {
+        function: "mmap",
+        files: LIBCS,
+        instead: || mmap as *const () as u64,
+        is_known: || true,
+        tells_of: Of::Mappings,
+    },
+    Call {
+        function: "mprotect",
+        files: LIBCS,
+        instead: || mprotect as *const () as u64,
+        is_known: || true,
+        tells_of: Of::Mappings,
+    },
+    Call {
+        function: "mremap",
+        files: LIBCS,
+        instead: || mremap as *const () as u64,
+        is_known: || true,
+        tells_of: Of::Mappings,
+    },
+];
+
+/// Those that matter, with or without records.
+pub(super) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
+    let calls = if all { &CALLS[..] } else { &CALLS[..2] };
+    calls.iter().filter(|call| (call.is_known)())
+}
+
+impl Call {
+    pub(super) fn consumer(&self) -> Consumer {
+        let instead = (self.instead)();
+        let handler = move |hit: &mut crate::inside::Hit<'_>| {
+            // SAFETY: the function there has the signature of the probed one, and does what that does.
+            unsafe { hit.regs_mut() }.rip = instead;
+            Verdict::Continue
+        };
+        Consumer::entry(handler).moves_ip()
+    }
+}
+
+/// In place of `_dl_debug_state`, an empty function that the loader calls before and behind each change of its list.
+extern "C" fn loaded() {
+    thread::ask_and_wait();
+}
+
+/// As libc's: the kernel's answer, or −1 and errno.
+unsafe extern "C" fn mmap(
+    at: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    off: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    let result = unsafe {
+        libc::syscall(libc::SYS_mmap, at, len, i64::from(prot), i64::from(flags), i64::from(fd), off)
+    };
+    let is_of_interest = prot & libc::PROT_EXEC != 0 || prot & libc::PROT_WRITE != 0 && DATA.load(Relaxed);
+    if result != -1 && is_of_interest && flags & libc::MAP_ANONYMOUS == 0 {
+        thread::ask();
+    }
+    result as *mut c_void
+}
+
+unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: i32) -> i32 {
+    // SAFETY: the caller's.
+    let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, i64::from(prot)) };
+    if result == 0 && prot & libc::PROT_EXEC != 0 {
+        thread::ask();
+    }
+    result as i32
+}
+
+/// The fifth argument counts with MREMAP_FIXED only, and is handed on as it is.
+unsafe extern "C" fn mremap(
+    at: *mut c_void,
+    old: usize,
+    len: usize,
+    flags: i32,
+    to: *mut c_void,
+) -> *mut c_void {
+    let is_code = crate::inside::code_at(at as u64).is_some();
+    // SAFETY: the caller's.
+    let result = unsafe { libc::syscall(libc::SYS_mremap, at, old, len, i64::from(flags), to) };
+    if result != -1 && is_code {
+        thread::ask();
+    }
+    result as *mut c_void
+}

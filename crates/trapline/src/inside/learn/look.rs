@@ -1,0 +1,116 @@
+//! A look: what changed since the last one, and the spots in it patched. T4 and T5 of the protocol in [`learn`](super).
+//!
+//! In: records, and the maps. Out: groups let go of and placed. Does not: decide when.
+
+use std::collections::{HashMap, HashSet};
+
+use trapline_plan::{Role, Want};
+use trapline_record::{FileId, RemoteAddr};
+use trapline_target::Mapping;
+
+use super::super::Error;
+use super::super::known::Changed;
+use super::super::loader;
+use super::super::memory;
+use super::super::place::GUARDED;
+use super::super::state::{Key, State};
+use super::super::traps;
+use super::NO_FILE;
+use crate::files::ModuleFile;
+
+impl State {
+    /// T4 and T5.
+    pub(super) fn learn(&mut self, asked: bool) {
+        self.learning.drain();
+        if self.unwinders.loading {
+            // Who cannot be told yet keeps the slots closed.
+            drop(self.tell_of_slots());
+        }
+        // Anonymous code, which compilers at run time make all the time, matters where a file's was.
+        let known = &self.known;
+        self.learning.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
+        if self.learning.pending.is_empty() && !self.learning.lost && !asked {
+            self.learning.told.clear();
+            return;
+        }
+        (self.learning.looking, self.learning.asked) = (true, asked);
+        if self.look().is_err() {
+            self.learning.tally.failed += 1;
+        }
+        (self.learning.looking, self.learning.asked) = (false, false);
+        self.learning.looked();
+    }
+    fn look(&mut self) -> Result<usize, Error> {
+        if self.learning.lost {
+            return self.rescan();
+        }
+        let maps = self.maps()?;
+        self.follow(&maps)?;
+        let changed = std::mem::take(&mut self.learning.pending);
+        self.let_go(|at| changed.iter().any(|one| one.start <= at && at < one.end))?;
+        let files: HashSet<FileId> = changed.iter().map(|one| one.file).collect();
+        let is_touched = |spot: &u32| files.contains(&self.spots[*spot as usize].file.id);
+        let spots: Vec<u32> = (0..self.spots.len() as u32).filter(is_touched).collect();
+        if !spots.is_empty() {
+            return self.settle(spots, false);
+        }
+        // The loader may have mapped data since its code was looked at.
+        self.count_semaphores(&maps)?;
+        Ok(0)
+    }
+    pub(in crate::inside) fn maps(&mut self) -> Result<Vec<Mapping>, Error> {
+        Ok(self.own()?.process().maps().map_err(trapline_patch::PatchError::from)?)
+    }
+    /// Makes readers of regions see these maps; what changed waits for the next look at it.
+    pub(in crate::inside) fn follow(&mut self, maps: &[Mapping]) -> Result<(), Error> {
+        let engine = memory::engine().ok_or(Error::NoEngine)?;
+        let writer = self.writer.get_or_insert_with(|| memory::writer(engine));
+        let changed: Vec<Changed> = self.known.follow(writer, maps);
+        if !changed.is_empty() || self.unwinders.loading {
+            // Who cannot be told closes the slots.
+            drop(self.tell_of_slots());
+        }
+        if !changed.is_empty()
+            && let (Some(sites), Some(map)) = (traps::sites(), self.known.map())
+        {
+            sites.refresh(map);
+        }
+        self.learning.pending.extend(changed);
+        Ok(())
+    }
+    /// Lets go of groups that have a site in a place that may have changed, if their code is not there any more.
+    pub(in crate::inside) fn let_go(
+        &mut self,
+        may_have_changed: impl Fn(RemoteAddr) -> bool,
+    ) -> Result<(), Error> {
+        self.own()?;
+        let Some(own) = &mut self.own else { return Ok(()) };
+        let mut gone = Vec::new();
+        for (index, group) in self.groups.iter_mut().enumerate().filter(|(_, group)| group.live) {
+            let is_touched = group.sites.iter().any(|site| may_have_changed(site.entry.addr));
+            if is_touched && !own.holds(&group.sites) {
+                own.forget(&group.sites);
+                group.traps.iter().for_each(traps::Told::take_out);
+                group.live = false;
+                self.learning.is_another(&group.load);
+                gone.push(index);
+            }
+        }
+        gone.into_iter().for_each(|group| self.forget_semaphores(group));
+        Ok(())
+    }
+    /// Finds out now what a look must know of these sites' files, where they are not mapped yet.
+    pub(super) fn know_code(&self, keys: &[Key]) {
+        let Some(own) = &self.own else { return };
+        let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
+        let mut wants: HashMap<FileId, (&ModuleFile, Vec<Want>)> = HashMap::new();
+        for spot in spots.filter(|spot| spot.groups.is_empty()) {
+            let want = Want { probe: 0, latency: None, function: spot.function, role: Role::CallAt(spot.at) };
+            wants.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(want);
+        }
+        if !wants.is_empty() {
+            let alone = loader::is_above(own.process());
+            wants.values().for_each(|(file, wants)| drop(file.code_map(wants, GUARDED, alone)));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The thread that looks, and those who ask it. The protocol stands in [`learn`](super).
+#![allow(
+    unsafe_code,
+    reason = "signals are blocked around the making of a thread; what askers share with it is leaked"
+)]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use trapline_target::Bell;
+
+use super::super::state::lock;
+use super::PATIENCE;
+
+/// Signals that instructions raise; all others are blocked.
+const RAISED: [i32; 6] =
+    [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
+
+/// Where askers and the thread meet.
+struct Desk {
+    /// The process that the thread is of.
+    pid: u32,
+    bell: Bell,
+    asked: AtomicU64,
+    done: Mutex<u64>,
+    changed: Condvar,
+    impatient: AtomicU64,
+}
+
+/// How often an unwinder is looked at that is being loaded.
+const LOADING: Duration = Duration::from_millis(1);
+
+/// This process's; a forked child makes its own.
+static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
+
+/// The desk, if its thread is of this process.
+fn desk() -> Option<&'static Desk> {
+    // SAFETY: null, or leaked by `start`. Acquire: what it holds is visible.
+    let desk = unsafe { DESK.load(Acquire).as_ref() }?;
+    (desk.pid == std::process::id()).then_some(desk)
+}
+
+/// Makes the thread. False: the system has none to give, or no descriptor.
+pub(super) fn start() -> bool {
+    let Ok(bell) = Bell::new() else { return false };
+    let desk: &'static Desk = Box::leak(Box::new(Desk {
+        pid: std::process::id(),
+        bell,
+        asked: AtomicU64::new(0),
+        done: Mutex::new(0),
+        changed: Condvar::new(),
+        impatient: AtomicU64::new(0),
+    }));
+    let builder = std::thread::Builder::new().name("trapline-learn".into());
+    let made = with_signals_blocked(|| builder.spawn(move || run(desk))).is_ok();
+    if made {
+        DESK.store(ptr::from_ref(desk).cast_mut(), Release);
+    }
+    made
+}
+
+/// The new thread inherits the mask, so that no signal finds it before it could set its own.
+fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
+    let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
+    unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for signal in RAISED {
+            libc::sigdelset(blocked.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
+    }
+    let result = body();
+    // SAFETY: the mask of before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    result
+}
+
+/// T1 to T6, for as long as the process lives.
+fn run(desk: &'static Desk) {
+    let mut served = 0;
+    loop {
+        let (rings, patience) = {
+            let state = lock();
+            (state.descriptors(), state.unwinders.loading.then_some(LOADING))
+        };
+        desk.bell.wait(&rings, patience);
+        desk.bell.clear();
+        let asked = desk.asked.load(Acquire);
+        lock().learn(asked > served);
+        served = asked;
+        *desk.done.lock().unwrap_or_else(PoisonError::into_inner) = served;
+        desk.changed.notify_all();
+    }
+}
+
+/// A1 and A2: no lock, no allocation, errno as before.
+pub(super) fn ask() {
+    if let Some(desk) = desk() {
+        desk.asked.fetch_add(1, Release);
+        desk.bell.ring();
+    }
+}
+
+/// The rings were replaced.
+pub(super) fn look_up() {
+    if let Some(desk) = desk() {
+        desk.bell.ring();
+    }
+}
+
+/// A1 to A3. In a forked child without a thread: a look by the caller, if nobody holds the lock.
+pub(super) fn ask_and_wait() {
+    let Some(desk) = desk() else {
+        return super::super::state::try_lock().into_iter().for_each(|mut state| state.learn(true));
+    };
+    let ticket = desk.asked.fetch_add(1, Release) + 1;
+    desk.bell.ring();
+    let end = Instant::now() + PATIENCE;
+    let mut done = desk.done.lock().unwrap_or_else(PoisonError::into_inner);
+    while *done < ticket {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            desk.impatient.fetch_add(1, Relaxed);
+            return;
+        }
+        done = desk.changed.wait_timeout(done, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+/// Askers that did not wait any longer.
+pub(super) fn impatient() -> u64 {
+    desk().map_or(0, |desk| desk.impatient.load(Relaxed))
+}

@@ -1,0 +1,162 @@
+//! USDT semaphores: words of the program's own data that are not 0 while somebody is interested.
+//!
+//! In: spots with one, the groups that are in place, the maps. Out: each word counted up by one for each spot and mapping where the spot is
+//! active, and down again. Invariants: SEM-1 a word is raised at most once for a spot and mapping, and lowered only if it was; SEM-2 a word
+//! is written only where the maps show the file's private writable mapping of that very offset.
+//! Does not: place probes.
+//!
+//! # Delayed until the data is mapped
+//!
+//! A loader maps code and data one after the other, so a spot may be active before its word is there: then it is *delayed*, until a look
+//! finds the data mapped (as the kernel's uprobes do, `delayed_uprobe_list`). Records of data mappings cost a wake-up for each `mmap` of whatever kind, so the
+//! kernel is asked for them only while something is delayed.
+//!
+//! | between | what could go wrong | what happens |
+//! |---|---|---|
+//! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no writable mapping of that offset: delayed |
+//! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. Mapped anew: the word is 0 again |
+//! | two looks | the library was unloaded and loaded at the same place: the word is fresh | a word that is 0 though it was raised is raised again; groups that were let go of are not lowered |
+//! | data records asked for, after the maps were read | the mapping came between | the maps are read once more |
+
+use std::collections::BTreeSet;
+
+use trapline_patch::PatchError;
+use trapline_record::addr::Bias;
+use trapline_record::{FileOffset, RemoteAddr, Svma};
+use trapline_target::Mapping;
+
+use super::place::{Group, Load};
+use super::state::State;
+use super::{Error, Request};
+use crate::files::ModuleFile;
+
+/// A spot's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Semaphore {
+    pub(super) offset: FileOffset,
+    at: Svma,
+}
+
+impl Semaphore {
+    /// What a request asks for, if it is one.
+    pub(super) fn of(request: &Request, file: &ModuleFile) -> Result<Option<Self>, Error> {
+        let Some(offset) = request.semaphore else { return Ok(None) };
+        let bad = |why| Error::BadSemaphore { path: request.file.clone(), semaphore: offset, why };
+        if !offset.is_multiple_of(2) {
+            return Err(bad("it is odd"));
+        }
+        let len = file.image.bytes().len() as u64;
+        if offset >= len {
+            return Err(bad("it is behind the file's end"));
+        }
+        let at = file.image.svma_of(FileOffset(offset)).ok_or_else(|| bad("no segment has it"))?;
+        if file.image.text(at, 1).is_some() {
+            return Err(bad("it is code"));
+        }
+        Ok(Some(Self { offset: FileOffset(offset), at }))
+    }
+    fn live(self, load: Load) -> RemoteAddr {
+        Bias(load.bias).live(self.at)
+    }
+}
+
+/// All that are counted.
+#[derive(Debug, Default)]
+pub(super) struct Semaphores {
+    /// Spots that have one.
+    spots: BTreeSet<u32>,
+    /// For which spot, and where.
+    raised: BTreeSet<(u32, RemoteAddr)>,
+    delayed: usize,
+}
+
+impl Semaphores {
+    pub(super) fn add(&mut self, spot: u32) {
+        self.spots.insert(spot);
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.spots.is_empty()
+    }
+    /// Whether a word is waited for.
+    pub(super) const fn are_delayed(&self) -> bool {
+        self.delayed > 0
+    }
+}
+
+impl State {
+    /// Raises and lowers what has to be, as of these maps.
+    pub(super) fn count_semaphores(&mut self, maps: &[Mapping]) -> Result<(), Error> {
+        if self.semaphores.is_empty() {
+            return Ok(());
+        }
+        self.count_once(maps)?;
+        if self.learning.hear_data(self.semaphores.are_delayed()) {
+            let maps = self.maps()?;
+            self.count_once(&maps)?;
+        }
+        Ok(())
+    }
+    /// Those of sites that were taken out.
+    pub(super) fn lower_semaphores(&mut self) -> Result<(), Error> {
+        if self.semaphores.is_empty() {
+            return Ok(());
+        }
+        let maps = self.maps()?;
+        self.count_semaphores(&maps)
+    }
+    fn count_once(&mut self, maps: &[Mapping]) -> Result<(), Error> {
+        let wanted = self.wanted_semaphores();
+        self.own()?;
+        let Some(own) = &self.own else { return Ok(()) };
+        let mapped = |&(spot, at): &(u32, RemoteAddr)| {
+            let spot = &self.spots[spot as usize];
+            let offset = |m: &Mapping| m.offset + (at - m.start);
+            maps.iter().any(|m| {
+                let is_data = m.perms.write && !m.perms.shared && m.file == Some(spot.file.id);
+                is_data && m.contains(at) && spot.semaphore.is_some_and(|one| one.offset == offset(m))
+            })
+        };
+        let over: Vec<_> = self.semaphores.raised.difference(&wanted).copied().collect();
+        for one in over {
+            self.semaphores.raised.remove(&one);
+            if mapped(&one) {
+                own.lower(one.1).map_err(PatchError::from)?;
+            }
+        }
+        let mut delayed = 0;
+        for one in wanted {
+            let is_raised = self.semaphores.raised.contains(&one);
+            if !mapped(&one) {
+                delayed += 1;
+            } else if !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0) {
+                match own.raise(one.1) {
+                    Ok(_) => drop(self.semaphores.raised.insert(one)),
+                    Err(_) => delayed += 1,
+                }
+            }
+        }
+        self.semaphores.delayed = delayed;
+        Ok(())
+    }
+    /// For each spot in each mapping where it is active.
+    fn wanted_semaphores(&self) -> BTreeSet<(u32, RemoteAddr)> {
+        let mut wanted = BTreeSet::new();
+        for &number in &self.semaphores.spots {
+            let spot = &self.spots[number as usize];
+            let Some(semaphore) = spot.semaphore.filter(|_| spot.is_wanted()) else { continue };
+            let groups = spot.groups.iter().map(|&group| &self.groups[group]);
+            let active = groups.filter(|g| g.live && g.parts.iter().any(|p| p.spot == number && p.entry));
+            wanted.extend(active.map(|group| (number, semaphore.live(group.load))));
+        }
+        wanted
+    }
+    /// A group's mapping is gone, and its words with it.
+    pub(super) fn forget_semaphores(&mut self, group: usize) {
+        let Group { load, parts, .. } = &self.groups[group];
+        for part in parts {
+            if let Some(semaphore) = self.spots[part.spot as usize].semaphore {
+                self.semaphores.raised.remove(&(part.spot, semaphore.live(*load)));
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! From what is registered to what is patched, wherever the files are mapped.
+//!
+//! In: spots whose wants have changed, or all of them when the mappings may have. Out: groups of sites in place, or the first refusal.
+//! Does not: choose windows or write (see `place`).
+
+use std::collections::{HashMap, HashSet};
+
+use smallvec::SmallVec;
+use trapline_patch::Why;
+use trapline_plan::ExtendedState;
+use trapline_record::{FileId, RemoteAddr};
+use trapline_target::Mapping;
+
+use super::known::takes_breakpoints;
+use super::place::{Load, Part, Setting, Wanted, place};
+use super::state::State;
+use super::{Error, loader, signals, traps};
+use crate::modules::mapped;
+
+impl State {
+    /// Patches what these spots need wherever their files are mapped. `strict`: a refusal of one is an error.
+    pub(super) fn settle(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
+        self.disturbed.clear();
+        let settled = self.change(spots, strict);
+        self.harden().and(settled)
+    }
+    fn change(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
+        signals::put();
+        self.learning.drain();
+        let maps = self.maps()?;
+        self.follow(&maps)?;
+        let loads = self.loads(&maps)?;
+        let mut found = self.revive(&spots, &loads)?;
+        let mut wanted = Vec::with_capacity(spots.len());
+        let mut queue = spots;
+        queue.sort_unstable();
+        let asked = queue.len();
+        // Besides those asked for.
+        let mut seen: HashSet<u32> = HashSet::new();
+        let mut here: (Option<FileId>, &[Load]) = (None, &[]);
+        let mut next = 0;
+        while let Some(&spot) = queue.get(next) {
+            next += 1;
+            let file = self.spots[spot as usize].file.id;
+            if here.0 != Some(file) {
+                here = (Some(file), loads.get(&file).map_or(&[], Vec::as_slice));
+            }
+            for load in here.1 {
+                let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
+                self.soften(&in_the_way)?;
+                let others = in_the_way.iter().flat_map(|&group| &self.groups[group].parts).map(|p| p.spot);
+                let others: Vec<u32> =
+                    others.filter(|&other| self.spots[other as usize].is_wanted()).collect();
+                let needs = others.iter().filter(|&&other| other != spot);
+                let needs = needs.map(|&other| self.spots[other as usize].need(other));
+                let needs: SmallVec<[Part; 1]> = std::iter::once(part).chain(needs).collect();
+                let again = self.put_back_instead(&needs, *load)?;
+                if again > 0 {
+                    found += again;
+                    continue;
+                }
+                let is_asked = |other: &u32| queue[..asked].binary_search(other).is_ok();
+                let new: Vec<u32> = others.into_iter().filter(|other| !is_asked(other)).collect();
+                queue.extend(new.into_iter().filter(|&other| seen.insert(other)));
+                wanted.push(self.wanted(part, *load));
+            }
+        }
+        found += self.place(wanted, strict, true)?;
+        self.arm(&queue);
+        self.count_semaphores(&maps)?;
+        Ok(found)
+    }
+    /// Where our files are mapped as the kernel would probe them.
+    pub(super) fn loads(&mut self, maps: &[Mapping]) -> Result<HashMap<FileId, Vec<Load>>, Error> {
+        let found = mapped(self.own()?.process(), maps);
+        let found: Vec<_> = found.into_iter().filter(|one| self.of_file.contains(&one.id)).collect();
+        let mut loads: HashMap<FileId, Vec<Load>> = HashMap::new();
+        let mut seen = Vec::new();
+        for one in found.into_iter().filter(|one| takes_breakpoints(&one.mapping)) {
+            let Some(own) = &self.own else { continue };
+            if let Ok(module) = one.open(own.process(), &mut self.files) {
+                let load = Load { file: one.id, bias: module.bias.0 };
+                seen.push((load, one.mapping.start));
+                loads.entry(one.id).or_default().push(load);
+            }
+        }
+        self.learning.saw(&seen, &self.of_file);
+        Ok(loads)
+    }
+    /// What a spot lacks at a load, and the groups that stand in the way of it.
+    pub(super) fn missing(&self, spot: u32, load: Load) -> Option<(Part, Vec<usize>)> {
+        let one = &self.spots[spot as usize];
+        if !one.is_wanted() {
+            return None;
+        }
+        let need = one.need(spot);
+        let is_here = |&group: &usize| self.groups[group].live && self.groups[group].load == load;
+        let live: Vec<usize> = one.groups.iter().copied().filter(is_here).collect();
+        let has = |serves: fn(&Part, &Part) -> bool| {
+            live.iter().flat_map(|&group| &self.groups[group].parts).any(|part| serves(part, &need))
+        };
+        let (entry, returns) = (has(Part::serves_entry), !need.returns || has(Part::serves_returns));
+        match (entry, returns) {
+            (true, true) => None,
+            (true, false) => Some((Part { entry: false, ..need }, Vec::new())),
+            (false, _) => Some((need, live)),
+        }
+    }
+    pub(super) fn wanted(&self, part: Part, load: Load) -> Wanted {
+        let spot = &self.spots[part.spot as usize];
+        Wanted {
+            load,
+            part,
+            file: spot.file.clone(),
+            at: spot.at,
+            function: spot.function,
+            probe: spot.probe,
+        }
+    }
+    /// Patches, and keeps what came of it. Where another patch of ours needs the same bytes, both are planned again, together.
+    pub(super) fn place(&mut self, wanted: Vec<Wanted>, strict: bool, again: bool) -> Result<usize, Error> {
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        let setting = self.setting()?;
+        let Self { own: Some(own), known, groups, spots, .. } = self else { return Err(Error::NoEngine) };
+        let first = groups.len();
+        let refused = place(own, &wanted, setting, (known, &mut *groups))?;
+        let mut placed = 0;
+        for (index, group) in groups.iter().enumerate().skip(first) {
+            placed += group.sites.len();
+            group.parts.iter().for_each(|part| spots[part.spot as usize].groups.push(index));
+        }
+        let (instead, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(index, _)| {
+            wanted[*index].part.returns && self.arm_instead(wanted[*index].part.spot)
+        });
+        let (held, refused): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|(_, why)| again && matches!(why, Why::Held { .. }));
+        if let Some((index, why)) = refused.first().filter(|_| strict) {
+            return Err(self.spots[wanted[*index].part.spot as usize].refused(why));
+        }
+        if !held.is_empty() {
+            let mut both: Vec<Wanted> = Vec::new();
+            for (index, _) in held {
+                let Wanted { load, part, .. } = wanted[index];
+                if self.missing(part.spot, load).is_none() {
+                    continue;
+                }
+                let near = self.with_neighbours(&wanted[index])?;
+                let needs: Vec<Part> = near.iter().map(|one| one.part).collect();
+                match self.put_back_instead(&needs, load)? {
+                    0 => both.extend(near),
+                    again => placed += again,
+                }
+            }
+            let mut seen = HashSet::new();
+            both.retain(|one| seen.insert((one.load, one.part.spot)));
+            placed += self.place(both, strict, false)?;
+        }
+        for (index, why) in instead {
+            let Wanted { load, part: Part { spot, .. }, .. } = wanted[index];
+            let both = self.with_neighbours(&wanted[index])?;
+            debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
+            if self.place(both, true, false).is_err() {
+                self.disarm(&[spot]);
+                // What is asked for first is the exits.
+                if strict {
+                    return Err(self.spots[spot as usize].refused(&why));
+                }
+            }
+        }
+        Ok(placed)
+    }
+    /// A wanted place with all that is patched close to it, which is taken out.
+    pub(super) fn with_neighbours(&mut self, wanted: &Wanted) -> Result<Vec<Wanted>, Error> {
+        /// Windows and what displaces for them reach less far.
+        const NEAR: u64 = 64;
+        let bias = trapline_record::addr::Bias(wanted.load.bias);
+        let function = wanted.function.map(|f| wanted.file.image.function(f));
+        let (start, end) = function.map_or((wanted.at, wanted.at), |f| (f.start, f.end()));
+        let (start, end) = (bias.live(start) - NEAR, bias.live(end) + NEAR);
+        let near = |at: RemoteAddr| start <= at && at < end;
+        let groups: Vec<usize> = (0..self.groups.len())
+            .filter(|&g| {
+                let group = &self.groups[g];
+                group.live && group.load == wanted.load && group.sites.iter().any(|s| near(s.entry.addr))
+            })
+            .collect();
+        self.soften(&groups)?;
+        let mut spots: Vec<u32> =
+            groups.iter().flat_map(|&group| self.groups[group].parts.iter().map(|p| p.spot)).collect();
+        spots.push(wanted.part.spot);
+        spots.sort_unstable();
+        spots.dedup();
+        spots.retain(|&spot| self.spots[spot as usize].is_wanted());
+        Ok(spots
+            .into_iter()
+            .map(|spot| self.wanted(self.spots[spot as usize].need(spot), wanted.load))
+            .collect())
+    }
+    /// What holds for all batches from now on: the handlers stand.
+    pub(super) fn setting(&mut self) -> Result<Setting, Error> {
+        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
+        let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
+        traps::serve()?;
+        let process = self.own()?.process();
+        let status = process.status().map_err(trapline_patch::PatchError::from)?;
+        let in_the_loader = loader::is_above(process);
+        let (shows_originals, shadow_stack) = (traps::shows_originals(), status.shadow_stack);
+        Ok(Setting {
+            state,
+            shows_originals,
+            shadow_stack,
+            alone: in_the_loader || self.learning.is_looking(),
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! What probed functions take and return, as their compiler noted it: asked before a session begins.
+//!
+//! In: targets and probes. Out: for each probe the functions that it means, with their prototypes where debug information has them.
+//! Does not: attach, or fail: what cannot be looked at has no prototypes, and a session says why.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use trapline_image::{DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
+use trapline_record::Svma;
+use trapline_target::{FileId, Process, Seccomp};
+
+use crate::builder::Builder;
+use crate::files::Files;
+use crate::inspect::{file_modules, find_file};
+use crate::modules::{Module, mapped};
+use crate::sites::{Place, Places};
+use crate::target::{Target, resolve};
+use crate::traced::{Aim, Traced, Wishes};
+
+/// More processes than this are not asked.
+const MANY: usize = 64;
+/// A glob that means more functions than this is taken as it is.
+const MOST: usize = 1000;
+
+/// A function that a probe means.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    /// A probe that means it alone.
+    pub spec: ProbeSpec,
+    /// What it takes and returns, if that is noted, and noted alike wherever it is found.
+    pub prototype: Option<Prototype>,
+    /// Texts can be read in the process ([`Builder::texts`]), as far as can be told beforehand.
+    pub reads_texts: bool,
+    at: Svma,
+    debug: Option<Arc<DebugInfo>>,
+}
+
+impl Noted {
+    /// Whether it is the same function of the same file.
+    fn is_like(&self, other: &Self) -> bool {
+        let same_file = match (&self.debug, &other.debug) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        same_file && self.at == other.at && self.prototype == other.prototype
+    }
+    /// A field of what an argument leads to: `req->next->len`.
+    ///
+    /// # Errors
+    /// What is wrong with the path, and where.
+    pub fn field(&self, path: &str) -> Result<Field, Misplaced> {
+        let whole = || Misplaced { at: 0..path.len(), why: NoField::NothingNoted };
+        self.debug.as_ref().filter(|_| self.prototype.is_some()).ok_or_else(whole)?.field(self.at, path)
+    }
+}
+
+/// Debug information, read once for each file.
+type Known = HashMap<FileId, Option<Arc<DebugInfo>>>;
+
+impl Builder {
+    /// For each probe the functions that it means; none where it means instructions, marks, or nothing that can be looked at.
+    #[must_use]
+    pub fn prototypes(&self) -> Vec<Vec<Noted>> {
+        let (mut files, mut known) = (Files::default(), Known::new());
+        let mut processes = match &self.target {
+            Target::Launch(_) => Vec::new(),
+            target => resolve(target, &self.specs, &mut Vec::new()).unwrap_or_default(),
+        };
+        if processes.len() > MANY {
+            processes.clear();
+        }
+        let pids: Vec<u32> = processes.iter().map(Process::pid).collect();
+        drop(processes);
+        let reads_texts = pids.iter().all(|&pid| may_read(pid));
+        let aim = Aim::Record { values: 0, returns: false };
+        let one = |spec: &ProbeSpec| {
+            if spec.kind != ProbeKind::Entry {
+                return Vec::new();
+            }
+            let wishes = Wishes { specs: vec![spec.clone()], ..self.wishes(aim) };
+            let looked = match &self.target {
+                Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
+                _ => {
+                    let noted = |&pid| in_process(pid, &wishes, &mut files, &mut known, reads_texts);
+                    alike(pids.iter().filter_map(noted))
+                }
+            };
+            // Elsewhere a glob may mean other functions.
+            let alone = pids.len() < 2 || spec.file.is_some();
+            looked.filter(|all| alone || all.len() == 1).unwrap_or_default()
+        };
+        self.specs.iter().map(one).collect()
+    }
+}
+
+/// What all processes say; of what they do not say alike, nothing.
+fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
+    let mut first = all.next()?;
+    for other in all {
+        for one in &mut first {
+            if !other.iter().any(|theirs| theirs.spec.text == one.spec.text && theirs.is_like(one)) {
+                one.prototype = None;
+            }
+        }
+    }
+    Some(first)
+}
+
+fn in_process(
+    pid: u32,
+    wishes: &Wishes,
+    files: &mut Files,
+    known: &mut Known,
+    reads_texts: bool,
+) -> Option<Vec<Noted>> {
+    let process = Process::open(pid).ok()?;
+    let maps = process.maps().ok()?;
+    let fresh = mapped(&process, &maps);
+    let mut traced = Traced::new(process).ok()?;
+    let (modules, places) = traced.choose(files, wishes, &fresh);
+    noted(wishes, &modules, &places, reads_texts, known)
+}
+
+/// Texts are read by a system call on the thread's own number, which glibc keeps.
+fn may_read(pid: u32) -> bool {
+    let Ok(process) = Process::open(pid) else { return false };
+    let glibc =
+        || process.maps().is_ok_and(|maps| maps.iter().any(|mapping| mapping.path.ends_with("/libc.so.6")));
+    process.status().is_ok_and(|status| status.seccomp == Seccomp::Off) && glibc()
+}
+
+/// Of a command that is yet to be started.
+fn in_file(words: &[String], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
+    let program = find_file(words.first()?)?;
+    let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
+    let glibc =
+        files.of_path(&program).is_ok_and(|file| file.image.needed().iter().any(|name| name == "libc.so.6"));
+    noted(wishes, &modules, &places, glibc, known)
+}
+
+fn noted(
+    wishes: &Wishes,
+    modules: &[Module],
+    places: &Places,
+    reads_texts: bool,
+    known: &mut Known,
+) -> Option<Vec<Noted>> {
+    let found = &places.found;
+    if found.is_empty() || found.len() > MOST {
+        return None;
+    }
+    let mut all: Vec<Noted> = Vec::new();
+    for place in found {
+        let file = &modules[place.module].file;
+        let read = || file.image.debug_info().map(Arc::new);
+        let debug = known.entry(file.id).or_insert_with(read).clone();
+        let prototype =
+            debug.as_ref().filter(|_| is_whole(place)).and_then(|debug| debug.prototype(place.at));
+        let spec = if found.len() == 1 { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+        match all.iter_mut().find(|other| other.spec.text == spec.text) {
+            Some(other) if other.prototype != prototype => other.prototype = None,
+            Some(_) => {}
+            None => all.push(Noted { spec, prototype, reads_texts, at: place.at, debug }),
+        }
+    }
+    Some(all)
+}
+
+/// Copies that the compiler made for some callers do not take what was noted of the source.
+fn is_whole(place: &Place) -> bool {
+    let names = || place.aliases.iter().chain([&place.probe]);
+    let copied = [".isra.", ".constprop.", ".part.", ".cold"];
+    place.function.is_some() && !names().any(|name| copied.iter().any(|mark| name.contains(mark)))
+}

@@ -1,0 +1,185 @@
+//! Copied stacks, unwound by the tables that compilers write for exceptions (.eh_frame, .debug_frame), with framehop.
+//!
+//! In: the top of a stack, with the registers that it takes; the files that are mapped. Out: return addresses. A stack is hostile input as all records
+//! are: what is read is within the copy, and no stack has more addresses than [`MOST`]. Does not: know processes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
+
+use super::{Places, StackFile};
+
+/// Return addresses of a stack.
+pub(crate) const MOST: usize = 1000;
+
+type Bytes = Arc<[u8]>;
+
+/// What a file says about unwinding.
+#[derive(Clone, Default)]
+struct Tables {
+    /// File offset, address as the file states it, length.
+    segments: Vec<(u64, u64, u64)>,
+    /// Address and bytes.
+    eh_frame: Option<(u64, Bytes)>,
+    eh_frame_hdr: Option<(u64, Bytes)>,
+    debug_frame: Option<Bytes>,
+    text: Option<(u64, u64)>,
+    got: Option<(u64, u64)>,
+}
+
+/// Unwinds the copies of one process.
+#[derive(Default)]
+pub(crate) struct Copies {
+    unwinder: UnwinderX86_64<Bytes>,
+    cache: CacheX86_64,
+    /// By file, which stays.
+    tables: HashMap<usize, (Arc<StackFile>, Tables)>,
+    /// Where modules begin that the unwinder knows.
+    known: Vec<u64>,
+    /// Places as they were then.
+    version: u64,
+}
+
+/// A stack as a record holds it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy<'a> {
+    /// The instruction that was about to run.
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    pub(crate) frame: u64,
+    /// From `sp` on.
+    pub(crate) words: &'a [u64],
+}
+
+impl std::fmt::Debug for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copies").field("known", &self.known).finish_non_exhaustive()
+    }
+}
+
+impl Copies {
+    /// Leaves return addresses in `to`, innermost first; says whether the stack goes on.
+    pub(crate) fn unwind(&mut self, places: &Places, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
+        self.learn(places);
+        to.clear();
+        let mut read = |at: u64| {
+            let nth = at.checked_sub(copy.sp).filter(|past| past % 8 == 0).map(|past| past / 8);
+            let word = nth.and_then(|nth| copy.words.get(usize::try_from(nth).ok()?));
+            word.copied().ok_or(())
+        };
+        let regs = UnwindRegsX86_64::new(copy.pc, copy.sp, copy.frame);
+        let mut frames = self.unwinder.iter_frames(copy.pc, regs, &mut self.cache, &mut read);
+        loop {
+            match frames.next() {
+                Ok(Some(FrameAddress::InstructionPointer(_))) => {}
+                Ok(Some(FrameAddress::ReturnAddress(_))) if to.len() == MOST => return true,
+                Ok(Some(FrameAddress::ReturnAddress(address))) => to.push(address.get()),
+                Ok(None) => return false,
+                Err(_) => return true,
+            }
+        }
+    }
+    /// Tells the unwinder what is mapped, if that is something else than before.
+    fn learn(&mut self, places: &Places) {
+        if self.version == places.version() {
+            return;
+        }
+        self.version = places.version();
+        self.known.drain(..).for_each(|start| self.unwinder.remove_module(start));
+        for (start, end, file, offset) in places.files() {
+            let key = Arc::as_ptr(file).addr();
+            let (_, tables) =
+                self.tables.entry(key).or_insert_with(|| (Arc::clone(file), Tables::of(file.file.as_ref())));
+            if let Some(module) = tables.module(&file.path, (start, end), offset) {
+                self.unwinder.add_module(module);
+                self.known.push(start);
+            }
+        }
+    }
+}
+
+impl Tables {
+    /// Nothing of a file that cannot be read.
+    fn of(file: Option<&File>) -> Self {
+        file.and_then(|file| Self::read(file.try_clone().ok()?)).unwrap_or_default()
+    }
+    fn read(file: File) -> Option<Self> {
+        let cache = ReadCache::new(file);
+        let elf = object::File::parse(&cache).ok()?;
+        let section = |name: &str| elf.section_by_name(name);
+        let bytes = |name: &str| {
+            let section = section(name)?;
+            let data = section.uncompressed_data().ok()?;
+            (!data.is_empty()).then(|| (section.address(), Bytes::from(&*data)))
+        };
+        let range = |name: &str| section(name).map(|section| (section.address(), section.size()));
+        let segment = |segment: object::Segment<'_, '_, _>| {
+            let (offset, len) = segment.file_range();
+            (offset, segment.address(), len)
+        };
+        Some(Self {
+            segments: elf.segments().map(segment).collect(),
+            eh_frame: bytes(".eh_frame"),
+            eh_frame_hdr: bytes(".eh_frame_hdr"),
+            debug_frame: bytes(".debug_frame").map(|(_, bytes)| bytes),
+            text: range(".text"),
+            got: range(".got"),
+        })
+    }
+    /// The module that a stretch of code is part of.
+    fn module(&self, path: &str, (start, end): (u64, u64), offset: u64) -> Option<Module<Bytes>> {
+        const PAGE: u64 = 4096;
+        let holds = |&&(at, _, len): &&(u64, u64, u64)| (at & !(PAGE - 1)..at + len).contains(&offset);
+        let &(at, address, _) = self.segments.iter().find(holds)?;
+        let bias = start.wrapping_sub(address.wrapping_add(offset).wrapping_sub(at));
+        let range = |at: u64, len: u64| at..at.saturating_add(len);
+        let of =
+            |table: &Option<(u64, Bytes)>| table.as_ref().map(|(at, bytes)| range(*at, bytes.len() as u64));
+        let data = |table: &Option<(u64, Bytes)>| table.as_ref().map(|(_, bytes)| Arc::clone(bytes));
+        let sections = ExplicitModuleSectionInfo {
+            base_svma: 0,
+            text_svma: self.text.map(|(at, len)| range(at, len)),
+            text: None,
+            stubs_svma: None,
+            stub_helper_svma: None,
+            got_svma: self.got.map(|(at, len)| range(at, len)),
+            unwind_info: None,
+            eh_frame_svma: of(&self.eh_frame),
+            eh_frame: data(&self.eh_frame),
+            eh_frame_hdr_svma: of(&self.eh_frame_hdr),
+            eh_frame_hdr: data(&self.eh_frame_hdr),
+            debug_frame: self.debug_frame.clone(),
+            text_segment_svma: None,
+            text_segment: None,
+        };
+        Some(Module::new(path.to_owned(), start..end, bias, sections))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Copies, Copy, MOST};
+    use crate::stacks::Places;
+
+    /// Without tables frames are followed by frame pointers, within the copy.
+    #[test]
+    fn nothing_is_read_outside_a_copy() {
+        let (mut copies, places, mut to) = (Copies::default(), Places::default(), Vec::new());
+        let mut unwind = |sp: u64, frame: u64, words: &[u64]| {
+            let cut = copies.unwind(&places, Copy { pc: 0x1000, sp, frame, words }, &mut to);
+            (cut, to.clone())
+        };
+        for (sp, frame) in [(0x7000, 0x7000), (0, 0), (u64::MAX - 7, 8), (0x7000, 0x6ff8), (0x7000, 0x7001)] {
+            let (_, addresses) = unwind(sp, frame, &[]);
+            assert!(addresses.is_empty(), "{sp:#x} {frame:#x}");
+        }
+        let round: Vec<u64> =
+            (0..4000).map(|n| if n % 2 == 0 { 0x7000 + (n + 2) * 8 } else { 0x2000 + n }).collect();
+        let (cut, addresses) = unwind(0x7000, 0x7000, &round);
+        assert!(cut && addresses.len() <= MOST, "{}", addresses.len());
+    }
+}

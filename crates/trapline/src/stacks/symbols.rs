@@ -1,0 +1,136 @@
+//! Names of frames: symbols, inlined functions, source lines (blazesym); for what was stripped, the function tables that are left (Go's
+//! pclntab, `.gnu_debugdata`); and what a JIT compiler wrote down.
+//!
+//! In: [`Frame`]s. Out: [`Function`]s, innermost first: an inlined function stands before the one that it was inlined into. Each place is
+//! asked about once. Does not: fail; a place without a name is its file and offset, or its address.
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolizer};
+
+use trapline_image::{Image, NoDebugFiles};
+use trapline_record::FileOffset;
+
+use super::jit::JitMap;
+use super::{Frame, StackFile};
+
+/// A function that a frame is in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// Its name, as people write it; without one the file's and the offset there, or the address.
+    pub name: String,
+    /// The file that it was mapped from.
+    pub module: Option<String>,
+    /// Source file and line, where debug information has them.
+    pub line: Option<(String, u32)>,
+    /// It was inlined into the next one.
+    pub inlined: bool,
+    /// The name is known.
+    pub named: bool,
+}
+
+/// A file's address, and an offset.
+type Place = (usize, u64);
+/// The functions there. The file is held: its address stays its own.
+type Named = (Arc<StackFile>, Arc<[Function]>);
+
+/// Looks names up.
+#[derive(Debug)]
+pub struct Symbols {
+    blazesym: Symbolizer,
+    known: HashMap<Place, Named>,
+    /// Files in which blazesym did not find a name, by address; none where there is nothing to be found.
+    images: HashMap<usize, (Arc<StackFile>, Option<Image>)>,
+    /// Code that programs made themselves, by process.
+    jit: HashMap<u32, JitMap>,
+}
+
+impl Default for Symbols {
+    fn default() -> Self {
+        Self {
+            blazesym: Symbolizer::new(),
+            known: HashMap::new(),
+            images: HashMap::new(),
+            jit: HashMap::new(),
+        }
+    }
+}
+
+impl Symbols {
+    /// The functions of a frame in a process.
+    pub fn of(&mut self, pid: u32, frame: &Frame) -> Arc<[Function]> {
+        let back = u64::from(frame.is_return);
+        let Some((file, offset)) = &frame.place else {
+            return Arc::new([self.made(pid, frame.address, frame.address - back)]);
+        };
+        let key = (Arc::as_ptr(file).addr(), offset - back);
+        if let Some((_, known)) = self.known.get(&key) {
+            return Arc::clone(known);
+        }
+        let found = self.in_file(file, offset - back);
+        if found.is_empty() {
+            return Arc::new([self.in_made_file(pid, frame, file, *offset)]);
+        }
+        let functions: Arc<[Function]> = found.into();
+        self.known.insert(key, (Arc::clone(file), Arc::clone(&functions)));
+        functions
+    }
+    /// Code that the program made itself.
+    fn made(&mut self, pid: u32, address: u64, at: u64) -> Function {
+        let name = self.jit(pid, at);
+        let named = name.is_some();
+        let name = name.unwrap_or_else(|| format!("[{address:#x}]"));
+        Function { name, module: None, line: None, inlined: false, named }
+    }
+    /// What is mapped from a file, and has no name there: code that the program wrote into a file in memory, perhaps.
+    fn in_made_file(&mut self, pid: u32, frame: &Frame, file: &StackFile, offset: u64) -> Function {
+        let name = self.jit(pid, frame.address - u64::from(frame.is_return));
+        let named = name.is_some();
+        let base = file.path.rsplit('/').next().unwrap_or(&file.path);
+        let name = name.unwrap_or_else(|| format!("{base}+{offset:#x}"));
+        Function { name, module: Some(file.path.clone()), line: None, inlined: false, named }
+    }
+    fn jit(&mut self, pid: u32, at: u64) -> Option<String> {
+        self.jit.entry(pid).or_insert_with(|| JitMap::of(pid)).name(at).map(str::to_owned)
+    }
+    /// The instruction at an offset of a file; nothing where it has no name.
+    fn in_file(&mut self, file: &Arc<StackFile>, at: u64) -> Vec<Function> {
+        let Some(opened) = &file.file else { return Vec::new() };
+        // By the descriptor: whatever the path has become, this is the file that was mapped.
+        let source = Source::Elf(Elf::new(format!("/proc/self/fd/{}", opened.as_raw_fd())));
+        let found = self.blazesym.symbolize_single(&source, Input::FileOffset(at)).ok();
+        let mut found = match found.and_then(|found| found.into_sym().map(functions)) {
+            Some(found) => found,
+            None => self.in_table(file, at).into_iter().collect(),
+        };
+        found.iter_mut().for_each(|function| function.module = Some(file.path.clone()));
+        found
+    }
+    /// By the tables that are left in a file without symbols.
+    fn in_table(&mut self, file: &Arc<StackFile>, at: u64) -> Option<Function> {
+        let parse = |opened| Image::parse(crate::files::map(opened).ok()?, &mut NoDebugFiles).ok();
+        let read = || (Arc::clone(file), file.file.as_ref().and_then(parse));
+        let (_, image) = self.images.entry(Arc::as_ptr(file).addr()).or_insert_with(read);
+        let image = image.as_ref()?;
+        let function = image.function(image.function_at(image.svma_of(FileOffset(at))?)?);
+        image.names(function).next()?;
+        let name = image.display_name(function, "");
+        Some(Function { name, module: None, line: None, inlined: false, named: true })
+    }
+}
+
+/// Innermost first.
+fn functions(sym: Sym<'_>) -> Vec<Function> {
+    let one = |name: &str, line: Option<&CodeInfo<'_>>, inlined| Function {
+        name: name.to_owned(),
+        module: None,
+        line: line.and_then(|code| Some((code.to_path().display().to_string(), code.line?))),
+        inlined,
+        named: true,
+    };
+    let inlined = sym.inlined.iter().rev().map(|call| one(&call.name, call.code_info.as_ref(), true));
+    inlined.chain([one(&sym.name, sym.code_info.as_deref(), false)]).collect()
+}

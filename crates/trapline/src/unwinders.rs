@@ -1,0 +1,136 @@
+//! Who unwinds stacks in a process, and whether all of them can be told of slots.
+//!
+//! In: the process' files. Out: where `__register_frame` lies in each that has an unwinder, and code that calls neither allocator nor
+//! loader with a lock held; or a reason why slots would break unwinding there. Does not: call anything.
+
+use std::ops::Range;
+
+use trapline_image::Image;
+use trapline_patch::Unwinder;
+use trapline_record::RemoteAddr;
+use trapline_record::addr::Bias;
+use trapline_record::control::MAX_UNWINDERS;
+use trapline_target::{Mapping, Process};
+
+use crate::files::Files;
+use crate::modules::{Module, mapped};
+
+/// What a process' files say of unwinding.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Unwinding {
+    /// All unwinders there are.
+    pub(crate) unwinders: Vec<Unwinder>,
+    /// Code of the program itself, unless it has an allocator of its own.
+    pub(crate) own_code: Vec<Range<u64>>,
+    /// The program is Go's, whose return addresses are left alone.
+    pub(crate) go: bool,
+    /// One that may not be called yet, as its own addresses are perhaps not relocated.
+    pub(crate) loading: Option<String>,
+}
+
+/// LLVM's libunwind takes frame information of another form.
+const LLVM: &str = "__unw_init_local";
+/// What marks a file that unwinds: where libgcc looks frame information up, and LLVM's beginning. `_Unwind_Backtrace` and the like do
+/// not: libc has functions of these names that load libgcc_s.
+const UNWINDS: [&str; 2] = ["_Unwind_Find_FDE", LLVM];
+/// What a program with an allocator of its own defines.
+const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
+
+/// Looks at all files of a process.
+///
+/// # Errors
+/// Why its unwinders cannot all be told.
+pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
+    let maps = process.maps().map_err(|error| error.to_string())?;
+    let mut out = Unwinding::default();
+    let mut stripped = None;
+    for one in mapped(process, &maps) {
+        let module = one.open(process, files)?;
+        let &Module { ref file, bias, is_program, .. } = &module;
+        if is_program && file.image.is_go() {
+            // It is told nothing.
+            return Ok(Unwinding { go: true, ..out });
+        }
+        let defined = Defined::of(&file.image);
+        if defined.has(&UNWINDS) {
+            if !is_program && !is_relocated(&maps, &file.image, bias) {
+                out.loading = Some(file.path.clone());
+            }
+            out.unwinders.push(told_by(&defined, bias).ok_or_else(|| {
+                format!(
+                    "{} has an unwinder of its own that takes no frame information at run time",
+                    file.path
+                )
+            })?);
+        }
+        if is_program {
+            if !defined.has(&["main", "_start"]) {
+                stripped = Some(file.path.clone());
+            }
+            if !defined.has(&ALLOCATES) && !file.image.is_static() {
+                let ranges = file.image.text_ranges().iter();
+                out.own_code.extend(ranges.map(|&(start, len)| bias.live(start).0..bias.live(start + len).0));
+            }
+        }
+    }
+    match stripped {
+        Some(path) if out.unwinders.is_empty() => {
+            Err(format!("{path} has no symbols that would tell whether it has an unwinder of its own"))
+        }
+        _ if out.unwinders.len() as u64 > MAX_UNWINDERS => {
+            Err(format!("{} unwinders are mapped, at most {MAX_UNWINDERS} can be told", out.unwinders.len()))
+        }
+        _ => Ok(out),
+    }
+}
+
+/// As [`unwinding`], of another process: all of them can be told at once.
+///
+/// # Errors
+/// Why not; also that the loader is at work at one, which must not be called before its addresses are right.
+pub(crate) fn unwinding_now(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
+    match unwinding(process, files)? {
+        Unwinding { loading: Some(path), .. } => {
+            Err(format!("{path}, which has an unwinder, is just being loaded; try again"))
+        }
+        found => Ok(found),
+    }
+}
+
+/// Whether the loader is done with a library's addresses: then it has made the pages unwritable that it alone writes (`PT_GNU_RELRO`, from
+/// the beginning of the data on), and left the others writable. Before it maps the data, neither are; one without such pages never says.
+fn is_relocated(maps: &[Mapping], image: &Image, bias: Bias) -> bool {
+    const PF_W: u32 = 2;
+    let Some(data) = image.loads().iter().find(|load| load.flags & PF_W != 0) else { return true };
+    let is_writable = |at| maps.iter().any(|map| map.contains(bias.live(at)) && map.perms.write);
+    !is_writable(data.svma) && is_writable(data.svma + data.memsz.saturating_sub(1))
+}
+
+fn told_by(defined: &Defined<'_>, bias: Bias) -> Option<Unwinder> {
+    let live = |name| defined.at(name).map(|at| bias.live(at));
+    let unwinder: (RemoteAddr, RemoteAddr) = (live("__register_frame")?, live("__deregister_frame")?);
+    (!defined.has(&[LLVM])).then_some(Unwinder { register: unwinder.0, take_back: unwinder.1 })
+}
+
+/// A file's functions that have one of the names that matter here.
+struct Defined<'a>(Vec<(&'a str, trapline_record::Svma)>);
+
+impl<'a> Defined<'a> {
+    fn of(image: &'a Image) -> Self {
+        let matters = |name: &str| {
+            UNWINDS.contains(&name)
+                || ALLOCATES.contains(&name)
+                || ["main", "_start", "__register_frame", "__deregister_frame"].contains(&name)
+        };
+        let named = image.functions().iter().flat_map(|function| {
+            image.names(function).filter(|name| matters(name.raw)).map(|name| (name.raw, function.start))
+        });
+        Self(named.collect())
+    }
+    fn at(&self, name: &str) -> Option<trapline_record::Svma> {
+        self.0.iter().find(|one| one.0 == name).map(|one| one.1)
+    }
+    fn has(&self, names: &[&str]) -> bool {
+        self.0.iter().any(|one| names.contains(&one.0))
+    }
+}

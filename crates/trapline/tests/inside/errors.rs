@@ -1,0 +1,117 @@
+//! What is in the way has a name of its own, and the kernel's number. And what is not in the way: code that /proc/self/mem does not write.
+
+use std::io::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use trapline::inside::{Error, register};
+
+use crate::calls::{counting, word};
+use crate::life::in_child;
+use crate::maps::refuse;
+use crate::victim::Victim;
+
+fn refused(path: &std::path::Path, offset: u64) -> Error {
+    register(path, offset, counting(word())).expect_err("in the way")
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_with_the_systems_reason() {
+    for (path, errno) in
+        [("/nowhere", libc::ENOENT), ("/etc/passwd/below", libc::ENOTDIR), ("", libc::ENOENT)]
+    {
+        let error = refused(path.as_ref(), 0);
+        assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+        assert_eq!(error.errno(), errno);
+    }
+    for path in ["/", "/dev/null", "/etc/passwd"] {
+        let error = refused(path.as_ref(), 0);
+        assert!(matches!(error, Error::File { .. }), "{error}");
+        assert_eq!(error.errno(), libc::EBADF);
+    }
+}
+
+#[test]
+fn a_file_that_was_written_to_is_not_believed_any_more() {
+    let path = Victim::file();
+    let offset = Victim::load_file(path.clone()).offset("add");
+    drop(register(&path, offset, counting(word())).expect("registered"));
+    let mut file = std::fs::File::options().append(true).open(&path).expect("writable");
+    file.write_all(b"more").expect("written");
+    let error = refused(&path, offset);
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
+    // Another file at the same path is another file.
+    let other = Victim::file();
+    std::fs::rename(other, &path).expect("replaced");
+    drop(register(&path, offset, counting(word())).expect("registered"));
+}
+
+#[test]
+fn an_offset_inside_an_instruction_is_refused_though_nobody_maps_the_file() {
+    let path = Victim::file();
+    let victim = Victim::load_file(path.clone());
+    let (inside, own) = (victim.offset("add") + 1, victim.offset("stops"));
+    let begins = victim.offset("add");
+    drop(victim);
+    let error = refused(&path, inside);
+    assert!(matches!(error, Error::InsideInstruction { begins: at, .. } if at == begins), "{error}");
+    assert_eq!(error.errno(), libc::EINVAL);
+    let error = refused(&path, own);
+    assert!(matches!(error, Error::Breakpoint { offset, .. } if offset == own), "{error}");
+    assert_eq!(error.errno(), libc::EOPNOTSUPP);
+}
+
+#[test]
+fn code_that_somebody_patched_is_not_the_files() {
+    let victim = Victim::load();
+    let at = victim.address("after");
+    let mem = std::fs::File::options().write(true).open("/proc/self/mem").expect("our memory");
+    let write =
+        |byte: u8| assert_eq!(std::os::unix::fs::FileExt::write_at(&mem, &[byte], at).expect("written"), 1);
+    // SAFETY: a byte of the library's code.
+    let old = unsafe { *(at as *const u8) };
+    write(old ^ 1);
+    let error = refused(&victim.path, victim.offset("after"));
+    assert!(matches!(error, Error::Differs { .. }), "{error}");
+    write(old);
+    drop(register(&victim.path, victim.offset("after"), counting(word())).expect("registered"));
+}
+
+/// As a kernel does that forbids to write to what is not writable.
+#[test]
+fn where_our_memory_file_refuses_writes_pages_are_made_writable_for_the_moment() {
+    let victim = Victim::load();
+    let status = in_child(|| {
+        refuse(libc::SYS_pwrite64, libc::EIO);
+        let (before, count, add) = (victim.text(), word(), victim.function("add"));
+        let probe = register(&victim.path, victim.offset("add"), counting(count)).expect("registered");
+        assert_eq!((add(1, 1), count.load(Relaxed)), (4, 1));
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        assert!(!maps.lines().any(|line| line.contains("rwx")), "{maps}");
+        probe.unregister().expect("unregistered");
+        assert_eq!((add(1, 1), count.load(Relaxed)), (4, 1));
+        assert!(before == victim.text());
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn where_code_cannot_be_written_at_all_nothing_is_registered() {
+    const SET_MDWE: i32 = 65;
+    let victim = Victim::load();
+    let status = in_child(|| {
+        // SAFETY: plain numbers: from here on no page is both writable and executable.
+        if unsafe { libc::prctl(SET_MDWE, 1, 0, 0, 0) } != 0 {
+            println!("SKIP: this kernel does not know PR_SET_MDWE");
+            return 0;
+        }
+        refuse(libc::SYS_pwrite64, libc::EIO);
+        let before = victim.text();
+        let error = refused(&victim.path, victim.offset("add"));
+        assert!(matches!(error, Error::Locked(_)), "{error}");
+        assert_eq!(error.errno(), libc::EPERM);
+        assert!(before == victim.text());
+        0
+    });
+    assert_eq!(status, 0);
+}

@@ -1,0 +1,343 @@
+//! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe, uprobe_syscall), in our process. What the running
+//! kernel can do from here, it does in the same run, on a copy of the same library, and both must say the same: perf events count and sample, BPF programs
+//! are sessions (Linux 6.13) and change registers (6.18).
+#![allow(
+    unsafe_code,
+    reason = "handlers that change registers, a child that shares our memory, a call with chosen registers"
+)]
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use trapline::inside::{Consumer, Gpr, Hit, Regs, Request, Verdict, find, register_all, unregister_all};
+use trapline_tests::bpf;
+use trapline_tests::or_skip;
+use trapline_tests::oracle::{self, Kernel, Registers};
+
+use crate::calls::{counting, word};
+use crate::victim::Victim;
+
+fn tid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Counts returns, of calls as deep as the kernel keeps them.
+fn returning(into: &'static AtomicU64) -> Consumer {
+    let consumer = Consumer::returns(move |_| {
+        into.fetch_add(1, Relaxed);
+    });
+    consumer.maxactive(64)
+}
+
+/// A library with probes of ours, and its twin with the kernel's.
+pub(crate) struct Twins {
+    pub(crate) ours: Victim,
+    pub(crate) kernels: Victim,
+}
+
+impl Twins {
+    pub(crate) fn load() -> Self {
+        Self { ours: Victim::load(), kernels: Victim::load() }
+    }
+    /// The kernel's probes, for this thread.
+    pub(crate) fn oracle(&self, places: &[(&str, bool)]) -> Result<Kernel, String> {
+        let places: Vec<(u64, bool)> =
+            places.iter().map(|&(name, returns)| (self.kernels.offset(name), returns)).collect();
+        oracle::attach_at(&self.kernels.path, &places, tid())
+    }
+    pub(crate) fn both(&self) -> [&Victim; 2] {
+        [&self.ours, &self.kernels]
+    }
+}
+
+#[test]
+fn entries_and_returns_are_counted_as_the_kernel_counts_them() {
+    const PLACES: [(&str, bool); 9] = [
+        ("add", false),
+        ("add", true),
+        ("twice", false),
+        ("twice", true),
+        ("fib", false),
+        ("scale", true),
+        ("deep", false),
+        ("deep", true),
+        ("tail", false),
+    ];
+    let twins = Twins::load();
+    let kernel = or_skip!(twins.oracle(&PLACES));
+    let words = PLACES.map(|_| word());
+    let consumer = |returns, into| if returns { returning(into) } else { counting(into) };
+    let requests = PLACES.iter().zip(words).map(|(&(name, returns), into)| {
+        Request::new(&twins.ours.path, twins.ours.offset(name), consumer(returns, into))
+    });
+    let probes = register_all(requests).expect("registered");
+    let call_all = |round: u64| {
+        for victim in twins.both() {
+            let [add, twice, fib, deep, tail] =
+                ["add", "twice", "fib", "deep", "tail"].map(|name| victim.function(name));
+            for n in 0..20 {
+                // Above 100 it calls add too.
+                assert_eq!(twice(96 + n, 0), if n < 5 { 2 * (96 + n) } else { 4 * (96 + n) + 1 });
+                assert_eq!(add(n, round), n * 3 + round);
+                assert_eq!(deep(n, 0), (6 << n) - 1);
+                assert_eq!(tail(n, 0), (n + 1) * 3 + 7);
+                assert_eq!(victim.floats("scale")(2.0, n as f64), 2.0 * n as f64 + 0.5);
+            }
+            assert_eq!(fib(8, 0), 21);
+        }
+    };
+    (0..4).for_each(call_all);
+    let kernels = kernel.counts();
+    let ours = words.map(|word| word.load(Relaxed));
+    println!("{PLACES:?}: ours {ours:?}, the kernel's {kernels:?}");
+    assert_eq!(ours.as_slice(), kernels);
+    assert!(ours.iter().all(|count| *count >= 80));
+    unregister_all(probes).expect("unregistered");
+}
+
+/// rax rcx rdx rbx rbp rsi rdi r8 to r15, as `with_registers` takes them.
+type Chosen = [u64; 15];
+/// Their hardware numbers.
+const CHOSEN: [usize; 15] = [0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+fn patterns() -> Chosen {
+    std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 4) ^ n as u64)
+}
+
+/// Calls `quiet` with these registers; those that it left.
+fn call_with(victim: &Victim, registers: &Chosen) -> Chosen {
+    // SAFETY: a function of these arguments that keeps what its callers need.
+    let call: extern "C" fn(u64, *const Chosen, *mut Chosen) =
+        unsafe { std::mem::transmute(victim.address("with_registers")) };
+    let mut left = [0; 15];
+    call(victim.address("quiet"), registers, &raw mut left);
+    left
+}
+
+/// Keeps registers for the test to read: hardware order, then rip and rflags.
+static KEPT: Mutex<Vec<Registers>> = Mutex::new(Vec::new());
+
+fn keep(regs: &Regs) {
+    let mut all: Registers = [0; 18];
+    all[..16].copy_from_slice(&regs.gpr);
+    (all[16], all[17]) = (regs.rip, regs.rflags);
+    KEPT.lock().expect("no handler fails").push(all);
+}
+
+#[test]
+fn handlers_see_the_registers_that_the_kernels_see() {
+    const RSP: usize = 4;
+    let twins = Twins::load();
+    let at = twins.kernels.offset("quiet");
+    let [entry, exit] = [false, true].map(|returns| oracle::sample(&twins.kernels.path, at, returns, tid()));
+    let (entry, exit) = (or_skip!(entry), or_skip!(exit));
+    KEPT.lock().expect("not poisoned").reserve(16);
+    let session = || {
+        Consumer::session(
+            |hit: &mut Hit<'_>| {
+                keep(hit.regs());
+                Verdict::Continue
+            },
+            |hit| keep(hit.regs()),
+        )
+    };
+    let chosen = patterns();
+    assert_eq!(call_with(&twins.kernels, &chosen), chosen, "unchanged by the kernel's probes");
+    for by_trap in [false, true] {
+        let request =
+            Request { by_trap, ..Request::new(&twins.ours.path, twins.ours.offset("quiet"), session()) };
+        let probe = register_all([request]).expect("registered");
+        assert_eq!(call_with(&twins.ours, &chosen), chosen, "unchanged by ours");
+        unregister_all(probe).expect("unregistered");
+        let ours = std::mem::take(&mut *KEPT.lock().expect("not poisoned"));
+        let [ours_entry, ours_exit] = ours.try_into().expect("an entry and a return");
+        let [kernels_entry] = entry.hits().try_into().expect("one hit");
+        let [kernels_exit] = exit.hits().try_into().expect("one return");
+        // The same frames below: but for rip, all is the same.
+        let offset_in = |victim: &Victim, rip: u64| rip - victim.address("quiet");
+        assert_eq!(ours_entry[..16], kernels_entry[..16]);
+        assert_eq!(ours_entry[17], kernels_entry[17], "flags");
+        assert_eq!(offset_in(&twins.ours, ours_entry[16]), 0);
+        assert_eq!(offset_in(&twins.kernels, kernels_entry[16]), 0);
+        for (nth, value) in CHOSEN.iter().zip(chosen) {
+            assert_eq!(
+                (ours_entry[*nth], ours_exit[*nth], kernels_exit[*nth]),
+                (value, value, value),
+                "{nth}"
+            );
+        }
+        // Ours at the return instruction, the kernel's after it.
+        assert_eq!((ours_exit[RSP], ours_exit[RSP] + 8), (ours_entry[RSP], kernels_exit[RSP]));
+        assert_eq!(ours_exit[17], kernels_exit[17], "flags");
+    }
+}
+
+/// uprobe_syscall's regs_change, and uprobe's regs_change_common: exact patterns, everything else as it was.
+#[test]
+fn registers_that_a_handler_changes_arrive_and_no_others_change() {
+    for by_trap in [false, true] {
+        let victim = Victim::load();
+        let changed =
+            [Gpr::Rax, Gpr::Rcx, Gpr::R11, Gpr::Rdx, Gpr::R8, Gpr::R9, Gpr::R10, Gpr::Rsi, Gpr::Rdi];
+        let consumer = Consumer::entry(move |hit: &mut Hit<'_>| {
+            // SAFETY: the function and its caller take any values.
+            let regs = unsafe { hit.regs_mut() };
+            changed.iter().for_each(|&gpr| regs.set(gpr, 0x0807_0605_0403_0200 + gpr as u64));
+            Verdict::Continue
+        });
+        let request = Request { by_trap, ..Request::new(&victim.path, victim.offset("quiet"), consumer) };
+        let probe = register_all([request]).expect("registered");
+        let (chosen, left) = (patterns(), call_with(&victim, &patterns()));
+        for ((&nth, before), after) in CHOSEN.iter().zip(chosen).zip(left) {
+            let is_changed = changed.iter().any(|&gpr| gpr as usize == nth);
+            assert_eq!(after, if is_changed { 0x0807_0605_0403_0200 + nth as u64 } else { before }, "{nth}");
+        }
+        unregister_all(probe).expect("unregistered");
+        assert_eq!(call_with(&victim, &chosen), chosen);
+    }
+}
+
+/// session_cookie_recursive: six deep, every second level declines; cookies come back last first.
+#[test]
+fn recursive_cookies_come_back_last_first() {
+    static SEEN: Mutex<Vec<(bool, u64)>> = Mutex::new(Vec::new());
+    for by_trap in [false, true] {
+        let victim = Victim::load();
+        SEEN.lock().expect("not poisoned").reserve(64);
+        let entered = word();
+        let consumer = Consumer::session(
+            |hit| {
+                let cookie = entered.fetch_add(1, Relaxed) + 1;
+                hit.set_cookie(cookie);
+                SEEN.lock().expect("not poisoned").push((true, cookie));
+                if cookie % 2 == 1 { Verdict::Continue } else { Verdict::IgnoreReturn }
+            },
+            |hit| SEEN.lock().expect("not poisoned").push((false, hit.cookie())),
+        );
+        let request = Request { by_trap, ..Request::new(&victim.path, victim.offset("deep"), consumer) };
+        let probe = register_all([request]).expect("registered");
+        assert_eq!(victim.function("deep")(5, 0), (6 << 5) - 1);
+        unregister_all(probe).expect("unregistered");
+        let seen = std::mem::take(&mut *SEEN.lock().expect("not poisoned"));
+        let entries = (1..=6).map(|n| (true, n));
+        assert_eq!(seen, entries.chain([5, 3, 1].map(|n| (false, n))).collect::<Vec<_>>());
+    }
+}
+
+/// Registers changed by a program of the kernel's, and by a handler of ours.
+#[test]
+fn registers_that_are_changed_arrive_as_the_kernels_do() {
+    /// Hardware numbers, and where `struct pt_regs` has them: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
+    const CHANGED: [(Gpr, i16); 9] = [
+        (Gpr::Rax, 80),
+        (Gpr::Rcx, 88),
+        (Gpr::R11, 48),
+        (Gpr::Rdx, 96),
+        (Gpr::R8, 72),
+        (Gpr::R9, 64),
+        (Gpr::R10, 56),
+        (Gpr::Rsi, 104),
+        (Gpr::Rdi, 112),
+    ];
+    let word = |gpr: Gpr| 0x0807_0605_0403_0200 + gpr as u64;
+    let twins = Twins::load();
+    let words = CHANGED.map(|(gpr, at)| (at, word(gpr)));
+    let at = twins.kernels.offset("quiet");
+    let kernel = or_skip!(bpf::changing(&twins.kernels.path, at, std::process::id(), &words));
+    let left = call_with(&twins.kernels, &patterns());
+    assert_eq!(kernel.runs(), 1);
+    assert_ne!(left, patterns());
+    for by_trap in [false, true] {
+        let consumer = Consumer::entry(move |hit: &mut Hit<'_>| {
+            // SAFETY: the function and its caller take any values.
+            let regs = unsafe { hit.regs_mut() };
+            CHANGED.iter().for_each(|&(gpr, _)| regs.set(gpr, word(gpr)));
+            Verdict::Continue
+        });
+        let request =
+            Request { by_trap, ..Request::new(&twins.ours.path, twins.ours.offset("quiet"), consumer) };
+        let probe = register_all([request]).expect("registered");
+        assert_eq!(call_with(&twins.ours, &patterns()), left, "by trap: {by_trap}");
+        unregister_all(probe).expect("unregistered");
+    }
+}
+
+/// The uprobe test's versioned symbols: a name with its version means one function, as its dynamic linker takes it.
+#[test]
+fn a_version_names_one_of_two_functions() {
+    let twins = Twins::load();
+    let path = twins.ours.path.to_str().expect("UTF-8");
+    let at = |name: &str| find(path, name).expect(name);
+    let (old, new): ((PathBuf, u64), (PathBuf, u64)) = (at("versioned@OLD"), at("versioned@NEW"));
+    assert_eq!((old.1, new.1), (twins.ours.offset("first_version"), twins.ours.offset("second_version")));
+    let words = [word(), word()];
+    let requests =
+        [old, new].into_iter().zip(words).map(|((file, at), into)| Request::new(file, at, counting(into)));
+    let probes = register_all(requests).expect("registered");
+    let kernel = twins.oracle(&[("first_version", false), ("second_version", false)]);
+    for victim in twins.both() {
+        let [old, new] = ["OLD", "NEW"].map(|version| victim.version("versioned", version));
+        assert_eq!((old(1), new(1), new(2)), (2, 3, 4));
+    }
+    assert_eq!(words.map(|word| word.load(Relaxed)), [1, 2]);
+    unregister_all(probes).expect("unregistered");
+    assert_eq!(or_skip!(kernel).counts(), [1, 2]);
+}
+
+/// filter_clone_vm: a child that shares our memory is probed as we are. (The kernel's events are not asked: what they count of a task that
+/// inherited them is theirs only when that is gone for good.)
+#[test]
+fn a_child_that_shares_our_memory_is_counted() {
+    extern "C" fn run(twins: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: what the parent, which waits for us, has handed over.
+        let twins = unsafe { &*twins.cast::<[extern "C" fn(u64, u64) -> u64; 2]>() };
+        i32::from(twins.iter().any(|add| add(2, 3) != 9))
+    }
+    for by_trap in [false, true] {
+        let twins = Twins::load();
+        let count = word();
+        let request =
+            Request { by_trap, ..Request::new(&twins.ours.path, twins.ours.offset("add"), counting(count)) };
+        let probe = register_all([request]).expect("registered");
+        let functions = twins.both().map(|victim| victim.function("add"));
+        functions.iter().for_each(|add| assert_eq!(add(1, 1), 4));
+        let mut stack = vec![0u128; 1 << 14];
+        let mut status = 0;
+        // SAFETY: a child on a stack of its own, that calls two functions while we wait for it.
+        unsafe {
+            let top = stack.as_mut_ptr().add(stack.len()).cast();
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            let pid = libc::clone(run, top, flags, functions.as_ptr().cast_mut().cast());
+            assert!(pid > 0);
+            assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        }
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+        assert_eq!((count.load(Relaxed), probe[0].counts().missed()), (2, 0));
+        unregister_all(probe).expect("unregistered");
+    }
+}
+
+/// A trap of ours, in a thread whose last exception was another, while the kernel has probes of its own in the process: it asks
+/// those first, and its
+/// signal then does not name the exception.
+#[test]
+fn traps_are_ours_beside_the_kernels_probes() {
+    let twins = Twins::load();
+    let kernel = or_skip!(twins.oracle(&[("add", false)]));
+    let count = word();
+    let request = Request::new(&twins.ours.path, twins.ours.offset("add"), counting(count)).by_trap();
+    let probe = register_all([request]).expect("registered");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // A page that nobody has touched: a fault.
+            std::hint::black_box(vec![0u8; 1 << 22]).iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            for n in 0..10 {
+                assert_eq!(twins.ours.function("add")(n, 0), 3 * n);
+            }
+        });
+    });
+    assert_eq!((count.load(Relaxed), kernel.counts()), (10, vec![0]));
+    unregister_all(probe).expect("unregistered");
+}

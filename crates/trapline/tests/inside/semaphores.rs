@@ -1,0 +1,128 @@
+//! USDT semaphores: raised while somebody is there, in every mapping, as soon as the data is mapped.
+
+use trapline::inside::{Error, Registration, Request, register_all, unregister_all};
+
+use crate::calls::{counting, word};
+use crate::maps::{By, Pages, until};
+use crate::victim::Victim;
+
+fn on(victim: &Victim, name: &str, semaphore: Option<u64>) -> Result<Registration, Error> {
+    let request = Request::new(&victim.path, victim.offset(name), counting(word()));
+    let request = Request { semaphore, ..request };
+    Ok(register_all([request])?.pop().expect("one"))
+}
+
+fn read(at: u64) -> u16 {
+    // SAFETY: the address of the library's semaphore, which stays mapped meanwhile.
+    unsafe { (at as *const u16).read_volatile() }
+}
+
+#[test]
+fn a_semaphore_counts_the_sites_that_are_active() {
+    let victim = Victim::load();
+    let at = victim.address("semaphore");
+    let offset = Some(victim.offset_of_address(at));
+    assert_eq!(read(at), 0);
+    let first = on(&victim, "add", offset).expect("registered");
+    assert_eq!(read(at), 1);
+    let same = on(&victim, "add", offset).expect("registered");
+    assert_eq!(read(at), 1, "one site");
+    let other = on(&victim, "twice", offset).expect("registered");
+    assert_eq!(read(at), 2);
+    drop(first);
+    assert_eq!(read(at), 2, "somebody is still there");
+    unregister_all([same, other]).expect("unregistered");
+    assert_eq!(read(at), 0);
+    let again = on(&victim, "add", offset).expect("registered");
+    assert_eq!(read(at), 1);
+    drop(again);
+    assert_eq!(read(at), 0);
+}
+
+#[test]
+fn a_library_that_is_loaded_later_finds_its_semaphore_raised() {
+    let path = Victim::file();
+    let victim = Victim::load_file(path.clone());
+    let offset = Some(victim.offset_of_address(victim.address("semaphore")));
+    let function = victim.offset("add");
+    drop(victim);
+    let request = Request { semaphore: offset, ..Request::new(&path, function, counting(word())) };
+    let probes = register_all([request]).expect("registered");
+    for _ in 0..3 {
+        let victim = Victim::load_file(path.clone());
+        let at = victim.address("semaphore");
+        until("the semaphore", || read(at) == 1);
+    }
+    let victim = Victim::load_file(path);
+    let at = victim.address("semaphore");
+    until("the semaphore", || read(at) == 1);
+    unregister_all(probes).expect("unregistered");
+    assert_eq!(read(at), 0);
+}
+
+/// Code first, data much later, by raw calls: delayed, and then raised without anybody asking.
+#[test]
+fn a_semaphore_waits_for_its_data() {
+    let path = Victim::file();
+    let victim = Victim::load_file(path.clone());
+    let (code, data) = (victim.address("add"), victim.address("semaphore"));
+    let (function, semaphore) = (victim.offset("add"), victim.offset_of_address(data));
+    drop(victim);
+    let request = Request { semaphore: Some(semaphore), ..Request::new(&path, function, counting(word())) };
+    let probes = register_all([request]).expect("registered");
+    if trapline::inside::learnt().way != Some(trapline::inside::Way::Records) {
+        return println!("SKIP: the kernel refuses perf events of our own");
+    }
+    // Room for the whole library, so that its data lies as far from its code as it should.
+    let room = Pages::reserve(1 << 20);
+    let text = Pages::map(
+        By::Raw,
+        &path,
+        function,
+        libc::PROT_READ | libc::PROT_EXEC,
+        Some((room + (code & 4095)) & !4095),
+    );
+    until("the code", || probes[0].sites().len() == 1);
+    let at = text.at + (code & 4095) + (data - code);
+    let page = Pages::map(By::Raw, &path, semaphore, libc::PROT_READ | libc::PROT_WRITE, Some(at & !4095));
+    until("the data", || read(at) == 1);
+    unregister_all(probes).expect("unregistered");
+    assert_eq!(read(at), 0);
+    [text, page].iter().for_each(Pages::unmap);
+}
+
+#[test]
+fn what_is_no_semaphore_or_another_is_refused() {
+    let victim = Victim::load();
+    let semaphore = victim.offset_of_address(victim.address("semaphore"));
+    let first = on(&victim, "add", Some(semaphore)).expect("registered");
+    for other in [None, Some(semaphore + 2)] {
+        let error = on(&victim, "add", other).expect_err("another");
+        assert!(
+            matches!(error, Error::OtherSemaphore { have: Some(one), asked, .. } if one == semaphore && asked == other)
+        );
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+    assert_eq!(read(victim.address("semaphore")), 1, "nothing of it happened");
+    drop(first);
+    // Nobody is there any more, so it may be another one now.
+    drop(on(&victim, "add", None).expect("registered"));
+    for (bad, because) in [
+        (semaphore + 1, "odd"),
+        (1 << 40, "behind the file's end"),
+        (victim.offset("twice") & !1, "code"),
+        (victim.path.metadata().expect("a file").len() & !1, ""),
+    ] {
+        let error = on(&victim, "add", Some(bad)).expect_err(because);
+        assert!(matches!(error, Error::BadSemaphore { .. }), "{error}");
+        assert!(error.to_string().contains(because), "{error}");
+    }
+    // In one batch, too: the whole of it.
+    let at = |semaphore| Request {
+        semaphore,
+        ..Request::new(&victim.path, victim.offset("add"), counting(word()))
+    };
+    let error = register_all([at(Some(semaphore)), at(Some(semaphore + 2))]).expect_err("two semaphores");
+    assert!(matches!(error, Error::OtherSemaphore { .. }), "{error}");
+    assert_eq!(read(victim.address("semaphore")), 0);
+}

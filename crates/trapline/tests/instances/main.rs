@@ -1,0 +1,508 @@
+//! Calls whose return is waited for, whatever becomes of them: recursion, `longjmp`, other stacks, other threads, ends of threads and
+//! processes, children. By jump and by trap, with all registers saved and without vectors, and beside the kernel's uretprobe where that follows too.
+//!
+//! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near each other.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![allow(unsafe_code, reason = "stacks, jumps, children")]
+
+mod slots;
+mod unwinding;
+#[path = "../inside/victim.rs"]
+#[allow(dead_code, reason = "shared with `inside`, which asks for more")]
+mod victim;
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use trapline::inside::{
+    Consumer, Error, Gpr, Registration, Request, Returns, Tally, Verdict, register, register_all,
+};
+use trapline_target::kernel::{Uprobe, UprobeMulti};
+
+use crate::victim::Victim;
+
+/// A word for a handler to use.
+fn word() -> &'static AtomicU64 {
+    Box::leak(Box::default())
+}
+
+type Called = extern "C" fn(u64) -> u64;
+
+/// What a session of one function saw.
+#[derive(Clone, Copy)]
+struct Seen {
+    entries: &'static AtomicU64,
+    returns: &'static AtomicU64,
+    /// Returns whose cookie was not that of their call.
+    wrong: &'static AtomicU64,
+}
+
+impl Seen {
+    fn new() -> Self {
+        Self { entries: word(), returns: word(), wrong: word() }
+    }
+    /// Cookies are stack pointers, which a function's return has as its entry had.
+    fn session(self) -> Consumer {
+        Consumer::session(
+            move |hit| {
+                self.entries.fetch_add(1, SeqCst);
+                let sp = hit.regs().get(Gpr::Rsp);
+                hit.set_cookie(sp);
+                Verdict::Continue
+            },
+            move |hit| {
+                self.returns.fetch_add(1, SeqCst);
+                let is_its = hit.cookie() == hit.regs().get(Gpr::Rsp);
+                self.wrong.fetch_add(u64::from(!is_its), SeqCst);
+            },
+        )
+    }
+    #[track_caller]
+    fn expect(self, entries: u64, returns: u64) {
+        let seen = [self.entries, self.returns, self.wrong].map(|word| word.load(SeqCst));
+        assert_eq!(seen, [entries, returns, 0]);
+    }
+}
+
+/// How a site is reached, and what is saved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Jump,
+    Trap,
+    /// By jump, nothing but general registers saved.
+    General,
+    /// The return address replaced, by jump and by trap.
+    Slot,
+    SlotByTrap,
+    /// By jump, nothing but general registers saved at the entry.
+    SlotGeneral,
+}
+
+impl How {
+    fn form(self) -> Returns {
+        let stack = matches!(self, Self::Slot | Self::SlotByTrap | Self::SlotGeneral);
+        if stack { Returns::Stack } else { Returns::Exits }
+    }
+}
+
+fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registration {
+    let consumer = match how {
+        // SAFETY: nothing of what the functions under test keep lies in vector registers.
+        How::General | How::SlotGeneral => unsafe { consumer.general_regs_only() },
+        How::Jump | How::Trap | How::Slot | How::SlotByTrap => consumer,
+    };
+    let by_trap = matches!(how, How::Trap | How::SlotByTrap);
+    let consumer = consumer.returns_by(how.form());
+    let request = Request { by_trap, ..Request::new(&victim.path, victim.offset(name), consumer) };
+    let probe = register_all([request]).expect("registered").pop().expect("one");
+    assert_eq!(probe.returns_by(), Some(how.form()));
+    probe
+}
+
+/// Each with a library of its own.
+fn every_way(test: impl Fn(&Victim, How)) {
+    {
+        use How::{General, Jump, Slot, SlotByTrap, SlotGeneral, Trap};
+        [Jump, Trap, General, Slot, SlotByTrap, SlotGeneral]
+    }
+    .into_iter()
+    .for_each(|how| test(&Victim::load(), how));
+}
+
+/// How many returns the kernel's uretprobe sees of a function, in a library of its own.
+fn of_the_kernel(name: &str, run: impl FnOnce(&Victim)) -> Option<u64> {
+    if let Err(why) = UprobeMulti::available() {
+        eprintln!("SKIPPED: the kernel's uretprobe beside ours: {why}");
+        return None;
+    }
+    let victim = Victim::load();
+    let site = Uprobe::from(victim.offset(name));
+    let link = UprobeMulti::attach(&victim.path, &[site], Some(std::process::id()), true).expect("attached");
+    run(&victim);
+    Some(link.counts().expect("counted").iter().sum())
+}
+
+fn with(victim: &Victim) -> extern "C" fn(Called, u64) -> u64 {
+    // SAFETY: `with` is one.
+    unsafe { std::mem::transmute(victim.address("with")) }
+}
+
+extern "C" fn same(x: u64) -> u64 {
+    x
+}
+
+#[test]
+fn recursion_as_deep_as_the_pool_allows() {
+    let run = |victim: &Victim, depth| assert_eq!(victim.function("deep")(depth, 0), (6 << depth) - 1);
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let probe = probe(victim, "deep", seen.session().maxactive(61), how);
+        (0..10).for_each(|_| run(victim, 60));
+        seen.expect(610, 610);
+        assert_eq!(probe.counts(), Tally { hits: 610, ..Tally::default() });
+    });
+    if let Some(returns) = of_the_kernel("deep", |victim| (0..10).for_each(|_| run(victim, 60))) {
+        assert_eq!(returns, 610);
+    }
+    // Further than the kernel follows, across many stack pages.
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "deep", seen.session().maxactive(3001), how);
+        victim.function("deep")(3000, 0);
+        seen.expect(3001, 3001);
+    });
+}
+
+#[test]
+fn an_empty_pool_is_counted_and_the_function_runs() {
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let probe = probe(victim, "deep", seen.session().maxactive(2), how);
+        for n in 1..=10 {
+            assert_eq!(victim.function("deep")(40, 0), (6 << 40) - 1);
+            let tally = probe.counts();
+            // What rests on the shelves of CPUs may be had besides.
+            assert_eq!(tally.hits + tally.empty, n * 41, "{tally:?}");
+            assert!(tally.hits >= n * 2 && tally.empty > 0 && tally.missed() == tally.empty, "{tally:?}");
+            seen.expect(tally.hits, tally.hits);
+        }
+    });
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let victim = Victim::load();
+    for (maxactive, says) in [(0, "maxactive 0: possible are 1 to 32768"), (1 << 20, "maxactive 1048576")] {
+        let consumer = Consumer::returns(|_| {}).maxactive(maxactive);
+        let error = register(&victim.path, victim.offset("add"), consumer).expect_err("refused");
+        assert!(matches!(error, Error::Instances { .. }) && error.to_string().contains(says), "{error}");
+        assert_eq!(error.errno(), libc::EINVAL);
+    }
+}
+
+// setjmp and longjmp, as small as they can be.
+std::arch::global_asm!(
+    ".globl trapline_inside_catch",
+    "trapline_inside_catch:", // (jump: *mut u64, f: fn(data), data)
+    "push rbp; push rbx; push r12; push r13; push r14; push r15",
+    "sub rsp, 8",
+    "mov [rdi], rsp",
+    "mov rax, rsi",
+    "mov rdi, rdx",
+    "call rax",
+    "0: add rsp, 8",
+    "pop r15; pop r14; pop r13; pop r12; pop rbx; pop rbp",
+    "ret",
+    ".globl trapline_inside_throw",
+    "trapline_inside_throw:", // (jump: *mut u64) -> !
+    "mov rsp, [rdi]",
+    "jmp 0b",
+);
+unsafe extern "C" {
+    fn trapline_inside_catch(jump: *mut u64, f: extern "C" fn(*const c_void), data: *const c_void);
+    fn trapline_inside_throw(jump: *mut u64) -> !;
+}
+thread_local!(static JUMP: Cell<u64> = const { Cell::new(0) });
+
+extern "C" fn throws(_: u64) -> u64 {
+    // SAFETY: `thrown` is below, and no frame between holds anything.
+    JUMP.with(|jump| unsafe { trapline_inside_throw(jump.as_ptr()) })
+}
+
+/// A call that is left by `longjmp`.
+fn thrown(with: extern "C" fn(Called, u64) -> u64) {
+    extern "C" fn call(with: *const c_void) {
+        // SAFETY: what `thrown` passes.
+        let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(with) };
+        with(throws, 1);
+    }
+    // SAFETY: the frames that are left hold nothing.
+    JUMP.with(|jump| unsafe { trapline_inside_catch(jump.as_ptr(), call, with as *const c_void) });
+}
+
+#[inline(never)]
+fn deeper(times: u32, f: &dyn Fn()) {
+    let room = std::hint::black_box([0_u8; 400]);
+    if times > 0 {
+        deeper(times - 1, f)
+    } else {
+        f()
+    }
+    std::hint::black_box(room);
+}
+
+#[test]
+fn longjmp_leaves_nothing_behind() {
+    let run = |victim: &Victim| {
+        for depth in (0..500).rev() {
+            deeper(depth, &|| thrown(with(victim)));
+            assert_eq!(with(victim)(same, 4), 5);
+        }
+    };
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let probe = probe(victim, "with", seen.session().maxactive(8), how);
+        run(victim);
+        seen.expect(1000, 500);
+        assert_eq!(probe.counts(), Tally { hits: 1000, ..Tally::default() });
+    });
+    if let Some(returns) = of_the_kernel("with", run) {
+        assert_eq!(returns, 500);
+    }
+}
+
+/// A coroutine: a context, and whom it came from.
+struct Coroutine {
+    own: libc::ucontext_t,
+    back: libc::ucontext_t,
+    _stack: Box<[u8]>,
+}
+
+thread_local!(static CURRENT: Cell<*mut Coroutine> = const { Cell::new(std::ptr::null_mut()) });
+static WITH: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn pauses(x: u64) -> u64 {
+    // SAFETY: this runs on the coroutine that `resume` made current.
+    unsafe {
+        let at = CURRENT.get();
+        libc::swapcontext(&raw mut (*at).own, &raw const (*at).back);
+    }
+    x
+}
+
+extern "C" fn body() {
+    // SAFETY: the address of `with`.
+    let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(WITH.load(SeqCst)) };
+    assert_eq!(with(pauses, 10), 11);
+    pauses(0);
+}
+
+impl Coroutine {
+    fn new() -> Box<Self> {
+        let mut stack = vec![0_u8; 1 << 17].into_boxed_slice();
+        // SAFETY: zero is what `getcontext` fills; the stack lives as long as the coroutine.
+        unsafe {
+            let mut own: libc::ucontext_t = std::mem::zeroed();
+            libc::getcontext(&raw mut own);
+            own.uc_stack.ss_sp = stack.as_mut_ptr().cast();
+            own.uc_stack.ss_size = stack.len();
+            let mut one = Box::new(Self { own, back: std::mem::zeroed(), _stack: stack });
+            libc::makecontext(&raw mut one.own, body, 0);
+            one
+        }
+    }
+    /// Until it pauses.
+    fn resume(&mut self) {
+        CURRENT.set(self);
+        // SAFETY: the context was made, or paused; nobody else resumes it.
+        unsafe { libc::swapcontext(&raw mut self.back, &raw const self.own) };
+    }
+}
+
+/// Held by tests that set `WITH`.
+static COROUTINES: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+#[test]
+fn stacks_return_in_any_order() {
+    let _alone = COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "with", seen.session().maxactive(9), how);
+        WITH.store(victim.address("with"), SeqCst);
+        let mut all: Vec<_> = (0..9).map(|_| Coroutine::new()).collect();
+        all.iter_mut().for_each(|one| one.resume());
+        seen.expect(9, 0);
+        [4, 0, 8, 1, 7, 2, 6, 3, 5].into_iter().for_each(|n: usize| all[n].resume());
+        seen.expect(9, 9);
+    });
+}
+
+#[test]
+fn a_stack_goes_on_in_another_thread() {
+    let _alone = COROUTINES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "with", seen.session(), how);
+        WITH.store(victim.address("with"), SeqCst);
+        for n in 1..20 {
+            let mut one = Coroutine::new();
+            one.resume();
+            let at = std::ptr::from_mut(&mut *one) as u64;
+            // SAFETY: this thread waits meanwhile.
+            std::thread::scope(|scope| scope.spawn(|| unsafe { (*(at as *mut Coroutine)).resume() }).join())
+                .expect("it returns");
+            seen.expect(n, n);
+        }
+    });
+}
+
+#[test]
+fn a_signal_on_a_stack_of_its_own() {
+    static INNER: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn handler(_: i32) {
+        // SAFETY: the address of `with`.
+        let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(INNER.load(SeqCst)) };
+        with(same, 1);
+    }
+    extern "C" fn raises(x: u64) -> u64 {
+        // SAFETY: a signal to ourselves.
+        unsafe { libc::raise(libc::SIGUSR2) };
+        x
+    }
+    let run = |victim: &Victim| {
+        INNER.store(victim.address("with"), SeqCst);
+        (0..100).for_each(|n| assert_eq!(with(victim)(raises, n), n + 1));
+    };
+    let mut stack = vec![0_u8; 1 << 17];
+    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+    let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: a handler that is async-signal-safe, on memory that stays until the old stack is back.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as extern "C" fn(i32) as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
+    }
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "with", seen.session().maxactive(2), how);
+        run(victim);
+        seen.expect(200, 200);
+    });
+    // SAFETY: what was there before.
+    unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) };
+}
+
+#[test]
+fn threads_that_end_in_a_call() {
+    extern "C" fn ends(_: u64) -> u64 {
+        // SAFETY: ends this thread as the kernel sees it; its stack stays.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        0
+    }
+    let run = |victim: &Victim, seen: &dyn Fn() -> u64| {
+        let with = with(victim);
+        for n in 1..=30 {
+            std::thread::spawn(move || with(ends, 0));
+            while seen() < n {
+                std::thread::yield_now();
+            }
+        }
+    };
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let probe = probe(victim, "with", seen.session().maxactive(4), how);
+        // Threads that found no instance are not seen by the session, but counted.
+        run(victim, &|| probe.counts().hits + probe.counts().missed());
+        // All have ended, or are about to: then this thread gets what they left.
+        while seen.returns.load(SeqCst) == 0 {
+            assert_eq!(with(victim)(same, 4), 5);
+            std::thread::yield_now();
+        }
+        assert_eq!(seen.wrong.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn a_child_returns_by_itself_and_the_parent_too() {
+    static PARENT: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn forks(x: u64) -> u64 {
+        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
+        let child = unsafe { libc::fork() };
+        PARENT.store(child as u64, SeqCst);
+        x
+    }
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "with", seen.session(), how);
+        assert_eq!(with(victim)(forks, 4), 5);
+        let child = PARENT.load(SeqCst) as i32;
+        let told = seen.returns.load(SeqCst) == 1 && seen.wrong.load(SeqCst) == 0;
+        if child == 0 {
+            let again = with(victim)(same, 1) == 2 && seen.returns.load(SeqCst) == 2;
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!told) | i32::from(!again) << 1) };
+        }
+        let mut status = -1;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert!(told);
+        assert_eq!(status, 0);
+    });
+}
+
+#[test]
+fn a_child_that_ends_in_a_call() {
+    extern "C" fn exits(_: u64) -> u64 {
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(3) }
+    }
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let probe = probe(victim, "with", seen.session().maxactive(1), how);
+        for _ in 0..20 {
+            // SAFETY: the child calls and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                with(victim)(exits, 0);
+            }
+            let mut status = -1;
+            // SAFETY: our child.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(libc::WEXITSTATUS(status), 3);
+            assert_eq!(with(victim)(same, 1), 2);
+        }
+        seen.expect(20, 20);
+        assert_eq!(probe.counts(), Tally { hits: 20, ..Tally::default() });
+    });
+}
+
+#[test]
+fn a_child_in_our_own_memory() {
+    let run = |victim: &Victim| {
+        // SAFETY: `vforks` is one.
+        let vforks: extern "C" fn(Called, u64) -> u64 =
+            unsafe { std::mem::transmute(victim.address("vforks")) };
+        // SAFETY: both take and return numbers.
+        let twice: Called = unsafe { std::mem::transmute(victim.address("twice")) };
+        for _ in 0..20 {
+            assert_eq!(vforks(twice, 1), 7);
+            assert_eq!(twice(1), 2);
+        }
+    };
+    every_way(|victim, how| {
+        let seen = Seen::new();
+        let _probe = probe(victim, "twice", seen.session(), how);
+        run(victim);
+        seen.expect(40, 40);
+    });
+}
+
+/// A call that blocks keeps nobody from unregistering; what it holds is had again when the thread comes back.
+#[test]
+fn unregistered_while_a_call_is_in_flight() {
+    static GATE: Barrier = Barrier::new(2);
+    extern "C" fn blocks(x: u64) -> u64 {
+        GATE.wait();
+        GATE.wait();
+        x
+    }
+    every_way(|victim, how| {
+        let (seen, other, with) = (Seen::new(), Seen::new(), with(victim));
+        let first = probe(victim, "with", seen.session().maxactive(1), how);
+        std::thread::scope(|scope| {
+            let blocked = scope.spawn(move || (with(blocks, 4), (0..50).map(|n| with(same, n)).sum::<u64>()));
+            GATE.wait();
+            first.unregister().expect("at once");
+            let second = probe(victim, "with", other.session(), how);
+            GATE.wait();
+            assert_eq!(blocked.join().expect("it returns"), (5, (1..=50).sum()));
+            assert_eq!(second.counts().missed(), 0);
+        });
+        seen.expect(1, 0);
+        other.expect(50, 50);
+    });
+}

@@ -1,0 +1,303 @@
+//! What only replaced return addresses can do, and who is refused them.
+
+use trapline::inside::{Consumer, Error, Gpr, Returns, Tally, Verdict, find, register};
+use trapline_tests::alone;
+
+use crate::victim::Victim;
+use crate::{How, Seen, deeper, of_the_kernel, probe, same, thrown, word};
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const STACK: [How; 3] = [How::Slot, How::SlotByTrap, How::SlotGeneral];
+
+/// A tail call's return is its callee's: one stack word, two slots, as the kernel's uretprobes chain.
+#[test]
+fn tail_calls_return_in_a_chain() {
+    for way in STACK {
+        let victim = Victim::load();
+        let (outer, inner) = (Seen::new(), Seen::new());
+        let _probes =
+            [probe(&victim, "tail", outer.session(), way), probe(&victim, "add", inner.session(), way)];
+        (0..100).for_each(|n| assert_eq!(victim.function("tail")(n, 0), (n + 1) * 3 + 7));
+        outer.expect(100, 100);
+        inner.expect(100, 100);
+    }
+    let run =
+        |victim: &Victim| (0..100).for_each(|n| assert_eq!(victim.function("tail")(n, 0), (n + 1) * 3 + 7));
+    if let Some(returns) = of_the_kernel("tail", run) {
+        assert_eq!(returns, 100);
+    }
+}
+
+/// Calls on one stack word, each over the other: with none to be had, those that lie under another keep what they hold.
+#[test]
+fn tail_calls_of_one_function_keep_what_they_hold() {
+    for way in STACK {
+        let victim = Victim::load();
+        let seen = Seen::new();
+        let probe = probe(&victim, "even", seen.session().maxactive(1), way);
+        (0..20).for_each(|_| assert_eq!(victim.function("even")(28, 0), 5));
+        let tally = probe.counts();
+        assert_eq!(tally.hits + tally.empty, 20 * 15, "{tally:?}");
+        assert!(tally.empty > 0 && tally.missed() == tally.empty, "{tally:?}");
+        seen.expect(tally.hits, tally.hits);
+    }
+}
+
+/// Exits where they can be had, slots where not.
+#[test]
+fn the_choice_may_be_left_to_the_engine() {
+    let victim = Victim::load();
+    let auto = |name| {
+        let seen = Seen::new();
+        let consumer = seen.session().returns_by(Returns::Auto);
+        (seen, register(&victim.path, victim.offset(name), consumer).expect("registered"))
+    };
+    let (tail, by_stack) = auto("tail");
+    let (twice, by_exits) = auto("twice");
+    assert_eq!(by_stack.returns_by(), Some(Returns::Stack));
+    assert_eq!(by_exits.returns_by(), Some(Returns::Exits));
+    (0..100).for_each(|n| assert_eq!(victim.function("tail")(n, 0), (n + 1) * 3 + 7));
+    (0..100).for_each(|n| assert_eq!(victim.function("twice")(n, 0), n * 2));
+    tail.expect(100, 100);
+    twice.expect(100, 100);
+}
+
+/// The handler finds the value and the stack pointer of the entry, and where the call goes; what it changes, the caller gets.
+#[test]
+fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
+    for how in STACK.into_iter().chain([How::Jump]) {
+        let victim = Victim::load();
+        let (sum, wrong) = (word(), word());
+        let consumer = Consumer::session(
+            |hit| {
+                hit.set_cookie(hit.regs().get(Gpr::Rdi));
+                if hit.cookie() % 2 == 0 { Verdict::Continue } else { Verdict::IgnoreReturn }
+            },
+            move |hit| {
+                let value = hit.regs().get(Gpr::Rax);
+                wrong.fetch_add(u64::from(value != hit.cookie() * 2), SeqCst);
+                sum.fetch_add(1, SeqCst);
+                // SAFETY: the caller takes any value.
+                unsafe { hit.regs_mut() }.set(Gpr::Rax, value + 1);
+            },
+        );
+        let _probe = probe(&victim, "twice", consumer, how);
+        (0..100).for_each(|n| assert_eq!(victim.function("twice")(n, 0), n * 2 + u64::from(n % 2 == 0)));
+        assert_eq!((sum.load(SeqCst), wrong.load(SeqCst)), (50, 0));
+    }
+}
+
+/// Vectors, flags and all other registers are the function's own behind a landing.
+#[test]
+fn values_in_vector_registers_come_back() {
+    for way in STACK {
+        let victim = Victim::load();
+        let seen = Seen::new();
+        let _probe = probe(&victim, "scale", seen.session(), way);
+        (0..100)
+            .for_each(|n| assert_eq!(victim.floats("scale")(f64::from(n), 0.25), f64::from(n) * 0.25 + 0.5));
+        seen.expect(100, 100);
+    }
+}
+
+/// Who waits for returns alone and uses general registers alone: a slot's first call, the next ones, those that were left, and those beyond `maxactive`.
+#[test]
+fn returns_alone() {
+    let victim = Victim::load();
+    let (returns, wrong) = (word(), word());
+    let waits = |maxactive| {
+        let consumer = Consumer::returns(move |hit| {
+            let (sp, goes_to) = (hit.regs().get(Gpr::Rsp), hit.regs().rip);
+            // SAFETY: the stack word of the call that returns; the caller's address is back in it.
+            wrong.fetch_add(u64::from(unsafe { *(sp as *const u64) } != goes_to), SeqCst);
+            returns.fetch_add(1, SeqCst);
+        });
+        consumer.maxactive(maxactive)
+    };
+    let seen = || (returns.swap(0, SeqCst), wrong.load(SeqCst));
+
+    let twice = probe(&victim, "twice", waits(4), How::SlotGeneral);
+    (0..1000).for_each(|n| assert_eq!(victim.function("twice")(n % 100, 0), n % 100 * 2));
+    assert_eq!((seen(), twice.counts()), ((1000, 0), Tally { hits: 1000, ..Tally::default() }));
+
+    let deep = probe(&victim, "deep", waits(61), How::SlotGeneral);
+    (0..10).for_each(|_| assert_eq!(victim.function("deep")(60, 0), (6 << 60) - 1));
+    assert_eq!((seen(), deep.counts()), ((610, 0), Tally { hits: 610, ..Tally::default() }));
+
+    let with = probe(&victim, "with", waits(8), How::SlotGeneral);
+    for depth in (0..500).rev() {
+        deeper(depth, &|| thrown(crate::with(&victim)));
+        assert_eq!(crate::with(&victim)(same, 4), 5);
+    }
+    assert_eq!((seen(), with.counts()), ((500, 0), Tally { hits: 1000, ..Tally::default() }));
+
+    // One stack word and return address for all: what is left is had again.
+    for n in 0..1000 {
+        thrown(crate::with(&victim));
+        assert_eq!(with.counts().hits, 1001 + n);
+    }
+    assert_eq!((seen().0, with.counts().missed()), (0, 0));
+
+    // A handler that comes or goes while calls are in flight.
+    let few = probe(&victim, "add", waits(2), How::SlotGeneral);
+    (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
+    drop(few);
+    (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
+    assert_eq!(seen(), (100, 0));
+}
+
+/// Who waits for returns alone: a child and its parent come home, each by itself; and a call does whose probe is gone.
+#[test]
+fn calls_that_were_entered_from_their_slots_come_home() {
+    static CHILD: AtomicU64 = AtomicU64::new(0);
+    static GATE: Barrier = Barrier::new(2);
+    extern "C" fn forks(x: u64) -> u64 {
+        // SAFETY: the child returns through the probed call and ends; it allocates nothing.
+        CHILD.store(unsafe { libc::fork() } as u64, SeqCst);
+        x
+    }
+    extern "C" fn blocks(x: u64) -> u64 {
+        GATE.wait();
+        GATE.wait();
+        x
+    }
+    let victim = Victim::load();
+    let returns = word();
+    let waits = Consumer::returns(|_| {
+        returns.fetch_add(1, SeqCst);
+    });
+    let first = probe(&victim, "with", waits, How::SlotGeneral);
+    let with = crate::with(&victim);
+    for n in 1..=5 {
+        assert_eq!(with(forks, 4), 5);
+        let (child, told) = (CHILD.load(SeqCst) as i32, returns.load(SeqCst) == n);
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!told)) };
+        }
+        let mut status = -1;
+        // SAFETY: our child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert!(told && status == 0, "{n}: {status}");
+    }
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(move || {
+            // One place to call from, which no compiler unrolls.
+            let functions: Vec<extern "C" fn(u64) -> u64> = vec![same, same, same, blocks, same];
+            std::hint::black_box(functions).into_iter().map(|function| with(function, 4)).collect::<Vec<_>>()
+        });
+        GATE.wait();
+        first.unregister().expect("at once");
+        GATE.wait();
+        assert_eq!(calls.join().expect("it returns"), [5; 5]);
+    });
+    assert_eq!(returns.load(SeqCst), 5 + 3);
+}
+
+/// More pairs of stack word and return address than are bound: the others have slots from call to call. In a process of its own, as half of
+/// its slots stay bound.
+#[test]
+fn stacks_of_every_depth() {
+    alone("slots::stacks_of_every_depth", every_depth);
+}
+
+fn every_depth() {
+    let victim = Victim::load();
+    let seen = Seen::new();
+    let probe = probe(&victim, "twice", seen.session(), How::SlotGeneral);
+    const DEPTHS: u64 = 4 * trapline::inside::SLOTS as u64;
+    extern "C" fn at(depth: u64, function: extern "C" fn(u64, u64) -> u64) {
+        // SAFETY: room on the stack, below which the function is called.
+        unsafe {
+            std::arch::asm!(
+                "mov r12, rsp; sub rsp, rdi; and rsp, -16; call rsi; mov rsp, r12",
+                inout("rdi") depth * 16 => _, inout("rsi") function => _, out("r12") _, clobber_abi("C"),
+            );
+        }
+    }
+    let run = || (0..DEPTHS).for_each(|depth| at(depth, victim.function("twice")));
+    std::thread::scope(|scope| {
+        let big = std::thread::Builder::new().stack_size(16 << 20);
+        big.spawn_scoped(scope, run).expect("a thread").join().expect("it ends");
+    });
+    seen.expect(DEPTHS, DEPTHS);
+    assert_eq!(probe.counts(), Tally { hits: DEPTHS, ..Tally::default() });
+}
+
+/// One form for all who wait at a site, and back to exits when the last of them is gone.
+#[test]
+fn a_site_has_one_form() {
+    let victim = Victim::load();
+    let by = |seen: Seen, returns| {
+        register(&victim.path, victim.offset("twice"), seen.session().returns_by(returns))
+            .expect("registered")
+    };
+    let run = || (0..10).for_each(|n| assert_eq!(victim.function("twice")(n, 0), n * 2));
+    let (one, other, third) = (Seen::new(), Seen::new(), Seen::new());
+    let exits = by(one, Returns::Exits);
+    run();
+    let stack = by(other, Returns::Stack);
+    assert_eq!(exits.returns_by(), Some(Returns::Stack));
+    run();
+    drop(stack);
+    run();
+    drop(exits);
+    let again = by(third, Returns::Exits);
+    assert_eq!(again.returns_by(), Some(Returns::Exits));
+    run();
+    one.expect(30, 30);
+    other.expect(10, 10);
+    third.expect(10, 10);
+}
+
+/// More calls in flight than there are slots: those beyond run unprobed, and are counted. In a child, which has slots of its own.
+#[test]
+fn without_a_free_slot_a_call_is_missed_and_counted() {
+    const DEPTH: u64 = trapline::inside::SLOTS as u64 + 1000;
+    let victim = Victim::load();
+    let seen = Seen::new();
+    let probe = probe(&victim, "deep", seen.session().maxactive(32_000), How::Slot);
+    let plain = (0..DEPTH).fold(5_u64, |value, _| value.wrapping_mul(2).wrapping_add(1));
+    let run = move || {
+        let value = victim.function("deep")(DEPTH, 0);
+        let tally = probe.counts();
+        let told = [seen.entries, seen.returns, seen.wrong].map(|word| word.load(SeqCst));
+        value == plain
+            && tally.hits + tally.empty == DEPTH + 1
+            && tally.empty > 1000
+            && tally.hits > DEPTH / 2
+            && told == [tally.hits, tally.hits, 0]
+    };
+    // SAFETY: the child calls what is patched, looks at words, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let right = std::thread::Builder::new()
+            .stack_size(64 << 20)
+            .spawn(run)
+            .is_ok_and(|t| t.join().unwrap_or(false));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    // SAFETY: our child.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn who_cannot_have_slots_is_refused_by_name() {
+    let by_stack = |file: &str, name: &str| {
+        let (file, offset) = find(file, name).expect("there");
+        register(file, offset, Consumer::returns(|_| {}).returns_by(Returns::Stack)).expect_err("refused")
+    };
+    for (name, says) in [("setjmp", "return address"), ("_exit", "no exit"), ("vfork", "return address")] {
+        let error = by_stack("libc", name);
+        assert!(
+            matches!(error, Error::Refused { .. }) && error.to_string().contains(says),
+            "{name}: {error}"
+        );
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    }
+}

@@ -1,0 +1,259 @@
+//! Registrations one by one, as many as a library has functions; and where no jump reaches.
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#![allow(unsafe_code, reason = "functions are called by address; address space is taken")]
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use trapline::inside::{
+    Consumer, Registration, Request, Tactic, Verdict, register, register_all, unregister_all,
+};
+
+/// One test has the address space to itself.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Beginnings as compilers make them: in a frame, without one, with a check, with a word of data, and too short for a jump but for
+/// what lies behind.
+const BODIES: [&str; 5] = [
+    "endbr64\npush %rbp\nmov %rsp,%rbp\nlea {n}(%rdi),%rax\npop %rbp\nret",
+    "mov %rdi,%rax\nadd ${n},%rax\nret",
+    "test %rdi,%rdi\nlea {n}(%rdi),%rax\nje 1f\nnop\n1: ret",
+    "mov base(%rip),%rax\nlea {n}(%rax,%rdi),%rax\nret",
+    "push %rdi\npop %rax\njmp 1f\n1: add ${n},%rax\nret",
+];
+
+/// A library with functions of one word that add their number to it.
+struct Library {
+    path: PathBuf,
+    addresses: Vec<u64>,
+    offsets: Vec<u64>,
+}
+
+impl Library {
+    fn load(name: &str, count: usize) -> Self {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = dir.join(format!("{name}-{}.so", std::process::id()));
+        let source = path.with_extension("s");
+        let mut text = String::from(".data\nbase: .quad 0\n.text\n.globl first\nfirst:\n");
+        for n in 0..count {
+            let body = BODIES[n % BODIES.len()].replace("{n}", &n.to_string());
+            writeln!(text, ".p2align 4,0xcc\n.type f{n},@function\nf{n}:\n{body}\n.size f{n},.-f{n}")
+                .expect("a string");
+        }
+        text.push_str(".section .rodata\n.globl table\ntable:\n");
+        (0..count).for_each(|n| writeln!(text, ".long f{n}-first").expect("a string"));
+        text.push_str(".section .note.GNU-stack,\"\",@progbits\n");
+        std::fs::write(&source, text).expect("written");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-nostdlib"]).arg(&source).arg("-o").arg(&path);
+        assert!(cc.status().expect("an assembler").success());
+        std::fs::remove_file(&source).expect("there");
+        let c_path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: a library without constructors, which stays; two names that it has; a table of as many words.
+        let (first, table) = unsafe {
+            let handle = libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            assert!(!handle.is_null());
+            let [first, table] = [c"first", c"table"].map(|name| libc::dlsym(handle, name.as_ptr()));
+            (first as u64, std::slice::from_raw_parts(table.cast::<i32>(), count))
+        };
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let line = maps
+            .lines()
+            .find(|line| line.contains(" r-xp ") && line.ends_with(path.to_str().expect("UTF-8")));
+        let mut words = line.expect("its text is mapped").split_whitespace();
+        let range = words.next().and_then(|range| range.split_once('-')).expect("a range");
+        let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
+        let (start, offset) = (number(range.0), number(words.nth(1).expect("an offset")));
+        let addresses: Vec<u64> = table.iter().map(|by| first.wrapping_add_signed((*by).into())).collect();
+        let offsets = addresses.iter().map(|at| at - start + offset).collect();
+        Self { path, addresses, offsets }
+    }
+    fn call(&self, n: usize, with: u64) {
+        // SAFETY: functions of one word.
+        let function: extern "C" fn(u64) -> u64 = unsafe { std::mem::transmute(self.addresses[n]) };
+        assert_eq!(function(with), with + n as u64, "{n}");
+    }
+    fn text(&self) -> Vec<u8> {
+        let (start, end) = (self.addresses[0], self.addresses[self.addresses.len() - 1]);
+        // SAFETY: from the first function to the last.
+        unsafe { std::slice::from_raw_parts(start as *const u8, (end - start) as usize) }.to_vec()
+    }
+}
+
+fn counting(into: &'static AtomicU64) -> Consumer {
+    Consumer::entry(move |_| {
+        into.fetch_add(1, Relaxed);
+        Verdict::Continue
+    })
+}
+
+fn mappings_of_ours() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    maps.lines().filter(|line| line.contains("memfd:trapline")).count()
+}
+
+#[test]
+fn thousands_are_registered_one_by_one() {
+    const COUNT: usize = 8_000;
+    static ALL: AtomicU64 = AtomicU64::new(0);
+    let _alone = alone();
+    let library = Library::load("many", COUNT);
+    let before = library.text();
+    let mut probes: Vec<Option<Registration>> = (0..COUNT).map(|_| None).collect();
+    // Neighbours come long after each other.
+    for n in (0..7).flat_map(|first| (first..COUNT).step_by(7)) {
+        let probe = register(&library.path, library.offsets[n], counting(&ALL));
+        probes[n] = Some(probe.unwrap_or_else(|error| panic!("{n}: {error}")));
+    }
+    assert!(mappings_of_ours() < 100, "{}", mappings_of_ours());
+    let hits = |probe: &Option<Registration>| probe.as_ref().map_or(0, |probe| probe.counts().hits);
+    for (n, probe) in probes.iter().enumerate() {
+        (0..n % 3).for_each(|time| library.call(n, time as u64));
+        assert_eq!(hits(probe), n as u64 % 3, "{n}");
+    }
+    let expected: u64 = (0..COUNT as u64).map(|n| n % 3).sum();
+    assert_eq!(ALL.load(Relaxed), expected);
+    // Some are taken out, and come back, among those that stay.
+    for n in (0..COUNT).step_by(40) {
+        probes[n].take().into_iter().for_each(|probe| probe.unregister().expect("unregistered"));
+        (n..n + 2).for_each(|n| library.call(n, 1));
+    }
+    let expected = expected + COUNT as u64 / 40;
+    assert_eq!(ALL.load(Relaxed), expected);
+    for n in (0..COUNT).step_by(40) {
+        probes[n] = Some(register(&library.path, library.offsets[n], counting(&ALL)).expect("registered"));
+        library.call(n, 5);
+        // Hits are the site's, and it was called before.
+        assert_eq!(hits(&probes[n]), n as u64 % 3 + 1, "{n}");
+    }
+    for probe in probes.into_iter().flatten() {
+        probe.unregister().expect("unregistered");
+    }
+    assert!(before == library.text());
+    (0..COUNT).for_each(|n| library.call(n, 3));
+    assert_eq!(ALL.load(Relaxed), expected + COUNT as u64 / 40);
+}
+
+/// Takes all address space within reach of a place, for as long as it lives.
+struct Crowd(Vec<(u64, usize)>);
+
+impl Crowd {
+    fn around(at: u64) -> Self {
+        const REACH: u64 = 3 << 30;
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let range = |line: &str| {
+            let (start, end) = line.split(' ').next()?.split_once('-')?;
+            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+        };
+        let (mut free, mut taken) = (at - REACH, Vec::new());
+        let ends = maps.lines().filter_map(range).filter(|(start, _)| *start < at + REACH);
+        for (start, end) in ends.chain([(at + REACH, u64::MAX)]) {
+            let start = start.min(at + REACH) & !4095;
+            free = (free + 4095) & !4095;
+            if start > free {
+                let len = (start - free) as usize;
+                let flags =
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+                // SAFETY: a new mapping where nothing is, which nobody can access. Where somebody came meanwhile it fails.
+                let got = unsafe { libc::mmap(free as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+                if got as u64 == free {
+                    taken.push((free, len));
+                }
+            }
+            free = free.max(end.min(at + REACH));
+        }
+        Self(taken)
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for &(at, len) in &self.0 {
+            // SAFETY: mapped above, and nobody's.
+            unsafe { libc::munmap(at as *mut _, len) };
+        }
+    }
+}
+
+#[test]
+fn where_no_jump_reaches_traps_do() {
+    static ALL: AtomicU64 = AtomicU64::new(0);
+    let _alone = alone();
+    let library = Library::load("crowded", 10);
+    let crowd = Crowd::around(library.addresses[0]);
+    // All but those that name data by distance: their copies can lie nowhere.
+    for n in [0, 1, 2, 4] {
+        for by_trap in [false, true] {
+            let request =
+                Request { by_trap, ..Request::new(&library.path, library.offsets[n], counting(&ALL)) };
+            let probe =
+                register_all([request]).unwrap_or_else(|error| panic!("{n}: {error}")).pop().expect("one");
+            assert_eq!(probe.sites(), [Tactic::Trap], "{n}");
+            let had = (probe.counts().hits, ALL.load(Relaxed));
+            library.call(n, 7);
+            assert_eq!((probe.counts().hits, ALL.load(Relaxed)), (had.0 + 1, had.1 + 1), "{n}");
+            probe.unregister().expect("unregistered");
+            library.call(n, 7);
+            assert_eq!(ALL.load(Relaxed), had.1 + 1, "{n}");
+        }
+    }
+    drop(crowd);
+    let probe = register(&library.path, library.offsets[6], counting(&ALL)).expect("registered");
+    assert!(probe.sites().iter().all(|tactic| *tactic < Tactic::Trap));
+}
+
+fn compile(name: &str, text: &str) -> PathBuf {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
+    let source = out.with_extension("c");
+    std::fs::write(&source, text).expect("written");
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-shared", "-fPIC"]).arg(&source).arg("-o").arg(&out);
+    assert!(cc.status().expect("a C compiler").success());
+    out
+}
+
+fn open(path: &Path, flags: i32) -> *mut libc::c_void {
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: libraries of these tests, whose constructors are theirs.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | flags) };
+    assert!(!handle.is_null());
+    handle
+}
+
+static COUNTED: AtomicU64 = AtomicU64::new(0);
+static CONSTRUCTED: Mutex<Option<(Library, Vec<Registration>)>> = Mutex::new(None);
+
+/// Called by a constructor: more sites than one thread plans, in a file whose code nobody has looked at.
+extern "C" fn register_here() {
+    let mut held = CONSTRUCTED.lock().expect("not poisoned");
+    let (library, probes) = held.as_mut().expect("loaded");
+    let all = library.offsets.iter().map(|&at| Request::new(&library.path, at, counting(&COUNTED)));
+    *probes = register_all(all).expect("registered");
+    probes.push(register(&library.path, library.offsets[0], counting(&COUNTED)).expect("registered"));
+}
+
+/// A process of its own, whose loader it may stop.
+#[test]
+fn a_constructor_may_register() {
+    trapline_tests::alone("a_constructor_may_register", || {
+        const COUNT: usize = 3000;
+        let keeper = open(&compile("keeper", "void (*constructed)(void);"), libc::RTLD_GLOBAL);
+        *CONSTRUCTED.lock().expect("not poisoned") = Some((Library::load("constructed", COUNT), Vec::new()));
+        // SAFETY: the word that the library above has.
+        unsafe { *libc::dlsym(keeper, c"constructed".as_ptr()).cast::<extern "C" fn()>() = register_here };
+        let text = "extern void (*constructed)(void); __attribute__((constructor)) static void run(void) { constructed(); }";
+        open(&compile("constructor", text), libc::RTLD_LOCAL);
+        let mut held = CONSTRUCTED.lock().expect("not poisoned");
+        let (library, probes) = held.as_mut().expect("still");
+        (0..COUNT).for_each(|n| library.call(n, 1));
+        assert_eq!(COUNTED.load(Relaxed), COUNT as u64 + 1);
+        unregister_all(probes.drain(..)).expect("unregistered");
+    });
+}

@@ -1,0 +1,81 @@
+"""gdb walks through return addresses that Trapline replaced.
+
+(gdb) source trapline_slots.py
+
+For every program: a line `source /PATH/trapline_slots.py` in ~/.gdbinit. For one program, of every user: a copy named
+/usr/share/gdb/auto-load/PATH/PROGRAM-gdb.py, where /PATH/PROGRAM is what runs (all links followed); gdb takes it by itself (`info auto-load python-scripts`).
+
+Where `lat --ret=stack`, or a consumer of the process' own, puts a slot of code in the place of a return address, gdb has no unwind
+information for it (the process' own unwinders were told at run time). This finds the slots by the control block that Trapline keeps in
+the process, and says for a frame in one what its entry says: where the call really returns to. Nothing is written.
+
+A process that handles int3 itself (a probe of its own at a site that only takes a trap) may not survive a gdb that attaches at the moment of a
+hit: gdb 13 takes the signal for a breakpoint of its own, and sets the instruction pointer back before it knows that the process has 64 bits.
+"""
+
+import struct
+
+import gdb
+from gdb.unwinder import Unwinder, register_unwinder
+
+# crates/record/src/control.rs and slots.rs; a test compares them.
+MAGIC = b"TRAPLINE"
+SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 16224, 16232, 16240
+HOMES_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
+
+REGISTERS = "rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15".split()
+
+
+class FrameId:
+    def __init__(self, sp, pc):
+        self.sp, self.pc = sp, pc
+
+
+def word(inferior, address):
+    return struct.unpack("<Q", bytes(inferior.read_memory(address, 8)))[0]
+
+
+def tables(inferior):
+    """(first address of the code, how many, first entry) of all slots of a process."""
+    found = []
+    with open("/proc/%d/maps" % inferior.pid) as maps:
+        for line in maps:
+            fields = line.split()
+            if len(fields) < 6 or fields[5] != "/memfd:trapline" or fields[1][1] != "w" or int(fields[2], 16):
+                continue
+            block = int(fields[0].split("-")[0], 16)
+            if bytes(inferior.read_memory(block, 8)) != MAGIC:
+                continue
+            code, table, count = (word(inferior, block + at) for at in (SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT))
+            if count:
+                found.append((code, count, table + (HOMES_LEN + count + 4095) // 4096 * 4096))
+    return found
+
+
+class Slots(Unwinder):
+    def __init__(self):
+        super().__init__("trapline-slots")
+
+    def __call__(self, frame):
+        inferior = gdb.selected_inferior()
+        if not inferior.pid:
+            return None
+        pc = int(frame.read_register("rip")) & (1 << 64) - 1
+        real = pc
+        for code, count, entries in tables(inferior):
+            for _ in range(CHAIN):
+                if not code <= real < code + count * CODE:
+                    break
+                real = word(inferior, entries + (real - code) // CODE * ENTRY + REAL)
+        if real == pc:
+            return None
+        info = frame.create_unwind_info(FrameId(frame.read_register("rsp"), frame.read_register("rip")))
+        for name in REGISTERS:
+            info.add_saved_register(name, frame.read_register(name))
+        pointer = frame.read_register("rsp")
+        info.add_saved_register("rsp", pointer)
+        info.add_saved_register("rip", gdb.Value(real).cast(frame.read_register("rax").type))
+        return info
+
+
+register_unwinder(None, Slots(), replace=True)

@@ -1,0 +1,144 @@
+//! BPF programs on the kernel's own probes, as judges of what perf events cannot do: returns alone (an event's probe is at the entry, too),
+//! sessions, and registers that a handler changes.
+//!
+//! In: a file, an offset in it, a process. Out: a [`Program`], there until it is dropped; how often it ran. Assembled by hand, and written here rather than taken
+//! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
+use std::path::Path;
+
+const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP: i32 = 1;
+const PROG_LOAD: i32 = 5;
+const LINK_CREATE: i32 = 28;
+const MAP_TYPE_ARRAY: u32 = 2;
+const PROG_TYPE_KPROBE: u32 = 2;
+const UPROBE_MULTI: u32 = 48;
+/// Linux 6.13.
+const UPROBE_SESSION: u32 = 57;
+
+/// A program on a probe of the kernel's.
+#[derive(Debug)]
+pub struct Program {
+    _link: File,
+    _program: File,
+    runs: File,
+}
+
+/// At entries of the function that begins there, or at its returns.
+///
+/// # Errors
+/// Why the kernel cannot do it here.
+pub fn counting(path: &Path, offset: u64, pid: u32, returns: bool) -> Result<Program, String> {
+    attach(path, offset, pid, (UPROBE_MULTI, u32::from(returns)), &[], false)
+}
+
+/// At entries and returns of the function that begins there; `declines`: the entry says that it does not want the return.
+///
+/// # Errors
+/// Why the kernel cannot do it here.
+pub fn session(path: &Path, offset: u64, pid: u32, declines: bool) -> Result<Program, String> {
+    attach(path, offset, pid, (UPROBE_SESSION, 0), &[], declines)
+}
+
+/// At an instruction: puts words into registers. Each is a byte offset in `struct pt_regs`, and a word. (A kernel from before 6.18 refuses it.)
+///
+/// # Errors
+/// As [`session`].
+pub fn changing(path: &Path, offset: u64, pid: u32, words: &[(i16, u64)]) -> Result<Program, String> {
+    let store = |&(at, word): &(i16, u64)| {
+        [insn(0x18, 2, 0, 0, word as i32), (word >> 32) << 32, insn(0x7b, 1, 2, at, 0)]
+    };
+    attach(path, offset, pid, (UPROBE_MULTI, 0), &words.iter().flat_map(store).collect::<Vec<_>>(), false)
+}
+
+const fn insn(code: u8, to: u64, from: u64, off: i16, imm: i32) -> u64 {
+    code as u64 | to << 8 | from << 12 | (off as u16 as u64) << 16 | (imm as u32 as u64) << 32
+}
+
+/// Runs `first`, counts one run, and answers.
+fn attach(
+    path: &Path,
+    offset: u64,
+    pid: u32,
+    (kind, flags): (u32, u32),
+    first: &[u64],
+    answer: bool,
+) -> Result<Program, String> {
+    let runs = owned("a map", MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)])?;
+    let mut code = first.to_vec();
+    code.extend([
+        insn(0x62, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = 0
+        insn(0x18, 1, 1, 0, runs.as_raw_fd()),
+        0,
+        insn(0xbf, 2, 10, 0, 0),
+        insn(0x07, 2, 0, 0, -4),
+        insn(0x85, 0, 0, 0, 1), // map_lookup_elem
+        insn(0x15, 0, 0, 2, 0), // not there: over the next two
+        insn(0xb7, 1, 0, 0, 1),
+        insn(0xdb, 0, 1, 0, 0), // atomic add
+        insn(0xb7, 0, 0, 0, i32::from(answer)),
+        insn(0x95, 0, 0, 0, 0),
+    ]);
+    let license = c"GPL";
+    let load = [
+        two(PROG_TYPE_KPROBE, code.len() as u32),
+        code.as_ptr() as u64,
+        license.as_ptr() as u64,
+        0,
+        0,
+        0,
+        0,
+        0,
+        two(0, kind),
+    ];
+    let program = owned("a program", PROG_LOAD, &load)?;
+    let name =
+        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+    let link = [
+        two(program.as_raw_fd() as u32, 0),
+        two(kind, 0),
+        name.as_ptr() as u64,
+        (&raw const offset) as u64,
+        0,
+        0,
+        two(1, flags),
+        two(pid, 0),
+    ];
+    let link = owned("a link", LINK_CREATE, &link)?;
+    Ok(Program { _link: link, _program: program, runs })
+}
+
+const fn two(first: u32, second: u32) -> u64 {
+    first as u64 | (second as u64) << 32
+}
+
+fn bpf(command: i32, attr: &[u64]) -> i64 {
+    // SAFETY: each caller here passes its command's part of `union bpf_attr`, whose addresses are those of values that outlive the call.
+    unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_ptr(), size_of_val(attr)) }
+}
+
+fn owned(what: &str, command: i32, attr: &[u64]) -> Result<File, String> {
+    let fd = bpf(command, attr);
+    if fd < 0 {
+        return Err(format!("the kernel gives no {what} here: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
+}
+
+impl Program {
+    /// How often it ran.
+    ///
+    /// # Panics
+    /// When the kernel takes the map away.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        let (key, mut word) = (0_u32, 0_u64);
+        let fd = self.runs.as_raw_fd() as u32;
+        let attr = [u64::from(fd), (&raw const key) as u64, (&raw mut word) as u64, 0];
+        assert_eq!(bpf(MAP_LOOKUP, &attr), 0, "{}", std::io::Error::last_os_error());
+        word
+    }
+}

@@ -1,0 +1,63 @@
+//! gdb as a user runs it: backtraces of a process that goes on afterwards.
+
+use std::path::Path;
+use std::process::Command;
+
+/// One frame of a backtrace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Its address, where gdb shows one.
+    pub pc: Option<u64>,
+    /// Its function, or `??`.
+    pub function: String,
+}
+
+/// Whether gdb can run our script.
+///
+/// # Errors
+/// No gdb is installed, or it has no Python.
+pub fn ready() -> Result<(), String> {
+    let output = Command::new("gdb").args(["-nx", "-batch", "-ex", "python print(6 * 7)"]).output();
+    let said = output.map_err(|error| format!("no gdb: {error}"))?.stdout;
+    if said.starts_with(b"42") { Ok(()) } else { Err("this gdb has no Python".into()) }
+}
+
+/// All threads' backtraces, innermost frame first, with our script for slots or without.
+///
+/// # Errors
+/// As [`ready`].
+pub fn backtraces(pid: u32, with_script: bool) -> Result<Vec<Vec<Frame>>, String> {
+    ready()?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_slots.py");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-p", &pid.to_string(), "-ex", "set pagination off"]);
+    if with_script {
+        gdb.args(["-ex", &format!("source {}", script.display())]);
+    }
+    let output = gdb.args(["-ex", "thread apply all bt -frame-arguments none"]).output();
+    let output = output.map_err(|error| format!("no gdb: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("#0"), "{said}\n{errors}");
+    let threads = said.split("\nThread ").map(|thread| thread.lines().filter_map(frame).collect::<Vec<_>>());
+    Ok(threads.filter(|frames| !frames.is_empty()).collect())
+}
+
+/// `#1  0x0000555555555189 in inner ()`, or without an address.
+fn frame(line: &str) -> Option<Frame> {
+    let (number, rest) = line.strip_prefix('#')?.split_once(char::is_whitespace)?;
+    number.parse::<u32>().ok()?;
+    let rest = rest.trim_start();
+    let (pc, rest) = match rest.strip_prefix("0x").and_then(|rest| rest.split_once(" in ")) {
+        Some((pc, rest)) => (u64::from_str_radix(pc, 16).ok(), rest),
+        None => (None, rest),
+    };
+    let function = rest.split(" (").next().unwrap_or(rest).to_owned();
+    Some(Frame { pc, function })
+}
+
+/// Names of a backtrace's functions.
+#[must_use]
+pub fn names(frames: &[Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.function.as_str()).collect()
+}

@@ -1,0 +1,213 @@
+//! Arguments without a signature: names, types and registers from debug information, as gdb finds them there too.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use trapline_tests::fetched::Fetched;
+use trapline_tests::programs::Own;
+use trapline_tests::running::{Running, Told};
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::{debugger, or_skip, victims};
+
+const TIMES: u64 = 5;
+
+fn traced(victim: &mut Running, words: &[&str]) -> (Report, Told) {
+    let pid = victim.pid().to_string();
+    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    (report, told)
+}
+
+fn calls<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
+    let of = |object: &&Value| {
+        let probe = object["probe"].as_str().unwrap_or_default();
+        object["type"] == "call" && probe.rsplit(':').next() == Some(func)
+    };
+    report.objects.iter().filter(of).collect()
+}
+
+/// Names and values of a function's arguments at each call, as gdb prints them.
+fn by_gdb(path: &Path, func: &str) -> Result<Vec<Vec<(String, String)>>, String> {
+    debugger::ready()?;
+    let input = std::env::temp_dir().join(format!("trapline-gdb-{}-{func}", std::process::id()));
+    std::fs::write(&input, format!("run {TIMES}\n")).map_err(|error| error.to_string())?;
+    let script = format!(
+        "set pagination off\nset confirm off\nbreak *{func}\ncommands\nsilent\nprintf \"HIT\\n\"\ninfo args\ncontinue\nend\nrun < {}\n",
+        input.display()
+    );
+    let commands = input.with_extension("gdb");
+    std::fs::write(&commands, script).map_err(|error| error.to_string())?;
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-x"]).arg(&commands).arg(path).stdin(Stdio::null());
+    let output = gdb.output().map_err(|error| format!("no gdb: {error}"))?;
+    [input, commands].iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let hits = said.split("HIT\n").skip(1);
+    let pairs = |hit: &str| {
+        let lines = hit.lines().map_while(|line| line.split_once(" = "));
+        lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+    };
+    let hits: Vec<_> = hits.map(pairs).collect();
+    assert!(!hits.is_empty(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(hits)
+}
+
+/// Whether what gdb printed is the argument.
+fn same(argument: &Value, gdb: &str) -> bool {
+    let value = &argument["value"];
+    let first = gdb.split(' ').next().unwrap_or_default();
+    if let Some(label) = argument["label"].as_str() {
+        return gdb == label;
+    }
+    match value {
+        Value::String(text) if text == "NaN" => first.contains("nan"),
+        Value::String(text) if ["inf", "-inf"].contains(&text.as_str()) => first == text,
+        Value::String(text) => gdb.contains(&format!("{text:?}")),
+        Value::Null => argument["fault"] == json!(0) && first == "0x0" || gdb.starts_with('{'),
+        Value::Number(number) => match (first, number.as_f64()) {
+            ("true" | "false", _) => (first == "true") == (*number == 1.into()),
+            (hex, _) if hex.starts_with("0x") => u64::from_str_radix(&hex[2..], 16).ok() == number.as_u64(),
+            (real, Some(ours)) => real.parse::<f64>().is_ok_and(|real| {
+                // A float is shown with as many digits as tell it from its neighbours.
+                (real == ours || real as f32 == ours as f32)
+                    && real.is_sign_negative() == ours.is_sign_negative()
+            }),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[test]
+fn names_types_and_values_are_those_that_gdb_prints() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    for func in ["handle", "scale", "sums", "next_mode"] {
+        let theirs = or_skip!(by_gdb(&path, func));
+        let (report, told) = traced(&mut victim, &[func]);
+        let ours = calls(&report, func);
+        assert_eq!((ours.len() as u64, theirs.len()), (told[func], ours.len()), "{func}: {}", report.errors);
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            let args = ours["args"].as_array().expect("arguments");
+            let names =
+                |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+            let named: Vec<String> =
+                args.iter().map(|one| one["name"].as_str().unwrap_or_default().to_owned()).collect();
+            assert_eq!(named, names(theirs), "{func}");
+            for (argument, (name, value)) in args.iter().zip(theirs) {
+                // Addresses differ from run to run; what lies there does not.
+                let address = value.starts_with("0x") && !value.contains('"') && value != "0x0"
+                    || value.starts_with("(");
+                assert!(address || same(argument, value), "{func}: {name} = {value}, and here {argument}");
+            }
+        }
+    }
+}
+
+/// The kernel fetches the register that debug information leads us to.
+#[test]
+fn the_kernel_finds_the_same_in_that_register() {
+    let path = Own::of(&or_skip!(victims::plain("values")), "registers");
+    let mut victim = Running::start(&path, &[]);
+    for (nth, fetch) in [(1, "%si:s32"), (2, "%dx:u8"), (4, "%cx:s8"), (5, "%r8:u16")] {
+        let kernel = or_skip!(Fetched::new(&path, "handle", victim.pid(), fetch));
+        victim.run(TIMES);
+        let theirs: Vec<i64> = kernel.read().iter().map(|text| text.parse().expect("a number")).collect();
+        let (report, _) = traced(&mut victim, &["handle"]);
+        let value = |call: &&Value| call["args"][nth]["value"].as_i64().expect("a number");
+        let ours: Vec<i64> = calls(&report, "handle").iter().map(value).collect();
+        assert_eq!(ours, theirs, "argument {nth}");
+    }
+}
+
+#[test]
+fn every_type_is_shown_as_it_is() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    let (report, told) = traced(&mut victim, &["handle", "sums", "made", "next_mode", "single"]);
+    let values = |call: &Value| -> Vec<Value> {
+        call["args"].as_array().expect("arguments").iter().map(|one| one["value"].clone()).collect()
+    };
+    let handled = calls(&report, "handle");
+    assert_eq!(handled.len() as u64, told["handle"]);
+    assert_eq!(
+        values(handled[0])[1..],
+        [json!(0), json!(1), json!(0.5), json!(-128), json!(65535), json!("because")]
+    );
+    assert_eq!(handled[0]["args"][1]["label"], json!("MODE_FAST"));
+    assert_eq!(
+        (values(handled[2])[1].clone(), handled[2]["args"][6]["fault"].clone()),
+        (json!(-1), json!(0))
+    );
+    assert_eq!([&handled[0]["ret"], &handled[1]["ret"]], [&json!(-128), &json!(7)]);
+    // What no one register holds takes registers all the same.
+    let summed = calls(&report, "sums");
+    let wanted = json!([null, -(1_i64 << 40), null, null, -1.5]);
+    assert_eq!((json!(values(summed[0])), &summed[0]["ret"]), (wanted, &json!(-(1_i64 << 40) + 11)));
+    let made = calls(&report, "made");
+    assert_eq!((json!(values(made[0])), &made[0]["ret"]), (json!([-5]), &Value::Null));
+    let modes = calls(&report, "next_mode");
+    let named = |call: &&Value| (call["args"][0]["label"].clone(), call["ret_name"].clone());
+    let wanted =
+        [("MODE_OFF", json!("MODE_FAST")), ("MODE_FAST", json!("MODE_SAFE")), ("MODE_SAFE", json!(null))];
+    assert_eq!(modes.iter().take(3).map(named).collect::<Vec<_>>(), wanted.map(|(a, r)| (json!(a), r)));
+    assert_eq!(calls(&report, "single").len() as u64, told["single"]);
+}
+
+#[test]
+fn conditions_and_distributions_know_the_names() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    for (func, condition, per_run) in [
+        ("handle", "mode == MODE_SAFE && !urgent", 1),
+        ("handle", "small < 0 && port > 60000 && share == 0.5", 1),
+        ("next_mode", "ret == MODE_SAFE", 1),
+        ("next_mode", "mode != MODE_OFF", 2),
+        ("sums", "n < 0 && x < 0", 1),
+    ] {
+        let (report, _) = traced(&mut victim, &["--if", condition, func]);
+        assert_eq!(calls(&report, func).len() as u64, TIMES * per_run, "{condition}");
+    }
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("hist", &["-p", &pid, "--top", "port", "handle"]).expect("attaches");
+    victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert_eq!(report.hits("handle"), 3 * TIMES);
+}
+
+/// A glob means functions with signatures of their own; what was typed is not overruled; without debug information nothing is known.
+#[test]
+fn each_function_has_its_own() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    let (report, told) = traced(&mut victim, &["values:s*"]);
+    let mut names = BTreeMap::new();
+    for func in ["scale", "single", "sums"] {
+        let all = calls(&report, func);
+        assert_eq!(all.len() as u64, told[func], "{func}");
+        let args = all[0]["args"].as_array().expect("arguments").iter();
+        names.insert(func, args.map(|one| one["name"].clone()).collect::<Vec<_>>());
+    }
+    let wanted = BTreeMap::from([
+        ("scale", json!(["x", "x_there", "s", "n", "s_there"])),
+        ("single", json!(["s", "x"])),
+        ("sums", json!(["p", "n", "m", "b", "x"])),
+    ]);
+    assert_eq!(json!(names), json!(wanted));
+    let (report, _) = traced(&mut victim, &["sums(hex first)"]);
+    assert_eq!(
+        calls(&report, "sums")[0]["args"],
+        json!([{"name": "first", "value": 0xffff_fffe_0000_0001_u64}])
+    );
+    let bare = or_skip!(victims::many(4));
+    let mut victim = Running::start(&bare, &[]);
+    let (report, _) = traced(&mut victim, &["many_0"]);
+    let call = calls(&report, "many_0")[0];
+    assert_eq!((&call["args"], &call["ret"]), (&json!([]), &json!(1)));
+}

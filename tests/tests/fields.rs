@@ -1,0 +1,125 @@
+//! Fields of what arguments lead to, by debug information: shown, in conditions, in distributions; as the kernel reads them too.
+
+use serde_json::{Value, json};
+use trapline_tests::fetched::Fetched;
+use trapline_tests::programs::Own;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::{or_skip, victims};
+
+const TIMES: u64 = 5;
+
+fn traced(victim: &mut Running, words: &[&str]) -> Report {
+    let pid = victim.pid().to_string();
+    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let tracing = Tracing::start("trace", &all).unwrap_or_else(|report| panic!("{}", report.errors));
+    victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    report
+}
+
+/// The values of each call's arguments.
+fn values(report: &Report) -> Vec<Value> {
+    let calls = report.objects.iter().filter(|object| object["type"] == "call");
+    let of = |call: &Value| {
+        call["args"].as_array().expect("args").iter().map(|one| one["value"].clone()).collect()
+    };
+    calls.map(of).collect()
+}
+
+#[test]
+fn fields_are_read_through_pointers() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    let words = "handle(req->len, req->name, mode, req->next->weight, req->in.level, arg0->in.tag, req->table[1], req->mode)";
+    let seen = values(&traced(&mut victim, &[words]));
+    let wanted = [
+        json!([70000, "first", 0, -0.5, -9, "inside", -2, -1]),
+        json!([-3, "second", 7, null, 0, "", 0, 7]),
+        json!([null, null, -1, null, null, null, null, null]),
+    ];
+    assert_eq!(seen.len() as u64, 3 * TIMES);
+    assert!(seen.iter().zip(wanted.iter().cycle()).all(|(seen, wanted)| seen == wanted), "{seen:?}");
+    let few = traced(&mut victim, &["handle(req->urgent, req->share, req->whole, req->part, req->next)"]);
+    let first = &values(&few)[0];
+    assert_eq!(first.as_array().expect("five")[..4], [json!(1), json!(0.25), json!(0xfe), json!(-2)]);
+    let call = few.objects.iter().find(|object| object["type"] == "call").expect("a call");
+    assert_eq!((&call["args"][0]["name"], &call["ret"]), (&json!("req->urgent"), &json!(-128)));
+}
+
+#[test]
+fn the_kernel_reads_the_same_fields() {
+    let path = Own::of(&or_skip!(victims::plain("values")), "fields");
+    let mut victim = Running::start(&path, &[]);
+    for (field, fetch) in [("req->len", "+4(%di):s32"), ("req->next->mode", "+32(+24(%di)):s32")] {
+        let kernel = or_skip!(Fetched::new(&path, "handle", victim.pid(), fetch));
+        victim.run(TIMES);
+        // What it cannot read the kernel calls 0.
+        let number = |text: &String| text.parse::<i64>().unwrap_or_else(|_| panic!("{text}"));
+        let theirs: Vec<i64> = kernel.read().iter().map(number).collect();
+        let probe = format!("handle({field})");
+        let seen = values(&traced(&mut victim, &[&probe]));
+        assert_eq!(
+            seen.iter().filter(|one| one[0].is_null()).count() as u64,
+            TIMES * if theirs[1] == 0 { 2 } else { 1 }
+        );
+        let ours: Vec<i64> = seen.iter().map(|one| one[0].as_i64().unwrap_or(0)).collect();
+        assert_eq!(ours, theirs, "{field}");
+    }
+}
+
+#[test]
+fn conditions_and_distributions_know_fields() {
+    let path = or_skip!(victims::plain("values"));
+    let mut victim = Running::start(&path, &[]);
+    for (condition, per_run) in [
+        ("req->flags & 4", 1),
+        ("req->flags & 1 && req->len > 1000 && mode == MODE_FAST", 1),
+        ("req->weight < 0", 1),
+        ("req->next->flags == 4 || urgent", 1),
+        ("req->table[2] == 3", 1),
+        ("req->mode == MODE_SAFE && ret == 7", 1),
+        ("req->flags >= 0", 2),
+    ] {
+        let report = traced(&mut victim, &["--if", condition, "handle"]);
+        assert_eq!(values(&report).len() as u64, TIMES * per_run, "{condition}: {}", report.errors);
+        assert_eq!(report.hits("handle") + report.field("handle", "filtered"), 3 * TIMES, "{condition}");
+    }
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("hist", &["-p", &pid, "--top", "req->len", "handle"]).expect("attaches");
+    victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert_eq!(report.hits("handle"), 3 * TIMES);
+}
+
+#[test]
+fn what_is_no_field_is_said_under_its_name() {
+    let path = or_skip!(victims::plain("values"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    for (words, said) in [
+        (&["handle(req->lne)"][..], "`req` has no field `lne`…\n    req->lne\n         ^^^"),
+        (&["handle(reg->len)"], "there is no argument `reg`"),
+        (&["handle(mode->x)"], "`mode` is no structure and points to none\n    mode->x\n          ^"),
+        (&["handle(req->bits)"], "is a bit-field"),
+        (&["handle(req->in)"], "`req->in` is struct inner; name one of its fields\n    req->in\n         ^^"),
+        (&["handle(share->x)"], "`share` is in no register of its own"),
+        (
+            &["handle(req->table[4])"],
+            "`req->table` has 4 elements; 4 is none of them\n    req->table[4]\n              ^^^",
+        ),
+        (
+            &["--if", "mode && req->lenn > 3", "handle"],
+            "has no field `lenn`…\n    mode && req->lenn > 3\n                 ^^^^",
+        ),
+        (&["--if", "req->name == 3", "handle"], "this is text"),
+        (&["--if", "req->len > 3", "handle(ptr req)"], "where no types were typed"),
+    ] {
+        let output = once(&[&["trace", "-p", &pid], words].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let all = said.split('…').all(|part| error.contains(part));
+        assert!(output.status.code() == Some(2) && all, "{words:?}: {error}");
+    }
+}

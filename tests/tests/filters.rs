@@ -1,0 +1,136 @@
+//! `trace --if`, `--tid`, `--comm`, `--sample`: what passes is told, the rest is counted, and nothing is lost between (LOSS-2).
+
+use serde_json::Value;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::{or_skip, text, victims};
+
+const TIMES: u64 = 300;
+const MANY: &str = "many_args(u64 a, int b, u64 c, u64 d, u64 e, u64 f) -> u64";
+
+struct Filtered {
+    lines: Vec<Value>,
+    /// Recorded, kept back in the target, left out by the reader, and by the victim's own count.
+    hits: u64,
+    filtered: u64,
+    left_out: u64,
+    told: u64,
+}
+
+fn traced(victim: &mut Running, func: &str, probe: &str, options: &[&str]) -> Filtered {
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid, probe].into_iter().chain(options.iter().copied()).collect();
+    let tracing = Tracing::start("trace", &words).expect("attaches");
+    let told = victim.run(TIMES)[func];
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert_eq!(report.number("missed"), 0, "{}", report.errors);
+    let lines = report.objects.iter().filter(|object| object["type"] == "call").cloned().collect();
+    let field = |name: &str| last(&report, func)[name].as_u64().unwrap_or_else(|| panic!("no {name}"));
+    let (hits, filtered, left_out) = (field("hits"), field("filtered"), field("left_out"));
+    Filtered { lines, hits, filtered, left_out, told }
+}
+
+/// What the last `count` says of a function.
+fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
+    let last = report.objects.iter().rfind(|object| object["type"] == "count").expect("a count");
+    let is = |probe: &&Value| probe["probe"].as_str().is_some_and(|text| text.ends_with(&format!(":{func}")));
+    last["probes"].as_array().expect("probes").iter().find(is).expect("the function")
+}
+
+fn argument(call: &Value, nth: usize) -> u64 {
+    call["args"][nth]["value"].as_u64().unwrap_or_else(|| panic!("no argument {nth}: {call}"))
+}
+
+#[test]
+fn what_passes_is_told_and_the_rest_is_counted() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    for (condition, passes) in [
+        ("a % 3 == 1 && b == 2", &(|a: u64| a % 3 == 1) as &dyn Fn(u64) -> bool),
+        ("a >= 100 || a == 7", &|a| a >= 100 || a == 7),
+        ("-b < a && !(arg0 & 1)", &|a| a & 1 == 0),
+        ("c == 4", &|_| false),
+    ] {
+        for whole in [true, false] {
+            let options: &[&str] =
+                if whole { &["--if", condition] } else { &["--entry-only", "--if", condition] };
+            let seen = traced(&mut victim, "many_args", MANY, options);
+            let want: Vec<u64> = (0..seen.told).filter(|&a| passes(a)).collect();
+            let got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 0)).collect();
+            assert_eq!(got, want, "{condition}");
+            assert_eq!(
+                (seen.hits, seen.filtered, seen.left_out),
+                (want.len() as u64, seen.told - seen.hits, 0)
+            );
+            assert!(!whole || seen.lines.iter().all(|call| call["how"] == "returned"), "{condition}");
+        }
+    }
+    text::assert_clean(victim.pid(), &before);
+}
+
+#[test]
+fn what_only_the_return_tells_is_decided_by_the_reader() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let probe = "factorial(u64 n) -> u64";
+    let seen = traced(&mut victim, "factorial", probe, &["--if", "n > 1 && ret == 24"]);
+    assert!(!seen.lines.is_empty());
+    assert!(seen.lines.iter().all(|call| argument(call, 0) == 4 && call["ret"] == 24));
+    assert_eq!(seen.lines.len() as u64, TIMES, "factorial(4) is called in each round");
+    assert_eq!(seen.hits + seen.filtered, seen.told);
+    assert_eq!(seen.hits, seen.lines.len() as u64 + seen.left_out);
+    assert!(seen.filtered >= TIMES && seen.left_out > TIMES, "{} {}", seen.filtered, seen.left_out);
+    let seen = traced(&mut victim, "factorial", probe, &["--if", "dur > 3600s"]);
+    assert_eq!((seen.lines.len(), seen.filtered, seen.left_out), (0, 0, seen.told));
+}
+
+#[test]
+fn threads_are_chosen_by_number_and_by_name() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    for (options, passes, in_target) in [
+        (["--tid", pid.as_str()], true, true),
+        (["--tid", "1"], false, true),
+        (["--comm", "counter"], true, false),
+        (["--comm", "kounter"], false, false),
+    ] {
+        let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &options);
+        let want = match (passes, in_target) {
+            (true, _) => (seen.told, 0, 0),
+            (false, true) => (0, seen.told, 0),
+            (false, false) => (seen.told, 0, seen.told),
+        };
+        assert_eq!((seen.hits, seen.filtered, seen.left_out), want, "{options:?}");
+        assert_eq!(seen.lines.len() as u64, seen.hits - seen.left_out);
+    }
+}
+
+#[test]
+fn a_sample_is_one_in_so_many() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &["--sample", "1/10"]);
+    assert_eq!(seen.hits + seen.filtered, seen.told);
+    // On each CPU that it ran on the first one is taken.
+    let cpus = std::thread::available_parallelism().map_or(1024, |n| n.get() as u64);
+    assert!((seen.told / 10..=seen.told / 10 + cpus).contains(&seen.hits), "{} of {}", seen.hits, seen.told);
+    assert!(seen.lines.iter().all(|call| call["how"] == "returned"));
+}
+
+#[test]
+fn what_is_no_condition_is_said() {
+    let open = "libc:openat(int fd, ptr path, int flags) -> int";
+    for (words, said) in [
+        (["--if", "flags & O_CREATE"], "did you mean `O_CREAT`?\n    flags & O_CREATE\n            ^^^^^^^^"),
+        (["--if", "fd >"], "a value is missing here"),
+        (["--sample", "3"], "write 1/100"),
+    ] {
+        let output = once(&["trace", "-p", "1", words[0], words[1], open]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(said), "{words:?}: {error}");
+    }
+}

@@ -1,0 +1,331 @@
+//! Return addresses replaced (`--ret=stack`): calls come back to where they were called from, whatever they do in between.
+
+use serde_json::Value;
+use trapline_tests::running::{Running, Told};
+use trapline_tests::tracing::{Report, Tracing, binary, once};
+use trapline_tests::{or_skip, text, victims};
+
+/// Functions that return as often as the victim says.
+const RETURN: [&str; 24] = [
+    "leaf",
+    "wide",
+    "real",
+    "extended",
+    "recurse",
+    "tail_a",
+    "tail_b",
+    "tail_c",
+    "jumper",
+    "jumped",
+    "thrower",
+    "through",
+    "caught",
+    "tracer",
+    "traced",
+    "coroutines",
+    "in_handler",
+    "on_signal",
+    "signalled",
+    "joined",
+    "forks",
+    "forked",
+    "child_leaf",
+    "vforked",
+];
+/// Functions of which some or all calls never return.
+const LEFT: [&str; 4] = ["yielding", "thread_body", "leaver", "leaves_at_once"];
+const TIMES: u64 = 200;
+
+fn victim() -> Result<std::path::PathBuf, String> {
+    victims::cpp("returns")
+}
+
+fn attached(pid: u32, ret: &str, funcs: &[&str]) -> Result<Tracing, Report> {
+    let (pid, ret) = (pid.to_string(), format!("--ret={ret}"));
+    let words: Vec<&str> = ["-p", &pid, "-F", &ret].into_iter().chain(funcs.iter().copied()).collect();
+    Tracing::start("lat", &words)
+}
+
+/// Names of functions in a report's refusals.
+fn refused(report: &Report) -> Vec<String> {
+    report.refused().into_iter().filter_map(|(probe, _)| Some(probe.rsplit(':').next()?.to_owned())).collect()
+}
+
+fn assert_calls(report: &Report, told: &Told, funcs: &[&str]) {
+    for func in funcs {
+        let calls = report.field(func, "calls");
+        assert_eq!(calls, told[*func], "calls of {func}; refused: {:?}; {}", report.refused(), report.errors);
+        assert_eq!(report.field(func, "unpaired"), 0, "{func}");
+    }
+}
+
+#[test]
+fn every_end_of_a_call_is_survived_and_counted() {
+    let path = or_skip!(victim());
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(TIMES);
+    let before = text::signals(running.pid());
+    let all: Vec<&str> = RETURN.into_iter().chain(LEFT).collect();
+    let tracing = attached(running.pid(), "stack", &all).expect("attaches");
+    let armed = running.run(TIMES);
+    assert_eq!(armed, bare, "the victim behaves differently");
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    // A coroutine that is never resumed, a thread that ends and a child that does: refused are only those that cannot return.
+    assert!(refused(&report).iter().all(|func| LEFT.contains(&func.as_str())), "{:?}", report.refused());
+    assert_calls(&report, &bare, &RETURN);
+    assert_eq!(report.number("missed"), 0);
+    // What was left without a return is still lent: half of the jumps, a quarter of the throws twice.
+    let left = |func: &str| report.field(func, "in_flight") + report.field(func, "unreturned");
+    assert_eq!(left("jumper"), TIMES.div_ceil(3), "{}", report.errors);
+    assert_eq!(left("thrower"), TIMES.div_ceil(4));
+    assert_eq!(left("thread_body"), TIMES / 50, "its thread ended there");
+    assert_eq!(left("leaf"), 0);
+    text::assert_clean(running.pid(), &before);
+    assert_eq!(running.run(TIMES), bare, "after detaching");
+}
+
+#[test]
+fn a_call_that_blocks_goes_home_after_a_detach() {
+    let path = or_skip!(victims::cpp("returning"));
+    for kill in [false, true] {
+        let mut running = Running::start(&path, &[]);
+        let bare = running.run(1);
+        let mut tracing = attached(running.pid(), "stack", &["outer", "inner", "blocked"]).expect("attaches");
+        running.begin(2);
+        assert_eq!(running.line(), "blocking", "two calls deep");
+        let pid = running.pid().to_string();
+        if kill {
+            tracing.signal(libc::SIGKILL);
+            let _killed = tracing.end();
+            let cleaned = once(&["detach", "-p", &pid, "--json"]);
+            let line: Value = serde_json::from_slice(&cleaned.stdout).expect("one object");
+            assert_eq!(line["returns"], 3, "{line}");
+        } else {
+            let report = tracing.stop();
+            assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+            assert_eq!(report.field("outer", "in_flight"), 1, "{}", report.errors);
+        }
+        // What is mapped executable and ours is in no stack any more.
+        assert_eq!(armed_words(running.pid()), 0, "killed: {kill}");
+        running.send("go");
+        assert_eq!(running.told(), bare);
+        assert_eq!(running.run(1), bare);
+        running.send("quit");
+        assert!(running.finish().success());
+    }
+}
+
+/// How many slots are lent, and how many there are, as the process' own memory says.
+fn slots(pid: u32) -> (usize, usize) {
+    use std::os::unix::fs::FileExt as _;
+    use trapline_record::control::at;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("readable");
+    let word = |addr: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, addr).expect("mapped");
+        u64::from_le_bytes(bytes)
+    };
+    let blocks = maps.lines().filter(|l| l.contains("rw-s 00000000") && l.contains("/memfd:trapline "));
+    let starts =
+        blocks.filter_map(|line| u64::from_str_radix(line.split_once('-')?.0, 16).ok()).collect::<Vec<_>>();
+    let block =
+        starts.into_iter().find(|block| word(block + at::SLOTS_COUNT) != 0).expect("a segment with slots");
+    let mut lent = vec![0; word(block + at::SLOTS_COUNT) as usize];
+    let first = word(block + at::SLOTS_TABLE) + trapline_record::slots::Slots::LENT_OFF;
+    memory.read_exact_at(&mut lent, first).expect("mapped");
+    (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
+}
+
+/// Words of the process' stacks that lead into code of ours.
+fn armed_words(pid: u32) -> usize {
+    use std::io::{Read as _, Seek as _};
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    };
+    let ours: Vec<_> = maps
+        .lines()
+        .filter(|l| l.contains("r-xs") && l.contains("/memfd:trapline"))
+        .filter_map(range)
+        .collect();
+    assert!(!ours.is_empty(), "{maps}");
+    let stack = maps.lines().find(|l| l.ends_with("[stack]")).and_then(range).expect("a stack");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("alive");
+    let sp = status.split_whitespace().rev().nth(1).expect("a stack pointer").trim_start_matches("0x");
+    let sp = u64::from_str_radix(sp, 16).expect("hexadecimal");
+    assert!(stack.contains(&sp), "{status}");
+    let mut bytes = vec![0; (stack.end - sp) as usize];
+    let mut memory = std::fs::File::open(format!("/proc/{pid}/mem")).expect("readable");
+    memory.seek(std::io::SeekFrom::Start(sp)).expect("there");
+    memory.read_exact(&mut bytes).expect("its stack");
+    let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+    words.filter(|word| ours.iter().any(|code| code.contains(word))).count()
+}
+
+#[test]
+fn panics_unwind_through_replaced_return_addresses() {
+    let path = or_skip!(victims::rust("panics"));
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(2000);
+    let tracing =
+        attached(running.pid(), "stack", &["*panicker*", "*catcher*", "*collector*"]).expect("attaches");
+    assert_eq!(running.run(2000), bare);
+    let report = tracing.stop();
+    assert_eq!(report.field("catcher", "calls"), 2000, "{:?} {}", report.refused(), report.errors);
+    assert_eq!(report.field("panicker", "calls"), 0, "a panic is not a return");
+    assert_eq!(
+        report.field("panicker", "in_flight") + report.field("panicker", "unreturned"),
+        bare["panicker"]
+    );
+    assert_eq!(running.run(2000), bare);
+}
+
+/// Exceptions leave more slots lent than there are: some calls are missed, and counted so, until slots are given back.
+#[test]
+fn slots_left_by_exceptions_come_back() {
+    let path = or_skip!(victims::cpp("unwind"));
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(20_000);
+    let tracing = attached(running.pid(), "stack", &["*thrower*", "*catcher*"]).expect("attaches");
+    const RUNS: u64 = 2;
+    let half = slots(running.pid()).1 / 2;
+    for _ in 0..RUNS {
+        assert_eq!(running.run(20_000), bare);
+        // More than half are lent now, or were and have been given back. However slow the tracer is, it gives them back before it ends.
+        while slots(running.pid()).0 >= half {
+            assert!(running.alive());
+            std::thread::yield_now();
+        }
+    }
+    let report = tracing.stop();
+    let field = |func: &str, field: &str| report.field(func, field);
+    let calls = field("catcher", "calls") + field("thrower", "calls") + field("rethrower", "calls");
+    let left = ["catcher", "thrower", "rethrower"].map(|f| field(f, "in_flight") + field(f, "unreturned"));
+    let all = RUNS * (bare["catcher"] + bare["thrower"] + bare["rethrower"]);
+    assert_eq!(calls + left.iter().sum::<u64>() + report.number("missed"), all, "{}", report.errors);
+    assert!(field("thrower", "unreturned") > 0, "none was given back: {}", report.errors);
+    assert_eq!(running.run(20_000), bare);
+}
+
+/// As many slots as are asked for, and no more calls at a time: the others are missed, and all is said.
+#[test]
+fn slots_are_as_many_as_were_asked_for() {
+    let path = or_skip!(victim());
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(TIMES);
+    let pid = running.pid().to_string();
+    let words = ["-p", &pid, "-F", "--ret=stack", "--maxactive=100", "recurse"];
+    let tracing = Tracing::start("lat", &words).expect("attaches");
+    assert_eq!(slots(running.pid()), (0, 128), "rounded up to a power of two");
+    assert_eq!(running.run(TIMES), bare);
+    let report = tracing.stop();
+    assert_eq!(report.field("recurse", "calls") + report.number("missed"), bare["recurse"]);
+}
+
+/// No address space for slots: an error that says so, and nothing is changed.
+#[test]
+fn no_memory_for_slots() {
+    let path = or_skip!(victim());
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(TIMES);
+    let before = text::signals(running.pid());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).expect("alive");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).expect("a size");
+    let kib: u64 = size.trim().trim_end_matches(" kB").trim().parse().expect("a number");
+    set_limit(running.pid(), (kib << 10) + (8 << 20));
+    let pid = running.pid().to_string();
+    let words = ["-p", &pid, "-F", "--ret=stack", "--maxactive=4194304", "leaf"];
+    let report = Tracing::start("lat", &words).expect_err("refused");
+    assert!(report.errors.contains("memory"), "{}", report.errors);
+    assert_eq!(running.run(TIMES), bare);
+    text::assert_clean(running.pid(), &before);
+}
+
+/// By the program of that name, as this crate has no unsafe code.
+fn set_limit(pid: u32, bytes: u64) {
+    let limit = format!("--as={bytes}:unlimited");
+    let done = std::process::Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]).status();
+    assert!(done.is_ok_and(|status| status.success()), "prlimit of util-linux");
+}
+
+#[test]
+fn exits_are_patched_where_they_can_be() {
+    let path = or_skip!(victim());
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(TIMES);
+    let tracing = attached(running.pid(), "auto", &["leaf", "recurse", "caught"]).expect("attaches");
+    assert_eq!(running.run(TIMES), bare);
+    assert_calls(&tracing.stop(), &bare, &["leaf", "recurse", "caught"]);
+    let list = |ret: &str, func: &str| -> Value {
+        let pid = running.pid().to_string();
+        let said = once(&["list", "--lat", &format!("--ret={ret}"), "--json", "-p", &pid, func]);
+        serde_json::from_slice(&said.stdout)
+            .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&said.stderr)))
+    };
+    assert_eq!(list("auto", "leaf")["returns"], "exits");
+    assert_eq!(list("exits", "leaf")["returns"], "exits");
+    assert_eq!(list("stack", "leaf")["returns"], "stack");
+    for (func, why) in
+        [("libc:setjmp", "reads the return address"), ("libc:_exit", "no exit"), ("_start", "begins here")]
+    {
+        let one = list("stack", func);
+        assert!(one["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{func}: {one}");
+        assert!(one.get("returns").is_none(), "{one}");
+    }
+}
+
+#[test]
+fn who_cannot_be_told_is_refused() {
+    // Its own unwinder, without the functions that tell it.
+    let path = or_skip!(victims::c("counter", victims::Variant::Static));
+    let mut running = Running::start(&path, &[]);
+    running.run(1);
+    let stripped = path.with_file_name("counter.stripped");
+    let done = std::process::Command::new("strip").arg("-o").arg(&stripped).arg(&path).status();
+    if !done.is_ok_and(|status| status.success()) {
+        println!("SKIP: no strip");
+        return;
+    }
+    let mut running = Running::start(&stripped, &[]);
+    running.run(1);
+    let report = attached(running.pid(), "stack", &["*"]).expect_err("refused");
+    assert!(report.errors.contains("unwinder"), "{}", report.errors);
+    assert!(running.alive());
+}
+
+#[test]
+fn go_is_refused_and_its_stacks_may_grow_while_exits_are_patched() {
+    let path = or_skip!(victims::go("http"));
+    let mut running = Running::start(&path, &[]);
+    assert_eq!(running.run(200)["wrong"], 0);
+    let report = attached(running.pid(), "stack", &["main.growing"]).expect_err("refused");
+    assert!(report.errors.contains("Go moves its stacks"), "{}", report.errors);
+    let tracing = attached(running.pid(), "auto", &["main.handle", "main.growing"]).expect("attaches");
+    assert_eq!(running.run(200)["wrong"], 0);
+    let report = tracing.stop();
+    assert_eq!(report.field("main.handle", "calls"), 200, "{}", report.errors);
+    assert!(report.field("main.growing", "calls") > 0, "{}", report.errors);
+}
+
+#[test]
+fn usage() {
+    let wrong = |args: &[&str], says: &str| {
+        let out = once(args);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains(says), "{said}");
+    };
+    assert!(binary().exists());
+    wrong(&["lat", "-p", "1", "--ret=both", "malloc"], "auto, exits, stack");
+    wrong(&["lat", "-p", "1", "--ret=stack", "--outermost", "malloc"], "cannot go together");
+    wrong(
+        &["lat", "-p", "1", "--ret=stack", "--maxactive=0", "malloc"],
+        "--maxactive 0: possible are 1 to 4194304",
+    );
+    wrong(&["lat", "-p", "1", "--ret=stack", "--maxactive=5000000", "malloc"], "--maxactive 5000000");
+    wrong(&["lat", "-p", "1", "--ret=exits", "--maxactive=10", "malloc"], "cannot go together");
+    wrong(&["list", "-p", "1", "--ret=stack", "malloc"], "--lat");
+}

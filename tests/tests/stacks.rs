@@ -1,0 +1,179 @@
+//! `stack`: who called, as the kernel says, on the same hits; whatever rbp and the stack are, the program does not notice.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+use trapline_tests::running::Running;
+use trapline_tests::stacks::{addresses, all as stacks, names};
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, oracle, text};
+
+const TIMES: u64 = 40;
+
+fn framed() -> Result<std::path::PathBuf, String> {
+    victims::c("stacks", Variant::Framed)
+}
+
+/// Every stack by its addresses, and how often it was met.
+fn by_address(report: &Report) -> BTreeMap<Vec<u64>, u64> {
+    let mut all = BTreeMap::new();
+    for stack in stacks(report) {
+        *all.entry(addresses(stack)).or_default() += stack["hits"].as_u64().expect("hits");
+    }
+    all
+}
+
+/// The kernel's own, of both threads, of one run.
+fn kernels(path: &Path, victim: &mut Running, offset: u64) -> Result<BTreeMap<Vec<u64>, u64>, String> {
+    let worker = u32::try_from(victim.run(0)["worker"]).expect("a thread");
+    let events = [victim.pid(), worker].map(|tid| oracle::stacks(path, offset, tid));
+    let [main, worker] = events;
+    let events = [main?, worker?];
+    victim.run(TIMES);
+    let mut all = BTreeMap::new();
+    events.iter().flat_map(oracle::Sampled::chains).for_each(|chain| *all.entry(chain).or_default() += 1);
+    Ok(all)
+}
+
+fn traced(victim: &mut Running, options: &[&str]) -> (Report, BTreeMap<String, u64>) {
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid, "probed"].into_iter().chain(options.iter().copied()).collect();
+    let tracing = Tracing::start("stack", &words).expect("attaches");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
+    let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
+    assert_eq!((hits, report.hits("probed")), (told["probed"], told["probed"]), "{}", report.errors);
+    (report, told)
+}
+
+#[test]
+fn the_kernel_walks_the_same_stacks() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    let offset = oracle::offsets(&path, &["probed"])[0];
+    let want = or_skip!(kernels(&path, &mut victim, offset));
+    let (report, told) = traced(&mut victim, &[]);
+    assert_eq!(want.values().sum::<u64>(), told["probed"], "the kernel saw each hit");
+    // The longest that both can hold: the kernel's has 127 addresses, ours 122 callers.
+    let cut = |all: BTreeMap<Vec<u64>, u64>| -> BTreeMap<Vec<u64>, u64> {
+        let mut cut = BTreeMap::new();
+        all.into_iter().for_each(|(stack, hits)| {
+            *cut.entry(stack.into_iter().take(123).collect()).or_default() += hits;
+        });
+        cut
+    };
+    let (want, ours) = (cut(want), cut(by_address(&report)));
+    assert!(want.keys().any(|stack| stack.len() == 123) && want.len() > 15, "{} stacks", want.len());
+    assert_eq!(ours, want);
+    text::assert_clean(victim.pid(), &before);
+}
+
+#[test]
+fn frames_have_names_and_lines() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &[]);
+    let (report, _) = traced(&mut victim, &[]);
+    let shortest = stacks(&report).map(names).min_by_key(Vec::len).expect("stacks");
+    assert_eq!(shortest, ["probed", "hit", "work", "tl_base"]);
+    let deep = ["probed", "hit", "left", "right", "deep", "deep", "work", "tl_base"];
+    let deep = stacks(&report).find(|stack| names(stack) == deep).expect("deep(1)");
+    // Both threads come that way.
+    assert_eq!((deep["hits"].as_u64(), &deep["cut"]), (Some(2 * TIMES), &false.into()), "{deep}");
+    let source =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/victims/stacks.c")).expect("source");
+    let function = &deep["frames"][1]["functions"];
+    let (hit, left) = (&function[0], &function[1]);
+    let line = |function: &Value| {
+        let nth = function["line"].as_u64().unwrap_or_else(|| panic!("no line: {deep}"));
+        source.lines().nth(nth as usize - 1).unwrap_or_default().to_owned()
+    };
+    assert!(hit["inlined"] == true && line(hit).contains("static void hit"), "{hit}");
+    assert!(left.get("inlined").is_none() && line(left).contains("void left"), "{left}");
+    assert!(left["file"].as_str().is_some_and(|file| file.ends_with("stacks.c")), "{left}");
+    // Deeper than a record holds.
+    let cut = stacks(&report).filter(|stack| stack["cut"] == true).map(names).max_by_key(Vec::len);
+    assert!(cut.is_some_and(|names| names.len() >= 123 && !names.contains(&"work")), "deep(200) is cut");
+    // No deeper than asked for.
+    let (report, _) = traced(&mut victim, &["--depth", "2"]);
+    let frames = |stack: &Value| stack["frames"].as_array().map_or(0, Vec::len);
+    assert!(stacks(&report).all(|stack| frames(stack) <= 3) && stacks(&report).count() > 2);
+}
+
+/// Copied stacks, unwound by tables: the same as by frame pointers where there are some, and as good where there are none.
+#[test]
+fn unwind_tables_find_the_same_stacks() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &[]);
+    let (walked, _) = traced(&mut victim, &[]);
+    let (copied, _) = traced(&mut victim, &["--unwind", "dwarf"]);
+    let whole = |report: &Report| -> BTreeMap<Vec<u64>, u64> {
+        by_address(report).into_iter().filter(|(stack, _)| stack.len() < 100).collect()
+    };
+    assert!(whole(&walked).len() > 15);
+    assert_eq!(whole(&copied), whole(&walked));
+    // 200 deep, which no walk's record holds.
+    let deepest = stacks(&copied).map(names).max_by_key(Vec::len).expect("stacks");
+    assert!(deepest.len() > 200 && deepest.ends_with(&["work", "tl_base"]), "{deepest:?}");
+    let path = or_skip!(victims::c("stacks", Variant::O3));
+    let mut victim = Running::start(&path, &[]);
+    let (copied, told) = traced(&mut victim, &["--unwind", "dwarf"]);
+    let main = stacks(&copied).filter(|stack| names(stack).ends_with(&["work", "tl_base"]));
+    let hits: u64 = main.filter_map(|stack| stack["hits"].as_u64()).sum();
+    assert_eq!(hits, told["probed"], "each came from there");
+}
+
+/// Heap stacks, alternate signal stacks, and every frame pointer that is none: counts are exact, and the program computes the same.
+#[test]
+fn a_walk_never_leaves_the_stack() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &["wild"]);
+    let check = victim.run(TIMES)["check"];
+    let (report, told) = traced(&mut victim, &[]);
+    assert_eq!(told["check"], check);
+    // Of every stack the return address at the top is known, however little else is.
+    let known = ["tl_garbage", "hit"];
+    assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
+    let ends = |name: &str| stacks(&report).filter(|stack| names(stack).last() == Some(&name)).count();
+    assert!(
+        ends("tl_garbage") > 0 && ends("coroutine") > 0,
+        "{:?}",
+        stacks(&report).map(names).collect::<Vec<_>>()
+    );
+    assert_eq!(victim.run(TIMES)["check"], check);
+    let (report, told) = traced(&mut victim, &["--unwind", "dwarf", "--stack-bytes", "4096"]);
+    assert_eq!(told["check"], check);
+    assert!(stacks(&report).all(|stack| names(stack).get(1).is_some_and(|name| known.contains(name))));
+}
+
+/// What calls took is summed, by stack.
+#[test]
+fn time_is_summed_by_stack() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("stack", &["--time", "-p", &pid, "right", "probed"]).expect("attaches");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
+    let sum = |func: &str, field: &str| -> u64 {
+        let of = stacks(&report)
+            .filter(|stack| stack["probe"].as_str().is_some_and(|probe| probe.ends_with(func)));
+        of.filter_map(|stack| stack[field].as_u64()).sum()
+    };
+    assert_eq!((sum(":probed", "hits"), report.hits("probed")), (told["probed"], told["probed"]));
+    assert_eq!(sum(":right", "hits"), report.hits("right"));
+    // Each `right` is longer than the two calls of `probed` in it; what stands below them took some time.
+    let (right, probed) = (sum(":right", "time_ns"), sum(":probed", "time_ns"));
+    assert!(right > 0 && probed > 0, "{right} {probed}");
+    let inside =
+        stacks(&report).filter(|stack| stack["probe"].as_str().is_some_and(|p| p.ends_with(":probed")));
+    let inside: u64 = inside
+        .filter(|stack| names(stack).contains(&"right"))
+        .filter_map(|stack| stack["time_ns"].as_u64())
+        .sum();
+    assert!(right > inside, "{right} > {inside}");
+}

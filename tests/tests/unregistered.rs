@@ -1,0 +1,144 @@
+//! Records of processes whose threads have no rseq areas: Go without the C library, musl, glibc that was told not to. What is written has its
+//! arguments and values; written + missed = hits, to the hit (LOSS-2).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use trapline_tests::running::{Running, Told};
+use trapline_tests::stacks::{all, names};
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const THREADS: u64 = 4;
+
+/// One run under trace, and what became of it.
+fn traced(victim: &mut Running, verb: &str, words: &[&str], times: u64) -> (Report, Told) {
+    let pid = victim.pid().to_string();
+    let all: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let tracing = Tracing::start(verb, &all).unwrap_or_else(|report| panic!("{}", report.errors));
+    let told = victim.run(times);
+    let report = tracing.stop();
+    assert!(report.status.success() && report.refused().is_empty(), "{}", report.errors);
+    (report, told)
+}
+
+/// The calls of a function: thread, arguments, value.
+fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = (u64, Vec<i64>, Option<i64>)> {
+    let is_of = move |object: &&'a Value| {
+        let probe = object["probe"].as_str().unwrap_or_default();
+        object["type"] == "call" && probe.rsplit(':').next() == Some(func)
+    };
+    report.objects.iter().filter(is_of).map(|call| {
+        let arguments = call["args"].as_array().expect("arguments").iter();
+        let arguments = arguments.map(|one| one["value"].as_i64().expect("a number")).collect();
+        (call["tid"].as_u64().unwrap_or(0), arguments, call["ret"].as_i64())
+    })
+}
+
+#[test]
+fn go_without_the_c_library_under_load() {
+    // Both records of all calls fit into the rings of one CPU.
+    const TIMES: u64 = 2000;
+    let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
+    let before = text::signals(victim.pid());
+    let probe = "main.mixed(i64 d, i64 e, i64, i64 c, i64 f) -> i64";
+    let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
+    let hits = told["main.mixed"];
+    let mut seen = BTreeMap::new();
+    for (_, arguments, returned) in calls(&report, "main.mixed") {
+        let n = arguments[3];
+        assert_eq!((arguments[0], arguments[1], arguments[4]), (n * 3, -n, n + 7));
+        let want = 1 ^ 2 ^ n ^ (n * 3) ^ -n ^ (n + 7);
+        assert!(returned.is_none_or(|value| value == want), "{n}: {returned:?}");
+        *seen.entry(n).or_insert(0_u64) += u64::from(returned.is_some());
+    }
+    assert_eq!(told["wrong"], 0);
+    let lines = calls(&report, "main.mixed").count() as u64;
+    assert_eq!(seen.len() as u64, lines, "each call once");
+    assert_eq!(report.hits("main.mixed"), lines);
+    // Entries and exits that found no room; of each call there is one of both.
+    let missed = report.number("missed");
+    assert!(lines <= hits && hits - lines <= missed, "{lines} lines, {missed} missed: {}", report.errors);
+    assert!(seen.values().sum::<u64>() > hits / 2, "{lines} of {hits} had room: {}", report.errors);
+    let (report, told) = traced(&mut victim, "trace", &["--entry-only", probe], 10 * TIMES);
+    let lines = calls(&report, "main.mixed").count() as u64;
+    assert_eq!(lines + report.number("missed"), told["main.mixed"], "{}", report.errors);
+    text::assert_clean(victim.pid(), &before);
+    assert_eq!(victim.run(10)["wrong"], 0);
+}
+
+/// Threads and a timer's handler, with a tracer that is stopped meanwhile: the rings fill up.
+#[test]
+fn musl_loses_nothing_that_is_not_counted() {
+    let path = or_skip!(victims::c("threads", Variant::Musl));
+    let mut victim = Running::start(&path, &[&THREADS.to_string(), "signals"]);
+    let probe = "shared(u64 x) -> u64";
+    let (report, _) = traced(&mut victim, "trace", &[probe], 3000);
+    for (_, arguments, returned) in calls(&report, "shared") {
+        assert!(returned.is_none_or(|value| value == arguments[0] * 5 + 2), "{arguments:?} {returned:?}");
+    }
+    let pid = victim.pid().to_string();
+    let mut tracing =
+        Tracing::start("trace", &["--entry-only", "-p", &pid, "shared(u64 x)"]).expect("attaches");
+    let few = victim.run(100)["shared"];
+    tracing.signal(libc::SIGSTOP);
+    let many = victim.run(40_000)["shared"];
+    tracing.signal(libc::SIGCONT);
+    let report = tracing.stop();
+    let (lines, missed) = (calls(&report, "shared").count() as u64, report.number("missed"));
+    assert_eq!(lines + missed, few + many, "{}", report.errors);
+    assert_eq!(report.hits("shared"), lines);
+    assert!(missed > 0 && lines > few, "{lines} lines, {missed} missed");
+    assert_eq!(victim.run(10)["wrong"], 0);
+}
+
+fn told_not_to(path: &Path) -> Running {
+    let mut command = Command::new(path);
+    command.arg(THREADS.to_string()).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    let victim = Running::spawn(command);
+    assert_eq!(victim.line(), "ready");
+    victim
+}
+
+#[test]
+fn threads_are_told_where_the_c_library_keeps_their_numbers() {
+    const TIMES: u64 = 500;
+    let mut victim = told_not_to(&or_skip!(victims::plain("threads")));
+    let (report, told) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
+    let mut threads: BTreeMap<u64, u64> = BTreeMap::new();
+    calls(&report, "shared").for_each(|(tid, ..)| *threads.entry(tid).or_default() += 1);
+    assert_eq!(threads.len() as u64, THREADS, "{threads:?}");
+    assert_eq!(threads.values().sum::<u64>() + report.number("missed"), told["shared"]);
+    let (report, told) = traced(&mut victim, "trace", &["--if", "x % 3 == 1", "shared(u64 x)"], TIMES);
+    assert!(calls(&report, "shared").all(|(_, arguments, _)| arguments[0] % 3 == 1));
+    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), told["shared"]);
+    let (report, told) = traced(&mut victim, "trace", &["--sample", "1/10", "shared(u64 x)"], TIMES);
+    assert_eq!(report.hits("shared") + report.field("shared", "filtered"), told["shared"]);
+    assert!(report.hits("shared") >= told["shared"] / 10, "{}", report.hits("shared"));
+}
+
+#[test]
+fn values_are_added_up() {
+    const TIMES: u64 = 2000;
+    let mut victim = told_not_to(&or_skip!(victims::plain("threads")));
+    for words in
+        [&["x", "shared(u64 x)"][..], &["x % 7", "--top=10", "shared(u64 x)"], &["ret", "shared() -> u64"]]
+    {
+        let (report, told) = traced(&mut victim, "hist", words, TIMES);
+        assert_eq!(report.hits("shared"), told["shared"], "{words:?}: {}", report.errors);
+    }
+}
+
+/// The page that the stack pointer is on is what is known of a stack of musl's.
+#[test]
+fn callers_are_known_in_musl_too() {
+    let path = or_skip!(victims::c("threads", Variant::Musl));
+    let mut victim = Running::start(&path, &[&THREADS.to_string()]);
+    let (report, told) = traced(&mut victim, "stack", &["shared"], 1000);
+    assert_eq!(report.hits("shared") + report.number("missed"), told["shared"], "{}", report.errors);
+    let callers: BTreeSet<&str> = all(&report).filter_map(|stack| names(stack).get(1).copied()).collect();
+    assert!(callers.contains("calls"), "{callers:?}");
+}

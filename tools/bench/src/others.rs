@@ -1,0 +1,114 @@
+//! Other tracers on the same functions: bpftrace from outside, uftrace around a victim of its own.
+//!
+//! In: a process or nothing; what to do at a hit. Out: a tracer at work, and at its end how many hits it saw. A row that it did not see is
+//! no row. Where a tracer is not installed, the error says so. Does not: install anything.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// What bpftrace does at a hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Script {
+    /// `@ = count()`.
+    Count,
+    /// `printf` of three arguments.
+    Arguments,
+    /// `printf` of the text that the first argument points to.
+    Text,
+    /// `@ = hist(arg0)`.
+    Log2,
+    /// `@[ustack(16)] = count()`.
+    Stack,
+}
+
+impl Script {
+    const fn body(self) -> &'static str {
+        match self {
+            Self::Count => "@ = count();",
+            Self::Arguments => "printf(\"%d %d %d %d\\n\", tid, arg0, arg1, arg2);",
+            Self::Text => "printf(\"%d %s\\n\", tid, str(arg0));",
+            Self::Log2 => "@ = hist(arg0);",
+            Self::Stack => "@[ustack(16)] = count();",
+        }
+    }
+}
+
+/// bpftrace at work; stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Bpftrace {
+    child: Child,
+    lines: Arc<AtomicU64>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Bpftrace {
+    /// Attaches to a case's first function.
+    pub(crate) fn start(pid: u32, case: &str, script: Script) -> Result<Self> {
+        let program = std::env::current_exe()?;
+        let program = program.to_str().context("this program's path is not UTF-8")?;
+        let text = format!(
+            "BEGIN {{ printf(\"ready\\n\"); }} uprobe:{program}:bench_{case}_0 {{ {} }}",
+            script.body()
+        );
+        let mut command = Command::new("bpftrace");
+        command.args(["-p", &pid.to_string(), "-e", &text]);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("bpftrace")?;
+        let mut out = BufReader::new(child.stdout.take().context("piped")?);
+        let mut line = String::new();
+        while line.trim_end() != "ready" {
+            line.clear();
+            ensure!(out.read_line(&mut line)? > 0, "bpftrace ended: {:?}", child.wait());
+        }
+        let lines = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&lines);
+        let reader = std::thread::spawn(move || {
+            let some = out.split(b'\n').map_while(Result::ok).filter(|line| !line.is_empty());
+            for _ in some {
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Ok(Self { child, lines, reader: Some(reader) })
+    }
+    /// Ends it; lines that it wrote.
+    pub(crate) fn finish(mut self) -> Result<u64> {
+        self.end()?;
+        Ok(self.lines.load(Ordering::Relaxed))
+    }
+    fn end(&mut self) -> Result<()> {
+        let Some(reader) = self.reader.take() else { return Ok(()) };
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-INT", &pid]).status().context("kill")?;
+        self.child.wait()?;
+        ensure!(reader.join().is_ok(), "the reader of bpftrace's output");
+        Ok(())
+    }
+}
+
+impl Drop for Bpftrace {
+    fn drop(&mut self) {
+        // On the way out with another error.
+        drop(self.end());
+    }
+}
+
+/// How a victim is started under uftrace, which patches a case's first function, and where it writes.
+pub(crate) fn uftrace(case: &str) -> Result<(Command, PathBuf)> {
+    let found = Command::new("uftrace").arg("--version").stdout(Stdio::null()).status();
+    ensure!(found.context("uftrace")?.success(), "uftrace does not run");
+    let dir = std::env::temp_dir().join(format!("trapline-bench-uftrace-{}", std::process::id()));
+    let mut command = Command::new("uftrace");
+    command.args(["record", "--no-libcall", "-P", &format!("^bench_{case}_0$"), "-d"]).arg(&dir);
+    command.arg(std::env::current_exe()?);
+    Ok((command, dir))
+}

@@ -1,0 +1,57 @@
+//! All processes that a command has started, to be ended with it when it is stuck.
+//!
+//! In: a process of ours. Out: its descendants, by their parents as /proc tells them. Does not: reach those whose parent has ended.
+
+use std::process::Command;
+
+/// Ends all of them.
+pub(crate) fn kill(pid: u32) {
+    let found: Vec<String> = below(pid, &processes()).iter().map(ToString::to_string).collect();
+    if !found.is_empty() {
+        println!("ending processes {}", found.join(" "));
+        Command::new("kill").arg("-KILL").args(&found).status().ok();
+    }
+}
+
+/// Every process with its parent.
+fn processes() -> Vec<(u32, u32)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| {
+        Some((pid, parent(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))
+    })
+    .collect()
+}
+
+/// Of a line of `/proc/PID/stat`, proc_pid_stat(5): a name may hold anything but ends with the last bracket.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn below(pid: u32, processes: &[(u32, u32)]) -> Vec<u32> {
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(&one) = found.get(next) {
+        found.extend(processes.iter().filter(|&&(_, parent)| parent == one).map(|&(pid, _)| pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{below, parent};
+
+    #[test]
+    fn a_parent_stands_behind_the_name() {
+        assert_eq!(parent("12 (a) b (c)) S 7 12 12 0"), Some(7));
+        assert_eq!(parent("nothing"), None);
+    }
+
+    #[test]
+    fn children_of_children_are_found_and_no_others() {
+        let processes = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 3)];
+        assert_eq!(below(2, &processes), [3, 4, 6]);
+        assert!(below(6, &processes).is_empty());
+    }
+}
