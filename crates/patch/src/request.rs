@@ -4,13 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Refusal, Tactic, Want};
+use trapline_plan::{Buckets, CallInput, CodeMap, Image, KernelSite, PatchRole, Tactic, Want};
 use trapline_record::addr::Bias;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 use trapline_target::{BatchReport, FileId};
 
 use crate::unwinder::Unwinder;
+pub(crate) use crate::why::{NoTraps, Why};
 
 /// One mapped file in which something is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -128,114 +129,6 @@ pub struct Placed {
     pub tactic: Tactic,
     /// Where.
     pub addr: RemoteAddr,
-}
-
-/// Why a want is not in place.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// The planner refused.
-    Plan(Refusal),
-    /// The process holds other bytes than the file.
-    Differs {
-        /// Where.
-        addr: RemoteAddr,
-        /// The file's bytes.
-        file: Vec<u8>,
-        /// The process' bytes.
-        found: Vec<u8>,
-    },
-    /// A patch of an earlier batch of ours covers these bytes, or relies on them.
-    Held {
-        /// Where.
-        addr: RemoteAddr,
-    },
-    /// The file is not mapped there (any more), or not at that offset.
-    NotMapped {
-        /// Where.
-        addr: RemoteAddr,
-    },
-    /// Guard traps cannot be served, and a thread stands, or a saved context points, between two instructions that the
-    /// patch would cover.
-    SavedContext {
-        /// The boundary it points at.
-        addr: RemoteAddr,
-        /// Why traps cannot be served.
-        because: NoTraps,
-    },
-    /// Guard traps cannot be served, and no single write covers the patch.
-    CrossesLine {
-        /// Where.
-        addr: RemoteAddr,
-        /// Why traps cannot be served.
-        because: NoTraps,
-    },
-    /// Our own process cannot stop its threads: a window with an instruction boundary inside takes a trap for whoever stands
-    /// there, and traps cannot be served.
-    NeedsTraps {
-        /// Where.
-        addr: RemoteAddr,
-        /// Why traps cannot be served.
-        because: NoTraps,
-    },
-    /// More separate code regions than a segment can list.
-    TooManyRegions {
-        /// Where.
-        addr: RemoteAddr,
-    },
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Plan(why) => why.fmt(f),
-            Self::Differs { addr, file, found } => {
-                write!(f, "{addr}: bytes differ from the file: ")?;
-                write!(f, "{found:02x?} in memory, {file:02x?} in the file; ")?;
-                match found.first() {
-                    Some(0xe9 | 0xe8 | 0xeb | 0xff) => {
-                        write!(f, "already patched with a jump by another tool?")
-                    }
-                    Some(0xcc) => write!(f, "a breakpoint or kernel uprobe of another tool?"),
-                    _ => write!(f, "already patched by another tool?"),
-                }
-            }
-            Self::Held { addr } => write!(f, "{addr}: an earlier patch of ours needs these bytes"),
-            Self::NotMapped { addr } => write!(f, "{addr}: the file is no longer mapped there"),
-            Self::SavedContext { addr, because } => {
-                write!(f, "{addr}: a thread was interrupted right there, and {because}")
-            }
-            Self::CrossesLine { addr, because } => {
-                write!(f, "{addr}: the patch crosses a cache line, which takes a trap, and {because}")
-            }
-            Self::NeedsTraps { addr, because } => {
-                write!(f, "{addr}: a thread may stand inside the patch, which takes a trap, and {because}")
-            }
-            Self::TooManyRegions { addr } => {
-                write!(f, "{addr}: more than {} separate code regions", trapline_record::control::MAX_REGIONS)
-            }
-        }
-    }
-}
-
-/// Why guard traps cannot be served in a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NoTraps {
-    /// A thread blocks the signal.
-    Blocked {
-        /// The thread.
-        tid: u32,
-    },
-    /// The program's runtime owns the signal.
-    Owned,
-}
-
-impl fmt::Display for NoTraps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Blocked { tid } => write!(f, "SIGTRAP is blocked in thread {tid}"),
-            Self::Owned => write!(f, "SIGTRAP belongs to the program's runtime"),
-        }
-    }
 }
 
 /// A want that is not in place.

@@ -4,33 +4,19 @@
 //! served, whether all threads must be stopped. Also: whether a site's mapping still shows the file's bytes (PATCH-11).
 //! Does not: stop anybody.
 
-use std::time::{Duration, Instant};
-
 use trapline_plan::{AddressSpace, DataLayout, Home, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
 use trapline_target::{Mapping, Process};
 
+pub(crate) use crate::blocked::{SIGILL, SIGTRAP};
+use crate::blocked::{bit, no_traps};
 use crate::error::PatchError;
 use crate::own::soft::Soft;
 use crate::request::{Module, NoTraps, Options};
 
-/// Bit of a signal in a set.
-const fn bit(signal: u32) -> u64 {
-    1 << (signal - 1)
-}
 /// Signal numbers.
-pub(crate) const SIGILL: i32 = 4;
-pub(crate) const SIGTRAP: i32 = 5;
 pub(crate) const SIGBUS: i32 = 7;
 pub(crate) const SIGSEGV: i32 = 11;
-
-/// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
-/// that for so long, or if it ran between so many looks and had them blocked at each; one that waits for a CPU proves
-/// nothing.
-const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
-const TRANSIENT_LOOKS: u32 = 24;
-/// Nobody is waited for longer.
-const TRANSIENT_MOST: Duration = Duration::from_millis(500);
 
 /// What was seen.
 #[derive(Debug)]
@@ -87,43 +73,6 @@ impl Survey {
 /// The main thread's stack, from the lowest address that is mapped now.
 fn main_stack(maps: &[Mapping]) -> (u64, u64) {
     maps.iter().find(|m| m.path == "[stack]").map_or((0, 0), |m| (m.start.0, m.end.0))
-}
-
-/// Why guard traps cannot be served, if they cannot.
-fn no_traps(
-    process: &Process,
-    go: bool,
-    idle: &mut dyn FnMut() -> Result<(), PatchError>,
-) -> Result<Option<NoTraps>, PatchError> {
-    if go {
-        return Ok(Some(NoTraps::Owned));
-    }
-    let start = Instant::now();
-    // (thread, run time at the last look, looks at which it had run and blocked the signal)
-    let mut blocked: Vec<(u32, u64, u32)> = process.threads()?.into_iter().map(|tid| (tid, 0, 0)).collect();
-    loop {
-        let mut for_good = None;
-        blocked.retain_mut(|(tid, last, looks)| {
-            // A thread that is gone blocks nothing.
-            let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else {
-                return false;
-            };
-            let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
-            *looks += u32::from(std::mem::replace(last, ran) != ran);
-            let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
-            if blocks && (asleep || *looks > TRANSIENT_LOOKS || start.elapsed() > TRANSIENT_MOST) {
-                for_good = Some(*tid);
-            }
-            blocks
-        });
-        if let Some(tid) = for_good {
-            return Ok(Some(NoTraps::Blocked { tid }));
-        }
-        if blocked.is_empty() {
-            return Ok(None);
-        }
-        idle()?;
-    }
 }
 
 /// Whether `len` bytes of code at `addr` are mapped from the module's file, at the offset that the file states.

@@ -15,9 +15,12 @@ use crate::error::TargetError;
 use crate::maps::{self, FileId, FileOf, Mapping};
 use crate::permission;
 use crate::status::{InCall, ThreadStatus};
-use crate::sys::{cpu, fault, fd};
+#[cfg(target_arch = "x86_64")]
+use crate::sys::cpu;
+use crate::sys::{fault, fd};
 
 /// What the CPU offers generated code.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuFeatures {
     /// `rdpid` may be used.
@@ -235,6 +238,7 @@ impl Process {
     ///
     /// # Errors
     /// When the process is gone.
+    #[cfg(target_arch = "x86_64")]
     pub fn features(&self) -> Result<CpuFeatures, TargetError> {
         const AT_HWCAP2: u64 = 26;
         let auxv =
@@ -272,6 +276,7 @@ impl Process {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use trapline_patch::{AttachReport, Durations, Request, Semaphore, Why};
+use trapline_patch::{AttachReport, Durations, Request, Semaphore};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::{CodeMap, Role, Tactic, Want};
 
@@ -14,6 +14,7 @@ use crate::modules::Module;
 use crate::report::Refused;
 use crate::sites::Place;
 use crate::traced::Wishes;
+use crate::why::kind_of;
 
 /// Wants by module; `Want::probe` is the place's index.
 pub(crate) struct Question<'a> {
@@ -128,20 +129,4 @@ pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, R
 pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
     let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
     Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }
-}
-
-/// A stable word for a reason.
-pub(crate) fn kind_of(why: &Why) -> &'static str {
-    match why {
-        Why::Plan(refusal) => refusal.kind(),
-        Why::Differs { .. } => "bytes-differ",
-        Why::NotMapped { .. } => "not-mapped",
-        Why::Held { .. } => "held",
-        Why::SavedContext { .. } => "saved-context",
-        Why::CrossesLine { .. } => "crosses-line",
-        Why::NeedsTraps { .. } => "needs-traps",
-        Why::TooManyRegions { .. } => "too-many-regions",
-        #[allow(unreachable_patterns, reason = "reasons may be added")]
-        _ => "other",
-    }
 }

@@ -27,6 +27,7 @@ const PORTABLE: &[(&str, &[&str])] = &[
     ("trapline-image", &["--lib", "--test=patterns"]),
     ("trapline-plan", &["--lib", "--test=stub_native_aarch64"]),
     ("trapline-runtime", &["--lib", "--test=trap_aarch64", "--test=hits", "--test=lookup", "--test=pool"]),
+    ("trapline", &["--lib", "--test=inside_aarch64"]),
 ];
 
 /// Runs the step.

@@ -4,7 +4,6 @@
 //! out again and puts it back; what the handler of traps needs ([`Windows`], [`OwnCall`]), before anything traps. Planning, comparing, journaling and every write are shared with the outside attach.
 //! Does not: lock (the caller does), know consumers, wait for them.
 
-mod count;
 mod home;
 pub mod protocol;
 mod slots;

@@ -100,6 +100,64 @@ pub enum Refusal {
         /// Of the stub.
         stub: u64,
     },
+    /// Its returns are not all its own.
+    #[error(
+        "{at:#x} [{word:08x}]: leaves the function by a jump to {to:#x}, so not all of its returns can be seen"
+    )]
+    LeavesByJump {
+        /// Of the jump.
+        at: u64,
+        /// The word.
+        word: u32,
+        /// Where it leads.
+        to: u64,
+    },
+    /// Its returns are not all known.
+    #[error("{at:#x} [{word:08x}]: a jump through a register, so not all of its returns are known")]
+    LeavesAnywhere {
+        /// Of the jump.
+        at: u64,
+        /// The word.
+        word: u32,
+    },
+    /// It goes on into what lies behind it.
+    #[error("{at:#x} [{word:08x}]: the function runs on into the next one, which returns in its place")]
+    RunsOn {
+        /// Of its last word.
+        at: u64,
+        /// The word.
+        word: u32,
+    },
+    /// No return can be reached.
+    #[error("{start:#x}: the function never returns")]
+    NeverReturns {
+        /// Of the function.
+        start: u64,
+    },
+    /// No room for a copy from which a branch leads back.
+    #[error("{at:#x}: within 128 MiB of it there is no room for a copy")]
+    NoRoom {
+        /// Its address.
+        at: u64,
+    },
+}
+
+impl Refusal {
+    /// A stable word for the rule.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::NoWord { .. } => "no-instruction",
+            Self::Immovable { .. } => "immovable",
+            Self::Exclusive { .. } => "exclusive",
+            Self::LandingPad { .. } => "landing-pad",
+            Self::OutOfReach { .. } => "out-of-reach",
+            Self::LeavesByJump { .. } => "tail-call",
+            Self::LeavesAnywhere { .. } => "exits-unknown",
+            Self::RunsOn { .. } | Self::NeverReturns { .. } => "no-exit",
+            Self::NoRoom { .. } => "no-room",
+        }
+    }
 }
 
 /// The word of a function that a probe at its entry goes on: the first that is no landing pad. A `brk` is none here: it is

@@ -59,11 +59,12 @@ impl Grace {
         };
         self.noted.iter().filter_map(one)
     }
-    /// Waits no longer for one of whom the caller knows that it is not coming back.
+    /// Waits no longer for one of whom the caller knows that it is not coming back; its line says so from now on, for whoever has its place.
     ///
     /// # Safety
     /// No thread stands in that frame, and none will: the thread has ended, or is in a call above it on the same stack.
-    pub unsafe fn excuse(&mut self, straggler: Straggler) {
+    pub unsafe fn excuse(&mut self, lines: &Lines, straggler: Straggler) {
+        lines.get(straggler.line).into_iter().for_each(|line| line.is_over(straggler.active));
         self.noted.retain(|&noted| noted != (straggler.line, straggler.active));
     }
 }

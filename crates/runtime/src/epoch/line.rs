@@ -108,6 +108,11 @@ impl Line {
     pub(super) fn active(&self) -> Active {
         Active(self.active.load(Acquire))
     }
+    /// For the writer, of a hit that is known to have been left. A thread that enters meanwhile has stored its own frame, or will, or has found itself nested.
+    pub(super) fn is_over(&self, active: Active) {
+        // Relaxed: nobody reads under that word any more; if another stands there, nothing is to be done.
+        let _ = self.active.compare_exchange(active.0, active.left().0, Relaxed, Relaxed);
+    }
     /// Whether the hit in that frame goes on, as far as this thread can tell at `here`.
     #[cold]
     #[cfg(not(loom))]

@@ -10,7 +10,7 @@
 //!
 //! A table of [`Line`]s, each alone on its cache lines, found by thread pointer and claimed once by compare-and-swap. A line
 //! belongs to its thread for good, and to whoever has the same thread pointer after it. Only that thread, its signal handlers
-//! included, writes `active`:
+//! included, writes `active`, and the writer where it has proof that the hit there was left (below):
 //!
 //! > `active` = (address of the hit's [`Seal`] on the stack, or 0 outside) and a turn, 12 bits
 //!
@@ -68,7 +68,9 @@
 //! - *the thread never hits again, or is gone*: W4 would wait for ever. Whoever waits learns of it ([`Grace::stragglers`]: thread
 //!   pointer and frame), may prove from outside that no thread stands in that frame (it has ended, or is blocked in a
 //!   call above it, or the frame's word is no longer its [seal](Straggler::seal)), and says so ([`Grace::excuse`]). That frees what was unlinked before W2: hits that begin later, even
-//!   "nested" under the stale word, cannot reach it.
+//!   "nested" under the stale word, cannot reach it. The stale word itself is exchanged for "outside", by compare-and-swap: else hits of whoever
+//!   has the thread's place count as nested for as long as nothing overwrites the seal (below a signal's frame nothing may for long). A thread
+//!   that is between R1 and R2 then has its R2 before (the exchange fails) or behind (it overwrites); one that found itself nested at R1 stores nothing.
 //! - *another thread gets its place*: C libraries give stack and thread pointer of a thread that has ended to the next one. What that writes
 //!   to its stack overwrites the seal. If it is about to wait for a writer itself, it says first that the old hit is over
 //!   ([`Lines::inside`]): the writer may be waiting for it.

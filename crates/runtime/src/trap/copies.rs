@@ -4,8 +4,8 @@
 //! nothing has happened yet; COPY-2 readers take no lock, and what they are told about a live copy stays true while a thread can be in it.
 //! Does not: make a copy's bytes (the twins' `copies` do), map or write memory (`patch` does), decide which instructions are copied, or when a copy is free.
 //!
-//! This is for those who make copies one by one, without a planner: the tests of both processors' trap paths, the measured trap, and arm64, where nothing else
-//! makes copies yet. `trapline::inside` has none here: what it knows of its stubs is in [`windows`](super::windows).
+//! This is for those who make copies one by one, without a planner: the tests of both processors' trap paths and the measured
+//! trap. `trapline::inside` has no arenas: what it knows of its stubs, and on arm64 of its copies, is in [`windows`](super::windows).
 //!
 //! An [`Arena`] is a stretch of executable memory in slots of equal size, so that the table of originals is found by division.
 //! Arenas are added at the front of a list and stay.
@@ -37,6 +37,16 @@ pub struct Copy {
     pub(crate) len: u8,
     /// Bytes of the copy up to the way back.
     pub(crate) done: u8,
+}
+
+impl Copy {
+    /// For [`Windows`](super::Windows): from which address on a thread in the copy at `to` of the instruction at `original` would be where without us; the last
+    /// is behind the way back.
+    #[must_use]
+    pub fn originals(&self, to: u64, original: u64) -> [(u64, u64); 3] {
+        let (len, done) = (u64::from(self.len), u64::from(self.done));
+        [(to, original), (to + done, original + len), (to + SLOT - 1, 0)]
+    }
 }
 
 #[derive(Debug, Default)]

@@ -144,7 +144,7 @@ fn remove_left(probe: &trapline_runtime::probe::Probe, id: trapline_runtime::con
     assert_eq!(stragglers[0].thread, ThreadPointer::own());
     assert!(!grace.poll(lines));
     // SAFETY: its frame was left.
-    unsafe { grace.excuse(stragglers[0]) };
+    unsafe { grace.excuse(lines, stragglers[0]) };
     assert!(grace.poll(lines));
 }
 
@@ -223,7 +223,7 @@ fn a_thread_that_ends_in_a_handler() {
     let stragglers: Vec<_> = grace.stragglers(engine.lines()).collect();
     assert_eq!(stragglers.len(), 1);
     // SAFETY: its frame was left.
-    unsafe { grace.excuse(stragglers[0]) };
+    unsafe { grace.excuse(engine.lines(), stragglers[0]) };
     assert!(grace.poll(engine.lines()));
     drop(ending);
 }

@@ -4,9 +4,12 @@
 //! [`fault::point`], so that tests can end the tracer before or after any of them.
 #![allow(unsafe_code, reason = "each wrapper is one system call")]
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod aarch64;
 pub(crate) mod barrier;
 pub(crate) mod bpf;
 pub(crate) mod clock;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod cpu;
 pub(crate) mod fault;
 pub(crate) mod fd;
@@ -14,10 +17,15 @@ pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod own;
 pub(crate) mod perf;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod ptrace;
 pub(crate) mod signals;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod spawn;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod wait;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
 
 use std::io;
 

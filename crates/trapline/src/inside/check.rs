@@ -1,17 +1,14 @@
 //! What can be said of a request before anything is planned: of its file, and of the instruction.
 //!
 //! In: paths and offsets. Out: parsed files, or the error that the kernel's probes have for the same. Does not: need the file to be mapped;
-//! what only the mapped code shows is in the planner's refusals.
+//! what only the mapped code shows is in the planner's refusals; what the instruction says is each processor's own (`check` in the twin folders).
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use trapline_image::FunctionIndex;
-use trapline_insn::x86_64::Flow;
-use trapline_insn::x86_64::decode::sweep;
-use trapline_record::{FileId, FileOffset, Svma};
+use trapline_record::FileId;
 
 use super::Error;
 use super::state::State;
@@ -45,44 +42,4 @@ impl State {
         self.stamps.insert(id, stamp);
         Ok(file)
     }
-}
-
-/// Whether an instruction that can be probed may begin there.
-pub(super) fn instruction(
-    path: &Path,
-    file: &ModuleFile,
-    (offset, at): (FileOffset, Svma),
-    function: Option<FunctionIndex>,
-) -> Result<(), Error> {
-    const INT3: u8 = 0xcc;
-    let path = || path.to_owned();
-    if file.image.text(at, 1) == Some(&[INT3]) {
-        return Err(Error::Breakpoint { path: path(), offset: offset.0 });
-    }
-    match function.and_then(|function| around(file, function, at)) {
-        Some(start) => {
-            let back = at - start;
-            Err(Error::InsideInstruction { path: path(), offset: offset.0, begins: offset.0 - back })
-        }
-        None => Ok(()),
-    }
-}
-
-/// The start of the instruction that an address is inside of, where the function decodes from its start to its end without a gap.
-fn around(file: &ModuleFile, function: FunctionIndex, at: Svma) -> Option<Svma> {
-    let function = file.image.function(function);
-    if function.start == at {
-        return None;
-    }
-    let bytes = file.image.text(function.start, function.end() - function.start)?;
-    let mut found = None;
-    for insn in sweep(bytes, function.start.0) {
-        if insn.flow == Flow::Invalid {
-            return None;
-        }
-        if insn.addr < at.0 && at.0 < insn.end() {
-            found = Some(Svma(insn.addr));
-        }
-    }
-    found
 }

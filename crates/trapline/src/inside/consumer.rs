@@ -10,9 +10,9 @@
 use std::ffi::c_void;
 use std::fmt;
 
-use trapline_insn::x86_64::Regs;
 use trapline_runtime::consumer::{self as engine, Flags};
 
+use super::Regs;
 use crate::Returns;
 
 /// What a handler says.

@@ -172,7 +172,7 @@ pub enum Error {
     NoEngine,
     /// The system refuses a signal handler.
     #[error(transparent)]
-    Signals(#[from] trapline_runtime::x86_64::InstallError),
+    Signals(#[from] trapline_runtime::native::InstallError),
     /// The program has installed a SIGTRAP handler over the engine's: traps would not be served.
     #[error("the program has installed a handler for SIGTRAP over the engine's, so no trap would be served")]
     TrapsTaken,

@@ -10,6 +10,8 @@ use trapline_record::RemoteAddr;
 use trapline_runtime::epoch::{Straggler, Writer};
 use trapline_target::Process;
 
+use super::arch::thread::{self, Number};
+
 /// Hits are over in microseconds; after so long those that are not are looked at.
 const PATIENCE: Duration = Duration::from_millis(2);
 
@@ -32,7 +34,7 @@ pub(super) fn wait(writer: &Writer, process: &Process) {
         let stragglers: Vec<Straggler> = grace.stragglers(lines).collect();
         for one in stragglers.into_iter().filter(|one| is_left(process, one)) {
             // SAFETY: `is_left` has seen that its thread has ended, or is in a call above that frame.
-            unsafe { grace.excuse(one) };
+            unsafe { grace.excuse(lines, one) };
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -41,22 +43,18 @@ pub(super) fn wait(writer: &Writer, process: &Process) {
 /// Whether the thread of that hit has ended, or another has its place, or it is blocked in a call above the hit's frame on the same
 /// stack. What cannot be told counts as going on.
 fn is_left(process: &Process, straggler: &Straggler) -> bool {
-    /// `struct pthread`'s tid, in every glibc for x86-64; 0 when the thread has ended and its stack is kept for another.
-    const TID: u64 = 0x2d0;
     let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
     // Its own stack holds the seal as long as the hit goes on; what came there since says that it does not. (The other way round nothing
     // is said: a thread that has the place of one that ended in a handler, and is blocked deeper with that word untouched, is waited for.)
     if word(straggler.frame) != Some(straggler.seal()) {
         return true;
     }
-    let thread = straggler.thread.0;
-    // glibc's control block names itself at 0 and 16; musl's at 0 only. Unmapped, its thread is gone with it.
-    let Some(own) = word(thread) else { return true };
-    if own != thread || word(thread + 16) != Some(thread) {
-        return false;
-    }
-    let Some(tid) = word(thread + TID).map(|word| word as u32) else { return false };
-    if tid == 0 || process.thread_status(tid).is_err() {
+    let tid = match thread::number(straggler.thread.0, word) {
+        Number::Gone => return true,
+        Number::Unknown => return false,
+        Number::Is(tid) => tid,
+    };
+    if process.thread_status(tid).is_err() {
         return true;
     }
     let Ok(maps) = process.maps() else { return false };

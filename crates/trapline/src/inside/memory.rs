@@ -16,14 +16,25 @@ use std::sync::atomic::Ordering::Relaxed;
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
 use trapline_runtime::instances::Hint;
+use trapline_runtime::native::thread::{membarrier, register_membarrier};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::Slot;
-use trapline_runtime::x86_64::thread::{membarrier, register_membarrier};
 
-/// Threads that can be told apart; further ones' hits count as missed.
-const LINES: usize = 4096;
-/// Probes at most.
-pub(super) const PROBES: usize = 1 << 17;
+use super::arch::room;
+
+/// What there is room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Room {
+    /// Threads that can be told apart; further ones' hits count as missed.
+    pub(super) lines: usize,
+    /// Probes at most.
+    pub(super) probes: usize,
+}
+
+impl Room {
+    /// As much as address space allows; pages that nobody writes to take no memory.
+    pub(super) const USUAL: Self = Self { lines: 4096, probes: 1 << 17 };
+}
 /// Mappings of code that are known at a time, at most; those that went stay for pictures until their slot is needed.
 const REGIONS: usize = 1 << 16;
 /// Hints at calls in flight: those of 1024 stack pages, 2 MiB if all are used. More pages share them, and exits take longer.
@@ -59,10 +70,11 @@ fn make() -> Option<Engine> {
     if !register_membarrier() {
         return None;
     }
-    let lines: &'static [Line] = zeroed(0, LINES, libc::MADV_WIPEONFORK)?;
-    let words = zeroed(FAR, Counts::words(LINES, PROBES), 0)?;
+    let room = room();
+    let lines: &'static [Line] = zeroed(0, room.lines, libc::MADV_WIPEONFORK)?;
+    let words = zeroed(FAR, Counts::words(room.lines, room.probes), 0)?;
     let hints: &'static [Hint] = zeroed(0, HINTS, 0)?;
-    let engine = Engine::new(Memory { lines, words, hints }, PROBES)?;
+    let engine = Engine::new(Memory { lines, words, hints }, room.probes)?;
     Some(match rseq() {
         // SAFETY: what the C library says of all its threads.
         Some(offset) => unsafe { engine.with_rseq(offset) },
@@ -78,15 +90,16 @@ pub(super) fn hints() -> Option<&'static [Hint]> {
 /// Puts a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
 pub(super) fn keep(probe: Probe) -> &'static Probe {
     static ROOM: OnceLock<AtomicPtr<MaybeUninit<Probe>>> = OnceLock::new();
+    let most = room().probes;
     let room = ROOM.get_or_init(|| {
-        let room = mapped(PROBES_AT, PROBES * size_of::<Probe>(), 0);
+        let room = mapped(PROBES_AT, most * size_of::<Probe>(), 0);
         AtomicPtr::new(room.unwrap_or(std::ptr::null_mut()).cast())
     });
     let (room, number) = (room.load(Relaxed), probe.number() as usize);
-    if room.is_null() || number >= PROBES {
+    if room.is_null() || number >= most {
         return Box::leak(Box::new(probe));
     }
-    // SAFETY: room for PROBES of them, page-aligned, never unmapped; each number comes once, so nobody else has this place.
+    // SAFETY: room for so many, page-aligned, never unmapped; each number comes once, so nobody else has this place.
     unsafe { (&mut *room.add(number)).write(probe) }
 }
 

@@ -71,6 +71,8 @@
 //!
 //! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod check;
 mod consumer;
 mod error;
@@ -85,20 +87,26 @@ mod memory;
 mod place;
 mod semaphores;
 mod settle;
-mod signals;
-mod slots;
 mod spot;
 mod state;
 mod traps;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+/// The twin of the processor that this runs on.
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
 pub use crate::Returns;
+pub use arch::{Gpr, Regs};
 pub use consumer::{Consumer, Functions, Hit, Verdict};
 pub use error::Error;
 pub use find::find;
 pub use known::{Code, CodePlace, code, code_at};
 pub use learn::{Learnt, Way};
 pub use slots::{SLOTS, returns_to};
-pub use trapline_insn::x86_64::{Gpr, Regs};
 pub use trapline_plan::Tactic;
 pub use trapline_record::FileId;
 /// Handlers as the engine calls them: see [`Functions`].
@@ -112,6 +120,7 @@ use std::path::{Path, PathBuf};
 
 use trapline_runtime::epoch::ThreadPointer;
 
+use arch::{signals, slots};
 use state::{Key, State, lock};
 
 /// A site to be probed, and by whom.

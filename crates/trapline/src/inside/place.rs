@@ -1,31 +1,18 @@
-//! From wanted places to patches of our own: one batch, planned together.
+//! What is patched where: the values between what is registered and what is written.
 //!
-//! In: spots, each with a mapping of its file and what its stub must do. Out: groups of sites that belong together, because a window is
-//! shared or because one spot needs all of them; and why others could not be. Does not: know consumers.
+//! In: spots, each with a mapping of its file and what must be done there. Out: groups of sites that belong together, because they share bytes or because one
+//! spot needs all of them. How a batch is planned and placed is each processor's own (`place` in the twin folders). Does not: know consumers.
 
-use std::collections::HashMap;
-use std::iter::Peekable;
 use std::sync::Arc;
-use std::vec;
 
 use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
-use trapline_patch::own::{Own, OwnCall, OwnSite};
-use trapline_patch::{Module, Options, PatchError, Request, Why};
-use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Role, Want};
-use trapline_record::addr::Bias;
+use trapline_patch::own::OwnSite;
 use trapline_record::{FileId, Svma};
-use trapline_runtime::dispatch;
 use trapline_runtime::probe::Probe;
-use trapline_runtime::x86_64::general;
 
-use super::known::Known;
 use super::traps::{Here, Told};
 use crate::files::ModuleFile;
-
-/// Only code near the sites is looked at for branches into windows: whoever comes from elsewhere meets a guard, which our handlers serve. (Where
-/// a thread blocks traps for good, no window with a place to meet one is patched.)
-pub(super) const GUARDED: bool = true;
 
 /// A mapping of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -82,7 +69,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    fn new(load: Load) -> Self {
+    pub(super) fn new(load: Load) -> Self {
         let (sites, calls, parts) = (SmallVec::new(), SmallVec::new(), SmallVec::new());
         Self { load, sites, traps: Vec::new(), calls, parts, live: true }
     }
@@ -99,146 +86,8 @@ pub(super) struct Wanted {
     pub(super) probe: &'static Probe,
 }
 
-impl Wanted {
-    /// Each with whether it is to be a trap.
-    fn roles(&self) -> impl Iterator<Item = (Role, bool)> {
-        let start = self.function.map(|f| self.file.image.function(f).start);
-        let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
-        let entry = match start == Some(self.at) {
-            true if armed => Role::CallArmed,
-            true => Role::CallEntry,
-            false => Role::CallAt(self.at),
-        };
-        let entry = has_entry.then_some((entry, entry_traps));
-        entry.into_iter().chain(returns.then_some((Role::CallExits, exits_trap)))
-    }
-}
-
-/// What all batches have in common.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Setting {
-    pub(super) state: ExtendedState,
-    /// Faults of displaced code are shown at the original.
-    pub(super) shows_originals: bool,
-    pub(super) shadow_stack: bool,
-    /// No thread may be made to help: the loader's lock may be held by one who waits for this.
-    pub(super) alone: bool,
-}
-
-/// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
-/// the wanted, and why.
-pub(super) fn place(
-    own: &mut Own,
-    wanted: &[Wanted],
-    setting: Setting,
-    (known, all): (&mut Known, &mut Vec<Group>),
-) -> Result<Vec<(usize, Why)>, PatchError> {
-    let batch = Batch::new(wanted);
-    let maps: Vec<Arc<CodeMap>> = batch
-        .modules
-        .iter()
-        .map(|m| wanted[m.first].file.code_map(&m.wants, GUARDED, setting.alone))
-        .collect();
-    let modules: Vec<Module<'_>> = batch
-        .modules
-        .iter()
-        .zip(&maps)
-        .map(|(module, map)| {
-            let Wanted { file, load, .. } = &wanted[module.first];
-            let bias = Bias(load.bias);
-            let (name, image, wants) = (file.path.as_str(), &file.image, module.wants.as_slice());
-            Module { name, file: file.id, image, bias, map, wants, semaphores: &[] }
-        })
-        .collect();
-    let functions = CallFunctions {
-        entry: dispatch::entry as *const () as u64,
-        general: general::entry as *const () as u64,
-        begin: general::returns::begin as *const () as u64,
-        arm: general::slots::arm as *const () as u64,
-        exit: dispatch::exit as *const () as u64,
-        general_exit: general::returns::exit as *const () as u64,
-        state: setting.state,
-    };
-    let calls = CallInput { functions, callees: &batch.callees, may_trap: true };
-    let Setting { shows_originals, alone, .. } = setting;
-    let options = Options { faults_are_fatal: shows_originals, alone, ..Options::default() };
-    let request = Request {
-        modules: &modules,
-        go: false,
-        durations: Default::default(),
-        options,
-        calls: Some(calls),
-        filters: &[],
-        unwinders: &[],
-        own_code: &[],
-    };
-    // By head.
-    let (mut told, mut here) = (Vec::new(), Vec::new());
-    let mut tell = |calls: Vec<OwnCall>| {
-        here.reserve(calls.len());
-        for OwnCall { module, call } in calls {
-            let one = &wanted[batch.modules[module as usize].first];
-            for one in call.called.iter().map(|&(want, _)| &wanted[batch.wanted[want as usize]]) {
-                super::slots::accepted(one);
-            }
-            let new = Here::new(&call, |want| wanted[batch.wanted[want as usize]].probe);
-            if call.is_trap
-                && let Some(new) = Told::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
-            {
-                new.put(known);
-                told.push((call.head.0, new));
-            }
-            here.push((call.head.0, new));
-        }
-    };
-    let added = own.add(&request, &mut tell)?;
-    let (mut told, mut here) = (ByHead::new(told), ByHead::new(here));
-
-    let mut refused: HashMap<usize, Why> = HashMap::new();
-    for one in added.report.refused {
-        refused.entry(batch.wanted_of(one.module, one.want)).or_insert(one.why);
-    }
-    let mut sets = Sets::new(wanted.len());
-    for (module, a, b) in added.shares {
-        sets.join(batch.wanted_of(module, a), batch.wanted_of(module, b));
-    }
-    let first = all.len();
-    all.reserve(wanted.len());
-    let mut group_of: Vec<Option<usize>> = vec![None; wanted.len()];
-    for site in added.sites {
-        let index = batch.wanted_of(site.module, site.want);
-        let group = *group_of[sets.find(index)].get_or_insert_with(|| {
-            all.push(Group::new(wanted[index].load));
-            all.len() - 1
-        });
-        let group = &mut all[group];
-        group.traps.extend(told.at(site.entry.addr.0));
-        group.calls.extend(here.at(site.entry.addr.0));
-        group.sites.push(site);
-    }
-    for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
-        if let Some(group) = group_of[sets.find(index)] {
-            all[group].parts.push(one.part);
-        }
-    }
-    let lost = without_parts(all, first);
-    let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
-    if !sites.is_empty()
-        && let Err(error) = own.take_out(&sites)
-    {
-        all.truncate(first);
-        return Err(error);
-    }
-    // Told of, but not written, or taken out again.
-    lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
-    told.left().for_each(|told| told.take_out());
-    let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
-    refused.sort_by_key(|r| r.0);
-    Ok(refused)
-}
-
 /// Takes out groups from `first` on that serve nobody.
-fn without_parts(all: &mut Vec<Group>, first: usize) -> Vec<Group> {
+pub(super) fn without_parts(all: &mut Vec<Group>, first: usize) -> Vec<Group> {
     if all[first..].iter().all(|group| !group.parts.is_empty()) {
         return Vec::new();
     }
@@ -247,91 +96,14 @@ fn without_parts(all: &mut Vec<Group>, first: usize) -> Vec<Group> {
     lost
 }
 
-/// What belongs to heads of patches, taken in the order of their addresses.
-struct ByHead<T> {
-    rest: Peekable<vec::IntoIter<(u64, T)>>,
-    left: Vec<T>,
-}
-
-impl<T> ByHead<T> {
-    fn new(mut all: Vec<(u64, T)>) -> Self {
-        all.sort_by_key(|one| one.0);
-        Self { rest: all.into_iter().peekable(), left: Vec::new() }
-    }
-    /// All of one head, which lies behind those that were asked for before.
-    fn at(&mut self, head: u64) -> impl Iterator<Item = T> {
-        while let Some((_, one)) = self.rest.next_if(|one| one.0 < head) {
-            self.left.push(one);
-        }
-        std::iter::from_fn(move || self.rest.next_if(|one| one.0 == head).map(|one| one.1))
-    }
-    /// What nobody asked for.
-    fn left(self) -> impl Iterator<Item = T> {
-        self.left.into_iter().chain(self.rest.map(|one| one.1))
-    }
-}
-
-/// The wants of one mapping.
-struct OfModule {
-    /// The first wanted there.
-    first: usize,
-    wants: Vec<Want>,
-}
-
-/// Wanted places in the planner's words.
-struct Batch {
-    modules: Vec<OfModule>,
-    /// By `Want::probe`.
-    callees: Vec<Callee>,
-    /// The wanted that each callee belongs to.
-    wanted: Vec<usize>,
-}
-
-impl Batch {
-    fn new(wanted: &[Wanted]) -> Self {
-        let room = wanted.len();
-        let (callees, belongs) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        let mut batch = Self { modules: Vec::new(), callees, wanted: belongs };
-        let mut of_load: HashMap<Load, usize> = HashMap::new();
-        let mut last = None;
-        for (index, one) in wanted.iter().enumerate() {
-            // Mostly one after another of the same file.
-            let module = match last.filter(|(load, _)| *load == one.load) {
-                Some((_, module)) => module,
-                None => *of_load.entry(one.load).or_insert_with(|| {
-                    batch.modules.push(OfModule { first: index, wants: Vec::new() });
-                    batch.modules.len() - 1
-                }),
-            };
-            last = Some((one.load, module));
-            for (role, by_trap) in one.roles() {
-                let probe = batch.callees.len() as u32;
-                batch.modules[module].wants.push(Want { probe, latency: None, function: one.function, role });
-                batch.callees.push(Callee {
-                    argument: one.probe.address(),
-                    saves_state: one.part.saves,
-                    only_returns: one.part.only_returns,
-                    arms: role == Role::CallArmed,
-                    by_trap,
-                });
-                batch.wanted.push(index);
-            }
-        }
-        batch
-    }
-    fn wanted_of(&self, module: u32, want: u32) -> usize {
-        self.wanted[self.modules[module as usize].wants[want as usize].probe as usize]
-    }
-}
-
 /// Disjoint sets of indices.
-struct Sets(Vec<usize>);
+pub(super) struct Sets(Vec<usize>);
 
 impl Sets {
-    fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self((0..count).collect())
     }
-    fn find(&mut self, of: usize) -> usize {
+    pub(super) fn find(&mut self, of: usize) -> usize {
         let mut at = of;
         while self.0[at] != at {
             self.0[at] = self.0[self.0[at]];
@@ -339,7 +111,7 @@ impl Sets {
         }
         at
     }
-    fn join(&mut self, a: usize, b: usize) {
+    pub(super) fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.find(a), self.find(b));
         self.0[a.max(b)] = a.min(b);
     }

@@ -7,14 +7,14 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 use trapline_patch::Why;
-use trapline_plan::ExtendedState;
 use trapline_record::{FileId, RemoteAddr};
 use trapline_target::Mapping;
 
+use super::arch::place::place;
 use super::known::takes_breakpoints;
-use super::place::{Load, Part, Setting, Wanted, place};
+use super::place::{Load, Part, Wanted};
 use super::state::State;
-use super::{Error, loader, signals, traps};
+use super::{Error, signals};
 use crate::modules::mapped;
 
 impl State {
@@ -197,21 +197,5 @@ impl State {
             .into_iter()
             .map(|spot| self.wanted(self.spots[spot as usize].need(spot), wanted.load))
             .collect())
-    }
-    /// What holds for all batches from now on: the handlers stand.
-    pub(super) fn setting(&mut self) -> Result<Setting, Error> {
-        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
-        let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
-        traps::serve()?;
-        let process = self.own()?.process();
-        let status = process.status().map_err(trapline_patch::PatchError::from)?;
-        let in_the_loader = loader::is_above(process);
-        let (shows_originals, shadow_stack) = (traps::shows_originals(), status.shadow_stack);
-        Ok(Setting {
-            state,
-            shows_originals,
-            shadow_stack,
-            alone: in_the_loader || self.learning.is_looking(),
-        })
     }
 }

@@ -16,7 +16,7 @@ use super::place::Part;
 use super::semaphores::Semaphore;
 use super::{Consumer, Error, Request};
 use crate::files::ModuleFile;
-use crate::question::kind_of;
+use crate::why::kind_of;
 
 /// A site, with who is called there.
 #[derive(Debug)]

@@ -20,16 +20,16 @@ use trapline_runtime::epoch::{ThreadPointer, Writer};
 use trapline_runtime::probe::Probe;
 use trapline_target::{Process, perf};
 
-use super::check::{self, Stamps};
+use super::check::Stamps;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{PROBES, engine, keep, made, writer};
+use super::memory::{engine, keep, made, writer};
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
 use super::spot::Spot;
 use super::traps::{Told, sites};
-use super::{Error, Request, fork, grace};
+use super::{Error, Request, arch, fork, grace};
 use crate::files::{Files, ModuleFile};
 
 /// Names a consumer: its site, and its number there.
@@ -93,9 +93,10 @@ impl State {
         if requests.is_empty() {
             return Err(Error::Empty);
         }
-        if self.spots.len() + requests.len() > PROBES {
+        let most = arch::room().probes;
+        if self.spots.len() + requests.len() > most {
             let (asked, have) = (requests.len(), self.spots.len());
-            return Err(Error::TooMany { asked, have, most: PROBES });
+            return Err(Error::TooMany { asked, have, most });
         }
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
@@ -179,7 +180,7 @@ impl State {
         if consumer.has_return() && function.is_none_or(|f| file.image.function(f).start != at) {
             return Err(Error::NotAnEntry { path: path.clone(), offset: offset.0 });
         }
-        check::instruction(path, file, (offset, at), function)?;
+        arch::check::instruction(path, file, (offset, at), function)?;
         let semaphore = Semaphore::of(request, file)?;
         let number = self.spots.len() as u32;
         match self.of_site.entry((file.id, offset)) {

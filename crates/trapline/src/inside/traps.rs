@@ -2,7 +2,7 @@
 //!
 //! In: traps that are about to be written, each with the copy of what it displaces and the probes whose consumers it calls. Out: the
 //! runtime's handlers in front of the program's; the table of traps that they ask. Invariants: TRAP-1 to TRAP-3, kept by
-//! `trapline_runtime::x86_64`; PATCH-4 a trap is in the table before its byte is written, and taken out after.
+//! `trapline_runtime::trap`; PATCH-4 a trap is in the table before its byte is written, and taken out after.
 //! Does not: write bytes (`place`).
 //!
 //! The handlers are code of this program, so they are there in a forked child and after `vfork` as they are here, and need nothing that an
@@ -12,23 +12,18 @@ use std::sync::OnceLock;
 
 use smallvec::SmallVec;
 use trapline_image::Image;
-use trapline_insn::x86_64::Options;
-use trapline_insn::x86_64::simulate::{Verdict, verdict};
-use trapline_plan::Call;
 use trapline_record::RemoteAddr;
 use trapline_record::addr::Bias;
-use trapline_runtime::probe::Probe;
-use trapline_runtime::x86_64::{
-    Block, Called, Copies, Placed, Role, Signal, Sites, Step, install, standing, stands,
+use trapline_runtime::native::{
+    Block, Called, Copies, Placed, Role, Signal, Sites, install, standing, stands,
 };
+use trapline_runtime::probe::Probe;
 
 use super::Error;
+use super::arch::step;
 use super::known::{Known, regions};
 use super::memory::engine;
 use super::place::Load;
-
-/// The longest instruction.
-const LONGEST: u64 = 15;
 
 /// The traps of this process.
 pub(super) fn sites() -> Option<&'static Sites> {
@@ -62,11 +57,11 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// `of` says whose a want's number is.
-    pub(super) fn new(call: &Call, of: impl Fn(u32) -> &'static Probe) -> Self {
+    /// An instruction, its copy, and who is called: whether at a return.
+    pub(super) fn new(at: u64, copy: u64, called: impl Iterator<Item = (&'static Probe, bool)>) -> Self {
         let role = |exit| if exit { Role::Exit } else { Role::Entry };
-        let called = call.called.iter().map(|&(want, exit)| Called { probe: of(want), role: role(exit) });
-        Self { at: call.at.0, copy: call.copy.0, called: called.collect() }
+        let called = called.map(|(probe, exit)| Called { probe, role: role(exit) }).collect();
+        Self { at, copy, called }
     }
 }
 
@@ -87,11 +82,7 @@ impl Told {
         shadow: bool,
     ) -> Option<Self> {
         let at = Bias(load.bias).stated(RemoteAddr(here.at));
-        let bytes = (1..=LONGEST).rev().find_map(|len| image.text(at, len))?;
-        let step = match verdict(bytes, Options { shadow_stack: shadow }) {
-            Verdict::Simulate(op) => Step::Simulate(op),
-            Verdict::OutOfLine | Verdict::Refuse(_) => Step::At(here.copy),
-        };
+        let step = step::of(image, at, here.copy, shadow)?;
         let site = known.site(load.file, image.offset_of(at)?)?;
         Some(Self {
             at: here.at,

@@ -35,6 +35,7 @@ use self::records::Records;
 use crate::error::Error;
 use crate::files::Files;
 use crate::filter::Filter;
+pub(crate) use crate::form::Returns;
 use crate::modules::{Mapped, mapped};
 use crate::names::Known;
 use crate::report::{Ended, Refused, Site};
@@ -58,24 +59,6 @@ pub(crate) struct Wishes {
     pub(crate) texts: Vec<u8>,
     /// Which floats records hold, for each of the first specifications.
     pub(crate) floats: Vec<Floats>,
-}
-
-/// How the end of a timed call is seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Returns {
-    /// Its exits are patched; where they cannot all be found or patched, its return address is replaced, if that can be told to
-    /// whoever unwinds stacks there.
-    #[default]
-    Auto,
-    /// Its exits are patched.
-    Exits,
-    /// Its return address is replaced.
-    Stack,
-}
-
-impl Returns {
-    /// The most calls whose return address can be replaced at a time.
-    pub const MOST_ACTIVE: u32 = trapline_record::slots::Slots::LIMITS.1;
 }
 
 /// What is learnt of a hit.

@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::thread;
+use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS};
 use crate::inside::{Consumer, Verdict, signals};
 
 /// Data is of interest too.
@@ -40,9 +41,6 @@ pub(super) enum Of {
     Mappings,
 }
 
-const LOADERS: &[&str] = &["ld-linux-x86-64", "ld-musl-x86_64", "libc"];
-const LIBCS: &[&str] = &["libc", "ld-musl-x86_64"];
-
 const GLIBC: &[&str] = &["libc"];
 
 /// The first two are heard beside records; the others are for lack of them.
@@ -57,7 +55,7 @@ static CALLS: [Call; 5] = [
     Call {
         function: "sigaction",
         files: GLIBC,
-        instead: || signals::sigaction as *const () as u64,
+        instead: signals::instead,
         is_known: signals::is_known,
         tells_of: Of::Handlers,
     },
@@ -87,7 +85,8 @@ static CALLS: [Call; 5] = [
 /// Those that matter, with or without records.
 pub(super) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
     let calls = if all { &CALLS[..] } else { &CALLS[..2] };
-    calls.iter().filter(|call| (call.is_known)())
+    let is_heard = |call: &&Call| !LISTENS_BY_TRAPS || call.tells_of == Of::Libraries;
+    calls.iter().filter(is_heard).filter(|call| (call.is_known)())
 }
 
 impl Call {
@@ -95,7 +94,7 @@ impl Call {
         let instead = (self.instead)();
         let handler = move |hit: &mut crate::inside::Hit<'_>| {
             // SAFETY: the function there has the signature of the probed one, and does what that does.
-            unsafe { hit.regs_mut() }.rip = instead;
+            unsafe { hit.regs_mut() }.set_ip(instead);
             Verdict::Continue
         };
         Consumer::entry(handler).moves_ip()

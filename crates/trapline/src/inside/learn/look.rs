@@ -2,21 +2,17 @@
 //!
 //! In: records, and the maps. Out: groups let go of and placed. Does not: decide when.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use trapline_plan::{Role, Want};
 use trapline_record::{FileId, RemoteAddr};
 use trapline_target::Mapping;
 
 use super::super::Error;
 use super::super::known::Changed;
-use super::super::loader;
 use super::super::memory;
-use super::super::place::GUARDED;
-use super::super::state::{Key, State};
+use super::super::state::State;
 use super::super::traps;
 use super::NO_FILE;
-use crate::files::ModuleFile;
 
 impl State {
     /// T4 and T5.
@@ -98,19 +94,5 @@ impl State {
         }
         gone.into_iter().for_each(|group| self.forget_semaphores(group));
         Ok(())
-    }
-    /// Finds out now what a look must know of these sites' files, where they are not mapped yet.
-    pub(super) fn know_code(&self, keys: &[Key]) {
-        let Some(own) = &self.own else { return };
-        let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
-        let mut wants: HashMap<FileId, (&ModuleFile, Vec<Want>)> = HashMap::new();
-        for spot in spots.filter(|spot| spot.groups.is_empty()) {
-            let want = Want { probe: 0, latency: None, function: spot.function, role: Role::CallAt(spot.at) };
-            wants.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(want);
-        }
-        if !wants.is_empty() {
-            let alone = loader::is_above(own.process());
-            wants.values().for_each(|(file, wants)| drop(file.code_map(wants, GUARDED, alone)));
-        }
     }
 }

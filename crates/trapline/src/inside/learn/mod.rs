@@ -82,6 +82,7 @@ use trapline_plan::Tactic;
 use trapline_record::{FileId, RemoteAddr};
 use trapline_target::perf::{MappingRings, Told, monotonic_ns};
 
+use super::arch::LISTENS_BY_TRAPS;
 use super::known::Changed;
 use super::place::Load;
 use super::state::{Key, State};
@@ -317,7 +318,8 @@ impl State {
             drop(self.unregister(own));
         }
     }
-    /// Puts the engine's own probes on calls. One that no jump fits is left out: a thread that blocks signals may come there.
+    /// Puts the engine's own probes on calls. One that no jump fits is left out: a thread that blocks signals may come there. Where there are no jumps, the
+    /// loader's notice alone is heard.
     fn listen(&mut self) {
         for call in calls::wanted(self.learning.rings.is_none()) {
             if self.learning.own.iter().any(|(_, of)| *of == call.function) {
@@ -325,7 +327,9 @@ impl State {
             }
             let Some((file, offset)) = self.find_call(call) else { continue };
             let Ok(keys) = self.register(vec![Request::new(file, offset, call.consumer())]) else { continue };
-            if keys.iter().all(|&key| self.tactics(key).iter().all(|&tactic| tactic < Tactic::Trap)) {
+            let by_jumps =
+                keys.iter().all(|&key| self.tactics(key).iter().all(|&tactic| tactic < Tactic::Trap));
+            if by_jumps || LISTENS_BY_TRAPS {
                 self.learning.tally.notice |= call.tells_of == Of::Libraries;
                 self.learning.tally.handlers |= call.tells_of == Of::Handlers;
                 self.learning.own.extend(keys.into_iter().map(|key| (key, call.function)));

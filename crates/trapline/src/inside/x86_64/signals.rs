@@ -10,22 +10,23 @@
 use trapline_runtime::x86_64::{stand_ins, sys};
 
 /// Whether libc is the one whose function is known.
-pub(super) fn is_known() -> bool {
+pub(in crate::inside) fn is_known() -> bool {
     // SAFETY: a name is looked up.
     unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr()).is_null() }
 }
 
+/// What takes the place of libc's `sigaction`.
+pub(in crate::inside) fn instead() -> u64 {
+    sigaction as *const () as u64
+}
+
 /// Handlers that there are get stand-ins.
-pub(super) fn put() {
+pub(in crate::inside) fn put() {
     stand_ins::put_all();
 }
 
 /// As glibc's: 0, or −1 and errno.
-pub(super) unsafe extern "C" fn sigaction(
-    signal: i32,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> i32 {
+unsafe extern "C" fn sigaction(signal: i32, new: *const libc::sigaction, old: *mut libc::sigaction) -> i32 {
     // SAFETY: the caller's pointers, null or to its own. glibc names a restorer, of which ours is a copy.
     let result = unsafe {
         let new = new.as_ref().map(|new| sys::Action {

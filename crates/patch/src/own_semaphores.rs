@@ -7,7 +7,7 @@
 use trapline_record::RemoteAddr;
 use trapline_target::TargetError;
 
-use super::Own;
+use crate::own::Own;
 
 impl Own {
     /// The word.
@@ -16,7 +16,7 @@ impl Own {
     /// It is not mapped.
     pub fn semaphore(&self, at: RemoteAddr) -> Result<u16, TargetError> {
         let mut bytes = [0; 2];
-        self.process.read(at, &mut bytes)?;
+        self.process().read(at, &mut bytes)?;
         Ok(u16::from_le_bytes(bytes))
     }
     /// Adds one. The word now; one that is full stays.
@@ -25,7 +25,7 @@ impl Own {
     /// It cannot be written.
     pub fn raise(&self, at: RemoteAddr) -> Result<u16, TargetError> {
         let raised = self.semaphore(at)?.saturating_add(1);
-        self.process.write_text(at, &raised.to_le_bytes())?;
+        self.process().write_text(at, &raised.to_le_bytes())?;
         Ok(raised)
     }
     /// Takes one away. The word now; one that is 0 stays.
@@ -34,7 +34,7 @@ impl Own {
     /// It cannot be written.
     pub fn lower(&self, at: RemoteAddr) -> Result<u16, TargetError> {
         let lowered = self.semaphore(at)?.saturating_sub(1);
-        self.process.write_text(at, &lowered.to_le_bytes())?;
+        self.process().write_text(at, &lowered.to_le_bytes())?;
         Ok(lowered)
     }
 }

@@ -34,11 +34,11 @@ use trapline_runtime::engine::Engine;
 use trapline_runtime::slots::Table;
 use trapline_runtime::x86_64::general;
 
-use super::memory::{self, engine};
-use super::place::Wanted;
-use super::state::{Key, State};
-use super::{Consumer, Error, Request};
 use crate::Returns;
+use crate::inside::memory::{self, engine};
+use crate::inside::place::Wanted;
+use crate::inside::state::{Key, State};
+use crate::inside::{Consumer, Error, Request};
 use crate::unwinders::unwinding;
 
 /// Calls whose return address can be replaced at a time, in all threads.
@@ -53,15 +53,15 @@ pub fn returns_to(address: u64) -> Option<u64> {
 
 /// Who was told.
 #[derive(Debug, Default)]
-pub(super) struct Unwinders {
+pub(in crate::inside) struct Unwinders {
     unwind: Option<RemoteAddr>,
     told: HashSet<RemoteAddr>,
     /// One is mapped that cannot be told yet.
-    pub(super) loading: bool,
+    pub(in crate::inside) loading: bool,
 }
 
 /// A site is about to be written.
-pub(super) fn accepted(wanted: &Wanted) {
+pub(in crate::inside) fn accepted(wanted: &Wanted) {
     if wanted.part.armed {
         // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told before it was wanted (UNW-3).
         unsafe { wanted.probe.set_arms(true) };
@@ -70,7 +70,11 @@ pub(super) fn accepted(wanted: &Wanted) {
 
 impl State {
     /// Sees to it that sites whose consumers ask for slots can have them. Returns those that get them now.
-    pub(super) fn armed_by(&mut self, spots: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
+    pub(in crate::inside) fn armed_by(
+        &mut self,
+        spots: &[u32],
+        requests: &[Request],
+    ) -> Result<Vec<u32>, Error> {
         let mut armed = Vec::new();
         for (&spot, request) in spots.iter().zip(requests) {
             let wanted = request.consumer.form() == Some(Returns::Stack);
@@ -88,13 +92,13 @@ impl State {
         Ok(armed)
     }
     /// What form a site has.
-    pub(super) fn form(&self, (spot, _): Key) -> Option<Returns> {
+    pub(in crate::inside) fn form(&self, (spot, _): Key) -> Option<Returns> {
         let one = &self.spots[spot as usize];
         let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
         waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
     }
     /// Gives a site slots whose exits cannot be had, if somebody there leaves the choice to us.
-    pub(super) fn arm_instead(&mut self, spot: u32) -> bool {
+    pub(in crate::inside) fn arm_instead(&mut self, spot: u32) -> bool {
         let one = &self.spots[spot as usize];
         let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
         let wanted = !one.armed && one.consumers.iter().any(|(_, consumer)| auto(consumer));
@@ -103,7 +107,7 @@ impl State {
         armed
     }
     /// Sites go back to exits.
-    pub(super) fn disarm(&mut self, spots: &[u32]) {
+    pub(in crate::inside) fn disarm(&mut self, spots: &[u32]) {
         for &spot in spots {
             let one = &mut self.spots[spot as usize];
             one.armed = false;
@@ -112,13 +116,13 @@ impl State {
         }
     }
     /// Sites without anybody who waits arm nothing.
-    pub(super) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
+    pub(in crate::inside) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
         let waits = |spot: u32| self.spots[spot as usize].consumers.iter().any(|(_, one)| one.has_return());
         let idle: Vec<u32> = spots.filter(|&spot| !waits(spot)).collect();
         self.disarm(&idle);
     }
     /// Sites arm whose patch was planned for that.
-    pub(super) fn arm(&self, spots: &[u32]) {
+    pub(in crate::inside) fn arm(&self, spots: &[u32]) {
         for &spot in spots {
             let one = &self.spots[spot as usize];
             let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
@@ -198,7 +202,7 @@ impl State {
         Ok(())
     }
     /// After a look has found other mappings (UNW-3).
-    pub(super) fn tell_of_slots(&mut self) -> Result<(), String> {
+    pub(in crate::inside) fn tell_of_slots(&mut self) -> Result<(), String> {
         let Some(table) = engine().and_then(Engine::slots) else { return Ok(()) };
         let told = self.tell_all();
         table.close(told.is_err());

@@ -1,0 +1,75 @@
+//! How our own code changes on arm64 while our own threads run it. No code here.
+//!
+//! A patch is one word, `brk #0`, in the place of another. The handler of traps (`runtime::trap`) finds it in `Sites`, calls the consumers, and simulates
+//! the word or sends the thread on to its copy. Who takes part is as on x86-64: one writer, which holds the engine's lock and may run patched code itself; threads, none
+//! ever stopped; the handler, which takes no lock; children forked meanwhile.
+//!
+//! # Why a page is exchanged, and no word stored
+//!
+//! Of a word that another thread may be running, the architecture lets only `b`, `bl`, `brk`, `hvc`, `isb`, `nop`, `smc` and `svc` be replaced, by one of the same
+//! (Arm ARM B2.2.5, "Concurrent modification and execution of instructions"); with any other it is CONSTRAINED UNPREDICTABLE what the thread does that
+//! has not synchronised since. Functions begin with `stp`, `sub` and `paciasp`. One way out is to stop all threads, which a process cannot do to itself. The other is the one
+//! that the kernel's own uprobes take (`__replace_page`, kernel/events/uprobes.c): not to modify the memory that threads run, but to make the address lead to other
+//! memory, in which the word was changed before anybody ran it. An instruction is then fetched from the old page or from the new one. So any word can be
+//! changed, also by a branch, should there be stubs one day.
+//!
+//! A user-mode emulator keeps translations of code by address, and is told of a change by the calls that make it: `mremap` is one, a write to
+//! `/proc/self/mem` is none (QEMU 7.2 translates nothing anew behind it). What is right on the processor works there as well.
+//!
+//! The new page is one of the same file at the same offset, mapped privately and executable from birth, so that `/proc/self/maps` goes on to show the file and
+//! where in it the page lies: regions, debuggers, profilers and our own looks at the maps find what they found before. It is guarded (`PROT_BTI`) if
+//! the old one is. It is filled through `/proc/self/mem`: no page is ever writable and executable, and the kernel cleans the caches behind each such write
+//! (`copy_to_user_page`, arch/arm64/mm/flush.c).
+//!
+//! # Install
+//!
+//! | step | what | what others may meet |
+//! |---|---|---|
+//! | O1 | look: a tracer, maps, who blocks SIGTRAP; compare each word with the file's | nothing was changed |
+//! | O2 | copies of words that are not simulated, in rooms within reach of a `b` | nobody comes there yet |
+//! | O3 | tell the handler: which copy stands for which original; which traps are whose | a table that has more than the code |
+//! | O4 | for each page with words to change: a spare page of the file (S), filled with what the page holds, and `brk` in the words' places | as before |
+//! | O5 | `mremap` S over the page | the old page, or the new one; who comes between waits for the kernel's lock on the mappings |
+//! | O6 | when all pages are done: `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) | behind it, nobody runs what was fetched from an old page |
+//!
+//! Pages with returns are exchanged before those with entries, so that no call is seen entering whose return is not (where both are in one page, both at once).
+//!
+//! - *a thread runs in the page during O5*: its next fetch misses the translation, which the kernel has invalidated on all processors, and waits in the
+//!   fault for the kernel's lock on the mappings. The kernel takes the old page away and puts the new one there under that lock.
+//! - *the writer itself runs in the page* (it is in `mremap`, whose caller's code may lie there): the same when it comes back.
+//! - *a word of the page is changed by somebody else between O4's reading and O5*: nobody may. Our writers take the engine's lock; a debugger is refused in O1;
+//!   the program cannot, as the page is not writable.
+//! - *a fork between O5 of two pages*: the child has the traps of the first, the table that knows them, and a handler. Its first registration opens its own memory.
+//! - *`mremap` fails behind the point where the old page is gone* (the kernel has no memory for a few hundred bytes; the number of mappings, which might be exhausted, is
+//!   checked before): the program ends at its next step there, as it would for lack of memory anywhere. All failures but this one leave all as it was.
+//! - *the file was replaced on disk*: it is opened by what is mapped (`/proc/self/map_files`), or by its path, with device and inode compared; where neither can be, that is
+//!   the error, and nothing was changed.
+//! - *a page that the dynamic linker has written to* (text relocations), *or that has traps already*: it is copied as it is.
+//!
+//! Pages that hold the file's bytes again are the file's own, with no copy of ours left: taking out the last trap of a page gives its memory back.
+//!
+//! # Traps
+//!
+//! A thread that blocks SIGTRAP is killed by a trap. Here every patch is one, so while a thread blocks it for good, nothing is placed
+//! ([`Why::NeedsTraps`](crate::Why)); what is there stays. A thread that begins to block it later, or for an instant inside the C library, must not run probed
+//! code meanwhile: stated, not solved, as for x86-64's traps.
+//!
+//! # One word, several calls
+//!
+//! A word that is an entry and a return, or a return and an instruction that somebody probes, is one site, whose calls the table lists. So when such a word
+//! is wanted again for more, what is there is planned anew with it (`trapline::inside`, `with_neighbours`). The trap stays meanwhile:
+//!
+//! | step | what | what a thread meets |
+//! |---|---|---|
+//! | S1 | the sites are called *soft* ([`Own::soften`](super::Own)); nothing is written | the trap; who was called before |
+//! | S2 | O1 to O6 for what is planned now: a word with a soft trap reads as the file's, and is not written again | the trap; who was called before, or who is called now |
+//! | S3 | soft traps that nobody needs now are taken out ([`Own::harden`](super::Own)) | the trap, or the word |
+//!
+//! # Remove
+//!
+//! | step | what | what others may meet |
+//! |---|---|---|
+//! | Q1 | pages with entries, then those with returns: as O4 to O6, with the file's words | the trap, or the word |
+//! | Q2 | the traps are taken out of the table (the caller) | a thread that trapped before finds nothing, sees that there is no trap, and goes back to the word (`trap`, T6) |
+//!
+//! Copies stay, and serve again if the same word is wanted at the same place: registering and unregistering for ever takes no more memory than once.

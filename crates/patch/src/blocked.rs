@@ -1,0 +1,78 @@
+//! Whether every thread of a process can take a trap.
+//!
+//! In: a process. Out: a thread that cannot, because it blocks the signal for good. Does not: stop anybody.
+
+use std::time::{Duration, Instant};
+
+use trapline_target::Process;
+
+use crate::error::PatchError;
+use crate::why::NoTraps;
+
+/// Bit of a signal in a set.
+pub(crate) const fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+/// Signal numbers.
+pub(crate) const SIGILL: i32 = 4;
+pub(crate) const SIGTRAP: i32 = 5;
+
+/// libc blocks all signals for microseconds when it makes threads. A thread has them blocked for good if it sleeps like
+/// that for so long, or if it ran between so many looks and had them blocked at each; one that waits for a CPU proves
+/// nothing.
+const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
+const TRANSIENT_LOOKS: u32 = 24;
+/// Nobody is waited for longer.
+const TRANSIENT_MOST: Duration = Duration::from_millis(500);
+
+/// Why guard traps cannot be served, if they cannot.
+pub(crate) fn no_traps(
+    process: &Process,
+    go: bool,
+    idle: &mut dyn FnMut() -> Result<(), PatchError>,
+) -> Result<Option<NoTraps>, PatchError> {
+    if go {
+        return Ok(Some(NoTraps::Owned));
+    }
+    let start = Instant::now();
+    // (thread, run time at the last look, looks at which it had run and blocked the signal)
+    let mut blocked: Vec<(u32, u64, u32)> = process.threads()?.into_iter().map(|tid| (tid, 0, 0)).collect();
+    loop {
+        let mut for_good = None;
+        blocked.retain_mut(|(tid, last, looks)| {
+            // A thread that is gone blocks nothing.
+            let (Ok(status), Ok(ran)) = (process.thread_status(*tid), process.run_time(*tid)) else {
+                return false;
+            };
+            if runs_nothing(process, &status) {
+                return false;
+            }
+            let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
+            *looks += u32::from(std::mem::replace(last, ran) != ran);
+            let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
+            if blocks && (asleep || *looks > TRANSIENT_LOOKS || start.elapsed() > TRANSIENT_MOST) {
+                for_good = Some(*tid);
+            }
+            blocks
+        });
+        if let Some(tid) = for_good {
+            return Ok(Some(NoTraps::Blocked { tid }));
+        }
+        if blocked.is_empty() {
+            return Ok(None);
+        }
+        idle()?;
+    }
+}
+
+/// Whether a thread runs none of the process' code: nobody need wait for it, and it never unblocks anything.
+#[cfg(target_arch = "aarch64")]
+fn runs_nothing(process: &Process, thread: &trapline_target::ThreadStatus) -> bool {
+    process.is_emulators(thread)
+}
+
+/// Emulators of this processor do not come here: what attaches needs ptrace, which they do not have.
+#[cfg(target_arch = "x86_64")]
+const fn runs_nothing(_: &Process, _: &trapline_target::ThreadStatus) -> bool {
+    false
+}

@@ -1,0 +1,139 @@
+//! Where a function returns.
+//!
+//! In: the words of a function. Out: those at which it returns to its caller, or why they cannot all be known. Only what can be reached from the
+//! entry is looked at: other words may be data.
+//! Does not: follow a branch out of the function: what returns there is another function's, or its own cold part's.
+
+use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
+
+use super::site::Refusal;
+
+/// Where control goes from a word.
+enum Goes {
+    /// To the next one.
+    On,
+    /// To the next one, or by so many bytes.
+    Either(i32),
+    /// By so many bytes.
+    To(i32),
+    /// Back to the caller.
+    Back,
+    /// Through a register.
+    Anywhere,
+    /// Nowhere: it traps.
+    Nowhere,
+}
+
+fn goes(word: u32) -> Goes {
+    /// `retaa`, `retab`, among the branches that authenticate (Arm ARM C4.1).
+    const fn returns(word: u32) -> bool {
+        word & 0xFFFF_FBFF == 0xD65F_0BFF
+    }
+    match decode(word) {
+        Verdict::Simulate(Op::Branch { offset, link: false }) => Goes::To(offset),
+        Verdict::Simulate(Op::BranchIf { offset, .. }) => Goes::Either(offset),
+        Verdict::Simulate(Op::BranchTo { through: Through::Return, .. }) => Goes::Back,
+        Verdict::Simulate(Op::BranchTo { through: Through::Jump, .. }) => Goes::Anywhere,
+        Verdict::OutOfLine(Away::Authenticated) if returns(word) => Goes::Back,
+        Verdict::OutOfLine(Away::Authenticated) => Goes::Anywhere,
+        Verdict::Refuse(Why::Undefined | Why::Breakpoint | Why::Halt) => Goes::Nowhere,
+        _ => Goes::On,
+    }
+}
+
+/// Whether a word calls: what is called at a function's end does not come back.
+fn is_call(word: u32) -> bool {
+    matches!(
+        decode(word),
+        Verdict::Simulate(Op::Branch { link: true, .. } | Op::BranchTo { through: Through::Call, .. })
+            | Verdict::Refuse(Why::AuthenticatedCall)
+    )
+}
+
+/// Which words of a function that begins at `start` return to its caller, in order.
+///
+/// # Errors
+/// It may leave in another way, or nowhere.
+pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
+    let mut seen = vec![false; words.len()];
+    let (mut open, mut found) = (vec![0_usize], Vec::new());
+    while let Some(index) = open.pop() {
+        let Some(&word) = words.get(index) else {
+            return Err(Refusal::NoWord { start, index });
+        };
+        if std::mem::replace(&mut seen[index], true) {
+            continue;
+        }
+        let at = start.wrapping_add(4 * index as u64);
+        let inside = |offset: i32| {
+            let to = index.checked_add_signed(offset as isize / 4).filter(|to| *to < words.len());
+            to.ok_or(Refusal::LeavesByJump { at, word, to: at.wrapping_add_signed(i64::from(offset)) })
+        };
+        let (on, to) = match goes(word) {
+            Goes::On => (true, None),
+            Goes::Either(offset) => (true, Some(inside(offset)?)),
+            Goes::To(offset) => (false, Some(inside(offset)?)),
+            Goes::Nowhere => (false, None),
+            Goes::Anywhere => return Err(Refusal::LeavesAnywhere { at, word }),
+            Goes::Back => {
+                found.push(index);
+                (false, None)
+            }
+        };
+        open.extend(to);
+        if on && index + 1 < words.len() {
+            open.push(index + 1);
+        } else if on && !is_call(word) {
+            return Err(Refusal::RunsOn { at, word });
+        }
+    }
+    if found.is_empty() {
+        return Err(Refusal::NeverReturns { start });
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Refusal, exits};
+    use trapline_insn::aarch64::encode;
+
+    const START: u64 = 0x40_0000;
+    const NOP: u32 = encode::NOP;
+    const RET: u32 = 0xD65F_03C0;
+    const RETAA: u32 = 0xD65F_0BFF;
+    const BR_X1: u32 = 0xD61F_0020;
+    const UDF: u32 = 0;
+
+    fn b(words: i32) -> u32 {
+        0x1400_0000 | words.cast_unsigned() & 0x03FF_FFFF
+    }
+    fn bl(words: i32) -> u32 {
+        b(words) | 1 << 31
+    }
+    fn cbz(words: i32) -> u32 {
+        0xB400_0000 | (words.cast_unsigned() & 0x7_FFFF) << 5
+    }
+
+    #[test]
+    fn every_return_that_can_be_reached_is_found() {
+        assert_eq!(exits(&[NOP, RET], START), Ok(vec![1]));
+        assert_eq!(exits(&[cbz(3), NOP, RET, NOP, RETAA], START), Ok(vec![2, 4]));
+        // Behind a jump: data that looks like a return, and then code.
+        assert_eq!(exits(&[b(2), RET, NOP, RET], START), Ok(vec![3]));
+        // A loop, and a call that does not come back at the end.
+        assert_eq!(exits(&[cbz(3), b(-1), RET, bl(100)], START), Err(Refusal::NeverReturns { start: START }));
+        assert_eq!(exits(&[cbz(2), RET, bl(100)], START), Ok(vec![1]));
+    }
+
+    #[test]
+    fn other_ways_out_are_named() {
+        let refused = |words: &[u32], why| assert_eq!(exits(words, START), Err(why));
+        refused(&[cbz(2), b(9), RET], Refusal::LeavesByJump { at: START + 4, word: b(9), to: START + 40 });
+        refused(&[cbz(2), BR_X1, RET], Refusal::LeavesAnywhere { at: START + 4, word: BR_X1 });
+        refused(&[cbz(2), RET, NOP], Refusal::RunsOn { at: START + 8, word: NOP });
+        refused(&[NOP, UDF], Refusal::NeverReturns { start: START });
+        refused(&[], Refusal::NoWord { start: START, index: 0 });
+    }
+}

@@ -1,0 +1,85 @@
+//! Where copies of displaced words may lie.
+//!
+//! In: what is mapped; where the original stands. Out: a free place near it: the way back from a copy is one `b`, which reaches 128 MiB (Arm ARM
+//! C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
+//! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below the last mapping are used.
+
+use crate::AddressSpace;
+use trapline_record::RemoteAddr;
+
+/// What a `b` reaches for certain, from anywhere in a room of [`LEN`] bytes.
+pub const REACH: u64 = (128 << 20) - (1 << 20);
+/// Bytes of a room: a multiple of every size of page.
+pub const LEN: u64 = 64 << 10;
+const BOTTOM: u64 = 64 << 10;
+/// Room left above the heap's end.
+const HEAP_GROWTH: u64 = 64 << 20;
+
+/// Whether a `b` leads from anywhere in the room at `room` to `at`, and back.
+#[must_use]
+pub const fn reaches(room: RemoteAddr, at: RemoteAddr) -> bool {
+    room.0.abs_diff(at.0) <= REACH
+}
+
+/// The free place for a room that is nearest to `at`, if a `b` leads back from there.
+#[must_use]
+pub fn near(space: &AddressSpace, at: RemoteAddr) -> Option<RemoteAddr> {
+    let heap = space.heap_end.map(|end| (end.0, end.0.saturating_add(HEAP_GROWTH)));
+    let mut taken: Vec<(u64, u64)> =
+        space.occupied.iter().map(|range| (range.0.0, range.1.0)).chain(heap).collect();
+    taken.sort_unstable();
+    let mut low = BOTTOM;
+    let mut best: Option<u64> = None;
+    for (start, end) in taken {
+        best = closer(best, in_gap(low, start, at.0), at.0);
+        low = low.max(end);
+    }
+    best.map(RemoteAddr).filter(|&room| reaches(room, at))
+}
+
+/// The place in a gap that is nearest to `at`, with room to spare on both sides.
+fn in_gap(low: u64, high: u64, at: u64) -> Option<u64> {
+    let first = low.checked_add(LEN)?.next_multiple_of(LEN);
+    let last = (high.checked_sub(2 * LEN)?) & !(LEN - 1);
+    (first <= last).then(|| (at & !(LEN - 1)).clamp(first, last))
+}
+
+fn closer(a: Option<u64>, b: Option<u64>, at: u64) -> Option<u64> {
+    a.into_iter().chain(b).min_by_key(|place| place.abs_diff(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEN, near, reaches};
+    use crate::AddressSpace;
+    use trapline_record::RemoteAddr;
+
+    fn space(occupied: &[(u64, u64)], heap_end: Option<u64>) -> AddressSpace {
+        let occupied = occupied.iter().map(|&(start, end)| (RemoteAddr(start), RemoteAddr(end))).collect();
+        AddressSpace { occupied, heap_end: heap_end.map(RemoteAddr) }
+    }
+
+    #[test]
+    fn the_nearest_gap_is_taken_with_room_to_spare() {
+        // 52 bits; a gap below, and a small one above.
+        let text = 0x000F_FFFF_8000_0000;
+        let all = space(&[(text, text + 0x10_0000), (text + 0x12_0000, text + 0x13_0000)], None);
+        let at = RemoteAddr(text + 0xF_0000);
+        assert_eq!(near(&all, at), Some(RemoteAddr(text - 2 * LEN)));
+        let wide = space(&[(text, text + 0x10_0000), (text + 0x20_0000, text + 0x21_0000)], None);
+        assert_eq!(near(&wide, at), Some(RemoteAddr(text + 0x10_0000 + LEN)));
+        // The heap grows into that one.
+        let heap =
+            space(&wide.occupied.iter().map(|r| (r.0.0, r.1.0)).collect::<Vec<_>>(), Some(text + 0x10_0000));
+        assert_eq!(near(&heap, at), Some(RemoteAddr(text - 2 * LEN)));
+    }
+
+    #[test]
+    fn what_no_branch_reaches_is_no_room() {
+        let text = 0x1_0000_0000;
+        let full = space(&[(text - (1 << 28), text + (1 << 28)), (1 << 40, (1 << 40) + 4096)], None);
+        assert_eq!(near(&full, RemoteAddr(text)), None);
+        assert!(reaches(RemoteAddr(text - (100 << 20)), RemoteAddr(text)));
+        assert!(!reaches(RemoteAddr(text - (128 << 20)), RemoteAddr(text)));
+    }
+}

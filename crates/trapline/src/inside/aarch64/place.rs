@@ -1,0 +1,187 @@
+//! From wanted places to traps of our own: one batch, planned together.
+//!
+//! In: spots, each with a mapping of its file and what is wanted there. Out: groups of words that belong together, because one spot needs all of them, or because a word
+//! serves several; and why others could not be. Does not: know consumers.
+
+use std::collections::{BTreeMap, HashMap};
+
+use smallvec::SmallVec;
+use trapline_image::FunctionIndex;
+use trapline_patch::own::{Own, OwnSite, Word};
+use trapline_patch::{PatchError, Why};
+use trapline_plan::PatchRole;
+use trapline_plan::aarch64::site::Place;
+use trapline_plan::aarch64::{Options, Refusal, exits, trapped};
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
+
+use super::check::word;
+use crate::files::ModuleFile;
+use crate::inside::known::Known;
+use crate::inside::place::{Group, Sets, Wanted, without_parts};
+use crate::inside::state::{Key, State};
+use crate::inside::traps::{Here, Told};
+use crate::inside::{Error, traps};
+
+/// What all batches have in common.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::inside) struct Setting {
+    /// Calls are guarded by a second stack: not yet known of any program here.
+    pub(in crate::inside) shadow_stack: bool,
+}
+
+/// A word that is to trap, and for whom: indices of the wanted, each with whether it is a return.
+struct Site {
+    word: Word,
+    called: SmallVec<[(usize, bool); 1]>,
+}
+
+/// Places what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
+/// the wanted, and why.
+pub(in crate::inside) fn place(
+    own: &mut Own,
+    wanted: &[Wanted],
+    _: Setting,
+    (known, all): (&mut Known, &mut Vec<Group>),
+) -> Result<Vec<(usize, Why)>, PatchError> {
+    let mut refused: HashMap<usize, Why> = HashMap::new();
+    let sites = sites(wanted, &mut refused);
+    let mut sets = Sets::new(wanted.len());
+    for site in &sites {
+        site.called.iter().skip(1).for_each(|other| sets.join(site.called[0].0, other.0));
+    }
+    let words: Vec<Word> = sites.iter().map(|site| site.word).collect();
+    let mut told: HashMap<usize, (Here, Option<Told>)> = HashMap::new();
+    let mut tell = |copies: &[(usize, u64)]| {
+        for &(index, copy) in copies {
+            let Site { word, called } = &sites[index];
+            let one = &wanted[called[0].0];
+            let here =
+                Here::new(word.at.0, copy, called.iter().map(|&(which, exit)| (wanted[which].probe, exit)));
+            let new = Told::new(&here, one.load, &one.file.image, known, false);
+            new.iter().for_each(|new| new.put(known));
+            told.insert(index, (here, new));
+        }
+    };
+    let added = own.add(&words, &mut tell)?;
+    for (index, why) in added.refused {
+        for &(which, _) in &sites[index].called {
+            refused.entry(which).or_insert_with(|| why.clone());
+        }
+    }
+    let first = all.len();
+    let mut group_of: HashMap<usize, usize> = HashMap::new();
+    for (index, site) in added.sites {
+        let which = sites[index].called[0].0;
+        let group = *group_of.entry(sets.find(which)).or_insert_with(|| {
+            all.push(Group::new(wanted[which].load));
+            all.len() - 1
+        });
+        let (here, new) = told.remove(&index).unzip();
+        all[group].traps.extend(new.flatten());
+        all[group].calls.extend(here);
+        all[group].sites.push(site);
+    }
+    for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
+        if let Some(&group) = group_of.get(&sets.find(index)) {
+            all[group].parts.push(one.part);
+        }
+    }
+    let lost = without_parts(all, first);
+    let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
+    if !sites.is_empty()
+        && let Err(error) = own.take_out(&sites)
+    {
+        all.truncate(first);
+        return Err(error);
+    }
+    // Told of, but taken out again.
+    lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
+    let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
+    refused.sort_by_key(|one| one.0);
+    Ok(refused)
+}
+
+/// The words of all wanted, by address, each once. Of one that is refused there are none.
+fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
+    let mut all: BTreeMap<RemoteAddr, Site> = BTreeMap::new();
+    for (index, one) in wanted.iter().enumerate() {
+        match words_of(one) {
+            Ok(words) => {
+                for (word, exit) in words {
+                    let site = all.entry(word.at).or_insert_with(|| Site { word, called: SmallVec::new() });
+                    if !exit {
+                        site.word.role = PatchRole::Entry;
+                    }
+                    site.called.push((index, exit));
+                }
+            }
+            Err(why) => drop(refused.insert(index, Why::Word(why))),
+        }
+    }
+    // Who is about to run the word comes before who is about to be left by it.
+    all.values_mut().for_each(|site| site.called.sort_by_key(|one| one.1));
+    all.into_values().collect()
+}
+
+/// The words that a spot needs, each with whether it is a return.
+fn words_of(one: &Wanted) -> Result<SmallVec<[(Word, bool); 2]>, Refusal> {
+    let bias = Bias(one.load.bias);
+    let (start, words) = code(&one.file, one.function, one.at);
+    let live = bias.live(start).0;
+    let mut needed: SmallVec<[(usize, bool); 2]> = SmallVec::new();
+    if one.part.entry {
+        needed.push(((one.at - start) as usize / 4, false));
+    }
+    if one.part.returns {
+        needed.extend(exits(&words, live)?.into_iter().map(|index| (index, true)));
+    }
+    let word = |(index, exit): (usize, bool)| {
+        let options = Options::default();
+        let step = trapped(&Place { words: &words, start: live, index, options })?;
+        let missing = Refusal::NoWord { start: live, index };
+        let at = start + 4 * index as u64;
+        let offset = one.file.image.offset_of(at).ok_or(missing)?;
+        let role = if exit { PatchRole::ExitRet } else { PatchRole::Entry };
+        let word = Word {
+            at: bias.live(at),
+            old: words.get(index).copied().ok_or(missing)?,
+            step,
+            options,
+            role,
+            place: (one.load.file, offset),
+        };
+        Ok((word, exit))
+    };
+    needed.into_iter().map(word).collect()
+}
+
+/// The words of a function; outside all that are known, those around an instruction, and where they begin.
+fn code(file: &ModuleFile, function: Option<FunctionIndex>, at: Svma) -> (Svma, Vec<u32>) {
+    /// As far as exclusive sequences are looked for (`trapline_insn::aarch64::in_exclusive`).
+    const AROUND: u64 = 128;
+    if let Some(function) = function {
+        let function = file.image.function(function);
+        let len = function.end() - function.start;
+        if let Some(bytes) = file.image.text(function.start, len) {
+            let words =
+                bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            return (function.start, words.collect());
+        }
+    }
+    let before =
+        (1..=AROUND).take_while(|n| at.0 >= 4 * n && word(file, Svma(at.0 - 4 * n)).is_some()).count() as u64;
+    let start = Svma(at.0 - 4 * before);
+    (start, (0..before + AROUND).map_while(|n| word(file, start + 4 * n)).collect())
+}
+
+impl State {
+    /// What holds for all batches from now on: the handlers stand.
+    pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
+        traps::serve()?;
+        self.own()?;
+        Ok(Setting { shadow_stack: false })
+    }
+    /// Finds out now what a look must know of these sites' files: nothing that takes long.
+    pub(in crate::inside) const fn know_code(&self, _: &[Key]) {}
+}

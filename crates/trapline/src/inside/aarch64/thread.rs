@@ -1,0 +1,85 @@
+//! A thread's number, by its thread pointer.
+//!
+//! glibc keeps it in the thread's `struct pthread`, which lies below the thread pointer (AAELF64, TLS variant I) and whose size differs from version to version. So the distance
+//! is looked for, once, in the thread that asks: the word that is its own number, behind the two links of the list that all threads are in (nptl/descr.h). The links
+//! are asked again of each thread: what is none of glibc's has none that lead back.
+#![allow(unsafe_code, reason = "a thread's own number")]
+
+use std::sync::OnceLock;
+
+use trapline_runtime::aarch64::thread::thread_pointer;
+
+/// What a thread pointer says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::inside) enum Number {
+    /// Its thread has ended.
+    Gone,
+    /// It has this number, or had.
+    Is(u32),
+    /// It is no C library's that is known.
+    Unknown,
+}
+
+/// Bytes below the thread pointer that are looked at; `struct pthread` has some 1800.
+const FAR: u64 = 8192;
+
+/// The number of the thread with that thread pointer; `word` reads what may be gone.
+pub(in crate::inside) fn number(thread: u64, word: impl Fn(u64) -> Option<u64>) -> Number {
+    static DISTANCE: OnceLock<Option<u64>> = OnceLock::new();
+    // SAFETY: a number.
+    let own = || unsafe { libc::gettid() }.cast_unsigned();
+    if word(thread).is_none() {
+        return Number::Gone;
+    }
+    let Some(distance) = *DISTANCE.get_or_init(|| distance(thread_pointer(), own(), &word)) else {
+        return Number::Unknown;
+    };
+    let at = thread - distance;
+    match word(at).filter(|_| is_linked(at - 16, &word)) {
+        None => Number::Unknown,
+        Some(tid) if tid as u32 == 0 => Number::Gone,
+        Some(tid) => Number::Is(tid as u32),
+    }
+}
+
+/// How far below its thread pointer a thread's number is.
+fn distance(thread: u64, tid: u32, word: &impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let mut found = (4..=FAR).step_by(4).filter(|distance| {
+        let at = thread - distance;
+        word(at).is_some_and(|word| word as u32 == tid) && is_linked(at - 16, word)
+    });
+    // Two would say nothing.
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Whether there is an element of a list: the next one's second word leads back.
+fn is_linked(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
+    word(at).filter(|next| *next != 0).and_then(|next| word(next.wrapping_add(8))) == Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Number, distance, number};
+
+    fn word(at: u64) -> Option<u64> {
+        // SAFETY: the tests ask for what lies below their own threads' control blocks.
+        Some(unsafe { (at as *const u64).read_unaligned() })
+    }
+
+    #[test]
+    fn own_number_and_that_of_another_thread_are_found() {
+        let own = || (super::thread_pointer(), unsafe { libc::gettid() }.cast_unsigned());
+        let (thread, tid) = own();
+        assert!(distance(thread, tid, &word).is_some());
+        assert_eq!(number(thread, word), Number::Is(tid));
+        std::thread::spawn(move || {
+            let (other, other_tid) = own();
+            assert_eq!((number(other, word), number(thread, word)), (Number::Is(other_tid), Number::Is(tid)));
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(number(8, |_| None), Number::Gone);
+        let room = [0_u64; 2048];
+        assert_eq!(number(room.as_ptr() as u64 + 8192 + 4096, word), Number::Unknown);
+    }
+}

@@ -1,0 +1,279 @@
+//! From wanted places to patches of our own: one batch, planned together.
+//!
+//! In: spots, each with a mapping of its file and what its stub must do. Out: groups of sites that belong together, because a window is
+//! shared or because one spot needs all of them; and why others could not be. Does not: know consumers.
+
+use std::collections::HashMap;
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::vec;
+
+use trapline_patch::own::{Own, OwnCall, OwnSite};
+use trapline_patch::{Module, Options, PatchError, Request, Why};
+use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Role, Want};
+use trapline_record::FileId;
+use trapline_record::addr::Bias;
+use trapline_runtime::dispatch;
+use trapline_runtime::x86_64::general;
+
+use super::slots;
+use crate::files::ModuleFile;
+use crate::inside::known::Known;
+use crate::inside::place::{Group, Load, Part, Sets, Wanted, without_parts};
+use crate::inside::state::{Key, State};
+use crate::inside::traps::{Here, Told};
+use crate::inside::{Error, loader, traps};
+
+/// Only code near the sites is looked at for branches into windows: whoever comes from elsewhere meets a guard, which our handlers serve. (Where
+/// a thread blocks traps for good, no window with a place to meet one is patched.)
+const GUARDED: bool = true;
+
+impl Wanted {
+    /// Each with whether it is to be a trap.
+    fn roles(&self) -> impl Iterator<Item = (Role, bool)> {
+        let start = self.function.map(|f| self.file.image.function(f).start);
+        let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
+        let entry = match start == Some(self.at) {
+            true if armed => Role::CallArmed,
+            true => Role::CallEntry,
+            false => Role::CallAt(self.at),
+        };
+        let entry = has_entry.then_some((entry, entry_traps));
+        entry.into_iter().chain(returns.then_some((Role::CallExits, exits_trap)))
+    }
+}
+
+/// What all batches have in common.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::inside) struct Setting {
+    pub(in crate::inside) state: ExtendedState,
+    /// Faults of displaced code are shown at the original.
+    pub(in crate::inside) shows_originals: bool,
+    pub(in crate::inside) shadow_stack: bool,
+    /// No thread may be made to help: the loader's lock may be held by one who waits for this.
+    pub(in crate::inside) alone: bool,
+}
+
+/// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
+/// the wanted, and why.
+pub(in crate::inside) fn place(
+    own: &mut Own,
+    wanted: &[Wanted],
+    setting: Setting,
+    (known, all): (&mut Known, &mut Vec<Group>),
+) -> Result<Vec<(usize, Why)>, PatchError> {
+    let batch = Batch::new(wanted);
+    let maps: Vec<Arc<CodeMap>> = batch
+        .modules
+        .iter()
+        .map(|m| wanted[m.first].file.code_map(&m.wants, GUARDED, setting.alone))
+        .collect();
+    let modules: Vec<Module<'_>> = batch
+        .modules
+        .iter()
+        .zip(&maps)
+        .map(|(module, map)| {
+            let Wanted { file, load, .. } = &wanted[module.first];
+            let bias = Bias(load.bias);
+            let (name, image, wants) = (file.path.as_str(), &file.image, module.wants.as_slice());
+            Module { name, file: file.id, image, bias, map, wants, semaphores: &[] }
+        })
+        .collect();
+    let functions = CallFunctions {
+        entry: dispatch::entry as *const () as u64,
+        general: general::entry as *const () as u64,
+        begin: general::returns::begin as *const () as u64,
+        arm: general::slots::arm as *const () as u64,
+        exit: dispatch::exit as *const () as u64,
+        general_exit: general::returns::exit as *const () as u64,
+        state: setting.state,
+    };
+    let calls = CallInput { functions, callees: &batch.callees, may_trap: true };
+    let Setting { shows_originals, alone, .. } = setting;
+    let options = Options { faults_are_fatal: shows_originals, alone, ..Options::default() };
+    let request = Request {
+        modules: &modules,
+        go: false,
+        durations: Default::default(),
+        options,
+        calls: Some(calls),
+        filters: &[],
+        unwinders: &[],
+        own_code: &[],
+    };
+    // By head.
+    let (mut told, mut here) = (Vec::new(), Vec::new());
+    let mut tell = |calls: Vec<OwnCall>| {
+        here.reserve(calls.len());
+        for OwnCall { module, call } in calls {
+            let one = &wanted[batch.modules[module as usize].first];
+            for one in call.called.iter().map(|&(want, _)| &wanted[batch.wanted[want as usize]]) {
+                slots::accepted(one);
+            }
+            let called =
+                call.called.iter().map(|&(want, exit)| (wanted[batch.wanted[want as usize]].probe, exit));
+            let new = Here::new(call.at.0, call.copy.0, called);
+            if call.is_trap
+                && let Some(new) = Told::new(&new, one.load, &one.file.image, known, setting.shadow_stack)
+            {
+                new.put(known);
+                told.push((call.head.0, new));
+            }
+            here.push((call.head.0, new));
+        }
+    };
+    let added = own.add(&request, &mut tell)?;
+    let (mut told, mut here) = (ByHead::new(told), ByHead::new(here));
+
+    let mut refused: HashMap<usize, Why> = HashMap::new();
+    for one in added.report.refused {
+        refused.entry(batch.wanted_of(one.module, one.want)).or_insert(one.why);
+    }
+    let mut sets = Sets::new(wanted.len());
+    for (module, a, b) in added.shares {
+        sets.join(batch.wanted_of(module, a), batch.wanted_of(module, b));
+    }
+    let first = all.len();
+    all.reserve(wanted.len());
+    let mut group_of: Vec<Option<usize>> = vec![None; wanted.len()];
+    for site in added.sites {
+        let index = batch.wanted_of(site.module, site.want);
+        let group = *group_of[sets.find(index)].get_or_insert_with(|| {
+            all.push(Group::new(wanted[index].load));
+            all.len() - 1
+        });
+        let group = &mut all[group];
+        group.traps.extend(told.at(site.entry.addr.0));
+        group.calls.extend(here.at(site.entry.addr.0));
+        group.sites.push(site);
+    }
+    for (index, one) in wanted.iter().enumerate().filter(|(index, _)| !refused.contains_key(index)) {
+        if let Some(group) = group_of[sets.find(index)] {
+            all[group].parts.push(one.part);
+        }
+    }
+    let lost = without_parts(all, first);
+    let sites: Vec<OwnSite> = lost.iter().flat_map(|group| group.sites.iter().copied()).collect();
+    if !sites.is_empty()
+        && let Err(error) = own.take_out(&sites)
+    {
+        all.truncate(first);
+        return Err(error);
+    }
+    // Told of, but not written, or taken out again.
+    lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
+    told.left().for_each(|told| told.take_out());
+    let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
+    refused.sort_by_key(|r| r.0);
+    Ok(refused)
+}
+
+/// What belongs to heads of patches, taken in the order of their addresses.
+struct ByHead<T> {
+    rest: Peekable<vec::IntoIter<(u64, T)>>,
+    left: Vec<T>,
+}
+
+impl<T> ByHead<T> {
+    fn new(mut all: Vec<(u64, T)>) -> Self {
+        all.sort_by_key(|one| one.0);
+        Self { rest: all.into_iter().peekable(), left: Vec::new() }
+    }
+    /// All of one head, which lies behind those that were asked for before.
+    fn at(&mut self, head: u64) -> impl Iterator<Item = T> {
+        while let Some((_, one)) = self.rest.next_if(|one| one.0 < head) {
+            self.left.push(one);
+        }
+        std::iter::from_fn(move || self.rest.next_if(|one| one.0 == head).map(|one| one.1))
+    }
+    /// What nobody asked for.
+    fn left(self) -> impl Iterator<Item = T> {
+        self.left.into_iter().chain(self.rest.map(|one| one.1))
+    }
+}
+
+/// The wants of one mapping.
+struct OfModule {
+    /// The first wanted there.
+    first: usize,
+    wants: Vec<Want>,
+}
+
+/// Wanted places in the planner's words.
+struct Batch {
+    modules: Vec<OfModule>,
+    /// By `Want::probe`.
+    callees: Vec<Callee>,
+    /// The wanted that each callee belongs to.
+    wanted: Vec<usize>,
+}
+
+impl Batch {
+    fn new(wanted: &[Wanted]) -> Self {
+        let room = wanted.len();
+        let (callees, belongs) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let mut batch = Self { modules: Vec::new(), callees, wanted: belongs };
+        let mut of_load: HashMap<Load, usize> = HashMap::new();
+        let mut last = None;
+        for (index, one) in wanted.iter().enumerate() {
+            // Mostly one after another of the same file.
+            let module = match last.filter(|(load, _)| *load == one.load) {
+                Some((_, module)) => module,
+                None => *of_load.entry(one.load).or_insert_with(|| {
+                    batch.modules.push(OfModule { first: index, wants: Vec::new() });
+                    batch.modules.len() - 1
+                }),
+            };
+            last = Some((one.load, module));
+            for (role, by_trap) in one.roles() {
+                let probe = batch.callees.len() as u32;
+                batch.modules[module].wants.push(Want { probe, latency: None, function: one.function, role });
+                batch.callees.push(Callee {
+                    argument: one.probe.address(),
+                    saves_state: one.part.saves,
+                    only_returns: one.part.only_returns,
+                    arms: role == Role::CallArmed,
+                    by_trap,
+                });
+                batch.wanted.push(index);
+            }
+        }
+        batch
+    }
+    fn wanted_of(&self, module: u32, want: u32) -> usize {
+        self.wanted[self.modules[module as usize].wants[want as usize].probe as usize]
+    }
+}
+
+impl State {
+    /// What holds for all batches from now on: the handlers stand.
+    pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
+        let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
+        let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
+        traps::serve()?;
+        let process = self.own()?.process();
+        let status = process.status().map_err(trapline_patch::PatchError::from)?;
+        let in_the_loader = loader::is_above(process);
+        let (shows_originals, shadow_stack) = (traps::shows_originals(), status.shadow_stack);
+        Ok(Setting {
+            state,
+            shows_originals,
+            shadow_stack,
+            alone: in_the_loader || self.learning.is_looking(),
+        })
+    }
+    /// Finds out now what a look must know of these sites' files, where they are not mapped yet.
+    pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
+        let Some(own) = &self.own else { return };
+        let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);
+        let mut wants: HashMap<FileId, (&ModuleFile, Vec<Want>)> = HashMap::new();
+        for spot in spots.filter(|spot| spot.groups.is_empty()) {
+            let want = Want { probe: 0, latency: None, function: spot.function, role: Role::CallAt(spot.at) };
+            wants.entry(spot.file.id).or_insert_with(|| (&spot.file, Vec::new())).1.push(want);
+        }
+        if !wants.is_empty() {
+            let alone = loader::is_above(own.process());
+            wants.values().for_each(|(file, wants)| drop(file.code_map(wants, GUARDED, alone)));
+        }
+    }
+}

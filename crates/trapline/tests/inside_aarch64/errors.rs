@@ -1,0 +1,94 @@
+//! What is in the way has a name of its own, and the kernel's number.
+#![allow(unsafe_code, reason = "a thread's mask of signals, in a child")]
+
+use trapline::inside::{Consumer, Error, Returns, register};
+
+use crate::victim::{Victim, counting, in_child, word};
+
+fn refused(victim: &Victim, offset: u64, consumer: Consumer) -> Error {
+    register(&victim.path, offset, consumer).expect_err("in the way")
+}
+
+#[test]
+fn what_takes_no_probe_is_refused_by_name() {
+    let victim = Victim::load();
+    let before = victim.text();
+    let at = |name: &str, more: u64| refused(&victim, victim.offset(name) + more, counting(word()));
+    let error = at("add", 2);
+    let begins = victim.offset("add");
+    assert!(matches!(error, Error::InsideInstruction { begins: b, .. } if b == begins), "{error}");
+    let error = at("stops", 0);
+    assert!(matches!(error, Error::Breakpoint { .. }), "{error}");
+    assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    for (name, more, word, named) in [
+        ("calls_kernel", 4, "immovable", "svc"),
+        ("exclusive", 0, "immovable", "exclusive"),
+        ("exclusive", 4, "exclusive", "exclusive"),
+    ] {
+        let error = at(name, more);
+        assert!(matches!(error, Error::Refused { kind, .. } if kind == word), "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+        assert_eq!(error.errno(), libc::EOPNOTSUPP);
+    }
+    assert!(victim.text() == before);
+}
+
+#[test]
+fn functions_whose_returns_cannot_all_be_seen_are_refused_by_name() {
+    let victim = Victim::load();
+    let before = victim.text();
+    let returns = || Consumer::returns(|_| {});
+    for (name, word) in [("tail", "tail-call"), ("jumps", "exits-unknown")] {
+        for consumer in [returns(), returns().returns_by(Returns::Auto)] {
+            let error = refused(&victim, victim.offset(name), consumer);
+            assert!(matches!(error, Error::Refused { kind, .. } if kind == word), "{error}");
+        }
+    }
+    let error = refused(&victim, victim.offset("add"), returns().returns_by(Returns::Stack));
+    assert!(matches!(error, Error::NoSlots { .. }), "{error}");
+    let error = refused(&victim, victim.offset("add") + 4, returns());
+    assert!(matches!(error, Error::NotAnEntry { .. }), "{error}");
+    assert!(victim.text() == before);
+}
+
+/// A trap would end the process there.
+#[test]
+fn while_a_thread_blocks_traps_nothing_is_registered() {
+    let victim = Victim::load();
+    let status = in_child(|| {
+        // SAFETY: the calling thread's mask: all signals.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        }
+        let error = refused(&victim, victim.offset("add"), counting(word()));
+        assert!(matches!(error, Error::Refused { kind: "needs-traps", .. }), "{error}");
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn code_that_somebody_changed_is_not_the_files() {
+    let victim = Victim::load();
+    let (at, page) = (victim.address("far_a"), 4096);
+    let start = at & !(page - 1);
+    // SAFETY: a page of this test's own library, of which nobody runs anything meanwhile.
+    let write = |word: u32| unsafe {
+        let protect = |prot: i32| assert_eq!(libc::mprotect(start as *mut _, page as usize, prot), 0);
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        (at as *mut u32).write_volatile(word);
+        protect(libc::PROT_READ | libc::PROT_EXEC);
+    };
+    // SAFETY: a word of the library's code.
+    let old = unsafe { *(at as *const u32) };
+    write(old ^ 0x20);
+    let error = refused(&victim, victim.offset("far_a"), counting(word()));
+    assert!(matches!(error, Error::Differs { .. }), "{error}");
+    // In the same page: that is left as it is.
+    let count = word();
+    let beside = register(&victim.path, victim.offset("far_a") + 4, counting(count)).expect("registered");
+    write(old);
+    assert_eq!((victim.function("far_a")(1, 2), beside.counts().hits), (3, 1));
+}
