@@ -24,6 +24,8 @@ const TRANSIENT_SLEEP: Duration = Duration::from_millis(5);
 const TRANSIENT_LOOKS: u32 = 24;
 /// Nobody is waited for longer.
 const TRANSIENT_MOST: Duration = Duration::from_millis(500);
+/// In an emulator a thread also sleeps, or runs, for the emulator's sake, and may be long about it.
+const TRANSIENT_EMULATED: Duration = Duration::from_secs(2);
 
 /// Why guard traps cannot be served, if they cannot.
 pub(crate) fn no_traps(
@@ -34,6 +36,8 @@ pub(crate) fn no_traps(
     if go {
         return Ok(Some(NoTraps::Owned));
     }
+    let tells_nothing = is_slow();
+    let most = if tells_nothing { TRANSIENT_EMULATED } else { TRANSIENT_MOST };
     let start = Instant::now();
     // (thread, run time at the last look, looks at which it had run and blocked the signal)
     let mut blocked: Vec<(u32, u64, u32)> = process.threads()?.into_iter().map(|tid| (tid, 0, 0)).collect();
@@ -50,7 +54,8 @@ pub(crate) fn no_traps(
             let blocks = status.blocked & (bit(SIGTRAP as u32) | bit(SIGILL as u32)) != 0;
             *looks += u32::from(std::mem::replace(last, ran) != ran);
             let asleep = status.state == 'S' && start.elapsed() > TRANSIENT_SLEEP;
-            if blocks && (asleep || *looks > TRANSIENT_LOOKS || start.elapsed() > TRANSIENT_MOST) {
+            let proven = !tells_nothing && (asleep || *looks > TRANSIENT_LOOKS);
+            if blocks && (proven || start.elapsed() > most) {
                 for_good = Some(*tid);
             }
             blocks
@@ -74,5 +79,16 @@ fn runs_nothing(process: &Process, thread: &trapline_target::ThreadStatus) -> bo
 /// Emulators of this processor do not come here: what attaches needs ptrace, which they do not have.
 #[cfg(target_arch = "x86_64")]
 const fn runs_nothing(_: &Process, _: &trapline_target::ThreadStatus) -> bool {
+    false
+}
+
+/// Whether how long a thread sleeps and runs says nothing of the program.
+#[cfg(target_arch = "aarch64")]
+fn is_slow() -> bool {
+    trapline_target::is_emulated()
+}
+
+#[cfg(target_arch = "x86_64")]
+const fn is_slow() -> bool {
     false
 }

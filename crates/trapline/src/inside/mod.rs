@@ -28,8 +28,8 @@
 //! 1. *Where.* A site is (file, offset), so it means the same in every process and however often the file is mapped. [`find()`] gives it for
 //!    a name; an instruction inside a function is the function's offset and some.
 //! 2. *What.* [`Consumer::entry`] is called before the instruction, with the registers of that moment: at a function's entry the
-//!    arguments are in rdi, rsi, rdx, rcx, r8, r9. [`Consumer::returns`] is called at the function's return instructions, with the value in
-//!    rax. [`Consumer::session`] is both for one call, with a word handed from the first to the second.
+//!    arguments are in rdi, rsi, rdx, rcx, r8, r9 (on arm64 in x0 to x7). [`Consumer::returns`] is called at the function's return instructions, with the value in
+//!    rax (x0). [`Consumer::session`] is both for one call, with a word handed from the first to the second.
 //! 3. *How careful.* A handler interrupts whatever the thread does: see [`Consumer`]. Its vector registers are saved around it, which is
 //!    most of what a hit costs; [`Consumer::general_regs_only`] leaves that out.
 //! 4. *The end.* [`Registration::unregister`] returns when no handler of it can still run, so that what it used can go.
@@ -68,6 +68,12 @@
 //! - Without perf events (`perf_event_paranoid`, seccomp), what is mapped by raw system calls is found by the next [`rescan`] only; libc's `mmap`, `mprotect`
 //!   and `mremap` are probed instead, and consumers of their returns do not see those.
 //! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
+//!
+//! # On arm64
+//!
+//! Every site is reached by a trap ([`Tactic::Trap`]): what is said of traps holds for all of them, and while a thread blocks SIGTRAP, nothing is registered. Returns are seen at
+//! return instructions alone ([`Returns::Stack`] is refused). Handlers of signals that are sent are called as they are: one that arrives while its thread runs a displaced
+//! instruction sees its copy's address. Without perf events, what is mapped by other ways than `dlopen` is found by [`rescan`].
 //!
 //! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
 

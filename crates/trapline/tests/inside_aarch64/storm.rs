@@ -22,6 +22,15 @@ fn eight_threads_are_counted_exactly() {
     }
 }
 
+/// Ends the storm, whatever becomes of who made it.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Functions on one page and on others, called all the time while probes on them come and go: no call goes wrong, whichever page a thread stands in
 /// when it is exchanged, and behind a registration every call is seen.
 #[test]
@@ -41,6 +50,7 @@ fn code_changes_under_threads_that_run_it() {
                 }
             });
         }
+        let _over = Over(&over);
         for round in 0..ROUNDS {
             let (name, result) = cases[round as usize % cases.len()];
             let (entries, returns) = (word(), word());
@@ -51,7 +61,6 @@ fn code_changes_under_threads_that_run_it() {
             assert!(entries.load(Relaxed) > had && returns.load(Relaxed) > back, "{name}, {round}");
             drop((entry, both));
         }
-        over.store(true, Relaxed);
     });
     assert!(victim.text() == before);
 }

@@ -60,26 +60,32 @@ fn is_linked(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Number, distance, number};
+    use trapline_record::RemoteAddr;
+    use trapline_target::Process;
 
-    fn word(at: u64) -> Option<u64> {
-        // SAFETY: the tests ask for what lies below their own threads' control blocks.
-        Some(unsafe { (at as *const u64).read_unaligned() })
+    /// What may be gone, as the engine reads it.
+    fn reader() -> impl Fn(u64) -> Option<u64> {
+        let process = Process::open(std::process::id()).expect("ourselves");
+        move |at| process.read_u64(RemoteAddr(at)).ok()
     }
 
     #[test]
     fn own_number_and_that_of_another_thread_are_found() {
         let own = || (super::thread_pointer(), unsafe { libc::gettid() }.cast_unsigned());
         let (thread, tid) = own();
-        assert!(distance(thread, tid, &word).is_some());
-        assert_eq!(number(thread, word), Number::Is(tid));
+        assert!(distance(thread, tid, &reader()).is_some());
+        assert_eq!(number(thread, reader()), Number::Is(tid));
         std::thread::spawn(move || {
             let (other, other_tid) = own();
-            assert_eq!((number(other, word), number(thread, word)), (Number::Is(other_tid), Number::Is(tid)));
+            assert_eq!(
+                (number(other, reader()), number(thread, reader())),
+                (Number::Is(other_tid), Number::Is(tid))
+            );
         })
         .join()
         .expect("no panic");
         assert_eq!(number(8, |_| None), Number::Gone);
         let room = [0_u64; 2048];
-        assert_eq!(number(room.as_ptr() as u64 + 8192 + 4096, word), Number::Unknown);
+        assert_eq!(number(room.as_ptr() as u64 + 8192 + 4096, reader()), Number::Unknown);
     }
 }
