@@ -204,7 +204,7 @@ fn listing_and_dry_runs_change_nothing() {
 
 /// Waits until a program has mapped its libraries and sleeps in its own loop.
 fn settled(pid: u32) {
-    for _ in 0..200 {
+    for _ in 0..4800 {
         let wchan = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         // read, select, epoll_wait
         if ["0 ", "23 ", "232 ", "281 "].iter().any(|call| wchan.starts_with(call)) {
