@@ -44,27 +44,36 @@ fn attach_during(how: &str, args: &[&str], words: &[&str]) -> (Report, String) {
 
 /// With another thread to make the remote calls, the blocked one must not notice at all.
 fn not_noticed(how: &str) {
-    let (report, line) = attach_during(how, &[], &["busy"]);
-    let seen = fields(&line);
-    assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line}");
-    // The waker starts before the sleeper, and both are scheduled late at times; a timeout begun anew would show as 2300.
-    assert!((1500..2290).contains(&seen["took_ms"]), "{how}: {line}");
-    assert!(report.hits("busy") > 0, "{how}: {}", report.errors);
-    assert_eq!(report.number("interrupted_syscalls") + report.number("restarted_timeouts"), 0, "{how}");
+    on_time(how, || {
+        let (report, line) = attach_during(how, &[], &["busy"]);
+        let seen = fields(&line);
+        assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line}");
+        assert!(report.hits("busy") > 0, "{how}: {}", report.errors);
+        assert_eq!(report.number("interrupted_syscalls") + report.number("restarted_timeouts"), 0, "{how}");
+        // The waker starts before the sleeper; a timeout begun anew would show as 2300.
+        (1500..2290).contains(&seen["took_ms"]).then_some(()).ok_or(line)
+    });
+}
+
+/// On a busy machine threads wake late, and a call then takes longer than it was asked to: it is made again. What takes longer each time was
+/// made longer.
+fn on_time(how: &str, attempt: impl Fn() -> Result<(), String>) {
+    let late: Vec<String> = (0..5).map_while(|_| attempt().err()).collect();
+    assert!(late.len() < 5, "{how}: not on time: {late:?}");
 }
 
 /// The only thread is blocked: the call must be resumed without EINTR; a timeout may start over, and is then reported.
 fn alone(how: &str) {
-    let (report, line) = attach_during(how, &["alone"], &["busy"]);
-    let seen = fields(&line);
-    assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line} {}", report.errors);
-    let longer = seen["took_ms"] > 2200;
-    println!("{how}: {line}, restarted_timeouts {}", report.number("restarted_timeouts"));
-    assert!(
-        !longer || report.number("restarted_timeouts") > 0,
-        "{how}: a longer timeout is reported: {line}"
-    );
-    assert!(seen["took_ms"] < 4500, "{how}: {line}");
+    on_time(how, || {
+        let (report, line) = attach_during(how, &["alone"], &["busy"]);
+        let seen = fields(&line);
+        assert_eq!((seen["result"], seen["errno"]), undisturbed(how), "{how}: {line} {}", report.errors);
+        let restarted = report.number("restarted_timeouts");
+        println!("{how}: {line}, restarted_timeouts {restarted}");
+        // A longer timeout is reported.
+        let at_most = if restarted > 0 { 4500 } else { 2200 };
+        (seen["took_ms"] <= at_most).then_some(()).ok_or(line)
+    });
 }
 
 const CALLS: [&str; 9] = [

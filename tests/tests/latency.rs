@@ -85,14 +85,15 @@ fn without_optimisation_and_with_endbr64() {
 fn durations_are_real_time() {
     // `block` sleeps for two seconds in another process's sight: the figure must be that, not a number of ticks.
     let path = or_skip!(victims::plain("blocked"));
-    let tracing = Tracing::spawn("lat", &["-c", &format!("{} nanosleep", path.display()), "main"]);
-    let mut tracing = tracing;
+    let begun = std::time::Instant::now();
+    let mut tracing = Tracing::spawn("lat", &["-c", &format!("{} nanosleep", path.display()), "main"]);
     let report = tracing.end();
+    let whole = begun.elapsed().as_nanos();
     let probe = report.probe("main").unwrap_or_else(|| panic!("no main: {}", report.errors));
     consistent(probe);
     assert_eq!(number(probe, "calls"), 1, "{}", report.errors);
     let took = number(probe, "total_ns");
-    assert!((1_990_000_000..2_400_000_000).contains(&took), "main took {took} ns");
+    assert!(took >= 1_990_000_000 && u128::from(took) < whole, "main took {took} of {whole} ns");
 }
 
 #[test]

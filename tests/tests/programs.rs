@@ -49,7 +49,7 @@ fn redis(path: &Path) -> (Running, u16) {
     let server = Running::spawn(command);
     let begun = Instant::now();
     while ping(port).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "redis does not answer");
+        assert!(begun.elapsed() < Duration::from_secs(120), "redis does not answer");
         std::thread::sleep(Duration::from_millis(20));
     }
     (server, port)

@@ -1,6 +1,7 @@
 /* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
  * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
- * beside this program, calls `plugin_work`, and unloads it; with `inside`, run N forks N children that stay in
+ * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
+ * it; with `inside`, run N forks N children that stay in
  * `child_inside` until this program ends. */
 #include "victim.h"
 #include <dlfcn.h>
@@ -48,17 +49,41 @@ static int child_that_stays(void) {
     }
     return pid < 0 || read(there[0], &c, 1) != 1;
 }
-static u64 plugin(void) {
+typedef u64 (*worker)(u64);
+/* The first bytes of `plugin_work` as the file has them: noted before anybody traces. */
+static u64 unpatched;
+
+static worker load_plugin(void **handle) {
     char path[4096];
     snprintf(path, sizeof path, "%s", self);
     strcat(dirname(path), "/plugin.so");
-    void *handle = dlopen(path, RTLD_NOW);
-    u64 (*work)(u64) = handle ? (u64(*)(u64))dlsym(handle, "plugin_work") : NULL;
+    *handle = dlopen(path, RTLD_NOW);
+    return *handle ? (worker)dlsym(*handle, "plugin_work") : NULL;
+}
+static u64 begins(worker work) {
+    u64 word;
+    __asm__ volatile("movq (%1), %0" : "=r"(word) : "r"(work) : "memory");
+    return word;
+}
+/* A jump stands there; a guard trap alone lets calls through uncounted. */
+static int is_probed(worker work) {
+    u64 now = begins(work);
+    return now != unpatched && (now & 0xff) != 0xcc;
+}
+static int note_plugin(void) {
+    void *handle;
+    worker work = load_plugin(&handle);
+    if (!work) return 1;
+    unpatched = begins(work);
+    return dlclose(handle);
+}
+static u64 plugin(void) {
+    void *handle;
+    worker work = load_plugin(&handle);
     u64 sum = 0;
     if (!work) return 0;
     for (u64 i = 0; i < 10; i++) sum += work(i);
-    /* Long enough for a poll to notice, then ten more. */
-    usleep(400000);
+    for (int ms = 0; ms < 120000 && !is_probed(work); ms++) usleep(1000);
     for (u64 i = 0; i < 10; i++) sum += work(i);
     dlclose(handle);
     return sum;
@@ -82,6 +107,7 @@ int main(int argc, char **argv) {
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 3;
     self = path;
     how = argc > 1 ? argv[1] : "fork";
+    if (!strcmp(how, "dlopen") && note_plugin()) return 4;
     if (!strcmp(how, "once")) return ten() == 535 ? 0 : 1;
     return victim_serve(run);
 }

@@ -31,6 +31,8 @@ mod free;
 #[cfg(target_arch = "x86_64")]
 mod map;
 #[cfg(target_arch = "x86_64")]
+mod number;
+#[cfg(target_arch = "x86_64")]
 pub mod own;
 mod own_semaphores;
 #[cfg(target_arch = "x86_64")]

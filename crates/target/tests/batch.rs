@@ -60,7 +60,7 @@ fn guard_traps_are_served_with_all_signals_blocked() {
             tell(&mut victim, b"x");
             let start = batch.report().guards;
             let both =
-                batch.serve_until(&guard, Duration::from_secs(5), &mut |b| b.report().guards == start + 2);
+                batch.serve_until(&guard, Duration::from_secs(60), &mut |b| b.report().guards == start + 2);
             assert!(both.unwrap());
             assert_eq!(
                 victim.line(),
@@ -140,7 +140,7 @@ fn signals_and_births_pass_through_a_batch() {
     let report = Batch::run(&process, BatchOptions::default(), |batch| {
         tell(&mut victim, b"st");
         let until = |b: &Batch<'_>| b.report().signals >= 100 && b.report().threads >= 25;
-        assert!(batch.serve_until(&none, Duration::from_secs(10), &mut { until }).unwrap());
+        assert!(batch.serve_until(&none, Duration::from_secs(60), &mut { until }).unwrap());
         batch.report()
     })
     .unwrap();
@@ -205,7 +205,9 @@ fn a_forked_child_is_held_until_released_and_a_vfork_child_is_not() {
         assert_eq!(parent, pid);
         assert_eq!(victim.line(), "done 0");
         let state = || std::fs::read_to_string(format!("/proc/{born}/stat")).unwrap();
-        assert!(batch.serve_until(&none, Duration::from_secs(5), &mut |_| state().contains(") t ")).unwrap());
+        assert!(
+            batch.serve_until(&none, Duration::from_secs(60), &mut |_| state().contains(") t ")).unwrap()
+        );
         std::thread::sleep(Duration::from_millis(20));
         batch.serve(&none).unwrap();
         assert!(state().contains(") t "), "held: {}", state());
@@ -219,7 +221,7 @@ fn a_forked_child_is_held_until_released_and_a_vfork_child_is_not() {
             served.unwrap_or_else(|e| panic!("{e}: {events:?} {:?}", victim.lines.next()));
             births = events.iter().filter(|e| matches!(e, Event::Forked { shares_memory: true, .. })).count();
         }
-        assert!(batch.serve_until(&none, Duration::from_secs(5), &mut |b| b.threads().len() == 2).unwrap());
+        assert!(batch.serve_until(&none, Duration::from_secs(60), &mut |b| b.threads().len() == 2).unwrap());
         // The vfork child's end must be served before its parent goes on.
         drop(batch.serve_until(&none, Duration::from_millis(200), &mut |_| false));
         assert_eq!(victim.line(), "done 0");
@@ -237,7 +239,7 @@ fn exec_and_exit_end_a_batch() {
         let process = Process::open(victim.pid()).unwrap();
         let error = Batch::run(&process, BatchOptions::default(), |batch| {
             tell(&mut victim, what);
-            batch.serve_until(&none, Duration::from_secs(5), &mut |_| false).unwrap_err()
+            batch.serve_until(&none, Duration::from_secs(60), &mut |_| false).unwrap_err()
         })
         .unwrap();
         assert!(error.is_gone() && error.to_string().contains(how), "{error}");

@@ -17,6 +17,7 @@ mod storm;
 mod stress;
 mod tally;
 mod test;
+mod unsteady;
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -49,6 +50,8 @@ struct Outcome {
     skipped: Vec<String>,
     /// Name of each test that failed, and what it said.
     failures: Vec<String>,
+    /// The same of those that passed when they were run alone; they count as passed.
+    unsteady: Vec<String>,
 }
 
 impl Outcome {
@@ -60,9 +63,14 @@ impl Outcome {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.failures.extend(other.failures);
+        self.unsteady.extend(other.unsteady);
     }
     fn closing_line(&self) -> String {
-        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
+        let unsteady = match self.unsteady.len() {
+            0 => String::new(),
+            count => format!(" ({count} unsteady)"),
+        };
+        format!("{} passed{unsteady}, {} failed, {} skipped", self.passed, self.failed, self.skipped.len())
     }
 }
 
@@ -77,6 +85,9 @@ fn main() -> ExitCode {
         Ok(outcome) => {
             for line in &outcome.skipped {
                 println!("skipped: {line}");
+            }
+            for said in &outcome.unsteady {
+                println!("UNSTEADY, failed and then passed alone: {said}");
             }
             for said in &outcome.failures {
                 println!("failed: {said}");

@@ -23,6 +23,7 @@ pub(crate) struct Tally {
     skips: BTreeMap<String, String>,
     /// What each failed test said, under its binary and its name.
     failures: Vec<String>,
+    names: Vec<String>,
 }
 
 /// Lines kept of what one failed test said: the last ones, where the panic is.
@@ -50,6 +51,7 @@ impl Tally {
             self.showing = Some(name.to_owned());
             if self.failing {
                 self.failures.push(format!("{name} of {}", self.binary));
+                self.names.push(name.to_owned());
             }
         } else if line.starts_with("SKIP") {
             let name = self.showing.clone().unwrap_or_else(|| "?".to_owned());
@@ -97,6 +99,11 @@ impl Tally {
         self.binaries
     }
 
+    /// Names of tests that failed, without those of binaries that died.
+    pub(crate) fn failed_tests(&self) -> &[String] {
+        &self.names
+    }
+
     /// The sum.
     pub(crate) fn outcome(mut self) -> Outcome {
         self.unclosed();
@@ -104,7 +111,7 @@ impl Tally {
         let passed = self.passed.saturating_sub(skipped.len() as u64);
         skipped.extend(self.ignored);
         let failures = self.failures.iter().map(|said| ends(said)).collect();
-        Outcome { passed, failed: self.failed, skipped, failures }
+        Outcome { passed, failed: self.failed, skipped, failures, unsteady: Vec::new() }
     }
 }
 
@@ -150,6 +157,7 @@ running 1 test
 test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
         let mut tally = Tally::default();
         let shown = text.lines().filter(|line| tally.line(line)).count();
+        assert_eq!(tally.failed_tests(), ["bad::one"]);
         let outcome = tally.outcome();
         assert_eq!((outcome.passed, outcome.failed), (2, 2));
         let said = "bad::one of tests/a.rs (target/a-1)\n    before\n    thread 'bad::one' panicked at a.rs:1:2:\n    because";

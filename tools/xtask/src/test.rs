@@ -1,14 +1,14 @@
 //! Every test of the workspace, with the runner's own lines shown, then what was skipped.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
 use crate::tally::Tally;
-use crate::{Outcome, cargo, cargo_path, descendants, packages, perfetto, redis};
+use crate::{Outcome, cargo, cargo_path, descendants, packages, perfetto, redis, unsteady};
 
 /// Longer than any test, and than any build between two of cargo's lines that go elsewhere.
 const SILENCE: Duration = Duration::from_secs(900);
@@ -42,15 +42,24 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     run_and_count(command)
 }
 
+/// Runs a test command and counts; what failed is run once more by itself (see [`unsteady`]).
+pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
+    let (first, names) = run_once(&mut command)?;
+    let Some(mut alone) = unsteady::alone(&command, &first, &names) else { return Ok(first) };
+    println!("\nonce more, alone: {}", names.join(" "));
+    let (second, _) = run_once(&mut alone)?;
+    Ok(unsteady::judge(first, &second))
+}
+
 /// Runs a test command; its lines are shown as they come, and counted. Errors come through the same pipe: cargo names the binaries there.
 /// It is over when the command is, whoever else still holds its output; after [`SILENCE`] it counts as stuck, and is ended with all that
-/// it started.
-pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
+/// it started. What it came to, and the names of tests that failed.
+fn run_once(command: &mut Command) -> Result<(Outcome, Vec<String>)> {
     let (output, writer) = std::io::pipe().context("a pipe")?;
     command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
     let mut child = command.spawn().context("cargo test")?;
-    // It holds the pipe's other end.
-    drop(command);
+    // The command holds the pipe's other end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
@@ -85,10 +94,11 @@ pub(crate) fn run_and_count(mut command: Command) -> Result<Outcome> {
         }
     };
     println!("{} test binaries", tally.binaries());
+    let names = tally.failed_tests().to_vec();
     let mut outcome = tally.outcome();
     if !status.success() && outcome.failed == 0 {
         // A test binary that did not build, or died before its closing line.
         outcome.failed = 1;
     }
-    Ok(outcome)
+    Ok((outcome, names))
 }

@@ -169,7 +169,7 @@ impl Tracer {
         assert!(sent.expect("kill runs").success());
         while self.next() {}
         let said = self.errors();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(120);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("ours") {
                 break status.code();

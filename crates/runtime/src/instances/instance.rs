@@ -95,6 +95,14 @@ impl Instance {
     pub fn claim(&self, sp: u64) -> bool {
         self.sp.compare_exchange(sp, 0, AcqRel, Relaxed).is_ok()
     }
+    /// A1, A3: takes it from the call that has it, if there is proof that this is over: the key is asked about, and only that key's call is
+    /// taken from, whatever came in between.
+    #[inline]
+    #[must_use]
+    pub fn claim_if(&self, is_over: impl FnOnce(u64) -> bool) -> bool {
+        let sp = self.sp();
+        sp != 0 && is_over(sp) && self.claim(sp)
+    }
     /// A twin of `claim` that must fail: a look, then a store.
     #[cfg(all(test, loom))]
     pub(crate) fn claim_in_two_steps(&self, sp: u64) -> bool {

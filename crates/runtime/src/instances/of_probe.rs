@@ -189,7 +189,8 @@ impl Pool {
     #[inline]
     fn again(&self, hint: &Hint, sp: u64) -> Option<Held> {
         let Said::Number(number) = hint.says(sp) else { return None };
-        self.with_key(number, sp).filter(|call| call.instance.claim(sp)).map(|call| call.held)
+        let call = self.with_key(number, sp)?;
+        call.instance.claim_if(|key| key == sp).then_some(call.held)
     }
     /// A3.
     #[cold]
@@ -203,8 +204,7 @@ impl Pool {
             sp => ask && left::has_ended(instance.thread(), sp),
         };
         self.all().find_map(|(number, instance)| {
-            let sp = instance.sp();
-            let claimed = sp != 0 && is_over(instance, sp) && instance.claim(sp);
+            let claimed = instance.claim_if(|key| is_over(instance, key));
             // SAFETY: claimed, so ours alone.
             claimed.then(|| unsafe { Held::from_number(number) })
         })

@@ -21,8 +21,8 @@ fn call(instance: &Instance, sp: u64) {
     instance.end();
 }
 
-/// Two threads find the instance of a call that is over.
-fn two_claim(claim: fn(&Instance, u64) -> bool) {
+/// Two threads find the instance of a call that is over, one by its key, one with proof.
+fn two_claim(claim: fn(&Instance) -> bool) {
     model(None, move || {
         let (instance, claimed) = (Arc::new(Instance::default()), Arc::new(AtomicU32::new(0)));
         instance.begin(OVER, 1, 2);
@@ -30,7 +30,7 @@ fn two_claim(claim: fn(&Instance, u64) -> bool) {
         let threads = [0x8000, 0x9000].map(|sp| {
             let (instance, claimed) = (Arc::clone(&instance), Arc::clone(&claimed));
             thread::spawn(move || {
-                if instance.sp() == OVER && claim(&instance, OVER) {
+                if claim(&instance) {
                     claimed.fetch_add(1, Relaxed);
                     call(&instance, sp);
                 }
@@ -44,13 +44,13 @@ fn two_claim(claim: fn(&Instance, u64) -> bool) {
 
 #[test]
 fn one_of_two_gets_what_was_left() {
-    two_claim(Instance::claim);
+    two_claim(|instance| instance.claim_if(|key| key == OVER));
 }
 
 #[test]
 #[should_panic]
 fn not_if_it_looks_and_then_stores() {
-    two_claim(Instance::claim_in_two_steps);
+    two_claim(|instance| instance.sp() == OVER && instance.claim_in_two_steps(OVER));
 }
 
 /// An exit with a wrong hint, or one that looks at all, beside another call that begins and ends: it takes nothing. Claiming with proof of

@@ -11,7 +11,7 @@ use trapline_runtime::probe::Probe;
 
 use crate::support::{
     ACTIVE, CPUS, Kind, Log, add, calling, cannot_read, engine, enter, leave, log, logging, probe, regs,
-    taken, writer,
+    remove, taken, writer,
 };
 
 fn session(log: &'static Log, probe: &Probe) {
@@ -103,6 +103,56 @@ fn hints_that_are_wrong_mislead_nobody() {
         let told = events.iter().filter(|event| **event == ('s', "return", u64::from(b's'))).count();
         assert_eq!(told, sps.len());
     }
+}
+
+/// A stack goes on wherever it is resumed: which thread the entry was in, and which hint it left, is nothing to the exit.
+#[test]
+fn a_call_may_end_in_another_thread() {
+    let (engine, log) = (engine(32), log());
+    let [other, probe] = [5, 7].map(|number| probe(engine, number));
+    [other, probe].into_iter().for_each(|probe| session(log, probe));
+    for others in [0, 500] {
+        let sps: Vec<u64> = (0..u64::from(ACTIVE)).map(|n| 0x9000 - n * 16).collect();
+        // The one that entered is there all the time: else this thread might have its thread pointer.
+        let gate = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sps.iter().for_each(|&sp| assert_eq!(enter(probe, &mut regs(sp)), 0));
+                gate.wait();
+                gate.wait();
+            });
+            gate.wait();
+            // Another probe's calls displace their hints.
+            for sp in (0..others).map(|n| 0x20_0000 + n * 16) {
+                assert_eq!((enter(other, &mut regs(sp)), leave(other, &mut regs(sp))), (0, 0));
+            }
+            taken(log);
+            sps.iter().rev().for_each(|&sp| assert_eq!(leave(probe, &mut regs(sp)), 0));
+            gate.wait();
+        });
+        assert_eq!(taken(log), [('s', "return", u64::from(b's')); ACTIVE as usize], "{others}");
+        assert_eq!(free(probe, log), ACTIVE.into(), "all came back");
+    }
+}
+
+/// Two sessions in one call: each finds what it left, whichever is older; one that came since finds nothing.
+#[test]
+fn a_cookie_is_for_the_session_that_left_it() {
+    let (engine, log) = (engine(4), log());
+    let probe = probe(engine, 6);
+    let named = |name| add(probe, logging(log, name, Kind::Session, Verdict::CONTINUE));
+    let first = named('a');
+    named('b');
+    enter(probe, &mut regs(0x7000));
+    taken(log);
+    leave(probe, &mut regs(0x7000));
+    assert_eq!(taken(log), ['b', 'a'].map(|name| (name, "return", u64::from(name as u8))));
+    enter(probe, &mut regs(0x7000));
+    remove(probe, first);
+    named('c');
+    taken(log);
+    leave(probe, &mut regs(0x7000));
+    assert_eq!(taken(log), [('b', "return", u64::from(b'b'))]);
 }
 
 /// A call that was left, and comes again while none is free and others have its hint.

@@ -16,9 +16,10 @@
 //! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no writable mapping of that offset: delayed |
 //! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. Mapped anew: the word is 0 again |
 //! | two looks | the library was unloaded and loaded at the same place: the word is fresh | a word that is 0 though it was raised is raised again; groups that were let go of are not lowered |
+//! | the records taken, the maps read | the same, and nobody has told of it yet: the maps look as before, and the group seems to be in place | only a group whose sites hold our bytes is counted; the fresh mapping is counted when it is told of, once |
 //! | data records asked for, after the maps were read | the mapping came between | the maps are read once more |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trapline_patch::PatchError;
 use trapline_record::addr::Bias;
@@ -116,19 +117,21 @@ impl State {
                 is_data && m.contains(at) && spot.semaphore.is_some_and(|one| one.offset == offset(m))
             })
         };
-        let over: Vec<_> = self.semaphores.raised.difference(&wanted).copied().collect();
-        for one in over {
+        let over = self.semaphores.raised.iter().filter(|one| !wanted.contains_key(one));
+        for one in over.copied().collect::<Vec<_>>() {
             self.semaphores.raised.remove(&one);
             if mapped(&one) {
                 own.lower(one.1).map_err(PatchError::from)?;
             }
         }
         let mut delayed = 0;
-        for one in wanted {
+        for (one, groups) in wanted {
             let is_raised = self.semaphores.raised.contains(&one);
+            let is_due = || !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0);
+            let is_there = || groups.iter().any(|&group| own.holds(&self.groups[group].sites));
             if !mapped(&one) {
                 delayed += 1;
-            } else if !is_raised || own.semaphore(one.1).is_ok_and(|word| word == 0) {
+            } else if is_due() && is_there() {
                 match own.raise(one.1) {
                     Ok(_) => drop(self.semaphores.raised.insert(one)),
                     Err(_) => delayed += 1,
@@ -138,15 +141,18 @@ impl State {
         self.semaphores.delayed = delayed;
         Ok(())
     }
-    /// For each spot in each mapping where it is active.
-    fn wanted_semaphores(&self) -> BTreeSet<(u32, RemoteAddr)> {
-        let mut wanted = BTreeSet::new();
+    /// For each spot in each mapping where it is active, the groups by which it is.
+    fn wanted_semaphores(&self) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
+        let mut wanted: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for &number in &self.semaphores.spots {
             let spot = &self.spots[number as usize];
             let Some(semaphore) = spot.semaphore.filter(|_| spot.is_wanted()) else { continue };
-            let groups = spot.groups.iter().map(|&group| &self.groups[group]);
-            let active = groups.filter(|g| g.live && g.parts.iter().any(|p| p.spot == number && p.entry));
-            wanted.extend(active.map(|group| (number, semaphore.live(group.load))));
+            for &index in &spot.groups {
+                let group = &self.groups[index];
+                if group.live && group.parts.iter().any(|part| part.spot == number && part.entry) {
+                    wanted.entry((number, semaphore.live(group.load))).or_default().push(index);
+                }
+            }
         }
         wanted
     }

@@ -92,7 +92,7 @@ impl Pages {
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "never: {what} ({:?})", learnt());
+        assert!(start.elapsed() < Duration::from_secs(120), "never: {what} ({:?})", learnt());
         std::thread::yield_now();
     }
 }

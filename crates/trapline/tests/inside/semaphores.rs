@@ -1,8 +1,9 @@
 //! USDT semaphores: raised while somebody is there, in every mapping, as soon as the data is mapped.
 
-use trapline::inside::{Error, Registration, Request, register_all, unregister_all};
+use trapline::inside::{Error, Registration, Request, Way, learn_by, register_all, rescan, unregister_all};
 
 use crate::calls::{counting, word};
+use crate::life::in_child;
 use crate::maps::{By, Pages, until};
 use crate::victim::Victim;
 
@@ -89,6 +90,45 @@ fn a_semaphore_waits_for_its_data() {
     unregister_all(probes).expect("unregistered");
     assert_eq!(read(at), 0);
     [text, page].iter().for_each(Pages::unmap);
+}
+
+/// A library that goes and comes back at the same place without anybody's word, and a look before there is one: the look sees the same
+/// maps as before, so it must not take the new word for the old one.
+#[test]
+fn a_word_that_is_fresh_is_raised_once() {
+    let path = Victim::file();
+    let victim = Victim::load_file(path.clone());
+    let (code, data) = (victim.address("add"), victim.address("semaphore"));
+    let (function, semaphore) = (victim.offset("add"), victim.offset_of_address(data));
+    drop(victim);
+    let status = in_child(|| {
+        learn_by(Way::Asked).expect("nothing is registered here");
+        let room = Pages::reserve(1 << 20);
+        let at = ((room + (code & 4095)) & !4095) + (code & 4095);
+        let word_at = at + (data - code);
+        let map = || {
+            let code = libc::PROT_READ | libc::PROT_EXEC;
+            Pages::map(By::Raw, &path, function, code, Some(at & !4095));
+            Pages::map(By::Raw, &path, semaphore, libc::PROT_READ | libc::PROT_WRITE, Some(word_at & !4095));
+        };
+        map();
+        let request =
+            Request { semaphore: Some(semaphore), ..Request::new(&path, function, counting(word())) };
+        let probes = register_all([request]).expect("registered");
+        assert_eq!((probes[0].sites().len(), read(word_at)), (1, 1));
+        map();
+        // Registering elsewhere reads the maps, and looks at all words.
+        let other = Victim::load();
+        let elsewhere = on(&other, "add", None).expect("registered");
+        assert_eq!(read(word_at), 0, "no site of ours is there");
+        rescan().expect("a look");
+        assert_eq!(read(word_at), 1);
+        unregister_all(probes).expect("unregistered");
+        assert_eq!(read(word_at), 0);
+        drop(elsewhere);
+        0
+    });
+    assert_eq!(status, 0);
 }
 
 #[test]
