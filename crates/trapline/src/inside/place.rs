@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnCall, OwnSite};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
-use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Role, Want};
+use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Piece, Role, Want};
 use trapline_record::addr::Bias;
 use trapline_record::{FileId, Svma};
 use trapline_runtime::dispatch;
@@ -125,6 +125,10 @@ pub(super) struct Setting {
     pub(super) alone: bool,
 }
 
+fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
+    Piece { text, room }
+}
+
 /// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
 /// the wanted, and why.
 pub(super) fn place(
@@ -157,6 +161,8 @@ pub(super) fn place(
         arm: general::slots::arm as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
+        begins: Some(taken_in(general::here::Piece::begin())),
+        ends: Some(taken_in(general::here::Piece::end())),
         state: setting.state,
     };
     let calls = CallInput { functions, callees: &batch.callees, may_trap: true };
