@@ -1,10 +1,13 @@
 //! Fields of what arguments lead to, by debug information: shown, in conditions, in distributions; as the kernel reads them too.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::victims::Variant;
 use trapline_tests::{or_skip, victims};
 
 const TIMES: u64 = 5;
@@ -30,8 +33,16 @@ fn values(report: &Report) -> Vec<Value> {
 
 #[test]
 fn fields_are_read_through_pointers() {
-    let path = or_skip!(victims::plain("values"));
-    let mut victim = Running::start(&path, &[]);
+    fields_are_there(&or_skip!(victims::plain("values")));
+}
+
+#[test]
+fn fields_are_read_without_restartable_sequences_too() {
+    fields_are_there(&or_skip!(victims::c("values", Variant::Musl)));
+}
+
+fn fields_are_there(path: &Path) {
+    let mut victim = Running::start(path, &[]);
     let words = "handle(req->len, req->name, mode, req->next->weight, req->in.level, arg0->in.tag, req->table[1], req->mode)";
     let seen = values(&traced(&mut victim, &[words]));
     let wanted = [

@@ -1,10 +1,13 @@
 //! `str` and `buf(len=…)`: what arguments point to, at the edges; the program does not notice, whatever they point to.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::victims::Variant;
 use trapline_tests::{or_skip, text, victims};
 
 const TIMES: u64 = 20;
@@ -31,8 +34,20 @@ fn named(mut argument: Value, name: &str) -> Value {
 
 #[test]
 fn texts_are_what_the_program_could_read() {
-    let path = or_skip!(victims::plain("strings"));
-    let mut victim = Running::start(&path, &[]);
+    texts_are_there(Running::start(&or_skip!(victims::plain("strings")), &[]));
+}
+
+#[test]
+fn texts_are_there_without_restartable_sequences_too() {
+    texts_are_there(Running::start(&or_skip!(victims::c("strings", Variant::Musl)), &[]));
+    let mut command = Command::new(or_skip!(victims::plain("strings")));
+    command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+    let victim = Running::spawn(command);
+    assert_eq!(victim.line(), "ready");
+    texts_are_there(victim);
+}
+
+fn texts_are_there(mut victim: Running) {
     let before = text::signals(victim.pid());
     let check = victim.run(TIMES)["check"];
     let (report, same) = traced(&mut victim, "say(str s, u64 n) -> u64", &[]);

@@ -70,6 +70,82 @@ fn go_without_the_c_library_under_load() {
     assert_eq!(victim.run(10)["wrong"], 0);
 }
 
+/// The process' threads, by number.
+fn threads(pid: u32) -> BTreeSet<u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Go's threads are asked for by a system call, and its goroutines move between them.
+#[test]
+fn go_names_its_threads() {
+    const TIMES: u64 = 1000;
+    let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
+    victim.run(10);
+    let probe = "main.mixed(i64 d, i64 e, i64, i64 c, i64 f) -> i64";
+    let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    calls(&report, "main.mixed").for_each(|(tid, ..)| *seen.entry(tid).or_default() += 1);
+    // Go keeps threads that it has no work for.
+    let all = threads(victim.pid());
+    assert!(!seen.is_empty() && seen.keys().all(|tid| all.contains(tid)), "{seen:?}, {all:?}");
+    let ended = calls(&report, "main.mixed").filter(|(.., returned)| returned.is_some()).count() as u64;
+    let missed = report.number("missed");
+    assert!(ended + missed >= told["main.mixed"], "{ended} ended, {missed} missed: {}", report.errors);
+    let (&tid, _) = seen.iter().max_by_key(|(_, hits)| **hits).expect("some thread");
+    for words in [vec!["--tid".to_owned(), tid.to_string()], vec!["--if".into(), format!("tid != {tid}")]] {
+        let words = [&words[0], &words[1], "--entry-only", probe].map(str::to_owned);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (report, told) = traced(&mut victim, "trace", &words, TIMES);
+        let is_wanted = |(one, ..): (u64, Vec<i64>, Option<i64>)| (one == tid) == (words[0] == "--tid");
+        assert!(calls(&report, "main.mixed").all(is_wanted), "{words:?}");
+        let lines = report.hits("main.mixed") + report.number("missed");
+        assert_eq!(lines + report.field("main.mixed", "filtered"), told["main.mixed"], "{words:?}");
+    }
+    let (report, told) = traced(&mut victim, "hist", &["--by", "tid", "c", probe], TIMES);
+    assert_eq!(report.hits("main.mixed"), told["main.mixed"], "{}", report.errors);
+}
+
+/// Texts, copied onto goroutines' stacks, at all depths of these.
+#[test]
+fn go_is_heard() {
+    const SPOKEN: &str = "what is said by goroutines";
+    let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
+    let before = text::signals(victim.pid());
+    let probe = "main.said(buf(len=n) text, u64 n, i64, i64 depth) -> i64";
+    let (report, told) = traced(&mut victim, "trace", &["--entry-only", probe], 10);
+    let mut seen = 0;
+    for call in report.objects.iter().filter(|object| object["type"] == "call") {
+        let argument = |n: usize| &call["args"][n]["value"];
+        let len = argument(3).as_u64().expect("a depth") as usize % SPOKEN.len();
+        assert_eq!((argument(0).as_str(), argument(1).as_u64()), (Some(&SPOKEN[..len]), Some(len as u64)));
+        seen += 1;
+    }
+    assert_eq!((seen + report.number("missed"), told["wrong"]), (told["main.said"], 0), "{}", report.errors);
+    assert!(seen > told["main.said"] / 2, "{seen}");
+    text::assert_clean(victim.pid(), &before);
+    assert_eq!(victim.run(10)["wrong"], 0);
+}
+
+/// musl keeps its threads' numbers where glibc does not.
+#[test]
+fn musl_names_its_threads() {
+    const TIMES: u64 = 500;
+    let path = or_skip!(victims::c("threads", Variant::Musl));
+    let mut victim = Running::start(&path, &[&THREADS.to_string()]);
+    let (report, told) = traced(&mut victim, "trace", &["shared(u64 x) -> u64"], TIMES);
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    calls(&report, "shared").for_each(|(tid, ..)| *seen.entry(tid).or_default() += 1);
+    let mut all = threads(victim.pid());
+    all.remove(&victim.pid().into());
+    assert_eq!(seen.keys().copied().collect::<BTreeSet<u64>>(), all);
+    let tid = all.first().expect("a thread").to_string();
+    let (report, _) = traced(&mut victim, "trace", &["--tid", &tid, "shared(u64 x)"], TIMES);
+    assert!(calls(&report, "shared").all(|(one, ..)| one.to_string() == tid));
+    let lines = report.hits("shared") + report.number("missed");
+    assert_eq!(lines + report.field("shared", "filtered"), told["shared"]);
+}
+
 /// Threads and a timer's handler, with a tracer that is stopped meanwhile: the rings fill up.
 #[test]
 fn musl_loses_nothing_that_is_not_counted() {

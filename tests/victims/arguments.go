@@ -11,7 +11,11 @@ import (
 	"sync"
 )
 
-const goroutines = 8
+const (
+	goroutines = 8
+	depth      = 100
+	spoken     = "what is said by goroutines"
+)
 
 // Without a look at whether the stack suffices: that would begin the function again on a larger one.
 //
@@ -19,6 +23,27 @@ const goroutines = 8
 //go:noinline
 func mixed(a, b, c, d, e, f int) int {
 	return a ^ b ^ c ^ d ^ e ^ f
+}
+
+// A text in rdi and rsi; rcx is a number of it.
+//
+//go:nosplit
+//go:noinline
+func said(a, b, n int, text string) int {
+	return a + b + n + len(text)
+}
+
+// As deep as this, on a stack that begins small: somewhere on the way there is little room below.
+//
+//go:noinline
+func deeper(n int, text string, wrong *int) int {
+	if said(1, 2, n, text[:n%len(text)]) != 3+n+n%len(text) {
+		*wrong++
+	}
+	if n == 0 {
+		return 0
+	}
+	return deeper(n-1, text, wrong) + n
 }
 
 func work(from, to int, wrong *int) {
@@ -38,19 +63,26 @@ func main() {
 			break
 		}
 		var group sync.WaitGroup
-		var wrong [goroutines]int
+		var wrong, deep [goroutines]int
 		for g := 0; g < goroutines; g++ {
 			group.Add(1)
 			go func() {
 				defer group.Done()
 				work(g*times, (g+1)*times, &wrong[g])
 			}()
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				if deeper(depth, spoken, &deep[g]) != depth*(depth+1)/2 {
+					deep[g]++
+				}
+			}()
 		}
 		group.Wait()
 		sum := 0
-		for _, one := range wrong {
-			sum += one
+		for g, one := range wrong {
+			sum += one + deep[g]
 		}
-		fmt.Printf("main.mixed=%d wrong=%d\n", goroutines*times, sum)
+		fmt.Printf("main.mixed=%d main.said=%d wrong=%d\n", goroutines*times, goroutines*(depth+1), sum)
 	}
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::args::ready::Sink;
+use crate::args::sink::Sink;
 use crate::serve::outlets::OutletError;
 
 /// Why nothing more can be written.

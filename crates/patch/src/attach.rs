@@ -16,6 +16,7 @@ use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::free::free;
 use crate::map::{SERVED, map, unmap};
+use crate::number;
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Request};
@@ -245,37 +246,30 @@ fn is_full(prepared: &Result<Prepared, PatchError>) -> bool {
     matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
 }
 
-/// How generated code is to learn a thread's number: from glibc's control block, which is recognized by its two pointers
-/// to itself, and by the number of this very thread; else by a call, unless a seccomp filter might punish it.
+/// How generated code is to learn a thread's number: from the C library's control block, which is recognized by its pointers and by
+/// the number of this very thread; else by a call, unless a seccomp filter might punish it.
 fn thread_id(
     caller: &mut RemoteCaller<'_, '_>,
     process: &Process,
     request: &Request<'_>,
 ) -> Result<ThreadId, PatchError> {
-    /// `tcbhead_t`'s tcb and self; what follows is no pointer to itself in glibc, but is in musl.
-    const POINTERS: [(u64, bool); 3] = [(0, true), (16, true), (24, false)];
-    /// `struct pthread`'s tid, in every glibc for x86-64.
-    const TID: i32 = 0x2d0;
     let tallied = request.filters.iter().flatten().any(|filter| filter.tally.is_some());
     if !request.options.by_thread && !is_recorded(request) && !tallied {
         return Ok(ThreadId::Call);
     }
-    let thread = RemoteAddr(caller.regs()?.thread_pointer());
+    let thread = caller.regs()?.thread_pointer();
     let status = process.thread_status(caller.tid())?;
-    let word = |at: u64| process.read_u64(thread + at).ok();
-    let own = POINTERS.iter().all(|&(at, is)| word(at).is_some_and(|word| (word == thread.0) == is));
-    let number = word(TID as u64).map(|word| word as u32);
-    if thread.0 != 0 && own && number == status.ns_pids.last().copied() {
-        if has_texts(request) && status.seccomp != Seccomp::Off {
-            return Err(PatchError::NoTexts { pid: process.pid() });
-        }
-        return Ok(ThreadId::At(TID));
+    if has_texts(request) && status.seccomp != Seccomp::Off {
+        return Err(PatchError::NoTexts { pid: process.pid() });
     }
-    match status.seccomp {
-        Seccomp::Off => Ok(ThreadId::Call),
+    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
+    let kept = status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word));
+    match (kept, status.seccomp) {
+        (Some(at), _) => Ok(ThreadId::At(at)),
+        (None, Seccomp::Off) => Ok(ThreadId::Call),
         // Records name no thread then.
-        _ if !request.options.by_thread => Ok(ThreadId::Call),
-        _ => Err(PatchError::NoThreadNumber { pid: process.pid() }),
+        (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
+        (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),
     }
 }
 

@@ -19,6 +19,7 @@ mod fake;
 mod find;
 mod free;
 mod map;
+mod number;
 pub mod own;
 mod prepare;
 pub mod protocol;

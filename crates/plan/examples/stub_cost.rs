@@ -182,7 +182,7 @@ fn main() {
     let rings = Rings {
         area: RingArea::default(),
         base: 0,
-        id: ThreadId::Call,
+        id: ThreadId::Unknown,
         stacks: Stacks::default(),
         known: None,
     };

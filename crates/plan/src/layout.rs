@@ -130,7 +130,7 @@ impl DataLayout {
         let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
         let pages = PageArea {
             off: end.next_multiple_of(PAGE),
-            tables: if counts.texts && !counts.locked { rings.rings } else { 0 },
+            tables: if counts.texts && !rings.is_empty() { cpus } else { 0 },
         };
         let end = if pages.is_empty() { end } else { pages.off + pages.len() };
         Self {

@@ -93,7 +93,7 @@ pub enum Refusal {
     },
     /// A filter or a text needs to know which thread it is.
     #[error(
-        "{at:#x}: the process' C library keeps no thread number where a probe could read it, and tid, str and buf need it"
+        "{at:#x}: the process' C library is not known to keep thread numbers, and its seccomp filter may forbid gettid, which tid, str and buf need"
     )]
     NoThreadNumber {
         /// The function.

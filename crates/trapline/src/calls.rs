@@ -1,7 +1,7 @@
 //! Records put together to calls.
 //!
 //! In: records as rings gave them. Out: calls: an entry with its arguments, and the exit that belongs to it. Invariants: CLS-1 an exit
-//! belongs to the last entry of the same thread, function and stack pointer; CLS-2 what has no other half is told as such.
+//! belongs to the last entry of the same thread, function and stack pointer (of any thread where exits name none); CLS-2 what has no other half is told as such.
 //! Does not: read rings (`traced::records`).
 //!
 //! A thread's records may lie in several rings, for it moves. All are put in the order of the clock, but an exit may be read one
@@ -33,7 +33,7 @@ pub enum How {
 pub struct Call {
     /// The process that was traced; a forked child's calls count as its parent's.
     pub pid: u32,
-    /// The thread; 0 when its C library keeps no number.
+    /// The thread that entered; 0 where its number cannot be had (its C library keeps none, and a seccomp filter may forbid the question).
     pub tid: u32,
     /// The function.
     pub site: Arc<Site>,
@@ -126,6 +126,9 @@ pub(crate) struct Paired {
 #[derive(Debug, Default)]
 pub(crate) struct Pairing {
     open: HashMap<Key, Record>,
+    /// Only entries name their thread. Threads of one process have no stack pointer in common, and a goroutine that goes on in another
+    /// thread keeps its own.
+    pub(crate) exits_name_no_thread: bool,
     /// Exits that found no entry in their round.
     early: Vec<Found>,
     /// Exits of calls whose entry was not seen: they ran at the start, or the record was dropped.
@@ -142,7 +145,8 @@ impl Pairing {
         marked.sort_by_key(|((_, record), _)| record.ticks);
         let mut calls = Vec::new();
         for ((segment, record), again) in marked {
-            let key = (record.tid, record.sp, segment, record.probe);
+            let thread = if self.exits_name_no_thread { 0 } else { record.tid };
+            let key = (thread, record.sp, segment, record.probe);
             match record.kind {
                 Kind::Entry if waits(segment, record.probe) => {
                     let before = self.open.insert(key, record);
@@ -208,6 +212,21 @@ mod tests {
             [(12, Some(15), How::Returned), (10, Some(20), How::Returned), (11, Some(30), How::TailCall)];
         assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 0));
+    }
+
+    #[test]
+    fn an_exit_without_a_thread_is_of_whoever_has_that_stack() {
+        let mut pairing = Pairing { exits_name_no_thread: true, ..Pairing::default() };
+        let round = vec![
+            record(Kind::Entry, 1, 0x90, 10),
+            record(Kind::Entry, 2, 0x190, 11),
+            record(Kind::Return, 0, 0x190, 12),
+            record(Kind::Return, 0, 0x90, 13),
+        ];
+        assert_eq!(
+            ended(&mut pairing, round),
+            [(11, Some(12), How::Returned), (10, Some(13), How::Returned)]
+        );
     }
 
     #[test]

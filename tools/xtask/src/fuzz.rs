@@ -4,8 +4,11 @@ use anyhow::Result;
 
 use crate::{Outcome, cargo};
 
-/// Runs each fuzz target for its share of `seconds`. A panic fails the step and prints the seed that brings it back.
+/// Runs each fuzz target for its share of `seconds`. A panic fails the step and prints the seed that brings it back. As a test of the whole
+/// workspace, of which nothing is built twice.
 pub(crate) fn run(seconds: u64) -> Result<Outcome> {
-    let seconds = seconds.to_string();
-    cargo(&["run", "--release", "--package", "trapline-fuzz", "--", "all", "--seconds", &seconds], &[])
+    cargo(
+        &["test", "--release", "--workspace", "--test", "hostile", "--", "--nocapture"],
+        &[("TRAPLINE_FUZZ_SECONDS", &seconds.to_string())],
+    )
 }

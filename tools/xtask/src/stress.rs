@@ -8,8 +8,9 @@ use crate::{Outcome, cargo};
 /// Runs this many full attach/detach cycles by separate processes.
 pub(crate) fn run(cycles: u64) -> Result<Outcome> {
     let cycles = cycles.to_string();
+    // Of the whole workspace: alone, the package would be built once more, with fewer features.
     cargo(
-        &["test", "--release", "--package", "trapline-tests", "--test", "under_fire", "--", "--nocapture"],
+        &["test", "--release", "--workspace", "--test", "under_fire", "--", "--nocapture"],
         &[("TRAPLINE_STRESS_CYCLES", &cycles)],
     )
 }

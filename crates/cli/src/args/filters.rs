@@ -5,8 +5,8 @@
 use trapline::filter::{Filter, Int, Known, Symbol, constants, parse_with};
 use trapline::{Pattern, ProbeKind, ProbeSpec};
 
+use super::error::UsageError;
 use super::fields::Fields;
-use super::ready::UsageError;
 use super::types::{Place, Signature, Type};
 
 /// What was typed.

@@ -3,7 +3,9 @@
 use clap::Args;
 use trapline::{Pattern, ProbeSpec};
 
-use super::ready::{Run, UsageError, is_function, run};
+use super::command::Run;
+use super::error::UsageError;
+use super::ready::{is_function, run};
 use super::sink::LINES;
 use super::typed::Common;
 

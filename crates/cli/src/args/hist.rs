@@ -6,10 +6,12 @@ use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tally, Tree, parse_with};
 use trapline::{By, Floats, ProbeSpec, Returns};
 
+use super::command::{Lat, Run, Shape};
+use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::{self, Wishes, symbols};
 use super::prototype::{Look, complete};
-use super::ready::{Lat, Run, Shape, UsageError, is_function, run};
+use super::ready::{is_function, run};
 use super::signature;
 use super::sink::LINES;
 use super::typed::{Common, TypedBy};

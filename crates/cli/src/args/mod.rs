@@ -1,5 +1,7 @@
-//! Arguments in two stages: [`typed`] is what was written, [`ready`] is what it means, checked and converted.
+//! Arguments in two stages: [`typed`] is what was written, [`command`] what it means; [`ready`] checks and
+//! converts.
 
+pub(crate) mod command;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod filters;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use trapline::filter::{Float, Int, MAX_FIELDS, Misread};
 use trapline::{DeclaredParameter, Noted, ParameterPlace, ProbeSpec, Prototype, ValueType};
 
+use super::command::Run;
+use super::error::UsageError;
 use super::fields::{FieldOf, find};
-use super::ready::{Run, UsageError, is_function};
+use super::ready::is_function;
 use super::types::{Enumeration, Parameter, Place, Signature, Type};
 
 /// What asks for noted functions: [`look`], or in tests of the arguments alone nobody.

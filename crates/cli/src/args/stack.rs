@@ -3,7 +3,9 @@
 use clap::{Args, ValueEnum};
 use trapline::{ProbeKind, ProbeSpec, Unwinding};
 
-use super::ready::{Run, UsageError, is_function, run};
+use super::command::Run;
+use super::error::UsageError;
+use super::ready::{is_function, run};
 use super::typed::Common;
 use crate::report::format::Format;
 

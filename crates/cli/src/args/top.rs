@@ -5,7 +5,9 @@ use std::time::Duration;
 use clap::Args;
 use trapline::ProbeSpec;
 
-use super::ready::{Run, UsageError, is_function, run};
+use super::command::Run;
+use super::error::UsageError;
+use super::ready::{is_function, run};
 use super::sink::TABLES;
 use super::typed::Common;
 use crate::top::view::Column;

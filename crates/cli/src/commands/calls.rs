@@ -8,7 +8,7 @@ use trapline::{Builder, Call, Finished, Session};
 
 use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
-use crate::args::ready::Calls;
+use crate::args::command::Calls;
 use crate::output::{Output, OutputError};
 use crate::report::calls::Shown;
 use crate::report::format::Format;

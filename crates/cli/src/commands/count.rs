@@ -4,7 +4,7 @@ use trapline::{Builder, ProcessReport};
 
 use super::trace::{builder, trace, typed};
 use super::{Failure, Outcome};
-use crate::args::ready::Count;
+use crate::args::command::Count;
 use crate::report::csv::Csv;
 use crate::report::format::Format;
 use crate::report::html::Html;

@@ -7,7 +7,7 @@ use trapline::kernel::UprobeMulti;
 use trapline::{Builder, Interrupts, Session};
 
 use super::{Failure, Outcome};
-use crate::args::ready::{Demo, Shape};
+use crate::args::command::{Demo, Shape};
 use crate::demo::{Sample, SampleRun};
 use crate::output::{Output, say};
 use crate::report::{count, lat, summary};

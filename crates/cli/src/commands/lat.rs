@@ -6,7 +6,7 @@ use trapline::{Builder, ProcessReport};
 
 use super::trace::{builder, trace, typed};
 use super::{Failure, Outcome};
-use crate::args::ready::Lat;
+use crate::args::command::Lat;
 use crate::report::csv::Csv;
 use crate::report::format::Format;
 use crate::report::html::Html;

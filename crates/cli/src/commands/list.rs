@@ -3,7 +3,8 @@
 use trapline::{Builder, Session};
 
 use super::{Failure, Outcome};
-use crate::args::ready::{List, Sink};
+use crate::args::command::List;
+use crate::args::sink::Sink;
 use crate::output::{Output, say};
 use crate::report::{json, list};
 

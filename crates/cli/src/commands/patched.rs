@@ -4,7 +4,7 @@ use serde::Serialize;
 use trapline::{DetachReport, SegmentStatus, State, clean_up, patched};
 
 use super::{Failure, Outcome};
-use crate::args::ready::Pids;
+use crate::args::command::Pids;
 use crate::output::Output;
 use crate::report::json::{SCHEMA, line};
 use crate::report::number::{bytes, plural};

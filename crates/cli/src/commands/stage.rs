@@ -8,7 +8,7 @@ use trapline::{Builder, Error, Finished, Interrupts, Session, Target};
 
 use super::trace::{builder, wait};
 use super::{Failure, Outcome};
-use crate::args::ready::Run;
+use crate::args::command::Run;
 use crate::output::{Output, OutputError, say};
 use crate::report::format::Format;
 use crate::report::summary;

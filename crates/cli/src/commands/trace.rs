@@ -9,7 +9,7 @@ use trapline::{Builder, Error, Finished, Interrupts, Running, Session, time_of_d
 
 use super::stage::Stage;
 use super::{Failure, Outcome};
-use crate::args::ready::Run;
+use crate::args::command::Run;
 use crate::output::{OutputError, say};
 use crate::report::Renderer;
 use crate::report::format::Format;

@@ -8,7 +8,7 @@ use trapline::watch::{Accessed, Expr, Progress, WatchEnd, WatchSession};
 use trapline::{Interrupts, Target};
 
 use super::{Failure, Outcome, trace};
-use crate::args::ready::Watch;
+use crate::args::command::Watch;
 use crate::output::{Output, OutputError, say};
 use crate::report::number::grouped;
 use crate::report::watch::{self, Tallied};

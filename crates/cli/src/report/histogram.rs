@@ -3,7 +3,7 @@
 use trapline::{Row, Spread};
 
 use super::number::binary;
-use crate::args::ready::Shape;
+use crate::args::command::Shape;
 
 /// Columns of the fullest bar.
 const BAR: usize = 52;
@@ -41,7 +41,7 @@ pub(crate) fn bars(rows: impl Iterator<Item = (String, u64)>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{bars, draw};
-    use crate::args::ready::{Shape, TimeUnit};
+    use crate::args::command::{Shape, TimeUnit};
     use crate::args::units::Linear;
     use crate::report::json::tests::timed;
 

@@ -4,7 +4,7 @@ use trapline::{ProcessReport, Times};
 
 use super::histogram;
 use super::number::{duration, grouped};
-use crate::args::ready::Shape;
+use crate::args::command::Shape;
 
 /// Renders one process: one histogram for all functions, or one for each.
 pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) -> String {
@@ -73,7 +73,7 @@ fn asides(times: &Times) -> String {
 #[cfg(test)]
 mod tests {
     use super::text;
-    use crate::args::ready::Shape;
+    use crate::args::command::Shape;
     use crate::report::json::tests::timed;
 
     #[test]

@@ -8,7 +8,7 @@ use trapline::ProcessReport;
 #[cfg(feature = "otlp")]
 use super::push::{Exporter, PushError};
 use super::server::{ServeError, Server};
-use crate::args::ready::Run;
+use crate::args::command::Run;
 
 /// How often metrics are sent, if it is not said.
 #[cfg(feature = "otlp")]

@@ -44,7 +44,7 @@ impl<'a> Env<'a> {
         let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
         let asks = texts || filter.is_some_and(TargetFilter::asks_for_thread);
         match self.traits.thread_id {
-            ThreadId::Call if asks => Err(Refusal::NoThreadNumber { at }),
+            ThreadId::Unknown if asks => Err(Refusal::NoThreadNumber { at }),
             _ => Ok(()),
         }
     }

@@ -183,7 +183,7 @@ fn forked_children_share_the_rings() {
     let rings = rings_for(&arena, &machine, 64 * 256, 64);
     let code = recorded(&mut arena, &machine, &rings);
     // SAFETY: the child only runs generated code and leaves by _exit.
-    let mut children: Vec<i32> = (0..4)
+    let all: Vec<i32> = (0..4)
         .map(|child| unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -195,13 +195,20 @@ fn forked_children_share_the_rings() {
             pid
         })
         .collect();
-    let (mut reader, mut seen) = (Reader::new(&rings), Vec::new());
+    let (mut reader, mut seen, mut children) = (Reader::new(&rings), Vec::new(), all.clone());
+    let mut take = |seen: &mut Vec<u64>| {
+        reader.take(|record| {
+            let child = all[(record.values[0] / CALLS) as usize];
+            assert_eq!(record.tid, child.cast_unsigned(), "the child's own number, not its parent's");
+            seen.push(record.values[0]);
+        });
+    };
     while !children.is_empty() {
-        reader.take(|record| seen.push(record.values[0]));
+        take(&mut seen);
         // SAFETY: children of ours that nobody else waits for.
         children.retain(|&pid| unsafe { libc::waitpid(pid, core::ptr::null_mut(), libc::WNOHANG) } == 0);
     }
-    reader.take(|record| seen.push(record.values[0]));
+    take(&mut seen);
     assert_eq!(seen.len() as u64 + arena.counted(0), 4 * CALLS);
     seen.sort_unstable();
     // One ring's fill is written whatever the reader does.

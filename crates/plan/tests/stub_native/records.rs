@@ -21,11 +21,15 @@ pub(crate) fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
     Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0), stacks: Stacks::default(), known: None }
 }
 
-/// As this machine has them: locked ones without rseq.
+/// As this machine has them: locked ones without rseq, and threads that have to be asked for.
 pub(crate) fn rings_for(arena: &Arena, machine: &Machine, bytes: u32, slot: u32) -> Rings {
     let one = rings(arena, bytes, slot);
     let rings = if machine.rseq.is_some() { one.area.rings } else { RingArea::shared(LINES - 1) };
-    Rings { area: RingArea { rings, ..one.area }, ..one }
+    Rings { area: RingArea { rings, ..one.area }, id: id_for(machine), ..one }
+}
+
+pub(crate) fn id_for(machine: &Machine) -> ThreadId {
+    if machine.rseq.is_some() { ThreadId::At(0x2d0) } else { ThreadId::Call }
 }
 
 pub(crate) fn view<'a>(rings: &Rings) -> View<'a> {
@@ -142,7 +146,9 @@ fn records_tell_what_was_there(machine: &Machine) {
             };
             assert_eq!((record.kind, record.probe, &record.values[..want.len()]), (kind, PROBE, &want[..]));
             // SAFETY: gettid has no precondition.
-            assert_eq!(record.tid, unsafe { libc::gettid() } as u32);
+            let tid = unsafe { libc::gettid() } as u32;
+            let asks = kind == Kind::Entry || rings.id != ThreadId::Call;
+            assert_eq!(record.tid, if asks { tid } else { 0 });
             // SAFETY: rdtsc has no precondition.
             let now = unsafe { core::arch::x86_64::_rdtsc() };
             assert!(record.ticks < now && now - record.ticks < 10_000_000_000, "{record:?}");

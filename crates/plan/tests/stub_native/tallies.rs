@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use trapline_plan::filter::{Int, Known, Sort, Tally, TargetFilter, Tree, parse};
 use trapline_plan::x86_64::stub::tally::Table;
-use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, ThreadId, Traced, tally};
+use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, tally};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{Kind, RingArea};
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
@@ -14,11 +14,11 @@ use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
+use crate::records::id_for;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
 const FILTERED: u64 = 1;
 const CALLS: u64 = 100_000;
-const TID: ThreadId = ThreadId::At(0x2d0);
 
 pub(crate) struct Set {
     machine: Machine,
@@ -30,8 +30,8 @@ pub(crate) struct Set {
 impl Set {
     pub(crate) fn new(arena: &Arena, machine: &Machine, tally: Tally, condition: Option<Tree>) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: LINES, shape: tally.shape() };
-        let rings =
-            Rings { area: RingArea::default(), base: 0, id: TID, stacks: Stacks::default(), known: None };
+        let (area_of_rings, id) = (RingArea::default(), id_for(machine));
+        let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), reads: Vec::new() };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() } }
     }

@@ -1,14 +1,16 @@
 //! Texts in records: what arguments point to is there as far as it can be read, and no state is disturbed whatever they point to.
 
+use std::cell::Cell;
+
 use trapline_plan::x86_64::stub::{Known, Machine, Rings, Site, Traced, trace};
-use trapline_plan::{Floats, Read, Unwind};
+use trapline_plan::{Floats, Read, Stacks, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
 use trapline_record::ring::{Kind, RingArea, TEXT_BYTES, TEXT_WORDS};
 use trapline_tests::alone;
 
-use crate::arena::{Arena, LINES, get, machines, set};
-use crate::records::{PROBE, Reader, built, rings, rings_for, with_rseq};
+use crate::arena::{Arena, LINES, get, machines, set, thread_pointer};
+use crate::records::{PROBE, Reader, built, rings_for};
 use crate::state::{ONE, Random, State, assert_kept, back, tl_run};
 use crate::traps::Served;
 
@@ -132,7 +134,10 @@ fn field(word: &dyn Fn(u64) -> u64, at: u64, read: &Read) -> Result<Vec<u8>, i64
 #[test]
 fn fields_are_read_through_pointers_or_said_to_be_out_of_reach() {
     let _one = ONE.lock();
-    let Some(machine) = with_rseq() else { return };
+    machines().iter().for_each(fields_are_read);
+}
+
+fn fields_are_read(machine: &Machine) {
     let mut random = Random(0x1357_9bdf_4321_9876);
     let edge = edge();
     let far: [u64; 4] = core::array::from_fn(|n| 0x1111_1111_1111_1111 * (n as u64 + 1));
@@ -162,11 +167,11 @@ fn fields_are_read_through_pointers_or_said_to_be_out_of_reach() {
     for n in 0..4 {
         let mut arena = Arena::new();
         let slot = RingArea::slot_with_floats(6, 0, words);
-        let rings = rings(&arena, 64 * slot, slot);
+        let rings = rings_for(&arena, machine, 64 * slot, slot);
         let mut reader = Reader::new(&rings);
         let site = Site { flags_dead: n & 1 == 1, dead: 0, red_zone_live: n & 2 == 2 };
         let traced = Traced {
-            machine: &machine,
+            machine,
             rings: &rings,
             probe: PROBE,
             dropped: arena.word(0),
@@ -229,7 +234,7 @@ impl Loading {
         let slot = RingArea::slot_for_texts(1);
         let (control, tables) = (arena.data(), arena.rows() + (8 << 20));
         let known = Known { tables, handler: control + at::FAULT_HANDLER };
-        let rings = Rings { known: Some(known), ..rings(arena, 64 * slot, slot) };
+        let rings = Rings { known: Some(known), ..rings_for(arena, &machine, 64 * slot, slot) };
         let traced = Traced {
             machine: &machine,
             rings: &rings,
@@ -318,100 +323,100 @@ fn stay() {
 #[test]
 fn pages_that_the_kernel_read_are_loaded_from() {
     alone("texts::pages_that_the_kernel_read_are_loaded_from", || {
-        let Some(machine) = with_rseq() else { return };
-        stay();
-        let mut loading = Loading::new(machine);
-        loading.serve();
-        let (at, whole) = (pages(3), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
-        for (pointer, noted) in [(at, 1), (at + 100, 1), (at + 4096 - 63, 2), (at + 8192, 3)] {
-            assert_eq!(
-                (loading.hit(pointer), loading.noted()),
-                (whole.clone(), noted),
-                "{:#x}",
-                pointer - at
-            );
-            assert_eq!(loading.hit(pointer), whole);
-        }
-        for pointer in [0, 1, 1 << 63, u64::MAX, u64::MAX - 62, at + 3 * 4096] {
-            for _ in 0..2 {
-                assert_eq!(loading.hit(pointer).0, -EFAULT, "{pointer:#x}");
-            }
-        }
-        assert_eq!((loading.noted(), loading.faults()), (3, 0), "what was never good does not fault");
-        // What is loaded is what is there now.
-        // SAFETY: our own mapping.
-        unsafe { core::ptr::write_bytes((at + 100) as *mut u8, b'q', 20) };
-        let (answer, bytes) = loading.hit(at + 96);
-        assert_eq!((answer, &bytes[..5], &bytes[23..25]), (TEXT_BYTES as i64, &b"ppppq"[..], &b"qp"[..]));
+        machines().into_iter().for_each(read_pages)
     });
+}
+
+fn read_pages(machine: Machine) {
+    stay();
+    let mut loading = Loading::new(machine);
+    loading.serve();
+    let (at, whole) = (pages(3), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
+    for (pointer, noted) in [(at, 1), (at + 100, 1), (at + 4096 - 63, 2), (at + 8192, 3)] {
+        assert_eq!((loading.hit(pointer), loading.noted()), (whole.clone(), noted), "{:#x}", pointer - at);
+        assert_eq!(loading.hit(pointer), whole);
+    }
+    for pointer in [0, 1, 1 << 63, u64::MAX, u64::MAX - 62, at + 3 * 4096] {
+        for _ in 0..2 {
+            assert_eq!(loading.hit(pointer).0, -EFAULT, "{pointer:#x}");
+        }
+    }
+    assert_eq!((loading.noted(), loading.faults()), (3, 0), "what was never good does not fault");
+    // What is loaded is what is there now.
+    // SAFETY: our own mapping.
+    unsafe { core::ptr::write_bytes((at + 100) as *mut u8, b'q', 20) };
+    let (answer, bytes) = loading.hit(at + 96);
+    assert_eq!((answer, &bytes[..5], &bytes[23..25]), (TEXT_BYTES as i64, &b"ppppq"[..], &b"qp"[..]));
 }
 
 #[test]
 fn pages_that_went_away_are_no_harm() {
-    alone("texts::pages_that_went_away_are_no_harm", || {
-        let Some(machine) = with_rseq() else { return };
-        stay();
-        let mut loading = Loading::new(machine);
-        loading.serve();
-        let at = pages(3);
-        let whole = (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]);
-        [at, at + 4096 - 32, at + 8192]
-            .into_iter()
-            .for_each(|pointer| assert_eq!(loading.hit(pointer), whole));
-        // SAFETY: our own mapping, to which nothing refers.
-        unsafe { libc::mprotect((at + 4096) as *mut libc::c_void, 4096, libc::PROT_NONE) };
-        // In the middle: the first half was copied when the second faulted.
-        assert_eq!((loading.hit(at + 4096 - 32).0, loading.faults()), (32, 1));
-        assert_eq!((loading.hit(at + 4096 + 9).0, loading.faults()), (-EFAULT, 2));
-        // SAFETY: as above.
-        unsafe { libc::munmap((at + 8192) as *mut libc::c_void, 4096) };
-        assert_eq!((loading.hit(at + 8192).0, loading.faults()), (-EFAULT, 3));
-        // A file that is cut: SIGBUS.
-        // SAFETY: a file of our own without a name, mapped anew.
-        let (file, at) = unsafe {
-            let file = libc::memfd_create(c"cut".as_ptr(), 0);
-            assert_eq!(libc::ftruncate(file, 4096), 0);
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            (file, libc::mmap(core::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file, 0) as u64)
-        };
-        assert_eq!(loading.hit(at).0, TEXT_BYTES as i64);
-        // SAFETY: as above.
-        unsafe { assert_eq!(libc::ftruncate(file, 0), 0) };
-        assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, 4));
-        // Mapped again, and known still: no call, no fault.
-        // SAFETY: as above.
-        unsafe { assert_eq!(libc::ftruncate(file, 4096), 0) };
-        assert_eq!((loading.hit(at), loading.faults()), ((TEXT_BYTES as i64, vec![0; TEXT_BYTES]), 4));
-    });
+    alone("texts::pages_that_went_away_are_no_harm", || machines().into_iter().for_each(pages_gone));
+}
+
+fn pages_gone(machine: Machine) {
+    stay();
+    let mut loading = Loading::new(machine);
+    loading.serve();
+    let at = pages(3);
+    let whole = (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]);
+    [at, at + 4096 - 32, at + 8192].into_iter().for_each(|pointer| assert_eq!(loading.hit(pointer), whole));
+    // SAFETY: our own mapping, to which nothing refers.
+    unsafe { libc::mprotect((at + 4096) as *mut libc::c_void, 4096, libc::PROT_NONE) };
+    // In the middle: the first half was copied when the second faulted.
+    assert_eq!((loading.hit(at + 4096 - 32).0, loading.faults()), (32, 1));
+    assert_eq!((loading.hit(at + 4096 + 9).0, loading.faults()), (-EFAULT, 2));
+    // SAFETY: as above.
+    unsafe { libc::munmap((at + 8192) as *mut libc::c_void, 4096) };
+    assert_eq!((loading.hit(at + 8192).0, loading.faults()), (-EFAULT, 3));
+    // A file that is cut: SIGBUS.
+    // SAFETY: a file of our own without a name, mapped anew.
+    let (file, at) = unsafe {
+        let file = libc::memfd_create(c"cut".as_ptr(), 0);
+        assert_eq!(libc::ftruncate(file, 4096), 0);
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        (file, libc::mmap(core::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, file, 0) as u64)
+    };
+    assert_eq!(loading.hit(at).0, TEXT_BYTES as i64);
+    // SAFETY: as above.
+    unsafe { assert_eq!(libc::ftruncate(file, 0), 0) };
+    assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, 4));
+    // Mapped again, and known still: no call, no fault.
+    // SAFETY: as above.
+    unsafe { assert_eq!(libc::ftruncate(file, 4096), 0) };
+    assert_eq!((loading.hit(at), loading.faults()), ((TEXT_BYTES as i64, vec![0; TEXT_BYTES]), 4));
 }
 
 #[test]
 fn what_one_thread_noted_is_nothing_to_another() {
     alone("texts::what_one_thread_noted_is_nothing_to_another", || {
-        let Some(machine) = with_rseq() else { return };
-        stay();
-        let mut loading = Loading::new(machine);
-        loading.serve();
-        let (at, whole) = (pages(1), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
-        assert_eq!((loading.hit(at), loading.noted()), (whole.clone(), 1));
-        // On the same CPU, and it blocks the signals: a load of its own would end us.
-        let mut loading = std::thread::spawn(move || {
-            // SAFETY: the set is a local; the page is our own mapping.
-            unsafe {
-                let mut set: libc::sigset_t = core::mem::zeroed();
-                libc::sigaddset(&raw mut set, libc::SIGSEGV);
-                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
-                libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_NONE);
-            }
-            assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, 0));
-            loading
-        })
-        .join()
-        .expect("no fault");
-        // SAFETY: as above.
-        unsafe { libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_READ) };
-        assert_eq!((loading.hit(at), loading.faults()), (whole, 0), "known to the first still");
+        machines().into_iter().for_each(noted_by_another)
     });
+}
+
+fn noted_by_another(machine: Machine) {
+    stay();
+    let mut loading = Loading::new(machine);
+    loading.serve();
+    let (at, whole) = (pages(1), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
+    assert_eq!((loading.hit(at), loading.noted()), (whole.clone(), 1));
+    // On the same CPU, and it blocks the signals: a load of its own would end us.
+    let mut loading = std::thread::spawn(move || {
+        // SAFETY: the set is a local; the page is our own mapping.
+        unsafe {
+            let mut set: libc::sigset_t = core::mem::zeroed();
+            libc::sigaddset(&raw mut set, libc::SIGSEGV);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
+            libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_NONE);
+        }
+        assert_eq!((loading.hit(at).0, loading.faults()), (-EFAULT, 0));
+        loading
+    })
+    .join()
+    .expect("no fault");
+    // SAFETY: as above.
+    unsafe { libc::mprotect(at as *mut libc::c_void, 4096, libc::PROT_READ) };
+    assert_eq!((loading.hit(at), loading.faults()), (whole, 0), "known to the first still");
 }
 
 extern "C" fn someone_elses(_: i32) {}
@@ -419,35 +424,121 @@ extern "C" fn someone_elses(_: i32) {}
 #[test]
 fn nothing_is_noted_where_faults_are_not_served() {
     alone("texts::nothing_is_noted_where_faults_are_not_served", || {
-        let Some(machine) = with_rseq() else { return };
-        stay();
-        let mut loading = Loading::new(machine);
-        let at = pages(1);
-        let looked = |loading: &mut Loading, noted: usize, why: &str| {
-            loading.forget();
-            assert_eq!(loading.hit(at), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
-            assert_eq!((loading.noted(), loading.faults()), (noted, 0), "{why}");
-        };
-        looked(&mut loading, 0, "no handler");
-        loading.serve();
-        looked(&mut loading, 1, "both handlers");
-        for signal in [libc::SIGSEGV, libc::SIGBUS] {
-            // SAFETY: sets of signals are locals; the handler touches nothing.
-            unsafe {
-                let mut set: libc::sigset_t = core::mem::zeroed();
-                libc::sigaddset(&raw mut set, signal);
-                libc::sigprocmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
-                looked(&mut loading, 0, "blocked");
-                libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, core::ptr::null_mut());
-                looked(&mut loading, 1, "unblocked");
-                let mut other: libc::sigaction = core::mem::zeroed();
-                let mut ours: libc::sigaction = core::mem::zeroed();
-                other.sa_sigaction = someone_elses as *const () as usize;
-                libc::sigaction(signal, &raw const other, &raw mut ours);
-                looked(&mut loading, 0, "replaced");
-                libc::sigaction(signal, &raw const ours, core::ptr::null_mut());
-            }
-            looked(&mut loading, 1, "put back");
-        }
+        machines().into_iter().for_each(not_served)
     });
+}
+
+fn not_served(machine: Machine) {
+    stay();
+    let mut loading = Loading::new(machine);
+    let at = pages(1);
+    let looked = |loading: &mut Loading, noted: usize, why: &str| {
+        loading.forget();
+        assert_eq!(loading.hit(at), (TEXT_BYTES as i64, vec![b'p'; TEXT_BYTES]));
+        assert_eq!((loading.noted(), loading.faults()), (noted, 0), "{why}");
+    };
+    looked(&mut loading, 0, "no handler");
+    loading.serve();
+    looked(&mut loading, 1, "both handlers");
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: sets of signals are locals; the handler touches nothing.
+        unsafe {
+            let mut set: libc::sigset_t = core::mem::zeroed();
+            libc::sigaddset(&raw mut set, signal);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, core::ptr::null_mut());
+            looked(&mut loading, 0, "blocked");
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, core::ptr::null_mut());
+            looked(&mut loading, 1, "unblocked");
+            let mut other: libc::sigaction = core::mem::zeroed();
+            let mut ours: libc::sigaction = core::mem::zeroed();
+            other.sa_sigaction = someone_elses as *const () as usize;
+            libc::sigaction(signal, &raw const other, &raw mut ours);
+            looked(&mut loading, 0, "replaced");
+            libc::sigaction(signal, &raw const ours, core::ptr::null_mut());
+        }
+        looked(&mut loading, 1, "put back");
+    }
+}
+
+thread_local! {
+    /// What a goroutine's g begins with: where its stack begins, and the first address behind it; and where that lies.
+    static BOUNDS: [Cell<u64>; 2] = const { [const { Cell::new(0) }; 2] };
+    static G: Cell<u64> = const { Cell::new(0) };
+}
+
+#[test]
+fn a_goroutine_without_room_for_texts_drops_the_record() {
+    alone("texts::a_goroutine_without_room_for_texts_drops_the_record", || {
+        machines().iter().for_each(without_room);
+    });
+}
+
+fn without_room(machine: &Machine) {
+    const TEXTS: u8 = 0b11_1111;
+    let mut arena = Arena::new();
+    let slot = RingArea::slot_for_texts(6);
+    let g = G.with(|g| core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer());
+    let stacks = Stacks { go: Some(g as i32), ..Stacks::default() };
+    let rings = Rings { stacks, ..rings_for(&arena, machine, 64 * slot, slot) };
+    let (dropped, mut random) = (arena.word(0), Random(0x6060_0001));
+    let traced = Traced {
+        machine,
+        rings: &rings,
+        probe: PROBE,
+        dropped,
+        site: Site { flags_dead: false, dead: 0, red_zone_live: false },
+        filter: None,
+        texts: TEXTS,
+        floats: Floats::default(),
+        fields: &[],
+        marks: None,
+        unwind: Unwind::None,
+        at_entry: true,
+    };
+    let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
+    let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));
+    let mut reader = Reader::new(&rings);
+    // One call of the stub, so that the stack pointer is the same each time: without a g first, which tells it; then with stacks that begin
+    // above it and below; then with as little room as was enough.
+    let (mut lows, mut sp, mut refused, mut touched) = (vec![None], 0, Vec::new(), 0);
+    while let Some(low) = lows.pop() {
+        let mut state = random.state();
+        let bytes = low.unwrap_or(0) as *mut u64;
+        let last = lows.is_empty() && low.is_some();
+        // SAFETY: the cells are this thread's own; the code runs from tl_run's loaded state to tl_back, and this process has one thread that
+        // does so; what lies so far below what is in use of this stack is nobody's.
+        unsafe {
+            (*bounds[0]).set(low.unwrap_or(0));
+            (*bounds[1]).set(low.unwrap_or(0) + (1 << 16));
+            G.set(if low.is_some() { bounds[0] as u64 } else { 0 });
+            let before = (state.regs, arena.counted(0));
+            if last {
+                (1..=64).for_each(|n| bytes.sub(n).write_volatile(0x5a5a));
+            }
+            tl_run(code, &mut state);
+            if last {
+                (1..=64).for_each(|n| touched += u64::from(bytes.sub(n).read_volatile() != 0x5a5a));
+            }
+            assert_eq!(state.regs, before.0);
+            let mut seen = Vec::new();
+            reader.take(|record| seen.push(record.sp));
+            assert_eq!(seen.len() as u64 + arena.counted(0) - before.1, 1);
+            refused.extend(low.filter(|_| seen.is_empty()));
+            assert!(low.is_none_or(|_| seen.iter().all(|&seen| seen == sp)) && !(last && seen.is_empty()));
+            sp = seen.first().copied().unwrap_or(sp);
+        }
+        if low.is_none() {
+            lows = (0..200).map(|n| Some(sp + 64 - n * 8)).collect();
+            lows.insert(0, Some(0));
+        } else if lows == [Some(0)] {
+            refused.sort_unstable();
+            lows = vec![Some(refused[0] - 8)];
+        }
+    }
+    G.set(0);
+    let depth = refused.len() as u64 * 8;
+    let want: Vec<u64> = (1..=depth / 8).map(|n| sp - depth + n * 8).collect();
+    assert_eq!(refused, want, "one that begins above is not the one it is on");
+    assert!(depth > 6 * 72 && depth < 790, "{depth}");
+    assert_eq!(touched, 0, "at least room, nothing below is touched");
 }

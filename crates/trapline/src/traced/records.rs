@@ -108,6 +108,7 @@ impl Traced {
                 })
             })
             .collect();
+        self.records.pairing.exits_name_no_thread = self.attached.asks_for_thread();
         let waits = |segment, probe| sites.get(&(segment, probe)).is_some_and(|site| site.1);
         let mut paired = self.records.pairing.feed(round, waits);
         if last {

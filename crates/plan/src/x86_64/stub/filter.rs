@@ -20,7 +20,7 @@ const WAITING: [i32; MAX_TEMPORARIES] = [-32, -40, -48, -56, -64, -72, -96, -104
 /// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conditions {
-    /// How a thread's number is learnt.
+    /// How a thread's number is learnt; it was asked for.
     pub(super) id: ThreadId,
     /// Where rdx was saved, from the stack pointer on.
     pub(super) rdx: i32,
@@ -137,10 +137,7 @@ impl Conditions {
                 }
                 None => asm.mov_imm32(to, 0),
             },
-            Tree::Known(Known::Thread) => match self.id {
-                ThreadId::At(offset) => asm.load32(to, Mem::Fs(offset)),
-                ThreadId::Call => asm.mov_imm32(to, 0),
-            },
+            Tree::Known(Known::Thread) => self.id.load(asm, to, 0),
             // Split off before.
             _ => asm.mov_imm32(to, 0),
         }

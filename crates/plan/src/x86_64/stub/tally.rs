@@ -59,6 +59,9 @@ pub fn tally(
     let mut asm = Asm::new(out, at);
     traced.enter(&mut asm, kind);
     let seen = kind != Kind::Tail;
+    if seen && (tally.asks_for_thread() || traced.filters_by_thread()) {
+        traced.rings.id.ask(&mut asm);
+    }
     let passed = match traced.filter.filter(|_| seen) {
         Some(filtered) => traced.pass(&mut asm, filtered, kind),
         None => Passed::default(),
@@ -130,8 +133,8 @@ fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
         Sort::Log2 => log2(asm, unsigned),
         Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
     }
-    if let (true, ThreadId::At(offset)) = (tally.by_thread, id) {
-        asm.load32(RDX, Mem::Fs(offset));
+    if tally.by_thread {
+        id.load(asm, RDX, 0);
         asm.shift(Shift::Left, RDX, THREAD_UNIT.trailing_zeros() as u8, true);
         asm.alu(Alu::Or, RAX, RDX);
     }

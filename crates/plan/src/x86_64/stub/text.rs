@@ -8,6 +8,9 @@
 //!
 //! # Protocol
 //!
+//! X0 In a Go program: a goroutine's stack ends where the heap goes on, and nothing is below it but what its functions were promised. Where
+//!    the frame below would not fit into the bounds that the thread's g names, nothing is copied; the hit is dropped, and counted. A function
+//!    that has not yet looked for room has about 790 bytes, which six texts are below.
 //! X1 Both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`): then X2, else X4.
 //! X2 Load eight bytes at a time: no system call. One instruction does all loads; if it faults, the handler of SIGSEGV and SIGBUS
 //!    (`stub::trap`), which finds it in the table of fixups, sends the thread to X4.
@@ -42,12 +45,16 @@
 //!   and true of the thread, not of the CPU. No rseq section is open here: in one, a fault would restart it.
 //! - *a signal handler that hits, anywhere in between*: it has its own frame below ours, and may note or find pages.
 //! - *fork*: the child maps the same tables with an address space that was its parent's. What it unmaps is a fault in X2, and its
-//!   handler is its parent's; its thread has another number. After exec there are no stubs.
+//!   handler is its parent's; its thread has another number, which the C library notes before anything is hit, or a call tells at each hit.
+//!   After exec there are no stubs.
 //! - *vfork and CLONE_VM children with handlers of their own*: as a handler that was replaced.
 //! - *X6 between X1 and X2*: X2 goes on with what X1 saw. *X6 during X5*: see `record::pages`.
 //! - *the tracer dies*: nobody does X6. The rings fill, records are dropped, texts are still looked at: the handler serves.
-//! - *no handler* (Go owns the signals; guard traps cannot be served): X5 notes nothing, so all texts take X4. So they do without rseq, where
-//!   no CPU is known.
+//! - *no handler* (Go owns the signals; guard traps cannot be served): X5 notes nothing, so all texts take X4.
+//! - *without rseq*: the CPU's number is a hint that may be wrong at once, which is no more than a migration after it.
+//! - *a goroutine*: between X0 and the record its stack is not moved and it runs on no other thread: the runtime does that only where the
+//!   goroutine runs code of its own. g's bounds, and with them X0's answer, are those of the stack it stands on; on another (a signal's, the C library's) X0
+//!   lets all pass.
 //!
 //! # Frame
 //!
@@ -63,10 +70,10 @@
 use trapline_record::pages::{BITS, FILLED, PAGE_MASK, STRIDE_BITS, THREAD_SHIFT};
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
-use super::Rseq;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::filter::ARGUMENT;
-use super::rseq::{CPU_ID, PHI};
+use super::rseq::{self, CPU_ID, PHI};
+use super::{Machine, ThreadId};
 use crate::request::Read;
 
 /// Linux, x86-64.
@@ -101,19 +108,33 @@ pub(super) struct Texts<'a> {
     pub(super) texts: u8,
     pub(super) fields: &'a [Read],
     pub(super) known: Option<Known>,
-    /// Lines of counters: CPUs and one more.
-    pub(super) lines: u32,
+    pub(super) machine: Option<&'a Machine>,
+    /// How the thread's number is learnt; it was asked for.
+    pub(super) id: ThreadId,
 }
 
 /// One text being copied.
 #[derive(Clone, Copy)]
-struct One {
-    lines: u32,
-    /// Offset from the thread pointer of the thread's number.
-    tid: i32,
+struct One<'a> {
+    machine: Option<&'a Machine>,
+    /// How the thread's number is learnt, and how much lower the stack pointer is since.
+    id: (ThreadId, i32),
     /// Where the pointer is kept while the kernel is asked, and where answer and bytes go; from the stack pointer.
     kept: i32,
     answer: i32,
+}
+
+/// X0. Jumps to the returned place where no `depth` bytes are left below the stack pointer on the goroutine's stack. `go` is where the thread
+/// keeps its g. Spoils rax, rdx and flags.
+pub(super) fn room(asm: &mut Asm<'_>, go: i32, depth: i32) -> Fix {
+    asm.load(RDX, Mem::Fs(go));
+    asm.mov(RAX, RSP);
+    asm.test(RDX, RDX, true);
+    let none = asm.jcc_later(Cond::Equal);
+    asm.alu_load(Alu::Sub, RAX, Mem::At(RDX, 0));
+    asm.bind(none);
+    asm.alu_imm(Alu::Cmp, RAX, depth, true);
+    asm.jcc_later(Cond::Below)
 }
 
 impl Texts<'_> {
@@ -136,8 +157,8 @@ impl Texts<'_> {
         if len == 0 { 0 } else { (RED_ZONE + TEXTS + len + 15) & !15 }
     }
     /// Copies all. In: rdx saved at `rdx` from the stack pointer; rax, r10, r11 saved. Out: the stack pointer lower by [`Self::depth`]; the
-    /// argument registers, but rdx, as they were; what may fault, and where it goes on. `tid` is where the thread's number lies.
-    pub(super) fn fetch(self, asm: &mut Asm<'_>, rseq: Option<Rseq>, tid: i32, rdx: i32) -> Vec<(u64, u64)> {
+    /// argument registers, but rdx, as they were; what may fault, and where it goes on.
+    pub(super) fn fetch(self, asm: &mut Asm<'_>, rdx: i32) -> Vec<(u64, u64)> {
         let (depth, mut fixups) = (self.depth(), Vec::new());
         if depth > 0 {
             asm.lea(RSP, Mem::At(RSP, -depth));
@@ -145,12 +166,12 @@ impl Texts<'_> {
         for (n, reg) in (0..).zip(self.all()) {
             let home = KEPT.into_iter().find(|(other, _)| *other == reg);
             let kept = home.map_or(depth + rdx, |(_, at)| at);
-            let one = One { lines: self.lines, tid, kept, answer: TEXTS + n * TEXT_LEN };
+            let one = One { machine: self.machine, id: (self.id, depth), kept, answer: TEXTS + n * TEXT_LEN };
             match home {
                 Some(_) => asm.mov(R10, reg),
                 None => asm.load(R10, Mem::At(RSP, kept)),
             }
-            let Some(known) = self.known.zip(rseq) else {
+            let Some(known) = self.known else {
                 one.ask(asm, None);
                 continue;
             };
@@ -161,10 +182,10 @@ impl Texts<'_> {
             one.ask(asm, Some(known));
             asm.bind(done);
         }
-        self.fetch_fields(asm, tid, depth + rdx);
+        self.fetch_fields(asm, depth, depth + rdx);
         fixups
     }
-    fn fetch_fields(self, asm: &mut Asm<'_>, tid: i32, rdx: i32) {
+    fn fetch_fields(self, asm: &mut Asm<'_>, depth: i32, rdx: i32) {
         if self.fields.is_empty() {
             return;
         }
@@ -173,7 +194,7 @@ impl Texts<'_> {
         let mut at = TEXTS + self.count() * TEXT_LEN;
         for read in self.fields {
             asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
-            field(asm, tid, at, read);
+            field(asm, (self.id, depth), at, read);
             at += read.words() as i32 * 8;
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
@@ -190,20 +211,30 @@ impl Texts<'_> {
     }
 }
 
-impl One {
-    /// r11 becomes this CPU's table. Jumps to the returned place in a thread without an area. Spoils rax.
-    fn table(self, asm: &mut Asm<'_>, (known, rseq): (Known, Rseq)) -> Fix {
-        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
-        asm.alu_imm(Alu::Cmp, R11, self.lines as i32 - 1, false);
-        let none = asm.jcc_later(Cond::AboveEq);
+impl One<'_> {
+    /// r11 becomes this CPU's table, or that of one which it most likely is. Jumps to the returned place in a thread without an area where others
+    /// have one. Spoils rax.
+    fn table(self, asm: &mut Asm<'_>, known: Known) -> Option<Fix> {
+        let machine = self.machine?;
+        let none = match machine.rseq {
+            Some(rseq) => {
+                asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+                asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
+                Some(asm.jcc_later(Cond::AboveEq))
+            }
+            None => {
+                rseq::likely_cpu(asm, R11, machine);
+                None
+            }
+        };
         asm.shift(Shift::Left, R11, STRIDE_BITS, true);
         asm.mov_imm64(RAX, known.tables);
         asm.alu(Alu::Add, R11, RAX);
         none
     }
     /// X1 to X3. In: r10 = the pointer. Out: where to go instead, with r10 as it was; the address of what may fault. Spoils rax, rdx, r11.
-    fn load(self, asm: &mut Asm<'_>, known: (Known, Rseq)) -> (Vec<Fix>, u64) {
-        let mut unknown = vec![self.table(asm, known)];
+    fn load(self, asm: &mut Asm<'_>, known: Known) -> (Vec<Fix>, u64) {
+        let mut unknown = Vec::from_iter(self.table(asm, known));
         for end in ENDS {
             let entry = self.entry(asm, end);
             asm.alu_load(Alu::Cmp, RAX, entry);
@@ -222,16 +253,16 @@ impl One {
         (unknown, again)
     }
     /// X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
-    fn ask(self, asm: &mut Asm<'_>, known: Option<(Known, Rseq)>) {
+    fn ask(self, asm: &mut Asm<'_>, known: Option<Known>) {
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         asm.mov(RAX, R10);
-        copy(asm, self.tid, (self.answer + 8, TEXT_BYTES as i32));
+        copy(asm, self.id, (self.answer + 8, TEXT_BYTES as i32));
         asm.store(Mem::At(RSP, self.answer), RAX);
         if let Some(known) = known {
             asm.alu_imm(Alu::Cmp, RAX, TEXT_BYTES as i32, true);
             let mut not = vec![asm.jcc_later(Cond::NotEqual)];
-            verify(asm, known.0, &mut not);
-            not.push(self.table(asm, known));
+            verify(asm, known, &mut not);
+            not.extend(self.table(asm, known));
             asm.load(R10, Mem::At(RSP, self.kept));
             for end in ENDS {
                 let entry = self.entry(asm, end);
@@ -245,7 +276,7 @@ impl One {
 
     /// The entry in r11's table for the page that r10 + `end` lies in; rax becomes what it should hold. Spoils rdx.
     fn entry(self, asm: &mut Asm<'_>, end: i32) -> Mem {
-        asm.load32(RDX, Mem::Fs(self.tid));
+        self.id.0.load(asm, RDX, self.id.1);
         asm.shift(Shift::Left, RDX, THREAD_SHIFT, true);
         asm.lea(RAX, Mem::At(R10, end));
         asm.alu_imm(Alu::Or, RAX, PAGE_MASK as i32, true);
@@ -288,18 +319,18 @@ fn verify(asm: &mut Asm<'_>, known: Known, not: &mut Vec<Fix>) {
 }
 
 /// In: rax = the register that leads there. Out: the answer at `at`, and the bytes behind it.
-fn field(asm: &mut Asm<'_>, tid: i32, at: i32, read: &Read) {
+fn field(asm: &mut Asm<'_>, id: (ThreadId, i32), at: i32, read: &Read) {
     let Some((last, before)) = read.offsets.split_last() else { return };
     let mut broken = Vec::new();
     for offset in before {
         asm.lea(RAX, Mem::At(RAX, *offset));
-        copy(asm, tid, (at + 8, 8));
+        copy(asm, id, (at + 8, 8));
         asm.alu_imm(Alu::Cmp, RAX, 8, true);
         broken.push(asm.jcc_later(Cond::NotEqual));
         asm.load(RAX, Mem::At(RSP, at + 8));
     }
     asm.lea(RAX, Mem::At(RAX, *last));
-    copy(asm, tid, (at + 8, read.bytes.into()));
+    copy(asm, id, (at + 8, read.bytes.into()));
     asm.store(Mem::At(RSP, at), RAX);
     if !broken.is_empty() {
         let whole = asm.jmp_later();
@@ -310,13 +341,13 @@ fn field(asm: &mut Asm<'_>, tid: i32, at: i32, read: &Read) {
 }
 
 /// In: rax = where. The kernel copies so many bytes to a place in the frame. Out: rax = its answer; spoils all that is kept.
-fn copy(asm: &mut Asm<'_>, tid: i32, (to, len): (i32, i32)) {
+fn copy(asm: &mut Asm<'_>, (id, depth): (ThreadId, i32), (to, len): (i32, i32)) {
     asm.store(Mem::At(RSP, 16), RAX);
     asm.lea(RAX, Mem::At(RSP, to));
     asm.store(Mem::At(RSP, 0), RAX);
     asm.store_imm(Mem::At(RSP, 8), len);
     asm.store_imm(Mem::At(RSP, 24), len);
-    asm.load32(RDI, Mem::Fs(tid));
+    id.load(asm, RDI, depth);
     asm.mov(RSI, RSP);
     asm.mov_imm32(RDX, 1);
     asm.lea(R10, Mem::At(RSP, 16));

@@ -8,7 +8,7 @@
 
 use trapline_record::threads::{PROBES, ThreadArea};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::{Kind, Pending, Site};
 
 /// How generated code learns the number of the thread that runs it.
@@ -19,6 +19,33 @@ pub enum ThreadId {
     /// By asking the system.
     #[default]
     Call,
+    /// Not at all: nobody keeps it, and a filter of system calls might punish the question.
+    Unknown,
+}
+
+/// Where a stub that asked keeps the answer, from the stack pointer on: beside the flags, which take four bytes of their word.
+const ANSWER: i32 = -12;
+
+impl ThreadId {
+    /// Asks, if a call is what it takes: once in a hit, outside of restartable sequences, and before [`Self::load`]. Neither a word of the
+    /// thread's nor one of ours would be true in a forked child, or in the next thread on the same block. Spoils rax, r10, r11.
+    pub(super) fn ask(self, asm: &mut Asm<'_>) {
+        if self == Self::Call {
+            asm.mov(R10, RCX);
+            asm.mov_imm32(RAX, SYS_GETTID);
+            asm.syscall();
+            asm.store32(Mem::At(RSP, ANSWER), RAX);
+            asm.mov(RCX, R10);
+        }
+    }
+    /// The number, or 0; the stack pointer is lower by `depth` than where it was asked for.
+    pub(super) fn load(self, asm: &mut Asm<'_>, to: Reg, depth: i32) {
+        match self {
+            Self::At(offset) => asm.load32(to, Mem::Fs(offset)),
+            Self::Call => asm.load32(to, Mem::At(RSP, depth + ANSWER)),
+            Self::Unknown => asm.mov_imm32(to, 0),
+        }
+    }
 }
 
 /// Where hits are counted by thread.
@@ -110,6 +137,8 @@ fn thread(asm: &mut Asm<'_>, id: ThreadId) {
             asm.syscall();
             asm.mov32(RDX, RAX);
         }
+        // All in one row.
+        ThreadId::Unknown => asm.mov_imm32(RDX, 0),
     }
 }
 

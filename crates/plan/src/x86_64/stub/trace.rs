@@ -18,7 +18,7 @@ use super::filter::{ARGUMENT, Conditions};
 use super::latency::{Claim, Mark};
 use super::rseq::{self, CPU_ID, Section};
 use super::stack::{self, Walk};
-use super::text::{Known, Texts};
+use super::text::{self, Known, Texts};
 use super::{Latency, Machine, Pending, Rseq, Site, ThreadId, Timed};
 use crate::filter::TargetFilter;
 use crate::request::{Floats, Read, Stacks, Unwind};
@@ -33,7 +33,7 @@ pub struct Rings {
     pub area: RingArea,
     /// Address of ring 0.
     pub base: u64,
-    /// How a thread's number is learnt; one that only a call tells is recorded as 0.
+    /// How a thread's number is learnt. Where a call tells it, only entries' records hold it, and stacks' do not.
     pub id: ThreadId,
     /// Where stacks end.
     pub stacks: Stacks,
@@ -87,6 +87,8 @@ pub(super) struct Tail {
     ring: Fix,
     base: u64,
     full: Fix,
+    /// The jump of those whose stack has no room for texts.
+    cramped: Option<Fix>,
     /// Where the usual path goes on.
     written: u64,
     /// The same, for what left it before texts were copied.
@@ -149,11 +151,19 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
     traced.enter(&mut asm, kind);
+    let early = kind == Kind::Entry && traced.filters_by_thread();
+    if early {
+        traced.rings.id.ask(&mut asm);
+    }
     let passed = match (kind, traced.filter) {
         (Kind::Entry, Some(filtered)) => traced.pass(&mut asm, filtered, Kind::Entry),
         _ => Passed::default(),
     };
     let marks = traced.look(&mut asm, kind != Kind::Entry);
+    if !early {
+        traced.number(kind).ask(&mut asm);
+    }
+    let cramped = traced.room(&mut asm, kind);
     let fixups = traced.fetch(&mut asm, kind);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
@@ -182,8 +192,20 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
     }
     traced.leave(&mut asm, kind);
     let (base, dropped) = (traced.rings.base, traced.dropped);
-    let tail =
-        Tail { machine, commit, ring, base, full, written, without_texts, dropped, passed, marks, fixups };
+    let tail = Tail {
+        machine,
+        commit,
+        ring,
+        base,
+        full,
+        cramped,
+        written,
+        without_texts,
+        dropped,
+        passed,
+        marks,
+        fixups,
+    };
     Pending::new(&asm, super::Kind::Traced(tail))
 }
 
@@ -297,19 +319,33 @@ impl Traced<'_> {
         let mark = if is_exit { timed.take_mark(asm) } else { timed.mark(asm, true) };
         Some(Marks { machine, latency, probe, site, mark, is_exit })
     }
+    /// Whether the filter asks which thread it is.
+    pub(super) fn filters_by_thread(&self) -> bool {
+        self.filter.is_some_and(|filtered| filtered.filter.asks_for_thread())
+    }
+    /// How a record of this kind learns its thread's number: exits and stacks ask nobody, since their entry did and sums need none.
+    fn number(&self, kind: Kind) -> ThreadId {
+        match self.rings.id {
+            ThreadId::Call if kind != Kind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
+            id => id,
+        }
+    }
+    /// A thread whose number is not known has none (the planner refuses that).
     fn texts(&self, kind: Kind) -> Texts<'_> {
-        let (known, lines) = (self.rings.known, self.machine.lines);
-        match kind == Kind::Entry && self.unwind == Unwind::None {
-            true => Texts { texts: self.texts, fields: self.fields, known, lines },
+        let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
+        match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
+            true => Texts { texts: self.texts, fields: self.fields, known, machine, id },
             false => Texts::default(),
         }
     }
-    /// Copies texts onto the stack. A thread whose number is not known has none (the planner refuses that).
+    /// Jumps away where texts are copied and a goroutine's stack has no room for them.
+    fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
+        let depth = self.depth(kind);
+        self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
+    }
+    /// Copies texts onto the stack.
     fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
-        match self.rings.id {
-            ThreadId::At(tid) => self.texts(kind).fetch(asm, self.machine.rseq, tid, SAVED_RDX),
-            ThreadId::Call => Vec::new(),
-        }
+        self.texts(kind).fetch(asm, SAVED_RDX)
     }
     /// Lines of its slot that a record fills, about.
     fn lines(&self, kind: Kind) -> i32 {
@@ -328,7 +364,7 @@ impl Traced<'_> {
     }
     /// How far texts have moved the stack pointer.
     fn depth(&self, kind: Kind) -> i32 {
-        if matches!(self.rings.id, ThreadId::At(_)) { self.texts(kind).depth() } else { 0 }
+        self.texts(kind).depth()
     }
     /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
     fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
@@ -409,13 +445,13 @@ impl Traced<'_> {
         let ahead = AHEAD.max(SLOTS_AHEAD * slot);
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
         asm.store(word(1), RDX);
-        match self.rings.id {
-            ThreadId::At(offset) => {
-                asm.load32(RDX, Mem::Fs(offset));
+        match self.number(kind) {
+            ThreadId::Unknown => asm.mov_imm32(RDX, self.probe),
+            id => {
+                id.load(asm, RDX, depth);
                 asm.shift(Shift::Left, RDX, 32, true);
                 asm.alu_imm(Alu::Or, RDX, self.probe as i32, true);
             }
-            ThreadId::Call => asm.mov_imm32(RDX, self.probe),
         }
         asm.store(word(0), RDX);
         asm.lea(RDX, Mem::At(RSP, depth + self.step() + kind as i32));
@@ -468,11 +504,22 @@ impl Tail {
         }
         let dropped = count(asm, &self.machine);
         asm.jmp(self.written);
+        let cramped = self.cramped.map(|fix| {
+            asm.bind(fix);
+            let cramped = count(asm, &self.machine);
+            asm.jmp(self.without_texts);
+            cramped
+        });
         if let Commit::Section(_, unregistered) = self.commit {
             asm.bind(unregistered);
             dropped.bind_unregistered(asm);
             asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
             asm.jmp(self.written);
+            if let Some(cramped) = cramped {
+                cramped.bind_unregistered(asm);
+                asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
+                asm.jmp(self.without_texts);
+            }
         }
         let filtered = self.reject(asm);
         if let Some(marks) = self.marks {
@@ -484,13 +531,15 @@ impl Tail {
         if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
             rseq::descriptors(asm, rseq, &[section]);
         }
-        for section in dropped.section().into_iter().chain(self.passed.sections(filtered)) {
+        let counts = [Some(dropped), cramped].into_iter().flatten().filter_map(|counted| counted.section());
+        for section in counts.chain(self.passed.sections(filtered)) {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         asm.align(8);
         asm.bind(self.ring);
         asm.u64(self.base);
         asm.bind(dropped.line);
+        cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
         asm.u64(self.dropped);
         self.passed.addresses(asm, filtered);
     }

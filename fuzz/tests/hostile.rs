@@ -1,0 +1,13 @@
+//! The driver, as a test: in this place it is built with what the workspace's other tests are built with.
+//!
+//! In: `TRAPLINE_FUZZ_SECONDS`, for all targets together. Out: the driver's own lines.
+
+use std::process::Command;
+
+#[test]
+fn every_target_holds() {
+    let seconds = std::env::var("TRAPLINE_FUZZ_SECONDS").unwrap_or_else(|_| "1".to_owned());
+    let mut driver = Command::new(env!("CARGO_BIN_EXE_trapline-fuzz"));
+    let status = driver.args(["all", "--seconds", &seconds]).status().expect("it runs");
+    assert!(status.success(), "{status}: its lines name the seed");
+}
