@@ -4,7 +4,7 @@ use crate::codemap::CodeMap;
 use crate::filter::TargetFilter;
 use crate::layout::DataLayout;
 use crate::space::{AddressSpace, Home};
-pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Rseq as RseqTraits, ThreadId};
+pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Piece, Rseq as RseqTraits, ThreadId};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
 use trapline_record::slots::Slots;

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
     // First the instance, then its key.
     let kept = landed.probe.and_then(|probe| match landed.site {
         Some(site) => Some(Kept::of(site)),
-        None => probe.instances().end(probe.engine().returns(), landed.key),
+        None => probe.instances().end(probe.engine().returns(), landed.key, probe.address()),
     });
     slots.come_home(&landed);
     // SAFETY: as above; nothing of ours lies there or above.
@@ -156,6 +156,10 @@ fn begin(probe: &Probe, row: usize, at: (u64, u64)) -> Option<Waited> {
     let begun = if probe.arms() {
         begin_armed(probe, row, at)
     } else {
+        if probe.consumers().only_returns() {
+            // K1, for the next call.
+            probe.engine().returns().0.of(at.1).bind(at.1);
+        }
         instance(probe, row, at, at.1).map(|call| Waited { call, slot: None })
     };
     if begun.is_none() {
@@ -169,7 +173,7 @@ fn begin(probe: &Probe, row: usize, at: (u64, u64)) -> Option<Waited> {
 fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option<Call<'static>> {
     let (engine, number) = (probe.engine(), probe.number());
     let ask = || (engine.counts().emptied(row, number) + 1).is_power_of_two();
-    probe.instances().begin(engine.returns(), (key, sp), ip, ask)
+    probe.instances().begin(engine.returns(), (key, sp), (probe.address(), ip), ask)
 }
 
 fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64)) -> Option<Waited> {
@@ -177,7 +181,7 @@ fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64)) -> Option<Waited
     // SAFETY: only at entries of functions (`set_arms`), where the stack pointer points to the return address.
     let slot = unsafe { returns.1.slots?.take(sp, returns.1.home(), probe) }?;
     if let Some((left, is_alone)) = slot.left
-        && (is_alone || left.instances().end(returns, slot.key()).is_some())
+        && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
     {
         left.engine().counts().unreturned(row, left.number());
     }
@@ -214,7 +218,7 @@ impl Waited {
 #[inline]
 pub unsafe fn exited(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut Regs) -> GoOn {
     // Given back before anyone is called: a handler that leaves has nothing to give back.
-    let kept = probe.instances().end(probe.engine().returns(), regs.sp());
+    let kept = probe.instances().end(probe.engine().returns(), regs.sp(), probe.address());
     // SAFETY: the caller's.
     kept.map_or(GoOn::Original, |kept| unsafe { returns(inside, row, probe, &kept, regs) })
 }

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use crate::epoch::{Line, Lines};
-use crate::instances::{Hint, Hints};
+use crate::instances::{Place, Places};
 use crate::native::thread::add_own;
 
 /// How often a probe was hit.
@@ -46,8 +46,10 @@ const HITS: usize = 0;
 const MISSED: usize = 1;
 const UNRETURNED: usize = 2;
 const EMPTY: usize = 3;
-/// Rows begin on lines that no prefetcher pairs.
+/// Rows begin on lines that no prefetcher pairs, and are so many times as long as a thread's line.
 const ROW_ALIGN: usize = 16;
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == ROW_ALIGN * size_of::<AtomicU64>());
 
 /// Counting words.
 #[derive(Clone, Copy)]
@@ -133,7 +135,7 @@ pub struct Engine {
     pub(crate) raw: Raw,
     lines: Lines,
     counts: Counts,
-    hints: Hints,
+    places: Places,
     rseq: Option<isize>,
     #[cfg(not(loom))]
     pub(crate) slots: AtomicPtr<crate::slots::Table>,
@@ -149,9 +151,11 @@ pub(crate) struct Raw {
     pub(crate) words: *const AtomicU64,
     /// Bytes of a row.
     pub(crate) stride: u64,
-    pub(crate) hints: *const Hint,
+    /// `stride` for each byte of a line.
+    pub(crate) row: u64,
+    pub(crate) places: *const Place,
     /// Bytes of all but one.
-    pub(crate) hint_mask: u64,
+    pub(crate) place_mask: u64,
     /// From thread pointers to rseq areas; 0: threads have none.
     pub(crate) rseq: i64,
 }
@@ -169,8 +173,8 @@ pub struct Memory {
     pub lines: &'static [Line],
     /// As many as [`Counts::words`] says, or more.
     pub words: &'static [AtomicU64],
-    /// Guesses at which call has which instance; a power of two. Fewer make exits slower.
-    pub hints: &'static [Hint],
+    /// Where calls are kept that need no instance, and guesses at which call has which; a power of two. Fewer make calls slower.
+    pub places: &'static [Place],
 }
 
 impl Engine {
@@ -182,20 +186,21 @@ impl Engine {
         if rows == 0 || memory.words.len() < Counts::words(rows, probes) {
             return None;
         }
-        let Some(hints) = Hints::new(memory.hints) else { return None };
+        let Some(places) = Places::new(memory.places) else { return None };
         Some(Self {
             raw: Raw {
                 lines: memory.lines.as_ptr(),
                 mask: ((rows - 1) * size_of::<Line>()) as u64,
                 words: memory.words.as_ptr(),
                 stride: (stride * size_of::<AtomicU64>()) as u64,
-                hints: memory.hints.as_ptr(),
-                hint_mask: hints.mask(),
+                row: (stride * size_of::<AtomicU64>() / size_of::<Line>()) as u64,
+                places: memory.places.as_ptr(),
+                place_mask: places.mask(),
                 rseq: 0,
             },
             lines,
             counts: Counts { words: memory.words, stride, rows },
-            hints,
+            places,
             rseq: None,
             #[cfg(not(loom))]
             slots: AtomicPtr::new(core::ptr::null_mut()),
@@ -227,8 +232,8 @@ impl Engine {
     }
     /// What calls in flight need to find their instances.
     #[cfg(not(loom))]
-    pub(crate) fn returns(&self) -> (Hints, crate::instances::Here) {
-        (self.hints, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
+    pub(crate) fn returns(&self) -> (Places, crate::instances::Here) {
+        (self.places, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
     }
     /// From now on calls of probes that want it ([`Probe::set_arms`](crate::probe::Probe::set_arms)) have their return addresses replaced by
     /// these slots. Once an engine.

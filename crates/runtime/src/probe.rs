@@ -20,7 +20,7 @@
 //!   hit; unregistering has not returned, as it waits for the same grace.
 //! - *H2 after A2*: the new list. A2's release and H2's acquire make A1's stores visible: relaxed at either is a model's twin.
 //! - *a second change between H2 and H4*: H3 goes on in its list; both old lists wait for it.
-//! - *a hit that looks at `only_returns` and at no list* (an entry where only returns are waited for) takes an instance, or does not, as of the
+//! - *a hit that looks at `only_returns` and at no list* (an entry where only returns are waited for) takes an instance or its place, or does not, as of the
 //!   flag's store, which is before the change returns. It calls nobody; who is told is decided by the list at the return.
 //! - *a hit between entry and return*: the return walks the list as of then, and calls a session only if its number stands in the call's
 //!   record: so one that was taken out meanwhile is not called, one that came meanwhile has no cookie and is not called, and one
@@ -33,7 +33,7 @@ use core::ptr;
 use trapline_record::{FileId, FileOffset};
 
 use crate::consumer::{Consumer, ConsumerId, Flags, Handler, Installed};
-use crate::engine::Engine;
+use crate::engine::{Engine, GROUP_LEN};
 use crate::epoch::{Inside, Writer};
 use crate::sync::{Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 
@@ -107,11 +107,14 @@ pub struct Consumers {
     pub(crate) list: AtomicPtr<List>,
     /// [`List::only_returns`] of it, stored behind it: what a hit may act upon that does not look at the list.
     pub(crate) only_returns: AtomicU32,
+    /// Not 0: calls that somebody waits for get a slot for their return address. Beside the other, as `general` looks at both at once.
+    pub(crate) arms: AtomicU32,
 }
 
 impl Default for Consumers {
     fn default() -> Self {
-        Self { list: AtomicPtr::new(ptr::null_mut()), only_returns: AtomicU32::new(0) }
+        let (only_returns, arms) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { list: AtomicPtr::new(ptr::null_mut()), only_returns, arms }
     }
 }
 
@@ -122,6 +125,11 @@ impl Consumers {
         // SAFETY: null, or a list from `replace`, which is freed after the grace of every hit that could load it (EPO-1); this hit
         // is inside for 'a. Acquire: the list's own stores are visible.
         unsafe { self.list.load(Acquire).as_ref() }
+    }
+    /// Whether one alone waits for returns, uses general registers alone, and nobody is called at the entry.
+    #[cfg(not(loom))]
+    pub(crate) fn only_returns(&self) -> bool {
+        self.only_returns.load(Relaxed) != 0
     }
     /// As the writer sees it.
     fn current(&self, _writer: &Writer) -> Option<&List> {
@@ -176,9 +184,8 @@ pub struct Probe {
     pub(crate) consumers: Consumers,
     pub(crate) number: u32,
     pub(crate) removal: AtomicU32,
-    /// Calls that somebody waits for get a slot for their return address.
-    #[cfg(not(loom))]
-    pub(crate) arms: core::sync::atomic::AtomicBool,
+    /// Its words of the first row: an address.
+    pub(crate) words: u64,
     #[cfg(not(loom))]
     pub(crate) instances: crate::instances::Instances,
     file: FileId,
@@ -190,13 +197,13 @@ impl Probe {
     #[must_use]
     pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
         let (consumers, removal) = (Consumers::default(), AtomicU32::new(0));
+        let words = engine.raw.words as u64 + u64::from(number) * GROUP_LEN as u64;
         Self {
             engine,
             consumers,
             number,
             removal,
-            #[cfg(not(loom))]
-            arms: core::sync::atomic::AtomicBool::new(false),
+            words,
             #[cfg(not(loom))]
             instances: crate::instances::Instances::default(),
             file,
@@ -239,7 +246,7 @@ impl Probe {
     #[must_use]
     #[inline]
     pub fn arms(&self) -> bool {
-        self.arms.load(Relaxed)
+        self.consumers.arms.load(Relaxed) != 0
     }
     /// Chooses that, for calls from now on.
     ///
@@ -248,7 +255,7 @@ impl Probe {
     /// nobody reads but who unwinds, and all who unwind know of slots.
     #[cfg(not(loom))]
     pub unsafe fn set_arms(&self, arms: bool) {
-        self.arms.store(arms, Relaxed);
+        self.consumers.arms.store(arms.into(), Relaxed);
     }
     /// What every consumer declares: what a stub may leave out.
     #[must_use]

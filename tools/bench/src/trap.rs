@@ -240,7 +240,7 @@ fn seal(at: u64, count: usize) -> Result<()> {
 /// An engine with its regions, probes and traps. The probe that is hit is one of many, in one region of many.
 fn build() -> Result<(Vec<Functions>, &'static Block, &'static Probe)> {
     let memory =
-        Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), hints: leaked(64) };
+        Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), places: leaked(64) };
     let engine = Engine::new(memory, PROBES).ok_or_else(|| anyhow!("the engine's memory"))?;
     let engine: &'static Engine = Box::leak(Box::new(engine));
     let regions: &'static Regions = Box::leak(Box::new(Regions::new(leaked(2 * REGIONS as usize))));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::x86_64::{Gpr, Regs};
 use trapline_plan::Callee;
-use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, Site, call, gate};
+use trapline_plan::x86_64::stub::{CallFunctions, ExtendedState, Piece, Site, call, gate};
 
 use crate::arena::Arena;
 use crate::state::{FLAGS, ONE, Random, assert_kept, back, tl_back, tl_run};
@@ -34,6 +34,14 @@ global_asm!(
     "tl_begin: mov [rip + tl_begun], rdi; mov [rip + tl_begun + 8], rsi; mov [rip + tl_begun + 16], rdx",
     "mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx; xor ecx, ecx; ret",
     "tl_begin_more: call tl_begin; mov ecx, 1; ret",
+    // Pieces: the usual way for number 31, the other for others; for 33 with another answer at an exit. All that they may spoil.
+    ".p2align 6; tl_piece_begins: cmp edi, 31; mov ecx, -1; mov edx, -1; mov r8, rdx; mov r9, rdx; jne 9f",
+    "tl_piece_begins_room: .skip 96, 0xcc; tl_piece_begins_on: ud2; 9: tl_piece_begins_end: .skip 64, 0xcc",
+    ".p2align 6; tl_piece_ends: lea rax, [rbx + 8]; cmp rax, rsi; jne 5f; test rsp, 15; jnz 5f; cmp rdi, r12; jne 5f; sub rsp, 96",
+    "mov ecx, -1; mov edx, -1; mov rsi, rdx; mov rdi, rdx; mov r8, rdx; mov r9, rdx; mov r10, rdx; mov r11, rdx; mov r13, rdx",
+    "mov r14, rdx; mov r15, rdx; mov eax, 3; cmp r12d, 31; jb 9f; ja 6f; mov r12, rdx; mov eax, 7",
+    "tl_piece_ends_room: .skip 192, 0xcc; tl_piece_ends_on: 5: ud2; 6: cmp r12d, 33; jne 9f; mov r12, rdx; mov eax, 2",
+    "9: tl_piece_ends_end: ud2",
     ".pushsection .data; .globl tl_spoils; tl_spoils: .long 0; .balign 8",
     ".globl tl_begun; tl_begun: .quad 0, 0, 0; .popsection",
 );
@@ -43,6 +51,14 @@ unsafe extern "C" {
     fn tl_after_all();
     fn tl_begin();
     fn tl_begin_more();
+    fn tl_piece_begins();
+    fn tl_piece_begins_room();
+    fn tl_piece_begins_on();
+    fn tl_piece_begins_end();
+    fn tl_piece_ends();
+    fn tl_piece_ends_room();
+    fn tl_piece_ends_on();
+    fn tl_piece_ends_end();
     static mut tl_spoils: u32;
     static tl_begun: [AtomicU64; 3];
 }
@@ -73,8 +89,17 @@ fn site(arena: &mut Arena, number: u64, saves: bool) -> u64 {
 
 /// Code that calls a function, and leads back to the harness.
 fn site_of(arena: &mut Arena, general: u64, entry: u64, number: u64, saves: bool) -> u64 {
-    let functions =
-        CallFunctions { entry, general, begin: 0, arm: 0, exit: 0, general_exit: 0, state: state() };
+    let functions = CallFunctions {
+        entry,
+        general,
+        begin: 0,
+        arm: 0,
+        exit: 0,
+        general_exit: 0,
+        begins: None,
+        ends: None,
+        state: state(),
+    };
     let callee =
         Callee { argument: number, saves_state: saves, only_returns: false, arms: false, by_trap: false };
     site_by(arena, &functions, false, &callee)
@@ -135,7 +160,17 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     let mut arena = Arena::new();
     let [begin, more, quiet, after_all, spoil] =
         [tl_begin, tl_begin_more, tl_quiet, tl_after_all, tl_spoil].map(|f| f as *const () as u64);
-    let all = CallFunctions { entry: 0, general: 0, begin, arm: 0, exit: 0, general_exit: 0, state: state() };
+    let all = CallFunctions {
+        entry: 0,
+        general: 0,
+        begin,
+        arm: 0,
+        exit: 0,
+        general_exit: 0,
+        begins: None,
+        ends: None,
+        state: state(),
+    };
     let callee = |number| Callee {
         argument: number,
         saves_state: false,
@@ -173,6 +208,69 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
     assert_kept("a call ends, extended state after all", code, &EVERY, &mut random);
     assert!(TOLD.lock().unwrap().seen.iter().all(|&(n, regs)| n == 24 && regs.rip == code + IP));
     assert_eq!(TOLD.lock().unwrap().seen.len(), 50);
+}
+
+/// From where it begins, where its room does, what is behind that, and its end.
+fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
+    let [start, room, on, end] = [start, room, on, end].map(|at| at as usize);
+    // SAFETY: the text between two labels above.
+    let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
+    Piece { text, room: (room - start, on - room) }
+}
+
+/// The same where gates take in what is called most: their usual way, and all that they leave to functions.
+#[test]
+fn pieces_that_are_taken_in_are_not_noticed() {
+    let _one = ONE.lock();
+    let mut random = Random(0x9999_CAFE_1234_5679);
+    let [begin, more, quiet, after_all, spoil] =
+        [tl_begin, tl_begin_more, tl_quiet, tl_after_all, tl_spoil].map(|f| f as *const () as u64);
+    let begins = piece([tl_piece_begins, tl_piece_begins_room, tl_piece_begins_on, tl_piece_begins_end]);
+    let ends = piece([tl_piece_ends, tl_piece_ends_room, tl_piece_ends_on, tl_piece_ends_end]);
+    let functions = CallFunctions {
+        entry: spoil,
+        general: after_all,
+        begin,
+        arm: 0,
+        exit: spoil,
+        general_exit: quiet,
+        begins: Some(begins),
+        ends: Some(ends),
+        state: state(),
+    };
+    let callee =
+        |argument| Callee { argument, saves_state: false, only_returns: true, arms: false, by_trap: false };
+    // SAFETY: words that only `tl_begin` writes, in this thread.
+    let begun = || unsafe { &tl_begun }.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
+    let seen = || std::mem::take(&mut TOLD.lock().unwrap().seen).len();
+    // Wherever in a line the gate begins.
+    for skip in (0..64).step_by(13) {
+        for (number, begin, to_begin, to_body) in
+            [(31, begin, false, 0), (32, begin, true, 0), (30, more, true, 50)]
+        {
+            let mut arena = Arena::new();
+            arena.put(&vec![0xCC; skip]);
+            begun();
+            tell(0, None);
+            let functions = CallFunctions { begin, ..functions };
+            let code = site_by(&mut arena, &functions, false, &callee(number));
+            assert_kept(&format!("a call begins: {number}"), code, &EVERY, &mut random);
+            let told = begun();
+            assert_eq!(to_begin.then_some((number, code + IP)), (told[0] != 0).then_some((told[0], told[1])));
+            assert_eq!(seen(), to_body);
+        }
+        for (number, general_exit, to_body) in
+            [(31, after_all, 0), (30, quiet, 0), (32, after_all, 50), (33, after_all, 0)]
+        {
+            let mut arena = Arena::new();
+            arena.put(&vec![0xCC; skip]);
+            tell(0, None);
+            let functions = CallFunctions { general_exit, ..functions };
+            let code = site_by(&mut arena, &functions, true, &callee(number));
+            assert_kept(&format!("a call ends: {number}"), code, &EVERY, &mut random);
+            assert_eq!(seen(), to_body);
+        }
+    }
 }
 
 #[test]

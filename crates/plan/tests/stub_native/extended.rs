@@ -53,7 +53,17 @@ const ALL: u64 = 0xE7;
 fn site(arena: &mut Arena, tells_use: bool) -> u64 {
     let entry = tl_spoil_all as *const () as u64;
     let state = ExtendedState { mask: ALL as u32, len: 2696, tells_use };
-    let functions = CallFunctions { entry, general: 0, begin: 0, arm: 0, exit: 0, general_exit: 0, state };
+    let functions = CallFunctions {
+        entry,
+        general: 0,
+        begin: 0,
+        arm: 0,
+        exit: 0,
+        general_exit: 0,
+        begins: None,
+        ends: None,
+        state,
+    };
     let mut out = Vec::new();
     let gate = gate(&mut out, arena.next(), &functions);
     arena.put(&out);

@@ -61,6 +61,8 @@ fn slots(arm: u64) -> (Slots, CallFunctions) {
         arm,
         exit: 0,
         general_exit: land,
+        begins: None,
+        ends: None,
         state: state(),
     };
     let made = landing_code(&slots, &functions, 7);

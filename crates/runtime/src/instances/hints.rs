@@ -1,7 +1,6 @@
 //! Guesses: which instance a stack pointer had last. The protocol stands in [`instances`](super).
 //!
-//! In: stack pointers. Out: words. Invariant: a stack page's hints lie together, so those of two threads share no line but by
-//! accident. Does not: know whether a guess is right.
+//! In: stack pointers. Out: words. Does not: know whether a guess is right.
 
 use crate::sync::{AtomicU64, Relaxed};
 
@@ -19,8 +18,10 @@ pub(crate) const NOBODY: u64 = u16::MAX as u64;
 pub(crate) const HINT_SPREAD: u64 = 42_893;
 pub(crate) const HINT_SHIFT: u32 = 16;
 /// The same of what else a line is for.
+#[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
 pub(crate) const OTHER_SPREAD: u64 = 0x61c8_8647;
 /// Bytes of hints that are looked at together.
+#[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
 pub(crate) const LINE_LEN: usize = 64;
 
 /// What a hint says of a stack pointer.
@@ -67,10 +68,12 @@ impl Hint {
     }
 }
 
-/// All hints of a process.
+/// Hints in lines of eight.
+#[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hints(&'static [Hint]);
 
+#[cfg(not(loom))]
 impl Hints {
     /// Over zeroed words; their number is a power of two.
     pub(crate) const fn new(hints: &'static [Hint]) -> Option<Self> {
@@ -81,53 +84,16 @@ impl Hints {
         ((self.0.len() - 1) * size_of::<Hint>()) as u64
     }
     /// The first.
-    #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
     pub(crate) const fn first(&self) -> *const Hint {
         self.0.as_ptr()
     }
     /// The cache line of a stack pointer and something else.
     #[inline]
-    #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
     pub(crate) fn line(&self, sp: u64, other: u64) -> &'static [Hint] {
         const LINE: usize = LINE_LEN / size_of::<Hint>();
         let sum = sp.wrapping_mul(HINT_SPREAD).wrapping_add(other.wrapping_mul(OTHER_SPREAD));
         let at = (sum >> HINT_SHIFT & self.mask()) as usize / size_of::<Hint>();
         let first = at & !(LINE - 1);
         self.0.get(first..(first + LINE).min(self.0.len())).unwrap_or_default()
-    }
-    /// The place of a stack pointer.
-    #[inline]
-    pub(crate) fn of(&self, sp: u64) -> &'static Hint {
-        let at = (sp.wrapping_mul(HINT_SPREAD) >> HINT_SHIFT & self.mask()) as usize / size_of::<Hint>();
-        // SAFETY: the mask is the length less one, and the length a power of two (`new`).
-        unsafe { self.0.get_unchecked(at) }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::{Hint, Hints, LINE_LEN};
-
-    /// What threads' stacks and those of coroutines usually are apart.
-    const APART: [u64; 7] =
-        [64 << 10, 256 << 10, 1 << 20, 2 << 20, (2 << 20) + 4096, 8 << 20, (8 << 20) + 4096];
-
-    #[test]
-    fn calls_of_a_page_have_hints_of_their_own_and_stacks_share_no_line() {
-        let hints: std::vec::Vec<Hint> = (0..1 << 18).map(|_| Hint::default()).collect();
-        let hints = Hints::new(std::boxed::Box::leak(hints.into_boxed_slice())).expect("a power of two");
-        let place =
-            |sp| (core::ptr::from_ref(hints.of(sp)).addr() - hints.first().addr()) / size_of::<Hint>();
-        for apart in APART {
-            let mut lines = std::collections::HashMap::new();
-            for stack in 0..32 {
-                let calls = (0..256).map(|n| place(0x7f00_1234_4ff8 + stack * apart - n * 16));
-                let places: std::collections::HashSet<_> = calls.collect();
-                assert_eq!(places.len(), 256);
-                for line in places.iter().map(|at| at * size_of::<Hint>() / LINE_LEN) {
-                    assert_eq!(*lines.entry(line).or_insert(stack), stack, "{apart:#x} apart");
-                }
-            }
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! In: at an entry, the probe and the stack pointer. Out: an [`Instance`] to leave cookies in, or none: then the call is missed. At the
 //! exit with the same stack pointer: what was left. Invariants: CAL-1 a call's instance is found by its own exit only; CAL-2 what could not be kept
 //! is said (there is none, and the hit counts as missed); CAL-3 the instance of a call that can no longer return is had again.
+//! CAL-4 a place that is bound is written at its stack word alone.
 //! Does not: hold pointers to consumers (numbers only, so an instance outlives them safely), count.
 //!
 //! # The words
@@ -14,11 +15,36 @@
 //! |---|---|
 //! | `instance.sp`: the key; 0: free, or held and not yet in use | its call; whoever had proof that the call is over (`claim`) |
 //! | `instance.*`: address, thread, cookies | its call |
-//! | hint: (stack pointer, number of an instance, or *nobody*) by hash of the stack pointer | anyone, by one store |
+//! | place, by hash of the stack pointer: `hint`: (stack pointer, number of an instance, or *nobody*) | anyone, by one store |
+//! | `bound`: the stack pointer whose calls may be kept there; 0: nobody's | the first who wants it (compare-and-swap), for good |
+//! | `keeps`: the probe whose call is kept there, or 0; `site`: its address | calls at the stack word that it is bound to |
 //!
 //! A hint is a guess. It says which instance of the pool a stack pointer had last; what is true stands in the instance, and what the hint
 //! does not say is found by looking at all instances of the probe. So hints need no protocol: they lie by stack page, where one thread writes;
 //! pages that share a place overwrite each other's, which costs time.
+//!
+//! # Calls that are kept in place
+//!
+//! Where one consumer alone waits, and nobody is called at the entry, all that an instance would hold is the address that was hit. Such a call needs none: its stack
+//! word's place holds that, as a slot's entry does (`slots`). It is taken and left by plain stores, whatever CPU this is and with or without rseq, and
+//! no pool knows of it: there is nothing to be lost when a pool is empty, a thread ends or a process forks. `maxactive` does not bound these; places do, of which
+//! there is one for each stack word while words that came first do not share it.
+//!
+//! | step | entry (`general` of the twins) | | exit |
+//! |---|---|---|---|
+//! | K1 | the place is nobody's: bind it (`dispatch`), and go on at A1 | L1 | the place is bound to this stack word and keeps a call of this probe: read `site`, `keeps` := 0, go on at B5. Else B1 |
+//! | K2 | it is bound to this stack word, and keeps nothing, or a call of this probe: `site`, `keeps` := the probe (release). Else A1 | | |
+//! | K3 | before A1: what it keeps of this probe at this stack word was left. `keeps` := 0 | | |
+//!
+//! - *two at once for one place*: only calls at the stack word that it is bound to store to `keeps` and `site`, and at a stack word there is one thread, with one call
+//!   that goes on. So K2's look and its stores need no bus lock, nor do L1's. Binding does (K1): a look and a store is a model's twin.
+//! - *a signal between any two steps*: its calls have other stack words, so another place, or this one, which is not bound to theirs.
+//! - *a call that was left* (`longjmp`, the end of a thread, a child of `vfork` that ran exec) stays in its place until its probe is called there again (K2, K3). Another
+//!   probe's calls at that stack word have instances meanwhile.
+//! - *a call of one probe in a call of another at one stack word* (a tail call whose exit was not seen): K2 finds the other's, and leaves it.
+//! - *a stack that goes on in another thread* takes its words with it; whoever hands it over orders K2 before L1. *A forked child* has the same
+//!   places, with the calls of its one thread.
+//! - *another list since* (a session came, the only consumer went): L1 tells those who are in the list now and are no session, as B5 does; entries go to A1 by K3.
 //!
 //! # Steps
 //!
@@ -70,14 +96,13 @@ mod instance;
 mod left;
 #[cfg(not(loom))]
 mod of_probe;
+mod place;
 
 pub use hints::Hint;
-#[cfg(not(loom))]
-pub(crate) use hints::LINE_LEN;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NOBODY, NUMBER_BITS, OTHER_SPREAD};
-#[cfg_attr(loom, expect(unused_imports, reason = "models have no slots"))]
-pub(crate) use hints::{Hints, Said};
+#[cfg(not(loom))]
+pub(crate) use hints::{Hints, LINE_LEN, Said};
 pub use instance::{Instance, Kept, SESSIONS};
 #[cfg(not(loom))]
 pub use of_probe::Instances;
@@ -85,3 +110,7 @@ pub use of_probe::Instances;
 pub(crate) use of_probe::Pool;
 #[cfg(not(loom))]
 pub(crate) use of_probe::{Call, Here};
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub(crate) use place::PLACE_SHIFT;
+pub use place::Place;
+pub(crate) use place::Places;

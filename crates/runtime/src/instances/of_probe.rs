@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Relaxed, Orderi
 
 use alloc::boxed::Box;
 
-use super::hints::{Hint, Hints, Said};
+use super::hints::{Hint, Said};
 use super::instance::{Instance, Kept};
 use super::left;
+use super::place::Places;
 use crate::epoch::Writer;
 use crate::native::thread::thread_pointer;
 use crate::pool::{At, BadRegion, Held, OwnedPool, Raw, Registered, Shape};
@@ -118,16 +119,19 @@ impl Instances {
     fn pools(&self) -> impl Iterator<Item = &'static Pool> {
         core::iter::successors(self.newest(), |one| one.older)
     }
-    /// A1 to A4, of a call with this key, whose frame is at `frame`. `asked` says whether to ask for threads that have ended.
+    /// A1 to A4, of a call of `probe` with this key, whose frame is at `frame`. `ask` says whether to ask for threads that have ended.
     #[inline]
     pub(crate) fn begin(
         &self,
-        (hints, here): (Hints, Here),
+        (places, here): (Places, Here),
         (sp, frame): (u64, u64),
-        site: u64,
+        (probe, site): (u64, u64),
         ask: impl FnOnce() -> bool,
     ) -> Option<Call<'static>> {
-        let (of, hint, thread) = (self.newest()?, hints.of(sp), thread_pointer());
+        let (of, place, thread) = (self.newest()?, places.of(sp), thread_pointer());
+        let hint = &place.hint;
+        // A call with the same key that was kept here was left.
+        let _left = place.end(sp, probe);
         let held = of.again(hint, sp).or_else(|| of.pool.get(here.at(thread)));
         let Some(held) = held.or_else(|| of.left((here, frame), thread, ask())) else {
             hint.nobody(sp);
@@ -139,10 +143,14 @@ impl Instances {
         hint.number(sp, call.held.number());
         Some(call)
     }
-    /// B1 to B4.
+    /// L1, or B1 to B4.
     #[inline]
-    pub(crate) fn end(&self, (hints, here): (Hints, Here), sp: u64) -> Option<Kept> {
-        let hint = hints.of(sp);
+    pub(crate) fn end(&self, (places, here): (Places, Here), sp: u64, probe: u64) -> Option<Kept> {
+        let place = places.of(sp);
+        if let Some(site) = place.end(sp, probe) {
+            return Some(Kept::of(site));
+        }
+        let hint = &place.hint;
         let known = match hint.says(sp) {
             Said::Nobody => {
                 hint.clear();
@@ -221,8 +229,8 @@ impl Call<'_> {
         let _home = self.of.pool.put(here.at(thread_pointer()), self.held);
     }
     /// A6.
-    pub(crate) fn cancel(self, (hints, here): (Hints, Here)) {
-        let (hint, sp) = (hints.of(self.sp), self.sp);
+    pub(crate) fn cancel(self, (places, here): (Places, Here)) {
+        let (hint, sp) = (&places.of(self.sp).hint, self.sp);
         self.end(here, hint);
         hint.nobody(sp);
     }

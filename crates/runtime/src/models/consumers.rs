@@ -79,7 +79,7 @@ fn not_if_it_waits_before_it_takes_out() {
 /// A probe with its consumer is registered, hit, and unregistered: one grace for the list, the registry and the probe.
 fn register(unregister: fn(&Registry, &Probe, &mut Writer, &Lines, Site)) {
     model(Some(3), move || {
-        let memory = Memory { lines: leaked(2), words: leaked(Counts::words(2, 1)), hints: leaked(1) };
+        let memory = Memory { lines: leaked(2), words: leaked(Counts::words(2, 1)), places: leaked(1) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
         let lines = *engine.lines();
         let mut writer = writer(lines, barrier);

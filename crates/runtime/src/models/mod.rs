@@ -7,6 +7,7 @@
 mod consumers;
 mod epoch;
 mod instances;
+mod places;
 mod regions;
 mod table;
 

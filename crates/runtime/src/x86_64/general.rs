@@ -25,6 +25,7 @@ use crate::instances::Instance;
 use crate::probe::{Alone, Consumers, List, Probe};
 
 // Instructions stand on lines of their own making.
+pub mod here;
 #[rustfmt::skip]
 mod parts;
 pub mod returns;

@@ -33,7 +33,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 pub(crate) fn engine(lines: usize) -> &'static Engine {
     assert!(register_membarrier());
     let words = leaked(Counts::words(lines, PROBES));
-    let memory = Memory { lines: leaked(lines), words, hints: leaked(64) };
+    let memory = Memory { lines: leaked(lines), words, places: leaked(64) };
     Box::leak(Box::new(Engine::new(memory, PROBES).expect("lengths fit")))
 }
 

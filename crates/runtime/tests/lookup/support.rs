@@ -51,7 +51,7 @@ pub(crate) struct Writing {
 
 pub(crate) fn new(slots: usize) -> (Shared, Writing) {
     assert!(register_membarrier());
-    let memory = Memory { lines: leaked(8), words: leaked(Counts::words(8, 64)), hints: leaked(8) };
+    let memory = Memory { lines: leaked(8), words: leaked(Counts::words(8, 64)), places: leaked(8) };
     let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 64).expect("lengths fit")));
     let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(slots))));
     let registry: &Registry = Box::leak(Box::default());

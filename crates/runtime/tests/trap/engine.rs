@@ -43,7 +43,7 @@ fn whole() -> MutexGuard<'static, Whole> {
     let whole = WHOLE.get_or_init(|| {
         assert!(register_membarrier());
         let memory =
-            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), hints: leaked(64) };
+            Memory { lines: leaked(LINES), words: leaked(Counts::words(LINES, PROBES)), places: leaked(64) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, PROBES).expect("lengths fit")));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(64))));
         let sites: &Sites = Box::leak(Box::new(Sites::new(engine, regions, 1)));

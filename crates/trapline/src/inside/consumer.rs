@@ -154,7 +154,8 @@ impl Consumer {
     }
     /// So many calls of the function can be in flight at once with their return waited for: in all threads, blocked, recursive. Without it, four for
     /// each CPU, "a fair choice" for functions that neither block nor call themselves (Wu, linux-kernel, 2021-07-06). Of several consumers' at one
-    /// site the largest holds. Calls beyond it run unprobed and are counted ([`Tally::empty`](super::Tally::empty)).
+    /// site the largest holds. Calls beyond it run unprobed and are counted ([`Tally::empty`](super::Tally::empty)). Where one consumer alone waits, uses general registers
+    /// alone and has no entry handler, most calls need none, and it bounds them no more.
     ///
     /// Memory: 128 bytes for each, and for each CPU four more and 256 to 4352 bytes; 2.8 KiB by default on 2 CPUs. It stays with the site.
     #[must_use]

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
-use trapline_runtime::instances::Hint;
+use trapline_runtime::instances::{Hint, Place};
 use trapline_runtime::native::thread::{membarrier, register_membarrier};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::Slot;
@@ -37,7 +37,9 @@ impl Room {
 }
 /// Mappings of code that are known at a time, at most; those that went stay for pictures until their slot is needed.
 const REGIONS: usize = 1 << 16;
-/// Hints at calls in flight: those of 1024 stack pages, 2 MiB if all are used. More pages share them, and exits take longer.
+/// Places for calls in flight: those of 1024 stack pages, 8 MiB if all are used. More pages share them, and calls take longer.
+const PLACES: usize = 1 << 18;
+/// Hints at slots, of as many pages.
 const HINTS: usize = 1 << 18;
 
 /// Where the counts' address space is asked for: terabytes from where programs and libraries lie. The kernel would put these gigabytes right
@@ -73,8 +75,8 @@ fn make() -> Option<Engine> {
     let room = room();
     let lines: &'static [Line] = zeroed(0, room.lines, libc::MADV_WIPEONFORK)?;
     let words = zeroed(FAR, Counts::words(room.lines, room.probes), 0)?;
-    let hints: &'static [Hint] = zeroed(0, HINTS, 0)?;
-    let engine = Engine::new(Memory { lines, words, hints }, room.probes)?;
+    let places: &'static [Place] = zeroed(0, PLACES, 0)?;
+    let engine = Engine::new(Memory { lines, words, places }, room.probes)?;
     Some(match rseq() {
         // SAFETY: what the C library says of all its threads.
         Some(offset) => unsafe { engine.with_rseq(offset) },
@@ -82,7 +84,7 @@ fn make() -> Option<Engine> {
     })
 }
 
-/// Hints at slots, as many as at calls in flight.
+/// Hints at slots.
 pub(super) fn hints() -> Option<&'static [Hint]> {
     zeroed(0, HINTS, 0)
 }
@@ -127,6 +129,8 @@ unsafe impl Zeroed for Line {}
 unsafe impl Zeroed for Slot {}
 // SAFETY: a word; 0 says nothing.
 unsafe impl Zeroed for Hint {}
+// SAFETY: four words, of which 0 means nobody's, and none.
+unsafe impl Zeroed for Place {}
 // SAFETY: a word.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
 

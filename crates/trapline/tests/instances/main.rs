@@ -5,6 +5,7 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "stacks, jumps, children")]
 
+mod places;
 mod slots;
 mod unwinding;
 #[path = "../inside/victim.rs"]

@@ -80,7 +80,7 @@ impl Ours {
     pub(super) fn new(regions: usize) -> Self {
         assert!(register_membarrier(), "membarrier, since Linux 4.14");
         let memory =
-            Memory { lines: leaked(LINES), words: leaked_words(Counts::words(LINES, 1)), hints: leaked(1) };
+            Memory { lines: leaked(LINES), words: leaked_words(Counts::words(LINES, 1)), places: leaked(1) };
         let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
         let regions: &Regions = Box::leak(Box::new(Regions::new(leaked(regions))));
         // SAFETY: the only writer, behind a mutex; `find` enters these lines.

@@ -119,8 +119,15 @@ impl<'a> Asm<'a> {
     }
     /// Pads with int3 up to a multiple of `to`, a power of two.
     pub(super) fn align(&mut self, to: u64) {
-        let pad = self.here().wrapping_neg() & (to - 1);
-        self.out.resize(self.out.len() + pad as usize, 0xCC);
+        self.skip(self.here().wrapping_neg() & (to - 1));
+    }
+    /// Bytes that nobody runs.
+    pub(super) fn skip(&mut self, len: u64) {
+        self.out.resize(self.out.len() + len as usize, 0xCC);
+    }
+    /// Instructions that do nothing, up to a multiple of `to`.
+    pub(super) fn fill_to(&mut self, to: u64) {
+        self.nop((self.here().wrapping_neg() & (to - 1)) as usize);
     }
     /// Emits a jump, with the compare it may fuse with, so that it neither crosses nor ends at a 32-byte boundary:
     /// on Intel cores before Ice Lake such a jump is kept out of the decoded cache, which costs up to 3 ns a stub.

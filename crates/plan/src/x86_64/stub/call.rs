@@ -24,6 +24,8 @@
 //! instructions. In the last two the last step is `ret 128` from a slot under the
 //! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
 //!
+//! What is called most may be *taken in* ([`Piece`]): a copy of its text in the gate, which costs no call and no return.
+//!
 //! Where a return is waited for and nobody is called at the entry, most of that is not needed: a third function, which *begins* a call,
 //! finds only the registers stored that it may spoil. It may answer that more is to be done; the gate then begins anew, with the second.
 //!
@@ -38,7 +40,7 @@
 
 use trapline_record::slots::BEHIND;
 
-use super::asm::{Alu, Asm, Cond, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::state::{ExtendedState, call_saved};
 use crate::request::Callee;
 
@@ -58,12 +60,28 @@ pub struct CallFunctions {
     /// [`ENTER`](trapline_record::slots::ENTER), into the stack word; the way back to the site lies 8 above its own, and what lies [`BEHIND`] bytes after that is the
     /// slot's `GO`. Otherwise: `general`.
     pub arm: u64,
+    /// Taken in by the gate before `begin`, if there is one: with the same in the same registers. It changes rcx, rdx, r8 and r9. Its usual way: done. Its other one: call
+    /// `begin`.
+    pub begins: Option<Piece>,
     /// At exits, with the extended state saved.
     pub exit: u64,
     /// At exits, as `general` at entries; the other one is `exit`.
     pub general_exit: u64,
+    /// Taken in before that where [`only_returns`](crate::Callee::only_returns), if there is one: as a function called there, but with rsp a multiple of 16. It leaves rsp anywhere below. Its usual way: 0 was answered. Its other
+    /// one: the answer is in eax; 3: call `general_exit`.
+    pub ends: Option<Piece>,
     /// What is saved.
     pub state: ExtendedState,
+}
+
+/// A text that is taken in, at a multiple of 64: it names no address, so it does the same wherever it lies. Its usual way goes on where there is room in it for
+/// the gate's own, its other way at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// All of it.
+    pub text: &'static [u8],
+    /// Where the room begins, and how much there is.
+    pub room: (usize, usize),
 }
 
 /// Where calls of one segment go through.
@@ -75,6 +93,7 @@ pub struct Gate {
     arm: u64,
     exit: u64,
     general_exit: u64,
+    end: u64,
 }
 
 impl Gate {
@@ -83,6 +102,7 @@ impl Gate {
     pub const fn way(&self, exit: bool, callee: &Callee) -> u64 {
         match (exit, callee.saves_state) {
             (true, true) => self.exit,
+            (true, false) if callee.only_returns => self.end,
             (true, false) => self.general_exit,
             (false, true) => self.entry,
             (false, false) if callee.only_returns && callee.arms => self.arm,
@@ -181,8 +201,13 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
     let arm = begin(&mut asm, functions.arm, general.start, ARMED);
     let begin = begin(&mut asm, functions.begin, general.start, 0);
-    let [general, entry, exit] = [general.start, entry.start, exit.start];
-    Gate { general, entry, begin, arm, exit, general_exit: general_exit.start }
+    let begin = functions.begins.as_ref().map_or(begin, |piece| begin_taken_in(&mut asm, piece, begin));
+    let end = match &functions.ends {
+        Some(piece) => end_taken_in(&mut asm, piece, functions.general_exit, (exit.called, moved)),
+        None => general_exit.start,
+    };
+    let [general, entry, exit, general_exit] = [general, entry, exit, general_exit].map(|way| way.start);
+    Gate { general, entry, begin, arm, exit, general_exit, end }
 }
 
 /// The way through for [`CallFunctions::begin`] and `arm`. In: as for [`way`]. Flags wait in rax: the function uses no instruction that DF or NT
@@ -215,6 +240,97 @@ fn begin(asm: &mut Asm<'_>, function: u64, general: u64, skipped: i8) -> u64 {
     start
 }
 
+/// The same with a piece. Where that did not do it: all as it was, and on to `begin`.
+fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u64 {
+    const SPOILT: [Reg; 5] = [RAX, RCX, RDX, R8, R9];
+    let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
+        asm.flags_to_rax();
+        asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
+        start
+    };
+    let start = take_in(asm, piece, head, |asm| {
+        asm.flags_from_rax();
+        [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
+        asm.unbroken(Asm::ret);
+    });
+    asm.flags_from_rax();
+    SPOILT.into_iter().for_each(|reg| asm.load(reg, place(reg)));
+    asm.jmp(begin);
+    start
+}
+
+/// [`way`] for exits, with a piece before the function.
+fn end_taken_in(asm: &mut Asm<'_>, piece: &Piece, function: u64, (again, moved): (u64, u64)) -> u64 {
+    let regs = |at: i32| Mem::At(RBX, FRAME + at);
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        let special = fill(asm);
+        let called = asm.here();
+        asm.lea(RSI, regs(0));
+        asm.mov(R12, RDI);
+        asm.alu_imm(Alu::And, RSP, -16, true);
+        (start, called, special)
+    };
+    let mut back = None;
+    let (start, called, special) = take_in(asm, piece, head, |asm| {
+        let done = asm.here();
+        asm.mov(RSP, RBX);
+        let (unusual, load) = load_all(asm);
+        back = Some((done, unusual, load));
+    });
+    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+    let answered = asm.jcc_later(Cond::NotEqual);
+    asm.lea(RSI, regs(0));
+    asm.mov(RDI, R12);
+    asm.mov(RSP, RBX);
+    asm.alu_imm(Alu::And, RSP, -16, true);
+    asm.mov_imm64(RAX, function);
+    asm.call_reg(RAX);
+    asm.test(RAX, RAX, false);
+    let Some((done, unusual, load)) = back else { unreachable!("the piece was taken in") };
+    asm.jcc(Cond::Equal, done);
+    asm.bind(answered);
+    asm.mov(RSP, RBX);
+    asm.mov(RDI, R12);
+    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+    asm.jcc(Cond::Equal, again);
+    asm.jmp(moved);
+    special_and_unusual(asm, (special, called), (unusual, load));
+    start
+}
+
+/// A piece behind `head`, with `done` in its room.
+fn take_in<T>(
+    asm: &mut Asm<'_>,
+    piece: &Piece,
+    head: impl Fn(&mut Asm<'_>) -> T,
+    done: impl FnOnce(&mut Asm<'_>),
+) -> T {
+    const ALIGN: u64 = 64;
+    let ends_at = |start: u64| {
+        let mut out = Vec::new();
+        let mut asm = Asm::new(&mut out, start);
+        head(&mut asm);
+        asm.here()
+    };
+    let fits = |pad: &u64| ends_at(asm.here() + pad).is_multiple_of(ALIGN);
+    // Behind a head that ends there wherever it begins nothing has to be skipped.
+    let pad = (0..ALIGN).find(fits).unwrap_or(0);
+    asm.skip(pad);
+    let headed = head(asm);
+    asm.fill_to(ALIGN);
+    let (room, len) = piece.room;
+    asm.raw(&piece.text[..room]);
+    let end = asm.here() + len as u64;
+    done(asm);
+    asm.skip(end.checked_sub(asm.here()).expect("the room is large enough"));
+    asm.raw(&piece.text[room + len..]);
+    headed
+}
+
 /// Whether the extended state is saved.
 enum Kind {
     Saved(ExtendedState),
@@ -235,25 +351,9 @@ struct Way {
 fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.align(64);
     let start = asm.here();
-    // All by rbx: on rsp, a core inserts a micro-operation between a push and the next use as an address.
-    let regs = |at: i32| Mem::At(RBX, FRAME + at);
-    asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
-    asm.mov(RBX, RSP);
-    asm.pushfq();
-    for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
-        asm.store(regs(gpr(reg.0)), reg);
-    }
-    asm.store(regs(RIP), RSI);
-    asm.pop(RAX);
-    asm.store(regs(FLAGS), RAX);
-    asm.lea(RCX, regs(DOWN));
-    asm.store(regs(gpr(RSP.0)), RCX);
-    let special = asm.unbroken(|asm| {
-        asm.test_imm32(RAX, SPECIAL);
-        asm.jcc_later(Cond::NotEqual)
-    });
+    let special = fill(asm);
     let called = asm.here();
-    asm.lea(RSI, regs(0));
+    asm.lea(RSI, Mem::At(RBX, FRAME));
     let call = |asm: &mut Asm<'_>| {
         asm.mov_imm64(RAX, function);
         asm.unbroken(|asm| asm.call_reg(RAX));
@@ -271,6 +371,41 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
         asm.test(RAX, RAX, false);
         asm.jcc_later(Cond::NotEqual)
     });
+    let (unusual, load) = load_all(asm);
+    asm.bind(not_on);
+    if let Kind::General { again } = kind {
+        asm.mov(RDI, R12);
+        asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+        asm.jcc(Cond::Equal, *again);
+    }
+    asm.jmp(moved);
+    special_and_unusual(asm, (special, called), (unusual, load));
+    Way { start, called }
+}
+
+/// Makes `Regs` complete. A jump is taken if flags are set that must not be in a call.
+fn fill(asm: &mut Asm<'_>) -> Fix {
+    // All by rbx: on rsp, a core inserts a micro-operation between a push and the next use as an address.
+    let regs = |at: i32| Mem::At(RBX, FRAME + at);
+    asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
+    asm.mov(RBX, RSP);
+    asm.pushfq();
+    for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
+        asm.store(regs(gpr(reg.0)), reg);
+    }
+    asm.store(regs(RIP), RSI);
+    asm.pop(RAX);
+    asm.store(regs(FLAGS), RAX);
+    asm.lea(RCX, regs(DOWN));
+    asm.store(regs(gpr(RSP.0)), RCX);
+    asm.unbroken(|asm| {
+        asm.test_imm32(RAX, SPECIAL);
+        asm.jcc_later(Cond::NotEqual)
+    })
+}
+
+/// Flags and general registers from `Regs`, and back to the site. A jump is taken if the flags need more, and comes back to the second.
+fn load_all(asm: &mut Asm<'_>) -> (Fix, u64) {
     asm.load32(RAX, Mem::At(RSP, FRAME + FLAGS));
     let unusual = asm.unbroken(|asm| {
         asm.test_imm32(RAX, SPECIAL);
@@ -282,14 +417,11 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
         asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
     }
     asm.unbroken(Asm::ret);
+    (unusual, load)
+}
 
-    asm.bind(not_on);
-    if let Kind::General { again } = kind {
-        asm.mov(RDI, R12);
-        asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
-        asm.jcc(Cond::Equal, *again);
-    }
-    asm.jmp(moved);
+/// Where the jumps of [`fill`] and [`load_all`] lead, and where they come back.
+fn special_and_unusual(asm: &mut Asm<'_>, (special, called): (Fix, u64), (unusual, load): (Fix, u64)) {
     asm.bind(special);
     asm.raw(&[0x6A, 0x02]); // push 2: all flags 0
     asm.popfq();
@@ -298,7 +430,6 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.push_mem(Mem::At(RSP, FRAME + FLAGS));
     asm.popfq();
     asm.jmp(load);
-    Way { start, called }
 }
 
 /// All of `Regs` holds. In: eax = the answer, rbx + 8 = `Regs`, rsp = rbx, at which the way back to the site's code lies.

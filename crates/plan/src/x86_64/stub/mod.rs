@@ -27,7 +27,7 @@ pub mod trap;
 mod word;
 
 use asm::Asm;
-pub use call::{CallFunctions, Gate, call, call_arming, gate};
+pub use call::{CallFunctions, Gate, Piece, call, call_arming, gate};
 pub use count::count;
 pub use landing::{landing_code, landing_code_len};
 pub use latency::{

@@ -11,21 +11,27 @@ macro_rules! general_asm {
     ($($all:tt)*) => {
         core::arch::naked_asm!(
             // Not every function takes every step.
-            "# {engine} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {hints} {hint_mask} {rseq} {slots} {owner} {active}",
-            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
+            "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {slots} {owner} {active}",
+            "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
             "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
             $($all)*
             engine = const core::mem::offset_of!($crate::probe::Probe, engine),
+            row = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, row),
+            words = const core::mem::offset_of!($crate::probe::Probe, words),
             consumers = const core::mem::offset_of!($crate::probe::Probe, consumers) + core::mem::offset_of!($crate::probe::Consumers, list),
             only_returns = const core::mem::offset_of!($crate::probe::Probe, consumers) + core::mem::offset_of!($crate::probe::Consumers, only_returns),
-            arms = const core::mem::offset_of!($crate::probe::Probe, arms),
+            arms = const core::mem::offset_of!($crate::probe::Probe, consumers) + core::mem::offset_of!($crate::probe::Consumers, arms),
             removal = const core::mem::offset_of!($crate::probe::Probe, removal),
             instances = const core::mem::offset_of!($crate::probe::Probe, instances),
             mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, mask),
             lines = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, lines),
-            hints = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, hints),
-            hint_mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, hint_mask),
+            places = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, places),
+            place_mask = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, place_mask),
+            bound = const core::mem::offset_of!($crate::instances::Place, bound),
+            keeps = const core::mem::offset_of!($crate::instances::Place, keeps),
+            kept_site = const core::mem::offset_of!($crate::instances::Place, site),
+            place_shift = const $crate::instances::PLACE_SHIFT,
             rseq = const core::mem::offset_of!($crate::engine::Engine, raw) + core::mem::offset_of!($crate::engine::Raw, rseq),
             slots = const core::mem::offset_of!($crate::engine::Engine, slots),
             owner = const core::mem::offset_of!($crate::epoch::Line, owner),
@@ -108,12 +114,12 @@ macro_rules! own_line {
     };
 }
 
-/// The hint's place of a stack pointer. In: the engine. Out: `at`.
+/// The place of a stack pointer, which begins with the hint. In: the engine. Out: `at`.
 macro_rules! hint_place {
     ($engine:literal, $sp:literal, $at:literal) => {
         concat!(
-            "imul ", $at, ", ", $sp, ", {hint_spread}; shr ", $at, ", {hint_shift}; ", "and ", $at, ", [", $engine, " + {hint_mask}]; add ", $at,
-            ", [", $engine, " + {hints}]"
+            "imul ", $at, ", ", $sp, ", {hint_spread}; shr ", $at, ", {place_shift}; ", "and ", $at, ", [", $engine, " + {place_mask}]; add ", $at,
+            ", [", $engine, " + {places}]"
         )
     };
 }
@@ -165,11 +171,11 @@ macro_rules! begun_anew {
     };
 }
 
-/// R2 with the seal. In: `turn` as it was. Spoils `turn` and `word`.
+/// R2 with the seal, and `room` below it. In: `turn` as it was. Spoils `turn` and `word`.
 macro_rules! enter {
-    ($line:literal, $turn:literal, $low:literal, $word:literal) => {
+    ($line:literal, $turn:literal, $low:literal, $word:literal, $room:literal) => {
         concat!(
-            "sub rsp, {room}; inc ", $low, "; and ", $low, ", {turns} - 1; mov ", $word, ", rsp; shl ", $word, ", {frame}; ",
+            "sub rsp, ", $room, "; inc ", $low, "; and ", $low, ", {turns} - 1; mov ", $word, ", rsp; shl ", $word, ", {frame}; ",
             "or ", $word, ", ", $turn, "; mov [rsp], ", $word, "; mov [", $line, " + {active}], ", $word
         )
     };

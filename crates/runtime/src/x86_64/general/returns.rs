@@ -1,6 +1,6 @@
 //! A call whose return one consumer waits for, and all of that consumer uses general registers alone: its entry and its return, in code that does
-//! the same. `begin` is the entry where nobody is called, `session` the one with a handler, `exit` the return of either. Where calls get slots for
-//! their return addresses, see [`slots`](super::slots).
+//! the same. `begin` is the entry where nobody is called, `session` the one with a handler, `exit` the return of either. Calls that are kept in
+//! place do not come here, see [`here`](super::here); where calls get slots for their return addresses, see [`slots`](super::slots).
 //!
 //! In: as `dispatch`, from generated code alone. Out: that it is done, or that nothing was, and the usual way is to be gone. The protocol is that of
 //! `dispatch`, `epoch`, `instances` and `pool`, step by step, where each step takes its short way: the instance from the CPU's own shelf and back
@@ -61,7 +61,13 @@ pub unsafe extern "C" fn begin() {
         "jz 9f",
         "add rcx, r11",
         hint_place!("r8", "rdx", "r10"),
-        "mov r11, rdx",
+        // To be bound, or bound to this stack pointer, with a call of this probe that was left.
+        "mov r11, [r10 + {bound}]",
+        "test r11, r11",
+        "jz 9f",
+        "cmp r11, rdx",
+        "je 6f",
+        "7: mov r11, rdx",
         "shl r11, {hint_bits}",
         // A2: the pool's G1 and G2, of what the hint names.
         own_shelf!("r9", "rcx", "r8", "r8d", "77", "72", "9f"),
@@ -103,6 +109,8 @@ pub unsafe extern "C" fn begin() {
         "mov [r10], r11",
         "mov r8d, ecx",
         "jmp 3b",
+        "6: cmp [r10 + {keeps}], rdi",
+        "jne 7b",
         "9: mov ecx, 1",
         "ret",
         begun_anew!("r8", "rsi", "r11"),
@@ -137,6 +145,8 @@ pub(super) unsafe extern "C" fn session() {
         "jz 8f",
         "add rsi, fs:0",
         hint_place!("rax", "rdx", "r10"),
+        "cmp [r10 + {keeps}], r12",
+        "je 8f",
         "mov [rsp + {kept} + 16], r10",
         // A1
         "mov r8, rdx",
@@ -258,8 +268,10 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "mov r13, rdx",
         "mov r14, rsi",
         "mov r15, [rsi + {rsp}]",
-        // B1
+        // L1, of what the list has changed for since; B1.
         hint_place!("rax", "r15", "r10"),
+        "cmp [r10 + {keeps}], r12",
+        "je 9f",
         "mov rdi, [r12 + {instances}]",
         ".p2align 5,,9",
         "test rdi, rdi",
@@ -282,7 +294,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
         "jz 9f",
         "add rcx, rsi",
         // D2: R1 was above.
-        enter!("r13", "r9", "r9d", "rdx"),
+        enter!("r13", "r9", "r9d", "rdx", "{room}"),
         // H2
         "mov rdx, [r12 + {consumers}]",
         ".p2align 5,,9",

@@ -12,10 +12,7 @@ use trapline_insn::x86_64::Regs;
 use trapline_record::slots::{BEHIND, CODE, ENTER, ENTRY, at};
 
 use super::parts::{enter, general_asm, go_on, leave, own_line};
-use super::{GROUP_LEN, LINE_SHIFT};
-use crate::engine::{Engine, Raw};
 use crate::instances::OTHER_SPREAD;
-use crate::probe::Probe;
 use crate::slots::{self, Table};
 
 /// A1, A2 and A4 to A6, at an entry where nobody is called.
@@ -53,12 +50,8 @@ pub unsafe extern "C" fn arm() {
         ".p2align 5,,6",
         "jne 9f",
         // D3: the row's word of this probe.
-        "shr r10, {line}",
-        "imul r10, [r8 + {row_stride}]",
-        "add r10, [r8 + {words}]",
-        "mov ecx, [rdi + {number}]",
-        "shl rcx, {group_shift}",
-        "add r10, rcx",
+        "imul r10, [r8 + {row}]",
+        "add r10, [rdi + {words}]",
         // A2: the line of hints, and the first that is this stack word's.
         "mov r11, [rdx]",
         "imul rcx, rdx, {hint_spread}",
@@ -121,11 +114,6 @@ pub unsafe extern "C" fn arm() {
         "9: mov ecx, 1",
         "ret",
         closed = const offset_of!(Table, closed),
-        number = const offset_of!(Probe, number),
-        words = const offset_of!(Engine, raw) + offset_of!(Raw, words),
-        row_stride = const offset_of!(Engine, raw) + offset_of!(Raw, stride),
-        line = const LINE_SHIFT,
-        group_shift = const GROUP_LEN.trailing_zeros(),
         code = const offset_of!(Table, raw) + offset_of!(slots::Raw, code),
         entries = const offset_of!(Table, raw) + offset_of!(slots::Raw, entries),
         slot_count = const offset_of!(Table, raw) + offset_of!(slots::Raw, count),
@@ -175,7 +163,7 @@ pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
         "cmp rsi, {turns}",
         "jae 9f",
         // D2
-        enter!("r13", "rsi", "esi", "rax"),
+        enter!("r13", "rsi", "esi", "rax", "{room}"),
         // H2
         "mov rsi, [r9 + {consumers}]",
         ".p2align 5,,9",

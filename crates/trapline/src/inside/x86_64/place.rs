@@ -10,7 +10,7 @@ use std::vec;
 
 use trapline_patch::own::{Own, OwnCall, OwnSite};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
-use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Role, Want};
+use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Piece, Role, Want};
 use trapline_record::FileId;
 use trapline_record::addr::Bias;
 use trapline_runtime::dispatch;
@@ -54,6 +54,10 @@ pub(in crate::inside) struct Setting {
     pub(in crate::inside) alone: bool,
 }
 
+fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
+    Piece { text, room }
+}
+
 /// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
 /// the wanted, and why.
 pub(in crate::inside) fn place(
@@ -86,6 +90,8 @@ pub(in crate::inside) fn place(
         arm: general::slots::arm as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
+        begins: Some(taken_in(general::here::Piece::begin())),
+        ends: Some(taken_in(general::here::Piece::end())),
         state: setting.state,
     };
     let calls = CallInput { functions, callees: &batch.callees, may_trap: true };

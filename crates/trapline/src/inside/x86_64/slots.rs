@@ -154,6 +154,8 @@ impl State {
             arm: landed,
             exit: landed,
             general_exit: general::slots::landed as *const () as u64,
+            begins: None,
+            ends: None,
             state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
         };
         let hints = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;

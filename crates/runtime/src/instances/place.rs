@@ -1,0 +1,117 @@
+//! A stack word's place: a hint at its call's instance, and room for a call that needs none. The protocol stands in [`instances`](super).
+//!
+//! In: stack pointers, probes. Out: the address that was hit. Invariants: CAL-4 a place that is bound is written by calls at its stack word alone,
+//! of which one goes on at a time, so they need no bus lock; a stack page's places lie together, so those of two threads share no line but by
+//! accident. Does not: unbind.
+
+use super::hints::{HINT_SHIFT, HINT_SPREAD, Hint};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
+
+/// All zero is nobody's.
+#[derive(Debug, Default)]
+#[repr(C, align(32))]
+pub struct Place {
+    pub(crate) hint: Hint,
+    /// The stack pointer whose calls may be kept here, for good; 0: nobody's yet.
+    pub(crate) bound: AtomicU64,
+    /// The probe whose call is kept here; 0: none.
+    pub(crate) keeps: AtomicU64,
+    /// The address that this call hit.
+    pub(crate) site: AtomicU64,
+}
+
+/// As [`HINT_SHIFT`], for places, which are four times as large.
+pub(crate) const PLACE_SHIFT: u32 = HINT_SHIFT - (size_of::<Place>() / size_of::<Hint>()).trailing_zeros();
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Place>() == 32);
+
+impl Place {
+    /// K1: binds it, if nobody has.
+    pub fn bind(&self, sp: u64) {
+        if self.bound.load(Relaxed) == 0 {
+            // Whoever comes second goes without.
+            let _first = self.bound.compare_exchange(0, sp, Relaxed, Relaxed);
+        }
+    }
+    /// K2, as `general` of the twins has it. False: it is another's, or keeps another probe's call.
+    #[must_use]
+    pub fn begin(&self, sp: u64, probe: u64, site: u64) -> bool {
+        let keeps = self.keeps.load(Relaxed);
+        let is_free = self.bound.load(Relaxed) == sp && (keeps == 0 || keeps == probe);
+        if is_free {
+            self.site.store(site, Relaxed);
+            self.keeps.store(probe, Release);
+        }
+        is_free
+    }
+    /// L1: the address that was hit, if this keeps that probe's call at that stack word; it does no more.
+    #[inline]
+    #[must_use]
+    pub fn end(&self, sp: u64, probe: u64) -> Option<u64> {
+        let is_its = self.bound.load(Relaxed) == sp && self.keeps.load(Acquire) == probe;
+        is_its.then(|| {
+            let site = self.site.load(Relaxed);
+            self.keeps.store(0, Release);
+            site
+        })
+    }
+    /// A twin of `bind` that must fail: a look, then a store.
+    #[cfg(all(test, loom))]
+    pub(crate) fn bind_in_two_steps(&self, sp: u64) {
+        if self.bound.load(Relaxed) == 0 {
+            self.bound.store(sp, Relaxed);
+        }
+    }
+}
+
+/// All places of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places(&'static [Place]);
+
+impl Places {
+    /// Over zeroed memory; their number is a power of two.
+    pub(crate) const fn new(places: &'static [Place]) -> Option<Self> {
+        if places.len().is_power_of_two() { Some(Self(places)) } else { None }
+    }
+    /// Bytes of all but one.
+    pub(crate) const fn mask(&self) -> u64 {
+        ((self.0.len() - 1) * size_of::<Place>()) as u64
+    }
+    /// That of a stack pointer.
+    #[inline]
+    pub(crate) fn of(&self, sp: u64) -> &'static Place {
+        let at = (sp.wrapping_mul(HINT_SPREAD) >> PLACE_SHIFT & self.mask()) as usize / size_of::<Place>();
+        // SAFETY: the mask is the length less one, and the length a power of two (`new`).
+        unsafe { self.0.get_unchecked(at) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Place, Places};
+
+    /// What threads' stacks and those of coroutines usually are apart.
+    const APART: [u64; 7] =
+        [64 << 10, 256 << 10, 1 << 20, 2 << 20, (2 << 20) + 4096, 8 << 20, (8 << 20) + 4096];
+    const LINE_LEN: usize = 64;
+
+    #[test]
+    fn calls_of_a_page_have_places_of_their_own_and_stacks_share_no_line() {
+        let places: std::vec::Vec<Place> = (0..1 << 18).map(|_| Place::default()).collect();
+        let places: &'static [Place] = std::boxed::Box::leak(places.into_boxed_slice());
+        let all = Places::new(places).expect("a power of two");
+        let place = |sp| core::ptr::from_ref(all.of(sp)).addr() - places.as_ptr().addr();
+        for apart in APART {
+            let mut lines = std::collections::HashMap::new();
+            for stack in 0..32 {
+                let calls = (0..256).map(|n| place(0x7f00_1234_4ff8 + stack * apart - n * 16));
+                let places: std::collections::HashSet<_> = calls.collect();
+                assert_eq!(places.len(), 256);
+                for line in places.iter().map(|at| at / LINE_LEN) {
+                    assert_eq!(*lines.entry(line).or_insert(stack), stack, "{apart:#x} apart");
+                }
+            }
+        }
+    }
+}
