@@ -37,6 +37,7 @@ mod modules;
 mod names;
 mod prototypes;
 mod question;
+mod quick;
 mod report;
 mod returns;
 mod session;
