@@ -1,8 +1,12 @@
 //! `str` and `buf(len=…)`: what arguments point to, at the edges; the program does not notice, whatever they point to.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use trapline_record::control::at;
+use trapline_record::pages;
 use trapline_tests::fetched::Fetched;
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
@@ -92,10 +96,30 @@ fn a_tracer_that_is_killed_leaves_handlers_that_can_be_taken_back() {
     let left = text::signals(victim.pid());
     assert!(left.iter().any(|thread| caught(thread) & SERVED == SERVED), "{left:?}");
     assert_eq!(victim.run(TIMES)["check"], check, "nobody reads");
+    let (handler, tables) = noted(victim.pid());
+    assert!(handler != 0 && tables > 0, "pages were noted, and nobody is there to forget them");
     let output = once(&["detach", "-q", "-p", &pid]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(noted(victim.pid()), (0, 0), "nothing is loaded any more when the handler is gone");
     text::assert_clean(victim.pid(), &before);
     assert_eq!(victim.run(TIMES)["check"], check);
+}
+
+/// The handler that serves faults of our loads, and how many tables name pages to load from, by the process' own memory.
+fn noted(pid: u32) -> (u64, usize) {
+    let memory = File::open(format!("/proc/{pid}/mem")).expect("readable");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
+    let block = maps.lines().find(|l| l.contains("rw-s 00000000") && l.contains("/memfd:trapline "));
+    let start = block.and_then(|line| line.split_once('-')).expect("a control block").0;
+    let start = u64::from_str_radix(start, 16).expect("an address");
+    let word = |offset: u64| {
+        let mut word = [0; 8];
+        memory.read_exact_at(&mut word, start + offset).expect("mapped");
+        u64::from_le_bytes(word)
+    };
+    let tables = (0..word(at::PAGES_TABLES)).map(|n| word(at::PAGES_OFF) + (n << pages::STRIDE_BITS));
+    let filled = |table: &u64| (0..=pages::ENTRIES).any(|n| word(table + n * 8) != 0);
+    (word(at::FAULT_HANDLER), tables.filter(filled).count())
 }
 
 /// SIGSEGV and SIGBUS, in a set.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
+use trapline_record::pages;
 use trapline_record::slots::Slots;
 use trapline_target::{
     Batch, BatchOptions, FileId, Process, RemoteCaller, RemoteOptions, TargetError, users_of,
@@ -30,6 +31,9 @@ use crate::write::{Outcome, Way, change};
 
 /// How long a detach waits for another tracer to let go.
 const HELD_BY_ANOTHER: Duration = Duration::from_secs(5);
+
+/// CPUs that Linux may be built for on this processor, at most: more tables are a broken block.
+const MOST_TABLES: u64 = 8192;
 
 /// One segment to be taken out of one process.
 struct Removal<'a> {
@@ -166,6 +170,7 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     };
     result.map_err(SpaceError::into_error)?;
     tally(&entries, &outcomes, &mut restored);
+    forget_pages(process, &removals)?;
     restored.restore = clock.elapsed();
 
     let clock = Instant::now();
@@ -201,6 +206,27 @@ fn removals<'a>(process: &'a Process, files: &[FileId]) -> Result<Vec<Removal<'a
             Ok(Removal { words, found, entries })
         })
         .collect()
+}
+
+/// R3a: from here on the kernel copies all texts (`plan`'s `stub::text`). First the handler's word, so that nobody notes a page that is not
+/// forgotten; then what was noted. A child shares these words with its parent, and was rid of them with it.
+fn forget_pages(process: &Process, removals: &[Removal<'_>]) -> Result<(), TargetError> {
+    for removal in removals.iter().filter(|removal| removal.is_owned_by(process)) {
+        let block = &removal.found.block;
+        if block.get(at::FAULT_HANDLER) == 0 {
+            continue;
+        }
+        removal.words.set(at::FAULT_HANDLER, 0)?;
+        let tables = block.get(at::PAGES_TABLES).min(MOST_TABLES);
+        for table in (0..tables).map(|n| block.get(at::PAGES_OFF) + (n << pages::STRIDE_BITS)) {
+            if process.read_u64(removal.found.control + table + pages::FILLED)? != 0 {
+                let empty = [0; pages::FILLED as usize];
+                removal.words.set(table + pages::FILLED, 0)?;
+                process.write_text(removal.found.control + table, &empty)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// R2. Only in the process that they were raised in: a child has its own copy of the words.

@@ -99,7 +99,8 @@
 //! | R1 | seize; state Removing | `recover` starts here again |
 //! | R2 | semaphores lowered, each unmarked in the journal | its mark says whether |
 //! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
-//! | R4 | quiesce: no thread is between a guard's trap and its stop | handler and guards still there |
+//! | R3a | the word that says that faults of our loads are served is cleared, then the tables of pages that they load from (`plan`'s `stub::text`) | texts are copied by the kernel from then on, as where there is no handler |
+//! | R4 | quiesce: no thread is between a load's look and the load; and none is between a guard's trap and its stop | handler and guards still there |
 //! | R4a | where return addresses were replaced: all stop, and real ones go back into the stack words that still hold ours (`slots`); unwinders are told no more (`unwinder`) | each word either way, and both work: slots stay |
 //! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |

@@ -282,6 +282,8 @@ impl Segment {
             (at::THREADS_OFF, layout.threads.off),
             (at::THREADS_ROWS, u64::from(layout.threads.rows)),
             (at::THREADS_COUNTERS, u64::from(layout.threads.counters)),
+            (at::PAGES_OFF, layout.pages.off),
+            (at::PAGES_TABLES, u64::from(layout.pages.tables)),
         ] {
             view.set(at, word);
         }

@@ -79,12 +79,15 @@ pub mod at {
     pub const OLD_SIGBUS: u64 = OLD_SIGSEGV + 32;
     /// Of each segment: the handler that serves faults of its code; 0 when none does.
     pub const FAULT_HANDLER: u64 = OLD_SIGBUS + 32;
+    /// Tables of pages that texts may be loaded from (see [`crate::pages`]): byte offset, and how many; 0 when there are none.
+    pub const PAGES_OFF: u64 = FAULT_HANDLER + 8;
+    pub const PAGES_TABLES: u64 = FAULT_HANDLER + 16;
 }
 
 /// At most this many unwinders are told.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::FAULT_HANDLER + 8 <= CONTROL_LEN);
+const _: () = assert!(at::PAGES_TABLES + 8 <= CONTROL_LEN);
 
 /// At most this many region records.
 pub const MAX_REGIONS: u64 = 498;

@@ -7,12 +7,12 @@
 //! A thread's records may lie in several rings, for it moves. All are put in the order of the clock, but an exit may be read one
 //! round earlier than its entry, from a ring that was looked at later. An exit without an entry therefore waits for one more round.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use trapline_record::ring::{Kind, Record, TEXT_BYTES};
 
+use crate::quick::Quick;
 use crate::report::Site;
 
 /// How a call ended, as far as was seen.
@@ -108,8 +108,22 @@ impl Text {
     }
 }
 
-/// A record, and in which segment of its process it was.
-pub(crate) type Found = (usize, Record);
+/// A record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    /// In which segment of its process it was.
+    pub(crate) segment: usize,
+    pub(crate) record: Record,
+    /// It was there a round ago.
+    waited: bool,
+}
+
+impl Found {
+    pub(crate) const fn new(segment: usize, record: Record) -> Self {
+        Self { segment, record, waited: false }
+    }
+}
+
 /// Thread, stack pointer, segment, probe.
 type Key = (u32, u64, usize, u32);
 
@@ -125,7 +139,7 @@ pub(crate) struct Paired {
 /// Entries that wait for their exits.
 #[derive(Debug, Default)]
 pub(crate) struct Pairing {
-    open: HashMap<Key, Record>,
+    open: Quick<Key, Record>,
     /// Only entries name their thread. Threads of one process have no stack pointer in common, and a goroutine that goes on in another
     /// thread keeps its own.
     pub(crate) exits_name_no_thread: bool,
@@ -136,36 +150,38 @@ pub(crate) struct Pairing {
 }
 
 impl Pairing {
-    /// Takes what one round found, and gives the calls that it ended. `waits` says whether an entry's exit is recorded.
-    pub(crate) fn feed(&mut self, mut round: Vec<Found>, waits: impl Fn(usize, u32) -> bool) -> Vec<Paired> {
-        let early = self.early.len();
-        let mut marked: Vec<(Found, bool)> = self.early.drain(..).map(|found| (found, true)).collect();
-        marked.extend(round.drain(..).map(|found| (found, false)));
-        debug_assert!(marked.len() >= early);
-        marked.sort_by_key(|((_, record), _)| record.ticks);
-        let mut calls = Vec::new();
-        for ((segment, record), again) in marked {
+    /// Takes what one round found, and tells the calls that it ended, in that order. `waits` says whether an entry's exit is recorded.
+    pub(crate) fn feed(
+        &mut self,
+        round: &mut Vec<Found>,
+        waits: impl Fn(usize, u32) -> bool,
+        mut each: impl FnMut(Paired),
+    ) {
+        round.append(&mut self.early);
+        // One ring's records are in order.
+        if !round.is_sorted_by_key(|found| found.record.ticks) {
+            round.sort_by_key(|found| found.record.ticks);
+        }
+        for Found { segment, record, waited } in round.drain(..) {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
                 Kind::Entry if waits(segment, record.probe) => {
-                    let before = self.open.insert(key, record);
-                    calls.extend(before.map(|entry| unfinished(segment, entry)));
+                    if let Some(entry) = self.open.insert(key, record) {
+                        each(unfinished(segment, entry));
+                    }
                 }
-                Kind::Entry => {
-                    calls.push(Paired { segment, entry: record, exit: None, how: How::Entered });
-                }
+                Kind::Entry => each(Paired { segment, entry: record, exit: None, how: How::Entered }),
                 kind => match self.open.remove(&key) {
                     Some(entry) => {
                         let how = if kind == Kind::Return { How::Returned } else { How::TailCall };
-                        calls.push(Paired { segment, entry, exit: Some(record), how });
+                        each(Paired { segment, entry, exit: Some(record), how });
                     }
-                    None if again => self.unpaired += 1,
-                    None => self.early.push((segment, record)),
+                    None if waited => self.unpaired += 1,
+                    None => self.early.push(Found { segment, record, waited: true }),
                 },
             }
         }
-        calls
     }
     /// Nothing more will come: what waits has not ended.
     pub(crate) fn rest(&mut self) -> Vec<Paired> {
@@ -183,7 +199,7 @@ const fn unfinished(segment: usize, entry: Record) -> Paired {
 
 #[cfg(test)]
 mod tests {
-    use super::{How, Pairing};
+    use super::{Found, How, Paired, Pairing};
     use trapline_record::ring::{Kind, MAX_VALUES, Record};
 
     fn record(kind: Kind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
@@ -191,8 +207,11 @@ mod tests {
     }
 
     fn ended(pairing: &mut Pairing, round: Vec<(usize, Record)>) -> Vec<(u64, Option<u64>, How)> {
-        let calls = pairing.feed(round, |_, probe| probe == 3);
-        calls.iter().map(|c| (c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how)).collect()
+        let mut calls = Vec::new();
+        let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
+        let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
+        pairing.feed(&mut round, |_, probe| probe == 3, each);
+        calls
     }
 
     #[test]
@@ -245,7 +264,8 @@ mod tests {
         let entries = vec![record(Kind::Entry, 1, 0x90, 10), record(Kind::Entry, 1, 0x90, 12)];
         assert_eq!(ended(&mut pairing, entries), [(10, None, How::Unfinished)]);
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
-        let other = pairing.feed(vec![record(Kind::Entry, 1, 0x90, 13)], |_, _| false);
-        assert_eq!(other[0].how, How::Entered);
+        let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
+        let each = |other: Paired| assert_eq!(other.how, How::Entered);
+        pairing.feed(&mut vec![Found::new(segment, record)], |_, _| false, each);
     }
 }

@@ -55,6 +55,8 @@ mod prototypes;
 #[cfg(target_arch = "x86_64")]
 mod question;
 #[cfg(target_arch = "x86_64")]
+mod quick;
+#[cfg(target_arch = "x86_64")]
 mod report;
 #[cfg(target_arch = "x86_64")]
 mod returns;

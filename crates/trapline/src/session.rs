@@ -272,9 +272,22 @@ impl Session {
     /// not fit into the rings meanwhile is dropped, and counted.
     pub fn calls(&mut self) -> Vec<Call> {
         let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
-        let mut calls: Vec<Call> = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, false)).collect();
+        let mut calls = Vec::new();
+        for traced in &mut self.traced {
+            traced.each_call((start, ns), false, &mut |call| calls.push(call));
+        }
         calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
         calls
+    }
+    /// The same one by one, without keeping them, where there is one process. How many records that were.
+    pub fn each_call(&mut self, mut each: impl FnMut(&Call)) -> usize {
+        let clock = (self.clock.started(), self.clock.ns_per_tick());
+        if let [one] = &mut self.traced[..] {
+            return one.each_call(clock, false, &mut |call| each(&call));
+        }
+        let calls = self.calls();
+        calls.iter().for_each(each);
+        calls.len()
     }
     /// What was tallied since attach, site by site; see [`Builder::tally`].
     pub fn tallies(&mut self) -> Vec<Tallied> {
@@ -297,7 +310,10 @@ impl Session {
         }
         let nothing = self.check().err();
         let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
-        let calls = self.traced.iter_mut().flat_map(|t| t.calls(start, ns, true)).collect();
+        let mut calls = Vec::new();
+        for traced in &mut self.traced {
+            traced.each_call((start, ns), true, &mut |call| calls.push(call));
+        }
         let tallies = self.tallies();
         let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
         let reports = self.report();

@@ -35,6 +35,7 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
             format => Picture::Lines(Shown::new(&args.probes, format, args.run.timestamps)),
         },
         left: args.max.unwrap_or(u64::MAX),
+        buffer: Vec::new(),
     };
     let followed = report.follow(&mut session, &mut stage);
     let finished = session.detach();
@@ -55,7 +56,14 @@ struct Report<'a> {
     shown: Picture<'a>,
     /// Lines that may still be printed.
     left: u64,
+    /// Lines that are not written yet; empty between rounds.
+    buffer: Vec<u8>,
 }
+
+/// Bytes that are written at once: few calls of the system, and still in the cache.
+const AT_ONCE: usize = 1 << 18;
+/// A round with more records than this is followed by the next at once.
+const BUSY: usize = 1 << 13;
 
 impl Report<'_> {
     /// Until something ends the run.
@@ -68,8 +76,7 @@ impl Report<'_> {
         let interval = self.args.run.interval.filter(|_| self.args.run.sink.json);
         let mut next = interval.map(|interval| Instant::now() + interval);
         loop {
-            let calls = session.calls();
-            self.print(&calls, Some(session), output)?;
+            let taken = self.round(session, output)?;
             if let (Some(due), Some(interval)) = (next, interval)
                 && Instant::now() >= due
             {
@@ -79,12 +86,37 @@ impl Report<'_> {
                 }
             }
             let over = self.left == 0 || end.is_some_and(|end| Instant::now() >= end);
-            if over || interrupts.wait(ROUND).is_some() || !session.poll() {
+            let pause = if taken > BUSY { Duration::ZERO } else { ROUND };
+            if over || interrupts.wait(pause).is_some() || !session.poll() {
                 // Once more while threads can be asked for their names.
-                let calls = session.calls();
-                return self.print(&calls, Some(session), output);
+                return self.round(session, output).map(drop);
             }
         }
+    }
+    /// What was recorded meanwhile, printed. How many records that were.
+    fn round(&mut self, session: &mut Session, output: &mut Output) -> Result<usize, OutputError> {
+        if matches!(self.shown, Picture::Timeline(_)) {
+            let calls = session.calls();
+            return self.print(&calls, Some(session), output).map(|()| calls.len());
+        }
+        let Self { shown: Picture::Lines(lines), left, buffer, .. } = self else { return Ok(0) };
+        let mut written = Ok(());
+        let taken = session.each_call(|call| {
+            if *left == 0 || written.is_err() {
+                return;
+            }
+            *left -= 1;
+            lines.line(call, buffer);
+            if buffer.len() >= AT_ONCE {
+                written = output.bytes(buffer);
+                buffer.clear();
+            }
+        });
+        if !buffer.is_empty() {
+            written = written.and_then(|()| output.bytes(buffer));
+            buffer.clear();
+        }
+        written.map(|()| taken)
     }
     /// The calls of a round; without a session, the last ones.
     fn print(
@@ -98,7 +130,9 @@ impl Report<'_> {
         self.left -= calls.len() as u64;
         let written = match &mut self.shown {
             Picture::Lines(lines) => {
-                calls.iter().map(|call| lines.line(call)).collect::<String>().into_bytes()
+                let mut out = std::mem::take(&mut self.buffer);
+                calls.iter().for_each(|call| lines.line(call, &mut out));
+                out
             }
             Picture::Timeline(timeline) => {
                 let last = session.is_none();

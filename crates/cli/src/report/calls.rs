@@ -3,13 +3,14 @@
 //! In: calls, and the signatures that were typed. Out: text. Does not: sort, count, write.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use trapline::{Call, How, ProbeSpec, Site, time_of_day};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
-use super::text;
+use super::{digits, text};
 use crate::args::types::{Parameter, Signature, Type, Value};
 
 /// Which signature a function's values have.
@@ -29,6 +30,8 @@ pub(crate) struct Shown<'a> {
     /// Columns of arguments, in a table.
     columns: usize,
     begun: bool,
+    /// The last call's function, and its signature.
+    last: Option<(Arc<Site>, Option<&'a Signature>)>,
 }
 
 #[derive(Serialize)]
@@ -86,15 +89,23 @@ impl<'a> Shown<'a> {
     ) -> Self {
         let widths = probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, |s| s.parameters.len()));
         let columns = widths.max().unwrap_or(0);
-        Self { signatures: Signatures::new(probes), format, timestamps, columns, begun: false }
+        Self { signatures: Signatures::new(probes), format, timestamps, columns, begun: false, last: None }
     }
-    /// One call.
-    pub(crate) fn line(&mut self, call: &Call) -> String {
-        let signature = self.signatures.of(&call.site);
+    /// One call, at the end of what was shown before.
+    pub(crate) fn line(&mut self, call: &Call, out: &mut Vec<u8>) {
+        let signature = match &self.last {
+            Some((site, signature)) if Arc::ptr_eq(site, &call.site) => *signature,
+            _ => {
+                let signature = self.signatures.of(&call.site);
+                self.last = Some((Arc::clone(&call.site), signature));
+                signature
+            }
+        };
         match self.format {
-            Format::Json => json(call, signature),
-            Format::Csv => self.row(call, signature),
-            _ => plain(call, signature, self.timestamps),
+            Format::Json => out.extend_from_slice(json(call, signature).as_bytes()),
+            Format::Csv if self.begun && numbers(out, call, signature, self.columns) => {}
+            Format::Csv => out.extend_from_slice(self.row(call, signature).as_bytes()),
+            _ => plain(out, call, signature, self.timestamps),
         }
     }
     /// A row, and before the first one the header.
@@ -135,29 +146,123 @@ pub(crate) fn means(spec: &ProbeSpec, site: &Site) -> bool {
     names.any(|name| spec.func.matches(&last(name)))
 }
 
-fn plain(call: &Call, signature: Option<&Signature>, timestamps: bool) -> String {
-    let when = if timestamps { time_of_day() } else { format!("{:>12.6}", call.at.as_secs_f64()) };
-    let arguments: Vec<String> = signature.map_or_else(Vec::new, |signature| {
-        let one = |parameter: &Parameter| {
-            let shown = text::show(call, parameter);
-            let shown = shown.unwrap_or_else(|| parameter.show(call));
-            match parameter.name.as_str() {
-                "" => shown,
-                name => format!("{name}={shown}"),
-            }
-        };
-        signature.parameters.iter().map(one).collect()
-    });
-    let took = call.took.map_or_else(String::new, |took| format!(" <{:.9}>", took.as_secs_f64()));
+fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {
+    if timestamps {
+        out.extend_from_slice(time_of_day().as_bytes());
+    } else {
+        let micros = nanos(call.at).saturating_add(500) / 1000;
+        digits::padded(out, micros / 1_000_000, 5, b' ');
+        out.push(b'.');
+        digits::padded(out, micros % 1_000_000, 6, b'0');
+    }
+    out.push(b' ');
+    digits::padded(out, call.tid.into(), 7, b' ');
+    out.push(b' ');
+    out.extend_from_slice(call.site.label.as_bytes());
+    out.push(b'(');
+    for (n, parameter) in signature.iter().flat_map(|signature| &signature.parameters).enumerate() {
+        if n > 0 {
+            out.extend_from_slice(b", ");
+        }
+        if !parameter.name.is_empty() {
+            out.extend_from_slice(parameter.name.as_bytes());
+            out.push(b'=');
+        }
+        shown(out, &parameter.shown, parameter.raw(call), || {
+            text::show(call, parameter).unwrap_or_else(|| parameter.show(call))
+        });
+    }
+    out.push(b')');
     let value = value_type(signature);
-    let end = match (call.how, call.returned) {
-        (How::Entered, _) => String::new(),
-        (How::Returned, Some(_)) if *value == Type::Void => took,
-        (How::Returned, Some(returned)) => format!(" = {}{took}", value.show(returned)),
-        (How::Returned | How::TailCall, _) => format!(" = ? (tail call){took}"),
-        (How::Unfinished, _) => " <unfinished ...>".to_owned(),
+    match (call.how, call.returned) {
+        (How::Entered, _) => {}
+        (How::Returned, Some(_)) if *value == Type::Void => took(out, call),
+        (How::Returned, Some(returned)) => {
+            out.extend_from_slice(b" = ");
+            shown(out, value, Some(returned), || value.show(returned));
+            took(out, call);
+        }
+        (How::Returned | How::TailCall, _) => {
+            out.extend_from_slice(b" = ? (tail call)");
+            took(out, call);
+        }
+        (How::Unfinished, _) => out.extend_from_slice(b" <unfinished ...>"),
+    }
+    out.push(b'\n');
+}
+
+/// A value that is no more than a number, by its digits; else as `other` says.
+fn shown(out: &mut Vec<u8>, shown: &Type, raw: Option<u64>, other: impl FnOnce() -> String) {
+    match (shown, raw) {
+        (Type::Hex, Some(raw)) => digits::hex(out, raw),
+        (_, Some(raw)) if number(out, shown, raw) => {}
+        _ => out.extend_from_slice(other().as_bytes()),
+    }
+}
+
+/// An integer as wide as its type; false for what is none.
+fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
+    let unused = |bits: u8| 64_u32.saturating_sub(bits.into()).min(63);
+    match *shown {
+        Type::Signed(bits) => {
+            digits::signed(out, raw.wrapping_shl(unused(bits)).cast_signed() >> unused(bits))
+        }
+        Type::Unsigned(bits) => digits::decimal(out, raw.wrapping_shl(unused(bits)) >> unused(bits)),
+        _ => return false,
+    }
+    true
+}
+
+fn took(out: &mut Vec<u8>, call: &Call) {
+    if let Some(took) = call.took {
+        out.extend_from_slice(b" <");
+        digits::decimal(out, took.as_secs());
+        out.push(b'.');
+        digits::padded(out, took.subsec_nanos().into(), 9, b'0');
+        out.push(b'>');
+    }
+}
+
+/// A row of numbers alone; false, and nothing, where there is anything else.
+fn numbers(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, columns: usize) -> bool {
+    let start = out.len();
+    let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
+    let value = value_type(signature);
+    let plain = |text: &str| !text.bytes().any(|byte| matches!(byte, b'"' | b',' | b'\r' | b'\n'));
+    // In a table pointers are numbers as well.
+    let cell = |out: &mut Vec<u8>, shown: &Type, raw: u64| match shown {
+        Type::Hex => {
+            digits::decimal(out, raw);
+            true
+        }
+        shown => number(out, shown, raw),
     };
-    format!("{when} {:>7} {}({}){end}\n", call.tid, call.site.label, arguments.join(", "))
+    for number in [nanos(call.at), call.pid.into(), call.tid.into()] {
+        digits::decimal(out, number);
+        out.push(b',');
+    }
+    out.extend_from_slice(call.site.probe.as_bytes());
+    out.push(b',');
+    out.extend_from_slice(how(call.how).as_bytes());
+    out.push(b',');
+    let mut whole = plain(&call.site.probe);
+    if let Some(returned) = call.returned.filter(|_| *value != Type::Void) {
+        whole &= cell(out, value, returned);
+    }
+    out.push(b',');
+    if let Some(took) = call.took {
+        digits::decimal(out, nanos(took));
+    }
+    for parameter in parameters {
+        out.push(b',');
+        whole &= parameter.raw(call).is_some_and(|raw| cell(out, &parameter.shown, raw));
+    }
+    (parameters.len()..columns).for_each(|_| out.push(b','));
+    out.push(b'\n');
+    if !whole {
+        out.truncate(start);
+    }
+    whole
 }
 
 fn json(call: &Call, signature: Option<&Signature>) -> String {
@@ -260,7 +365,12 @@ mod tests {
         let wanted = "time_ns,pid,tid,probe,how,ret,dur_ns,arg0,arg1
 1500,7,8,uprobe:/bin/x:open,returned,-1,20,\"a,\"\"b\",-1
 ";
-        assert_eq!(shown.line(&open), wanted);
-        assert_eq!(shown.line(&close), "1500,7,8,uprobe:/bin/x:close,unfinished,,,,\n");
+        let mut line = |call: &Call| {
+            let mut out = Vec::new();
+            shown.line(call, &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        assert_eq!(line(&open), wanted);
+        assert_eq!(line(&close), "1500,7,8,uprobe:/bin/x:close,unfinished,,,,\n");
     }
 }

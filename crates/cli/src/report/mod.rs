@@ -3,6 +3,7 @@
 pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod csv;
+mod digits;
 pub(crate) mod format;
 pub(crate) mod graph;
 pub(crate) mod hist;

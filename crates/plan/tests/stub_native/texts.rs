@@ -1,12 +1,13 @@
 //! Texts in records: what arguments point to is there as far as it can be read, and no state is disturbed whatever they point to.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_plan::x86_64::stub::{Known, Machine, Rings, Site, Traced, trace};
 use trapline_plan::{Floats, Read, Stacks, Unwind};
 use trapline_record::control::at;
 use trapline_record::pages::{ENTRIES, FILLED, STRIDE_BITS};
-use trapline_record::ring::{Kind, RingArea, TEXT_BYTES, TEXT_WORDS};
+use trapline_record::ring::{HEAD, Kind, RingArea, TAIL, TEXT_BYTES, TEXT_WORDS};
 use trapline_tests::alone;
 
 use crate::arena::{Arena, LINES, get, machines, set, thread_pointer};
@@ -229,6 +230,9 @@ struct Loading {
 
 impl Loading {
     fn new(machine: Machine) -> Self {
+        Self::of(machine, &back())
+    }
+    fn of(machine: Machine, body: &[u8]) -> Self {
         let mut served = Served::new();
         let arena = &mut served.arena;
         let slot = RingArea::slot_for_texts(1);
@@ -252,7 +256,7 @@ impl Loading {
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
         let fixups = pending.fixups().to_vec();
-        out.extend(back());
+        out.extend(body);
         pending.finish(&mut out, None);
         let code = arena.put(&out);
         assert_eq!(fixups.len(), 1);
@@ -457,6 +461,86 @@ fn not_served(machine: Machine) {
             libc::sigaction(signal, &raw const ours, core::ptr::null_mut());
         }
         looked(&mut loading, 1, "put back");
+    }
+}
+
+/// Instructions to run before the words are cleared, where they are, and where the tables are.
+static STEPS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+extern "C" fn on_step(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let [left, handler, tables, lines] = [0, 1, 2, 3].map(|n| STEPS[n].load(Ordering::Relaxed));
+    STEPS[0].store(left.wrapping_sub(1), Ordering::Relaxed);
+    if left == 0 {
+        // D2 and D3, as a detaching tracer does them.
+        set(handler, 0);
+        for table in (0..lines).map(|n| tables + (n << STRIDE_BITS)) {
+            if get(table + FILLED) != 0 {
+                set(table + FILLED, 0);
+                (0..ENTRIES).for_each(|n| set(table + n * 8, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_noted_behind_a_detaching_tracers_back() {
+    alone("texts::nothing_is_noted_behind_a_detaching_tracers_back", || {
+        // A signal restarts a restartable sequence: step by step none ends. X5 is the same without.
+        behind_its_back(machines()[0]);
+    });
+}
+
+fn behind_its_back(machine: Machine) {
+    stay();
+    let loading = Loading::of(machine, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
+    loading.serve();
+    let (at, control) = (pages(2) + 4096 - 8, loading.served.arena.data());
+    // SAFETY: the handler only stores to words of ours.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_step as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, core::ptr::null_mut()), 0);
+    }
+    let words = [control + at::FAULT_HANDLER, loading.tables, u64::from(LINES) - 1];
+    words.iter().zip(&STEPS[1..]).for_each(|(&word, step)| step.store(word, Ordering::Relaxed));
+    let run = |steps: u64| {
+        loading.forget();
+        loading.serve();
+        // Each record finds room: all runs are of the same instructions.
+        let (area, view) = (loading.rings.area, crate::records::view(&loading.rings));
+        (0..area.rings)
+            .for_each(|ring| assert!(view.set(area.ring(ring) + TAIL, view.get(area.ring(ring) + HEAD))));
+        STEPS[0].store(steps, Ordering::Relaxed);
+        let returned: u64;
+        // SAFETY: the code keeps the C calling convention; the trap flag is set around one call of it, and the kernel clears it while a handler runs.
+        unsafe {
+            core::arch::asm!(
+                "pushfq",
+                "or dword ptr [rsp], 256",
+                "popfq",
+                "call {code}",
+                "pushfq",
+                "and dword ptr [rsp], -257",
+                "popfq",
+                code = in(reg) loading.code,
+                in("rdi") at,
+                lateout("rax") returned,
+                clobber_abi("C"),
+            );
+        }
+        assert_eq!(returned, at);
+        // That there may be entries is said of tables that have none any more, too.
+        let tables = (0..u64::from(LINES) - 1).map(|cpu| loading.tables + (cpu << STRIDE_BITS));
+        let noted = tables.flat_map(|table| (0..ENTRIES).filter(move |n| get(table + n * 8) != 0)).count();
+        (STEPS[0].load(Ordering::Relaxed), noted)
+    };
+    let (left, noted) = run(u64::MAX / 2);
+    let all = u64::MAX / 2 - left;
+    assert!(all > 100 && noted == 2, "{all} instructions, {noted}");
+    for steps in 0..all - 4 {
+        let (left, noted) = run(steps);
+        assert!(left > u64::MAX / 2 && noted == 0, "{steps} of {all}: {noted}");
     }
 }
 

@@ -3,7 +3,6 @@
 //! In: the rings of all its segments. Out: [`Call`]s, and how many records were read for each site. Invariant: LOSS-2 hits are records
 //! read and records dropped, to the hit. Does not: put entries and exits together (`crate::calls`).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use trapline_record::ring::{FIRST_TEXT, Kind, Record, TEXT_WORDS, first_float};
 use super::{Source, Traced, Tracked};
 use crate::calls::{Call, Found, Paired, Pairing, Text};
 use crate::filter::Filter;
+use crate::quick::Quick;
 use crate::report::{Filtered, Site};
 use crate::stacks::{StackId, Sums};
 
@@ -23,16 +23,20 @@ pub(super) struct Records {
     /// Bytes taken, for each segment and ring.
     tails: Vec<Vec<u64>>,
     pub(super) pairing: Pairing,
-    /// Entries read, by segment and probe.
-    pub(super) read: HashMap<(usize, u32), u64>,
+    /// What a record's probe is; made anew when there are more.
+    probes: Probes,
+    /// Records of a round; empty between rounds.
+    round: Vec<Found>,
+    /// Entries read.
+    pub(super) read: Counts,
     /// Texts and floats of entries whose calls have not been told: by segment, probe, thread, stack pointer and time.
-    texts: HashMap<TextKey, Beside>,
+    texts: Quick<TextKey, Beside>,
     /// Stacks of such entries.
-    pub(super) stacks: HashMap<TextKey, StackId>,
+    pub(super) stacks: Quick<TextKey, StackId>,
     /// Sums of stacks, where these are asked for.
     pub(super) sums: Option<Sums>,
     /// Entries read whose calls a filter left out.
-    left_out: HashMap<(usize, u32), u64>,
+    left_out: Counts,
     /// When it was last forgotten which pages texts may be loaded from.
     forgot: Option<Instant>,
     /// Heads that could not be: the target wrote over them.
@@ -87,95 +91,173 @@ impl Records {
     }
 }
 
-impl Traced {
-    /// What was recorded since the last call; with `last` also what has not ended. `start` is the tick at which time begins.
-    pub(crate) fn calls(&mut self, start: u64, ns_per_tick: f64, last: bool) -> Vec<Call> {
-        if self.records.sums.is_some() {
-            self.sum_stacks(last);
-            return Vec::new();
-        }
-        let round = self.take_records();
-        let sites: HashMap<(usize, u32), (&Arc<Site>, bool)> = self
-            .sites
-            .iter()
-            .flat_map(|tracked| {
-                let waits = matches!(tracked.role, Role::Record { returns: true, .. });
-                tracked.sources.iter().filter_map(move |source| match *source {
-                    Source::Counter { segment, index, .. } => {
-                        Some(((segment, index), (&tracked.site, waits)))
-                    }
-                    Source::Kernel { .. } => None,
-                })
-            })
-            .collect();
-        self.records.pairing.exits_name_no_thread = self.attached.asks_for_thread();
-        let waits = |segment, probe| sites.get(&(segment, probe)).is_some_and(|site| site.1);
-        let mut paired = self.records.pairing.feed(round, waits);
-        if last {
-            paired.extend(self.records.pairing.rest());
-        }
+impl Records {
+    /// One round of records. What names a probe that there is none of was scribbled.
+    fn take(&mut self, segments: &[Segment]) {
+        let (mut round, probes) = (std::mem::take(&mut self.round), std::mem::take(&mut self.probes));
+        self.drain(segments, |records, nth, _, record, word| {
+            let Some(known) = probes.get(nth, record.probe) else { return };
+            if record.kind == Kind::Entry {
+                if let Some(shape) = &known.shape {
+                    records.texts.insert(text_key(nth, record), shape.read(word));
+                }
+                records.read.add(nth, record.probe);
+            }
+            round.push(Found::new(nth, *record));
+        });
+        (self.round, self.probes) = (round, probes);
+    }
+}
+
+/// What is known of a probe, for each of its records.
+#[derive(Clone, Debug)]
+struct Known {
+    site: Arc<Site>,
+    /// Its exits are recorded.
+    waits: bool,
+    shape: Option<Shape>,
+    /// What the reader decides.
+    late: Option<Arc<Filter>>,
+}
+
+impl Known {
+    fn call(
+        &self,
+        pid: u32,
+        Paired { entry, exit, how, .. }: Paired,
+        beside: Beside,
+        (start, ns_per_tick): (u64, f64),
+    ) -> Call {
         let since = |ticks: u64, from: u64| {
             Duration::from_nanos((ticks.saturating_sub(from) as f64 * ns_per_tick).round() as u64)
         };
-        let mut texts = std::mem::take(&mut self.records.texts);
-        let mut call = |Paired { segment, entry, exit, how }: Paired| {
-            let Beside { texts, floats, fields } =
-                texts.remove(&text_key(segment, &entry)).unwrap_or_default();
-            let (site, _) = sites.get(&(segment, entry.probe))?;
-            let mut arguments = [0; 6];
-            arguments.copy_from_slice(&entry.values[..6]);
-            Some(Call {
-                pid: self.process.pid(),
-                tid: entry.tid,
-                site: Arc::clone(site),
-                at: since(entry.ticks, start),
-                arguments,
-                floats,
-                texts,
-                fields,
-                returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
-                took: exit.map(|exit| since(exit.ticks, entry.ticks)),
-                how,
-            })
+        let mut arguments = [0; 6];
+        arguments.copy_from_slice(&entry.values[..6]);
+        Call {
+            pid,
+            tid: entry.tid,
+            site: Arc::clone(&self.site),
+            at: since(entry.ticks, start),
+            arguments,
+            floats: beside.floats,
+            texts: beside.texts,
+            fields: beside.fields,
+            returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
+            took: exit.map(|exit| since(exit.ticks, entry.ticks)),
+            how,
+        }
+    }
+}
+
+/// By segment and probe.
+#[derive(Debug, Default)]
+struct Probes {
+    of: Vec<Vec<Option<Known>>>,
+    are_named: bool,
+    /// How many sites and sources there were.
+    version: (usize, usize),
+}
+
+impl Probes {
+    fn get(&self, segment: usize, probe: u32) -> Option<&Known> {
+        self.of.get(segment)?.get(probe as usize)?.as_ref()
+    }
+}
+
+/// Numbers by segment and probe, of probes that there are.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Vec<Vec<u64>>);
+
+impl Counts {
+    pub(super) fn add(&mut self, segment: usize, probe: u32) {
+        *place(&mut self.0, segment, probe) += 1;
+    }
+    pub(super) fn get(&self, segment: usize, probe: u32) -> u64 {
+        self.0.get(segment).and_then(|of| of.get(probe as usize)).copied().unwrap_or(0)
+    }
+}
+
+/// The place for that, which is made if need be.
+fn place<T: Default>(of: &mut Vec<Vec<T>>, segment: usize, probe: u32) -> &mut T {
+    let probe = probe as usize;
+    if of.len() <= segment {
+        of.resize_with(segment + 1, Vec::new);
+    }
+    let of = &mut of[segment];
+    if of.len() <= probe {
+        of.resize_with(probe + 1, T::default);
+    }
+    &mut of[probe]
+}
+
+impl Traced {
+    /// What was recorded since the last call; with `last` also what has not ended. `clock` is the tick at which time begins, and how long one is.
+    /// How many records that were.
+    pub(crate) fn each_call(&mut self, clock: (u64, f64), last: bool, each: &mut dyn FnMut(Call)) -> usize {
+        if self.records.sums.is_some() {
+            self.sum_stacks(last);
+            return 0;
+        }
+        self.know_probes();
+        let mut records = std::mem::take(&mut self.records);
+        records.take(self.attached.segments());
+        let taken = records.round.len();
+        if records.probes.are_named {
+            // An exit is of a thread whose entry was read before or is beside it.
+            let threads = records.round.iter().map(|found| found.record.tid).collect();
+            self.names.look(self.process.pid(), &self.children, &threads, false);
+        }
+        records.pairing.exits_name_no_thread = self.attached.asks_for_thread();
+        let Records { pairing, round, probes, texts, left_out, .. } = &mut records;
+        let (pid, names) = (self.process.pid(), &self.names);
+        let mut tell = |paired: Paired| {
+            let (segment, probe) = (paired.segment, paired.entry.probe);
+            let Some(known) = probes.get(segment, probe) else { return };
+            let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
+            let call = known.call(pid, paired, beside.unwrap_or_default(), clock);
+            let passes = |filter: &Filter| {
+                let comm = if filter.is_named() { names.get(call.tid).comm } else { None };
+                filter.passes(&call, comm.as_deref())
+            };
+            match known.late.as_deref().is_none_or(passes) {
+                true => each(call),
+                false => left_out.add(segment, probe),
+            }
         };
-        let calls: Vec<((usize, u32), Call)> = paired
-            .into_iter()
-            .filter_map(|paired| Some(((paired.segment, paired.entry.probe), call(paired)?)))
-            .collect();
-        self.records.texts = texts;
-        self.pass(calls)
+        let waits = |segment, probe| probes.get(segment, probe).is_some_and(|known| known.waits);
+        pairing.feed(round, waits, &mut tell);
+        if last {
+            pairing.rest().into_iter().for_each(&mut tell);
+        }
+        self.records = records;
+        taken
+    }
+    /// What is known of the probes whose records come, if there are new ones.
+    fn know_probes(&mut self) {
+        let version = (self.sites.len(), self.sites.iter().map(|tracked| tracked.sources.len()).sum());
+        if self.records.probes.version == version {
+            return;
+        }
+        let mut probes = Probes { version, ..Probes::default() };
+        for tracked in &self.sites {
+            let late = tracked.filter.clone().filter(|filter| filter.is_late());
+            probes.are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
+            for (segment, probe) in tracked.counters() {
+                let known = Known {
+                    site: Arc::clone(&tracked.site),
+                    waits: matches!(tracked.role, Role::Record { returns: true, .. }),
+                    shape: Shape::of(tracked),
+                    late: late.clone(),
+                };
+                *place(&mut probes.of, segment, probe) = Some(known);
+            }
+        }
+        self.records.probes = probes;
     }
     /// The name of a thread by the number in its records.
     pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
         self.names.look(self.process.pid(), &self.children, &std::iter::once(tid).collect(), false);
         self.names.get(tid).comm
-    }
-    /// Those calls that filters let the reader tell.
-    fn pass(&mut self, calls: Vec<((usize, u32), Call)>) -> Vec<Call> {
-        let filters: HashMap<(usize, u32), Arc<Filter>> = self
-            .sites
-            .iter()
-            .filter_map(|tracked| Some((tracked, tracked.filter.as_ref().filter(|filter| filter.is_late())?)))
-            .flat_map(|(tracked, filter)| tracked.counters().map(|key| (key, Arc::clone(filter))))
-            .collect();
-        if filters.is_empty() {
-            return calls.into_iter().map(|(_, call)| call).collect();
-        }
-        if filters.values().any(|filter| filter.is_named()) {
-            let threads = calls.iter().map(|(_, call)| call.tid).collect();
-            self.names.look(self.process.pid(), &self.children, &threads, false);
-        }
-        let mut passed = Vec::new();
-        for (key, call) in calls {
-            let comm = self.names.get(call.tid).comm;
-            match filters.get(&key) {
-                Some(filter) if !filter.passes(&call, comm.as_deref()) => {
-                    *self.records.left_out.entry(key).or_default() += 1;
-                }
-                _ => passed.push(call),
-            }
-        }
-        passed
     }
     /// Hits of a site that a filter kept back.
     pub(super) fn filtered(&self, tracked: &Tracked) -> Option<Filtered> {
@@ -190,7 +272,7 @@ impl Traced {
             if !words.is_empty() {
                 filtered.in_target += words.read(segment.view(), 2 * probe);
             }
-            filtered.by_reader += self.records.left_out.get(&(nth, probe)).copied().unwrap_or(0);
+            filtered.by_reader += self.records.left_out.get(nth, probe);
         }
         Some(filtered)
     }
@@ -201,34 +283,6 @@ impl Traced {
             in_target: sum.in_target + one.in_target,
             by_reader: sum.by_reader + one.by_reader,
         })
-    }
-    fn take_records(&mut self) -> Vec<Found> {
-        let mut round = Vec::new();
-        let shapes = self.shapes();
-        self.records.drain(self.attached.segments(), |records, nth, _, record, word| {
-            if record.kind == Kind::Entry {
-                if let Some(shape) = shapes.get(&(nth, record.probe)) {
-                    records.texts.insert(text_key(nth, record), shape.read(word));
-                }
-                *records.read.entry((nth, record.probe)).or_default() += 1;
-            }
-            round.push((nth, *record));
-        });
-        round
-    }
-    /// What entries' records hold besides integers, by segment and probe.
-    fn shapes(&self) -> HashMap<(usize, u32), Shape> {
-        let shape = |tracked: &Tracked| match tracked.role {
-            Role::Record { values, texts, floats, fields, .. }
-                if texts != 0 || floats.arguments != 0 || fields != 0 =>
-            {
-                let fields = tracked.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
-                Some(Shape { values, texts, floats: floats.arguments, fields })
-            }
-            _ => None,
-        };
-        let shaped = self.sites.iter().filter_map(|tracked| Some((tracked, shape(tracked)?)));
-        shaped.flat_map(|(tracked, shape)| tracked.counters().map(move |key| (key, shape.clone()))).collect()
     }
     /// Records that found no room. Where hits are recorded, counters hold just these.
     pub(super) fn dropped(&self) -> u64 {
@@ -285,6 +339,18 @@ struct Shape {
 }
 
 impl Shape {
+    /// Of a probe whose records hold anything else than integers.
+    fn of(tracked: &Tracked) -> Option<Self> {
+        match tracked.role {
+            Role::Record { values, texts, floats, fields, .. }
+                if texts != 0 || floats.arguments != 0 || fields != 0 =>
+            {
+                let fields = tracked.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
+                Some(Self { values, texts, floats: floats.arguments, fields })
+            }
+            _ => None,
+        }
+    }
     /// Texts in the order of their arguments, and floats by theirs; `word` is any word of the record.
     fn read(&self, word: &dyn Fn(u64) -> u64) -> Beside {
         let of = |mask: u8| (0..8u8).filter(move |n| mask >> n & 1 == 1);

@@ -50,7 +50,7 @@ impl Traced {
         self.records.drain(self.attached.segments(), |records, nth, room, record, word| {
             let Some(wanted) = wanted.get(&(nth, record.probe)) else { return };
             if record.kind == Kind::Entry {
-                *records.read.entry((nth, record.probe)).or_default() += 1;
+                records.read.add(nth, record.probe);
                 let stack = Stack::new(record, room);
                 words.clear();
                 words.extend((0..stack.words).map(|n| word(FIRST + n)));
@@ -73,7 +73,7 @@ impl Traced {
                 }
             }
             if wanted.waits {
-                round.push((nth, *record));
+                round.push(Found::new(nth, *record));
             }
         });
         self.records.stacks.extend(early);
@@ -111,7 +111,8 @@ impl Traced {
             all.max = all.max.max(ended.max);
         }
         let calls: u64 = buckets.iter().sum();
-        let read: u64 = tracked.counters().filter_map(|key| self.records.read.get(&key)).sum();
+        let read: u64 =
+            tracked.counters().map(|(segment, probe)| self.records.read.get(segment, probe)).sum();
         Times {
             site: Some(Arc::clone(&tracked.site)),
             calls,
@@ -174,9 +175,10 @@ impl Traced {
 
 impl Records {
     /// Puts entries and exits together, and adds what ended.
-    fn end_calls(&mut self, sums: &mut Sums, round: Vec<Found>, last: bool) {
+    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, last: bool) {
         // What is in the round is of probes whose exits are recorded.
-        let ended = self.pairing.feed(round, |_, _| true);
+        let mut ended = Vec::new();
+        self.pairing.feed(&mut round, |_, _| true, |paired| ended.push(paired));
         for Paired { segment, entry, exit, how } in ended {
             let sum = sums.ended.entry((segment, entry.probe)).or_default();
             match exit {

@@ -19,6 +19,7 @@
 //!    says so. Nothing faults.
 //! X5 If it read all of it, the handler is *verified*: the actions of both signals are read from the kernel and must be the segment's
 //!    handler, and neither signal may be blocked here. Then both pages are noted. Otherwise nothing is: the next hit takes X4 again.
+//!    Behind a fence the handler's word is read once more: if it was cleared meanwhile, both are taken back.
 //! X6 The reader empties the tables every so often, so that what is noted is seldom old, and a handler that was replaced is noticed.
 //!
 //! So a load is tried only where the kernel has lately read for us, and a fault takes two things: a page that went away since, and
@@ -32,8 +33,12 @@
 //! - *a page is mapped anew between*: X2 reads what is there now, as the program would.
 //! - *the handler is replaced after X5*: until the next X6 such a fault as above meets the program's handler, with an address in our
 //!   code; from then on every text takes X4. A handler that passes on what it does not know passes it to ours.
-//! - *the actions are put back, at detaching, after X1*: the text is the file's by then, and each thread was seen blocked, stopped, or to have run on for long
-//!   since. One that was stopped between X1 and X3 goes on there with the program's own actions: as with a handler that was replaced.
+//! - *detaching* (`patch`'s protocol): D1 the text is the file's again; D2 the handler's word is cleared; D3 the tables are emptied; D4 each thread is seen
+//!   blocked, stopped, or to have run on for long since; D5 the actions are put back. A thread that looks (X1) after D3 finds nothing, and after D2 nothing
+//!   is noted any more: who is in X5 then either reads the word before D2, and what it noted is there at D3, or after, and takes it back. So
+//!   at D5 nobody loads but who was between X1 and X3 for all of D4: blocked there by a page that had to be fetched, or stopped by somebody else. Such a
+//!   one goes on with the program's own actions, as with a handler that was replaced. *The tracer dies between D2 and D5*: the kernel copies; whoever cleans
+//!   up later does all again.
 //! - *another thread, which blocks the signals*: finds no entry of its own, and X5 gives it none.
 //! - *the same thread blocks them after X5*: such a fault as above would be forced, as the kernel does with any in a thread that blocks it:
 //!   the program ends. It takes a pointer into a page that could be read in this thread less than one X6 ago, that is gone, and that the
@@ -269,9 +274,25 @@ impl One<'_> {
                 asm.store(entry, RAX);
             }
             asm.store_imm(Mem::At(R11, FILLED as i32), 1);
+            self.take_back(asm, known);
             not.into_iter().for_each(|fix| asm.bind(fix));
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+    }
+
+    /// X5's end: what was noted is taken back if faults are no longer served. In: r10 = the pointer, r11 = the table. Spoils rax, rdx, r9.
+    fn take_back(self, asm: &mut Asm<'_>, known: Known) {
+        // Nothing is added: the stores before are seen before the load behind.
+        asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), 0, true);
+        asm.mov_imm64(R9, known.handler);
+        asm.load(R9, Mem::At(R9, 0));
+        asm.test(R9, R9, true);
+        let served = asm.jcc_later(Cond::NotEqual);
+        for end in ENDS {
+            let entry = self.entry(asm, end);
+            asm.store_imm(entry, 0);
+        }
+        asm.bind(served);
     }
 
     /// The entry in r11's table for the page that r10 + `end` lies in; rax becomes what it should hold. Spoils rdx.
