@@ -1,12 +1,16 @@
 //! Threads of a process that run none of its code: those of an emulator that the process runs in.
 //!
-//! In: /proc. Out: whether a thread is such a one. A user-mode emulator (QEMU's) has a thread of its own beside each process' threads; it blocks nearly
+//! In: /proc. Out: whether a thread is such a one; what of the address space is taken, the emulator's own memory included. A user-mode emulator (QEMU's) has a thread of its own beside each process' threads; it blocks nearly
 //! all signals, and would look like a thread of the program that no trap may find. Does not: matter on a processor of this kind.
 
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::process::Process;
+use trapline_record::RemoteAddr;
+
+use crate::error::TargetError;
+use crate::maps;
+use crate::process::{Process, gone_or};
 use crate::status::ThreadStatus;
 
 impl Process {
@@ -18,6 +22,18 @@ impl Process {
     pub fn is_emulators(&self, thread: &ThreadStatus) -> bool {
         const SIGBUS: u64 = 1 << (libc::SIGBUS - 1);
         thread.blocked & SIGBUS != 0 && is_emulated()
+    }
+}
+
+impl Process {
+    /// What is mapped in the process that asks, by a name that an emulator passes through: its own memory, which it keeps from its program's maps, is there too.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn occupied(&self) -> Result<Vec<(RemoteAddr, RemoteAddr)>, TargetError> {
+        let text = fs::read("/proc/thread-self/maps");
+        let text = text.map_err(|error| gone_or(self.pid(), "read /proc/thread-self/maps", error))?;
+        Ok(maps::parse(&String::from_utf8_lossy(&text)).iter().map(|one| (one.start, one.end)).collect())
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use trapline_plan::aarch64::{BRK, Options, Step};
-use trapline_plan::{AddressSpace, PatchRole, Tactic};
+use trapline_plan::{PatchRole, Tactic};
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 use trapline_record::{FileOffset, RemoteAddr};
 use trapline_runtime::aarch64::Windows;
@@ -115,10 +115,6 @@ impl Own {
             std::thread::sleep(Duration::from_micros(200));
             Ok(())
         })?;
-        let mut space = AddressSpace {
-            occupied: maps.iter().map(|mapping| (mapping.start, mapping.end)).collect(),
-            heap_end: self.process.heap_end()?,
-        };
         let mut added = Added::default();
         let mut told = Vec::with_capacity(words.len());
         for (index, word) in words.iter().enumerate() {
@@ -126,7 +122,7 @@ impl Own {
                 Some(because) => Err(Why::NeedsTraps { addr: word.at, because }),
                 None => match self.compare(&maps, word)? {
                     Some(why) => Err(why),
-                    None => self.displace(&mut space, word)?,
+                    None => self.displace(word)?,
                 },
             };
             match found {
@@ -267,10 +263,10 @@ impl Own {
         Ok((present != word.old).then_some(differs))
     }
     /// O2 and the copy's part of O3.
-    fn displace(&mut self, space: &mut AddressSpace, word: &Word) -> Result<Result<u64, Why>, PatchError> {
+    fn displace(&mut self, word: &Word) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
-        self.rooms.copy((&self.process, self.windows), space, &one)
+        self.rooms.copy((&self.process, self.windows), &one)
     }
     /// What stands somewhere.
     fn word(&self, at: RemoteAddr) -> Option<u32> {

@@ -45,14 +45,13 @@ impl Rooms {
     pub(super) fn copy(
         &mut self,
         (process, windows): (&Process, &Windows),
-        space: &mut AddressSpace,
         one: &Displaced,
     ) -> Result<Result<u64, Why>, PatchError> {
         let Displaced { at, word, options, .. } = *one;
         if let Some(&known) = self.copies.get(&(at.0, word)) {
             return Ok(Ok(known));
         }
-        let Some(room) = self.room(space, one)? else {
+        let Some(room) = self.room(process, one)? else {
             return Ok(Err(Why::Word(Refusal::NoRoom { at: at.0 })));
         };
         let to = room.at + room.used;
@@ -71,29 +70,27 @@ impl Rooms {
         Ok(Ok(to.0))
     }
     /// A room in reach with a free slot, made if there is none.
-    fn room(&mut self, space: &mut AddressSpace, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
+    fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
         let serves = |room: &Room| room.used + SLOT <= LEN && (!one.comes_back || reaches(room.at, one.at));
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }
-        let Some(at) = map_near(space, one.at)? else { return Ok(None) };
+        let Some(at) = map_near(process, one.at)? else { return Ok(None) };
         self.all.push(Room { at, used: 0 });
         Ok(self.all.last_mut())
     }
 }
 
-/// Maps a room near an address. What somebody has mapped since the maps were read, or what they do not show (an emulator's own memory), is given a wider berth at
-/// each attempt.
-fn map_near(space: &mut AddressSpace, near_to: RemoteAddr) -> Result<Option<RemoteAddr>, PatchError> {
-    let mut berth = 0;
-    while let Some(at) = near(space, near_to) {
-        let mapped = OwnCaller::default().code(at, LEN);
-        space.occupy(RemoteAddr(at.0.saturating_sub(berth)), at + LEN + berth);
-        match mapped {
+/// Maps a room near an address.
+fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<RemoteAddr>, PatchError> {
+    /// So often somebody else may map right there between our look and our call.
+    const LOOKS: u32 = 16;
+    for _ in 0..LOOKS {
+        let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
+        let Some(at) = near(&space, near_to) else { return Ok(None) };
+        match OwnCaller::default().code(at, LEN) {
             Ok(()) => return Ok(Some(at)),
-            Err(TargetError::System { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
-                berth = (2 * berth).max(LEN);
-            }
+            Err(TargetError::System { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {}
             Err(other) => return Err(other.into()),
         }
     }
