@@ -306,11 +306,15 @@ impl Loading {
     }
 }
 
-/// So many pages of 'p'.
+/// So many pages of 'p', and behind them one that nobody can read, lest another mapping come to lie there.
 fn pages(count: usize) -> u64 {
-    let at = crate::arena::map(count as u64 * 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
-    // SAFETY: our own mapping.
-    unsafe { core::ptr::write_bytes(at as *mut u8, b'p', count * 4096) };
+    let len = count as u64 * 4096;
+    let at = crate::arena::map(len + 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+    // SAFETY: our own mapping, to which nothing refers yet.
+    unsafe {
+        core::ptr::write_bytes(at as *mut u8, b'p', count * 4096);
+        assert_eq!(libc::mprotect((at + len) as *mut libc::c_void, 4096, libc::PROT_NONE), 0);
+    }
     at
 }
 
