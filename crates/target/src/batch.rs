@@ -14,6 +14,7 @@ use crate::permission;
 use crate::process::Process;
 use crate::remote::RemoteReport;
 use crate::seizing::Seizing;
+use crate::sys::clock::thread_id;
 use crate::sys::ptrace;
 
 /// What to listen for.
@@ -214,18 +215,25 @@ impl<'p> Batch<'p> {
                     self.adopt(tid, pid);
                 }
                 Err(_) if refused.insert(tid) => any = true,
-                Err(error) => self.explain_unseized(tid, error)?,
+                Err(error) => any |= self.explain_unseized(tid, error)?,
             }
         }
         Ok(any)
     }
-    fn explain_unseized(&self, tid: u32, error: std::io::Error) -> Result<(), TargetError> {
-        let Ok(status) = self.process.thread_status(tid) else { return Ok(()) };
+    /// Says whether to look again.
+    fn explain_unseized(&self, tid: u32, error: std::io::Error) -> Result<bool, TargetError> {
+        let Ok(status) = self.process.thread_status(tid) else { return Ok(false) };
         // A dying thread cannot be seized; one born from a thread that we have was seized by the kernel already.
-        let ours = status.tracer != 0
-            && std::fs::exists(format!("/proc/self/task/{}", status.tracer)).unwrap_or(false);
-        if ours || matches!(status.state, 'Z' | 'X') {
-            return Ok(());
+        if status.tracer == thread_id() || matches!(status.state, 'Z' | 'X') {
+            return Ok(false);
+        }
+        // Another thread of ours, which has ended its work and has not let go yet.
+        let other = Path::new("/proc/self/task").join(status.tracer.to_string());
+        if other.exists() {
+            until_gone(&other);
+            if !other.exists() {
+                return Ok(true);
+            }
         }
         Err(permission::explain(self.process.pid(), &status, error))
     }
@@ -290,8 +298,8 @@ impl<'p> Batch<'p> {
 }
 
 /// Waits until the kernel has finished with a thread of ours, and so has let its tracees go: its entry in /proc stays
-/// until then. That takes microseconds.
-fn until_gone(task: &Path) {
+/// until then. That takes microseconds. (Who joins a thread is woken earlier, when its memory is no longer needed.)
+pub(crate) fn until_gone(task: &Path) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while task.exists() && Instant::now() < deadline {
         std::thread::yield_now();

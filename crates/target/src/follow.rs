@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::batch::until_gone;
 use crate::park::{EntryTrap, Parked};
 use crate::seizing::Seizing;
 use crate::sys::ptrace::{self, EVENT_STOP};
@@ -52,7 +54,8 @@ pub struct Follower {
     orders: Sender<Order>,
     events: Receiver<Followed>,
     answers: Receiver<io::Result<()>>,
-    thread: Option<JoinHandle<Vec<u32>>>,
+    /// Tells its entry in /proc, and whom it followed.
+    thread: Option<JoinHandle<(io::Result<PathBuf>, Vec<u32>)>>,
 }
 
 impl Follower {
@@ -64,7 +67,10 @@ impl Follower {
         let (orders, inbox) = channel();
         let (outbox, events) = channel();
         let (answer, answers) = channel();
-        let work = move || Tracer { inbox, outbox, answer, child, tracees: HashMap::new() }.run();
+        let work = move || {
+            let tracer = Tracer { inbox, outbox, answer, child, tracees: HashMap::new() };
+            (std::fs::read_link("/proc/thread-self"), tracer.run())
+        };
         let thread = std::thread::Builder::new().name("trapline-follow".into()).spawn(work)?;
         Ok(Self { orders, events, answers, thread: Some(thread) })
     }
@@ -92,7 +98,8 @@ impl Follower {
     pub fn events(&self) -> Vec<Followed> {
         self.events.try_iter().collect()
     }
-    /// Ends following and tells which processes were followed. What is parked stays parked: see [`Self::events`].
+    /// Ends following and tells which processes were followed, when the kernel has let go of them. What is parked stays parked: see
+    /// [`Self::events`].
     #[must_use]
     pub fn stop(mut self) -> (Vec<u32>, Vec<Followed>) {
         let pids = self.end();
@@ -101,7 +108,13 @@ impl Follower {
     fn end(&mut self) -> Vec<u32> {
         // If the thread has ended already, the order goes nowhere.
         drop(self.orders.send(Order::Stop));
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        let Some((own, pids)) = self.thread.take().and_then(|thread| thread.join().ok()) else {
+            return Vec::new();
+        };
+        if let Ok(own) = own {
+            until_gone(&Path::new("/proc").join(own));
+        }
+        pids
     }
 }
 

@@ -303,3 +303,26 @@ fn a_trap_taken_before_an_ordered_stop_waits_behind_it() {
     })
     .unwrap();
 }
+
+/// A tracer's thread is joined before the kernel has let go of what it traced.
+#[test]
+fn who_another_thread_of_ours_still_holds_is_waited_for() {
+    let victim = Victim::start_with(CROWD, &["2", "0"]);
+    let pid = victim.pid();
+    let process = Process::open(pid).unwrap();
+    let (seized, begin) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for tid in Process::open(pid).unwrap().threads().unwrap() {
+                // SAFETY: seizes a thread of a process that this test started; nothing is read or written.
+                assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) }, 0);
+            }
+            seized.send(()).unwrap();
+            // For the other one to find it held; should it come later, it finds what it would find anyway.
+            std::thread::sleep(Duration::from_millis(100));
+        });
+        begin.recv().unwrap();
+        let threads = Batch::run(&process, BatchOptions::default(), |batch| batch.threads().len());
+        assert_eq!(threads.unwrap(), process.threads().unwrap().len());
+    });
+}
