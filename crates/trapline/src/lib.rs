@@ -38,6 +38,8 @@ mod calls;
 #[cfg(target_arch = "x86_64")]
 mod cost;
 #[cfg(target_arch = "x86_64")]
+mod decode;
+#[cfg(target_arch = "x86_64")]
 mod error;
 mod files;
 #[cfg(target_arch = "x86_64")]
@@ -60,6 +62,8 @@ mod quick;
 mod report;
 #[cfg(target_arch = "x86_64")]
 mod returns;
+#[cfg(target_arch = "x86_64")]
+pub mod saved;
 #[cfg(target_arch = "x86_64")]
 mod session;
 #[cfg(target_arch = "x86_64")]
