@@ -122,7 +122,7 @@ impl<'p> Batch<'p> {
         let gadgets = self.gadgets(maps)?;
         let since = Instant::now();
         self.hold(tid, STOP_TIME, guard)?;
-        match Session::begin(self.process, tid, gadgets, maps, options, since) {
+        match Session::begin(self.process, (tid, self.before(tid)), gadgets, maps, options, since) {
             Ok(session) => {
                 let report = self.report_of(&session);
                 Ok((session, report))
@@ -134,7 +134,7 @@ impl<'p> Batch<'p> {
         }
     }
     fn report_of(&self, session: &Session) -> RemoteReport {
-        let timeout = session.repair == Repair::Again
+        let timeout = matches!(session.repair, Repair::Again | Repair::Restarted)
             && session
                 .original
                 .call()
@@ -155,7 +155,8 @@ impl<'p> Batch<'p> {
         let gadgets = self.gadgets(&maps)?;
         let mut why = None;
         for tid in self.threads() {
-            match Session::begin(self.process, tid, gadgets, &maps, options, Instant::now()) {
+            let thread = (tid, self.before(tid));
+            match Session::begin(self.process, thread, gadgets, &maps, options, Instant::now()) {
                 Ok(session) => {
                     let report = self.report_of(&session);
                     return Ok(RemoteCaller { batch: self, session: Some(session), release: false, report });
