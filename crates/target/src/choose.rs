@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::calls::{Interruption, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
+use crate::numbers::{forgets_timeout, is_last_choice};
 use crate::regs::Repair;
 use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
 use crate::serve::Guard;
@@ -99,6 +100,7 @@ impl<'p> Batch<'p> {
             ('D' | 'Z' | 'X', _) | (_, Err(_)) => Fitness::Unfit,
             (_, Ok(InCall::Running)) => Fitness::Running,
             (_, Ok(InCall::Elsewhere { .. })) => Fitness::Restarts,
+            (_, Ok(InCall::Call { nr, .. })) if is_last_choice(nr as i64) => Fitness::Timeout,
             (_, Ok(InCall::Call { nr, args, .. })) => match self.interruption(nr as i64, &args) {
                 Interruption::EintrTimeout => Fitness::Timeout,
                 Interruption::Restarts | Interruption::EintrEndless => Fitness::Restarts,
@@ -134,11 +136,11 @@ impl<'p> Batch<'p> {
         }
     }
     fn report_of(&self, session: &Session) -> RemoteReport {
-        let timeout = matches!(session.repair, Repair::Again | Repair::Restarted)
-            && session
-                .original
-                .call()
-                .is_some_and(|(nr, args)| self.interruption(nr, &args) == Interruption::EintrTimeout);
+        let timeout = session.original.call().is_some_and(|(nr, args)| match session.repair {
+            Repair::Again => self.interruption(nr, &args) == Interruption::EintrTimeout,
+            Repair::Restarted => forgets_timeout(nr, &args),
+            Repair::None | Repair::Eintr => false,
+        });
         RemoteReport {
             tid: session.tid,
             interrupted: session.repair == Repair::Eintr,

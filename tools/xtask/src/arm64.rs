@@ -24,7 +24,6 @@ const PORTABLE: &[&str] = &[
     "trapline-plan",
     "trapline-runtime",
     "trapline-target",
-    "trapline-patch",
     "trapline",
 ];
 /// Their test programs that run there; the others run x86-64 code, or read this machine's x86-64 programs through tools that would not be
@@ -44,8 +43,20 @@ const TARGETS: &[&str] = &[
     "--test=pool",
     "--test=inside_aarch64",
 ];
-/// What an emulator of user mode has not: ptrace and perf. It runs under a whole system (`arm64-system`).
-const NOT_EMULATED: &[&str] = &["launch::", "follow::", "perf::breakpoint", "perf::mappings"];
+/// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, other programs of this machine. Outside attach runs under a whole system
+/// (`arm64-system`).
+const NOT_EMULATED: &[&str] = &[
+    "launch::tests::",
+    "follow::tests::",
+    "find::tests::",
+    "clock::tests::",
+    "shared::tests::",
+    "perf::breakpoint::",
+    "perf::mappings::",
+    "stacks::copied::",
+    "all_cores_can_be_made_to_serialise",
+    "nothing_that_is_mapped_is_replaced",
+];
 
 /// Runs the step.
 pub(crate) fn run(runs: u64) -> Result<Outcome> {

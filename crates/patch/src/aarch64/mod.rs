@@ -1,6 +1,6 @@
 //! arm64: the writer of our own code, and what differs where others' is written.
 
 pub mod own;
-pub mod protocol;
+pub(crate) mod protocol;
 pub(crate) mod threads;
 pub(crate) mod traps;

@@ -75,8 +75,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         }
     }
     let mut plan = ModulePlan { refused, ..ModulePlan::default() };
-    loop {
-        let Err((want, why)) = lay(input, &sites, &mut plan)? else { break };
+    while let Err((want, why)) = lay(input, &sites, &mut plan)? {
         // All of the want is refused, and the others are laid again.
         let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
         plan.refused.push(Refused { probe, want, why });

@@ -18,6 +18,12 @@ pub(crate) const fn forgets_timeout(nr: i64, args: &[u64; 6]) -> bool {
     }
 }
 
+/// Whether a thread in this call is taken for calls of ours only if no other will do: the kernel goes on with a sleep here that it broke off before, and has
+/// forgotten which. Nothing is lost by a session; but should we die in it, the way back through rt_sigreturn makes this call fail with EINTR.
+pub(crate) const fn is_last_choice(nr: i64) -> bool {
+    nr == libc::SYS_restart_syscall
+}
+
 /// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
 const WAIT_BITSET: u64 = 9;
 

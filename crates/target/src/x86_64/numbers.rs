@@ -9,6 +9,11 @@ pub(crate) const fn forgets_timeout(_: i64, _: &[u64; 6]) -> bool {
     false
 }
 
+/// Whether a thread in this call is taken for calls of ours only if no other will do.
+pub(crate) const fn is_last_choice(_: i64) -> bool {
+    false
+}
+
 /// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
 const WAIT_BITSET: u64 = 9;
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Threads that wait in calls of each kind, and what they were given.
-const WAITS: u64 = 1500;
+const WAITS: u64 = 20_000;
 const VARIABLE: &str = "TRAPLINE_WAITER";
 
 /// The waiter: a thread in each call, for [`WAITS`] ms; a line for each that did not wait to the end.
@@ -13,7 +13,6 @@ fn run() {
         return;
     }
     let ms = WAITS as i32;
-    let spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let waits: [(&str, fn(i32) -> i64); 4] = [
         // SAFETY: descriptors of our own, and memory that outlives each call.
         ("epoll_pwait", |ms| unsafe {
@@ -41,7 +40,6 @@ fn run() {
             if result == -1 && error == Some(libc::ETIMEDOUT) { 0 } else { -1 }
         }),
     ];
-    let _ = spec;
     let threads = waits.map(|(name, wait)| {
         std::thread::spawn(move || {
             let start = Instant::now();

@@ -1,8 +1,6 @@
 //! Threads that run while code changes under them.
 
-use crate::victim::{THREADS, Victim, of};
-
-const CALLS: u64 = 400_000;
+use crate::victim::{ENDLESS, THREADS, Victim, of};
 
 /// Attached and detached while two threads call: each value is right, and the text is the file's in the end.
 #[test]
@@ -10,7 +8,7 @@ fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };
     let before = victim.text();
     for name in ["victim_push", "victim_address", "victim_loop"] {
-        victim.begin(name, CALLS);
+        victim.begin(name, ENDLESS);
         let mut seen = 0;
         for _ in 0..8 {
             let session = victim.count(name);
@@ -19,8 +17,11 @@ fn threads_that_call_meanwhile_are_not_harmed() {
             assert!(finished.reports.iter().all(|report| report.refused.is_empty()));
             seen += of(&finished.reports[0], name);
         }
-        assert_eq!(victim.end(), CALLS * THREADS, "{name}");
-        println!("{name}: {seen} hits while {CALLS} calls were made by each of {THREADS} threads");
+        // Any line ends it; then it tells how many values were wrong.
+        victim.begin(name, ENDLESS);
+        assert_eq!(victim.end(), 0, "{name}: wrong values");
+        println!("{name}: {seen} hits in 8 sessions, with {THREADS} threads that call it all the time");
+        assert!(seen > 0, "{name}");
         assert_eq!(victim.text(), before, "{name}");
     }
 }
