@@ -308,7 +308,7 @@ impl RingArea {
     }
 }
 
-#[cfg(all(test, not(loom_words)))]
+#[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     extern crate std;
     use super::{
