@@ -163,7 +163,9 @@ fn ci() -> Result<Outcome> {
     for (name, args) in steps {
         println!("\n=== {name}");
         if name == "test" {
-            ahead = Some(ahead::build(models::builds().chain([storm::build()]).collect()));
+            ahead = Some(ahead::build(
+                [storm::build()].into_iter().chain(arm64::build()).chain(models::builds()).collect(),
+            ));
         }
         let begun = Instant::now();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
