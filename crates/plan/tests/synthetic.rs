@@ -119,6 +119,26 @@ fn calls_only_last_and_never_with_a_shadow_stack() {
     assert!(kind(&plan) == "returns-in" || plan.patches[0].tactic == Tactic::Pun);
 }
 
+/// Returns are compared with a copy of their addresses there: no address is replaced, and exits are patched as elsewhere.
+#[test]
+fn with_a_shadow_stack_exits_are_patched_and_no_return_address_is_replaced() {
+    // xor eax, eax; test edi, edi; three nops; ret
+    let image = pack(&[&[0x31, 0xC0, 0x85, 0xFF, 0x90, 0x90, 0x90, RET]], 16);
+    let shadow = ProcessTraits { shadow_stack: true, ..traits() };
+    let slots = planned(&image, &shadow, Role::LatencySlot);
+    assert_eq!((kind(&slots), slots.patches.len()), ("no-slot", 0));
+    let why = slots.refused[0].why.to_string();
+    assert!(why.contains("shadow stack") && why.contains("--ret=exits"), "{why}");
+    assert!(planned(&image, &traits(), Role::LatencySlot).refused.is_empty());
+    let roles = |traits: &ProcessTraits| {
+        let plan = planned(&image, traits, Role::Latency);
+        assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+        plan.patches.iter().map(|patch| (patch.addr, patch.role)).collect::<Vec<_>>()
+    };
+    assert_eq!(roles(&shadow), roles(&traits()));
+    assert_eq!(roles(&shadow).len(), 2);
+}
+
 #[test]
 fn single_instructions() {
     let image = pack(&[&[0x48, 0x83, 0xEC, 0x08, 0x90, 0x48, 0x31, 0xC0, 0x48, 0x83, 0xC4, 0x08, RET]], 8);

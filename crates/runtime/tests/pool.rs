@@ -75,6 +75,8 @@ fn bytes_are_as_documented() {
     // A header, 96 CPUs with a shelf and a set of 13 words, and twice 384 objects.
     assert_eq!(bytes(96, None), 256 + 96 * (128 + 128) + 768 * 64);
     assert!(bytes(96, None) < 75 << 10);
+    // What `trapline::inside` says of its own.
+    assert_eq!(Shape::new(2, None, 128).expect("a shape").bytes(), 2816);
     // All that a pool on a handed-in region needs, and not a byte less.
     let region = Region::new();
     let shape = Shape::new(2, Some(10), 64).expect("a shape");

@@ -308,3 +308,23 @@ fn suspend_seccomp(
         .map_err(|e| failed(process, "let its seccomp filter work again", e))?;
     refuse(why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Process, Seccomp, ThreadStatus, check_thread};
+
+    /// There our calls' way back is no address that was pushed by a call.
+    #[test]
+    fn threads_that_cannot_make_our_calls_are_refused_by_name() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let shadowed = ThreadStatus { shadow_stack: true, ..ThreadStatus::default() };
+        let strict = ThreadStatus { seccomp: Seccomp::Strict, ..ThreadStatus::default() };
+        let said = |status: &ThreadStatus| check_thread(&process, status).map_err(|why| why.to_string());
+        assert!(said(&ThreadStatus::default()).is_ok());
+        assert!(said(&shadowed).is_err_and(|why| why.contains("shadow stack")));
+        assert!(said(&strict).is_err_and(|why| why.contains("strict mode")));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

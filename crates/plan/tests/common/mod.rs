@@ -12,6 +12,7 @@ use trapline_plan::{
     ProcessTraits, Role, Scope, Tactic, Want, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
+use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma};
 
 /// Files that most machines have; the others are left out.
@@ -30,7 +31,7 @@ pub(crate) fn image(path: &str) -> Image {
 }
 
 pub(crate) fn every(image: &Image, role: Role) -> Vec<Want> {
-    let latency = |n| (role == Role::Latency).then_some(n);
+    let latency = |n| role.is_timed().then_some(n);
     (0..image.functions().len() as u32)
         .map(|n| Want { probe: n, latency: latency(n), function: Some(FunctionIndex(n)), role })
         .collect()
@@ -53,6 +54,9 @@ pub(crate) fn traits_of(image: &Image) -> ProcessTraits {
     ProcessTraits { go: image.is_go(), ..ProcessTraits::usual(2) }
 }
 
+/// Slots of nobody's.
+const SLOTS: Slots = Slots { code: 0x1100_0000_0000, table: 0x1200_0000_0000, count: 64 };
+
 pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> ModulePlan {
     let bias = bias_of(image);
     let space = space_of(image, bias);
@@ -63,7 +67,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         buckets: Buckets::Log,
         outermost: false,
         go_g: image.is_go().then_some(-8),
-        slots: None,
+        slots: Some(SLOTS),
     };
     let input = ModuleInput {
         image,

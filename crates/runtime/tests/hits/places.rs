@@ -10,7 +10,7 @@ use trapline_runtime::probe::Probe;
 use trapline_runtime::x86_64::general::WITH_STATE;
 use trapline_runtime::x86_64::general::here::Piece;
 
-use crate::support::{ORIGINAL, SITE, add, engine_of, enter, leave, probe, regs};
+use crate::support::{ORIGINAL, SITE, add, calling, engine_of, enter, leave, probe, regs};
 
 /// Stands where a gate goes on: code before a piece, in its room, and behind it.
 fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
@@ -31,10 +31,13 @@ fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
     }
 }
 
-/// A piece as a function of the C ABI.
+type Begin = extern "C" fn(*const Probe, u64, u64) -> u64;
+type End = extern "C" fn(*const Probe, *mut Regs) -> u64;
+
+/// The pieces as functions of the C ABI.
 struct Native {
-    begin: extern "C" fn(*const Probe, u64, u64) -> u64,
-    end: extern "C" fn(*const Probe, *mut Regs) -> u64,
+    begin: Begin,
+    end: End,
 }
 
 impl Native {
@@ -48,7 +51,10 @@ impl Native {
         let done = [[0x31, 0xc0].as_slice(), &back].concat();
         let end = glued(Piece::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
         // SAFETY: the code above.
-        unsafe { Self { begin: std::mem::transmute(begin), end: std::mem::transmute(end) } }
+        unsafe {
+            let begin = std::mem::transmute::<usize, Begin>(begin);
+            Self { begin, end: std::mem::transmute::<usize, End>(end) }
+        }
     }
     /// K2: whether the call is kept in its place.
     fn begins(&self, probe: &Probe, site: u64, sp: u64) -> bool {
@@ -111,6 +117,47 @@ fn a_place_keeps_a_call_until_its_exit() {
     );
     assert_eq!(taken(told), [(SITE + 0x200, SP)]);
     assert_eq!(probe.counts().hits, 1 + 3 + 2);
+    // By `dispatch`'s exit, where vectors have to be saved.
+    assert!(native.begins(probe, SITE + 0x300, SP));
+    (0..2).for_each(|_| assert_eq!(leave(probe, &mut regs(SP)), ORIGINAL));
+    assert_eq!(taken(told), [(SITE + 0x300, SP)], "once");
+    // Where calls have slots, none is kept.
+    let arms = |arms| {
+        // SAFETY: no call begins meanwhile but the one below, which looks and does nothing.
+        unsafe { probe.set_arms(arms) };
+    };
+    arms(true);
+    assert!(!native.begins(probe, SITE, SP));
+    arms(false);
+    assert!(native.begins(probe, SITE, SP) && native.ends(probe, SP));
+}
+
+/// A handler, and what it found: that a call began, that one ended.
+type Inner<'a> = (&'a Native, &'a Probe, Mutex<[bool; 2]>);
+
+unsafe extern "C" fn calls_inside(data: *mut c_void, _: *mut Hit) -> Verdict {
+    // SAFETY: `data` is an `Inner`, of the test that waits for this.
+    let (native, probe, found) = unsafe { &*data.cast::<Inner<'_>>() };
+    *found.lock().expect("nobody panics") = [native.begins(probe, SITE, SP), native.ends(probe, SP)];
+    Verdict::CONTINUE
+}
+
+/// A handler's own calls are counted as missed, which the usual way does not know how to.
+#[test]
+fn in_a_hit_nothing_begins_and_nothing_ends() {
+    let (native, engine) = (Native::new(), engine_of(4, 1));
+    let [probe, outer] = [4, 5].map(|number| probe(engine, number));
+    let told = waits(probe);
+    call(probe, SP);
+    let inner: Inner<'_> = (&native, probe, Mutex::new([true; 2]));
+    add(outer, calling(calls_inside, std::ptr::from_ref(&inner).cast_mut().cast()));
+    assert!(native.begins(probe, SITE, SP));
+    taken(told);
+    assert_eq!(enter(outer, &mut regs(SP - 64)), ORIGINAL);
+    assert_eq!(*inner.2.lock().expect("nobody panics"), [false; 2]);
+    assert_eq!(taken(told), []);
+    assert!(native.ends(probe, SP));
+    assert_eq!(taken(told), [(SITE, SP)]);
 }
 
 /// Whichever way the other stack word's call comes and goes, it takes nothing from the one that is kept, and is told itself.

@@ -157,7 +157,8 @@ impl Consumer {
     /// site the largest holds. Calls beyond it run unprobed and are counted ([`Tally::empty`](super::Tally::empty)). Where one consumer alone waits, uses general registers
     /// alone and has no entry handler, most calls need none, and it bounds them no more.
     ///
-    /// Memory: 128 bytes for each, and for each CPU four more and 256 to 4352 bytes; 2.8 KiB by default on 2 CPUs. It stays with the site.
+    /// Memory: 128 bytes for each, and for each CPU four more and 256 to 4352 bytes; 2.8 KiB by default on 2 CPUs, however many
+    /// threads there are (4 KiB for each of 10,000 would be 40 MB). It stays with the site.
     #[must_use]
     pub const fn maxactive(mut self, calls: u32) -> Self {
         self.maxactive = Some(calls);
