@@ -88,13 +88,24 @@ impl Bench {
 }
 
 /// All rows, handed out as they are ready.
-pub(crate) fn run(bench: Bench, effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
-    for (case, sites) in CASES {
+pub(crate) fn run(
+    bench: Bench,
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
+    let wanted = |case: &str| only.is_none_or(|only| only == case);
+    ensure!(
+        CASES.iter().any(|(case, _)| wanted(case)),
+        "no function begins with `{}`",
+        only.unwrap_or_default()
+    );
+    for (case, sites) in CASES.into_iter().filter(|(case, _)| wanted(case)) {
         for row in case_rows(bench, case, sites, effort, true)? {
             emit(&row)?;
         }
     }
-    if bench == Bench::Uprobe {
+    if bench == Bench::Uprobe && wanted("push") {
         for (case, hoped) in NARROW {
             for mut row in case_rows(bench, case, crate::functions::COPIES, effort, false)? {
                 let ours = !["none", "control", "kernel", "lock-add"].contains(&row.how.as_str());

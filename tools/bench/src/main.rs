@@ -40,6 +40,9 @@ struct Args {
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
+    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …).
+    #[arg(long)]
+    only: Option<String>,
     /// Seconds of measuring for each row, over all rounds.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
@@ -97,9 +100,10 @@ fn main() -> Result<()> {
     }
     let mut sink = Sink { json: args.json, run: args.save.as_deref().map(runs::Run::create).transpose()? };
     let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
+    let only = args.only.as_deref();
     match args.name {
-        Name::Uprobe => hits::run(Bench::Uprobe, effort, |row| sink.take(row)),
-        Name::Uretprobe => hits::run(Bench::Uretprobe, effort, |row| sink.take(row)),
+        Name::Uprobe => hits::run(Bench::Uprobe, effort, only, |row| sink.take(row)),
+        Name::Uretprobe => hits::run(Bench::Uretprobe, effort, only, |row| sink.take(row)),
         Name::Record => record::run(effort, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),

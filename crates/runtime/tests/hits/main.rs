@@ -4,5 +4,7 @@ mod calls;
 mod consumers;
 mod instances;
 mod leave;
+#[cfg(target_arch = "x86_64")]
+mod places;
 mod support;
 mod threads;

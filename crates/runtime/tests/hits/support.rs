@@ -31,9 +31,14 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 pub(crate) fn engine(lines: usize) -> &'static Engine {
+    engine_of(lines, 64)
+}
+
+/// With so many places for calls in flight.
+pub(crate) fn engine_of(lines: usize, places: usize) -> &'static Engine {
     assert!(register_membarrier());
     let words = leaked(Counts::words(lines, PROBES));
-    let memory = Memory { lines: leaked(lines), words, places: leaked(64) };
+    let memory = Memory { lines: leaked(lines), words, places: leaked(places) };
     Box::leak(Box::new(Engine::new(memory, PROBES).expect("lengths fit")))
 }
 

@@ -1,0 +1,158 @@
+//! Calls that are kept in their stack words' places, by the texts that gates take in, executed as they are, beside `dispatch`'s own entries and exits. The
+//! engine has one place, so all stack words and all probes meet in it.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+use trapline_runtime::consumer::{Consumer, Flags, Hit, Verdict};
+use trapline_runtime::native::Regs;
+use trapline_runtime::probe::Probe;
+use trapline_runtime::x86_64::general::WITH_STATE;
+use trapline_runtime::x86_64::general::here::Piece;
+
+use crate::support::{ORIGINAL, SITE, add, engine_of, enter, leave, probe, regs};
+
+/// Stands where a gate goes on: code before a piece, in its room, and behind it.
+fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
+    let (room, len) = piece.room;
+    assert!(done.len() <= len);
+    let pad = before.len().next_multiple_of(64) - before.len();
+    let head = [&vec![0x90; pad], before, &piece.text[..room]].concat();
+    let all = [&head, done, &vec![0xcc; len - done.len()], &piece.text[room + len..], behind].concat();
+    // SAFETY: a new mapping, for good, in which nothing else lies.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let at =
+            libc::mmap(std::ptr::null_mut(), all.len(), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>().copy_from_nonoverlapping(all.as_ptr(), all.len());
+        assert_eq!(libc::mprotect(at, all.len(), libc::PROT_READ | libc::PROT_EXEC), 0);
+        at as usize
+    }
+}
+
+/// A piece as a function of the C ABI.
+struct Native {
+    begin: extern "C" fn(*const Probe, u64, u64) -> u64,
+    end: extern "C" fn(*const Probe, *mut Regs) -> u64,
+}
+
+impl Native {
+    fn new() -> Self {
+        // xor eax, eax; ret, and mov eax, 1; ret. The arguments are where the piece wants them.
+        let begin = glued(Piece::begin(), &[], &[0x31, 0xc0, 0xc3], &[0xb8, 1, 0, 0, 0, 0xc3]);
+        let kept = [0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57]; // push rbx, rbp, r12 to r15
+        let back = [0x48, 0x89, 0xec, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]; // mov rsp, rbp; pop them; ret
+        // mov rbp, rsp; mov r12, rdi; lea rbx, [rsi - 8]; and rsp, -16
+        let ready = [0x48, 0x89, 0xe5, 0x49, 0x89, 0xfc, 0x48, 0x8d, 0x5e, 0xf8, 0x48, 0x83, 0xe4, 0xf0];
+        let done = [[0x31, 0xc0].as_slice(), &back].concat();
+        let end = glued(Piece::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
+        // SAFETY: the code above.
+        unsafe { Self { begin: std::mem::transmute(begin), end: std::mem::transmute(end) } }
+    }
+    /// K2: whether the call is kept in its place.
+    fn begins(&self, probe: &Probe, site: u64, sp: u64) -> bool {
+        (self.begin)(probe, site, sp) == 0
+    }
+    /// L1: whether the place kept this call.
+    fn ends(&self, probe: &Probe, sp: u64) -> bool {
+        let answer = (self.end)(probe, &mut regs(sp));
+        assert!([ORIGINAL, WITH_STATE].contains(&answer), "{answer}");
+        answer == ORIGINAL
+    }
+}
+
+/// Returns that were told: the address that was hit, the stack pointer.
+type Told = Mutex<Vec<(u64, u64)>>;
+
+unsafe extern "C" fn tell(data: *mut c_void, hit: *mut Hit) -> Verdict {
+    // SAFETY: `data` is a leaked `Told`; `hit` is this hit, and so are its registers.
+    let (told, hit, regs) = unsafe { (&*data.cast::<Told>(), &*hit, &*(*hit).regs) };
+    told.lock().expect("nobody panics").push((hit.site, regs.sp()));
+    Verdict::CONTINUE
+}
+
+/// A probe whose calls may be kept in place, and who waits for them.
+fn waits(probe: &Probe) -> &'static Told {
+    let told: &'static Told = Box::leak(Box::default());
+    let (data, flags) = (std::ptr::from_ref(told).cast_mut().cast(), Flags::GENERAL_REGS_ONLY);
+    add(probe, Consumer { entry: None, ret: Some(tell), filter: None, data, flags });
+    told
+}
+
+fn taken(told: &Told) -> Vec<(u64, u64)> {
+    std::mem::take(&mut *told.lock().expect("nobody panics"))
+}
+
+/// A call that has an instance; the first one binds its place (K1).
+fn call(probe: &Probe, sp: u64) {
+    assert_eq!(enter(probe, &mut regs(sp)), ORIGINAL);
+    assert_eq!(leave(probe, &mut regs(sp)), ORIGINAL);
+}
+
+const SP: u64 = 0x7000;
+
+#[test]
+fn a_place_keeps_a_call_until_its_exit() {
+    let (native, probe) = (Native::new(), probe(engine_of(4, 1), 0));
+    let told = waits(probe);
+    // No line yet, then nobody's place.
+    assert!(!native.begins(probe, SITE, SP));
+    call(probe, SP);
+    assert_eq!(taken(told), [(SITE, SP)]);
+    assert!(!native.ends(probe, SP), "it keeps nothing");
+    for site in [SITE, SITE, SITE + 0x100] {
+        assert!(native.begins(probe, site, SP) && native.ends(probe, SP) && !native.ends(probe, SP));
+        assert_eq!(taken(told), [(site, SP)], "once");
+    }
+    // One that was left: the next call there has it, wherever it was hit.
+    assert!(
+        native.begins(probe, SITE, SP) && native.begins(probe, SITE + 0x200, SP) && native.ends(probe, SP)
+    );
+    assert_eq!(taken(told), [(SITE + 0x200, SP)]);
+    assert_eq!(probe.counts().hits, 1 + 3 + 2);
+}
+
+/// Whichever way the other stack word's call comes and goes, it takes nothing from the one that is kept, and is told itself.
+#[test]
+fn a_place_is_its_stack_words_alone() {
+    let (native, probe) = (Native::new(), probe(engine_of(4, 1), 1));
+    let told = waits(probe);
+    call(probe, SP);
+    taken(told);
+    for other in [SP - 64, SP + 4096, 0x7f00_0000_0000 | SP] {
+        assert!(native.begins(probe, SITE + 0x100, SP));
+        assert!(!native.begins(probe, SITE, other), "an entry at another stack word");
+        assert_eq!(enter(probe, &mut regs(other)), ORIGINAL);
+        assert!(!native.ends(probe, other), "an exit at another stack word");
+        assert_eq!(taken(told), []);
+        assert_eq!(leave(probe, &mut regs(other)), ORIGINAL);
+        assert_eq!(taken(told), [(SITE, other)], "by its instance");
+        assert!(native.ends(probe, SP), "still kept");
+        assert_eq!(taken(told), [(SITE + 0x100, SP)]);
+    }
+}
+
+/// Calls of two functions at one stack word (a tail call between them): the inner one finds the place taken, and leaves it.
+#[test]
+fn a_place_that_keeps_another_probes_call_is_left_alone() {
+    let (native, engine) = (Native::new(), engine_of(4, 1));
+    let [outer, inner] = [2, 3].map(|number| probe(engine, number));
+    let told = [outer, inner].map(waits);
+    call(outer, SP);
+    taken(told[0]);
+    for _ in 0..3 {
+        assert!(native.begins(outer, SITE + 0x100, SP));
+        assert!(!native.begins(inner, SITE + 0x200, SP), "an entry of another probe");
+        assert_eq!(enter(inner, &mut regs(SP)), ORIGINAL);
+        assert!(!native.ends(inner, SP), "an exit of another probe");
+        assert_eq!(told.map(taken), [vec![], vec![]]);
+        assert_eq!(leave(inner, &mut regs(SP)), ORIGINAL);
+        assert_eq!(told.map(taken), [vec![], vec![(SITE, SP)]], "by its instance");
+        assert!(native.ends(outer, SP), "still kept");
+        assert_eq!(told.map(taken), [vec![(SITE + 0x100, SP)], vec![]]);
+        // Then it is the other's turn.
+        assert!(native.begins(inner, SITE + 0x200, SP) && native.ends(inner, SP));
+        assert_eq!(told.map(taken), [vec![], vec![(SITE + 0x200, SP)]]);
+    }
+}
