@@ -19,7 +19,7 @@ use crate::map::{SERVED, map, unmap};
 use crate::number;
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
-use crate::request::{AttachReport, Memory, Request};
+use crate::request::{AttachReport, Memory, Placed, Refused, Request};
 use crate::slots::write_hints;
 use crate::stack;
 use crate::survey::Survey;
@@ -227,7 +227,9 @@ impl Attached {
         report.timings.fill = clock.elapsed();
 
         let clock = Instant::now();
+        let shares = prepared.shares.clone();
         publish(self, batch, prepared, survey, remote, report)?;
+        settle_shares(request, &shares, report);
         report.timings.publish = clock.elapsed();
         Ok(())
     }
@@ -244,6 +246,23 @@ const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
 
 fn is_full(prepared: &Result<Prepared, PatchError>) -> bool {
     matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
+}
+
+/// Who shares a site with the want that it is named after has what became of that one.
+fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut AttachReport) {
+    for &(module, owner, want) in shares {
+        let other = request.modules.get(module as usize).and_then(|m| m.wants.get(want as usize));
+        let Some(probe) = other.map(|other| other.probe) else { continue };
+        if report.placed.iter().any(|placed| placed.probe == probe) {
+            continue;
+        }
+        let mine = |(of, index)| of == module && index == owner;
+        if let Some(placed) = report.placed.iter().find(|p| mine((p.module, p.want))).copied() {
+            report.placed.push(Placed { probe, want, ..placed });
+        } else if let Some(refused) = report.refused.iter().find(|r| mine((r.module, r.want))).cloned() {
+            report.refused.push(Refused { probe, want, ..refused });
+        }
+    }
 }
 
 /// How generated code is to learn a thread's number: from the C library's control block, which is recognized by its pointers and by

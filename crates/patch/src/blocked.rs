@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use trapline_target::Process;
 
 use crate::error::PatchError;
+use crate::native::threads::{is_slow, runs_nothing};
 use crate::why::NoTraps;
 
 /// Bit of a signal in a set.
@@ -68,27 +69,4 @@ pub(crate) fn no_traps(
         }
         idle()?;
     }
-}
-
-/// Whether a thread runs none of the process' code: nobody need wait for it, and it never unblocks anything.
-#[cfg(target_arch = "aarch64")]
-fn runs_nothing(process: &Process, thread: &trapline_target::ThreadStatus) -> bool {
-    process.is_emulators(thread)
-}
-
-/// Emulators of this processor do not come here: what attaches needs ptrace, which they do not have.
-#[cfg(target_arch = "x86_64")]
-const fn runs_nothing(_: &Process, _: &trapline_target::ThreadStatus) -> bool {
-    false
-}
-
-/// Whether how long a thread sleeps and runs says nothing of the program.
-#[cfg(target_arch = "aarch64")]
-fn is_slow() -> bool {
-    trapline_target::is_emulated()
-}
-
-#[cfg(target_arch = "x86_64")]
-const fn is_slow() -> bool {
-    false
 }

@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Handler, OwnCaller, RemoteCaller, TargetError};
+use trapline_target::{Handler, RemoteCaller, TargetError};
 
 /// Calls that change a process' memory map and signal actions.
 pub(crate) trait Caller {
@@ -52,32 +52,5 @@ impl Caller for RemoteCaller<'_, '_> {
     }
     fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
         RemoteCaller::sigaction(self, signal, new)
-    }
-}
-
-impl Caller for OwnCaller {
-    fn memfd(&mut self, name: &str) -> Result<(i32, OwnedFd), TargetError> {
-        Self::memfd(self, name)
-    }
-    fn close(&mut self, fd: i32) -> Result<(), TargetError> {
-        Self::close(self, fd);
-        Ok(())
-    }
-    fn mmap(
-        &mut self,
-        addr: RemoteAddr,
-        len: u64,
-        prot: i32,
-        flags: i32,
-        fd: i32,
-        off: u64,
-    ) -> Result<(), TargetError> {
-        Self::mmap(self, addr, len, prot, flags, fd, off)
-    }
-    fn munmap(&mut self, addr: RemoteAddr, len: u64) -> Result<(), TargetError> {
-        Self::munmap(self, addr, len)
-    }
-    fn sigaction(&mut self, signal: i32, new: Option<&Handler>) -> Result<Handler, TargetError> {
-        Self::sigaction(self, signal, new)
     }
 }

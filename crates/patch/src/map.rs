@@ -15,6 +15,7 @@ use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 use crate::attached::{Attached, Installed};
 use crate::caller::Caller;
 use crate::error::PatchError;
+use crate::native::traps;
 use crate::prepare::Prepared;
 use crate::segment::{Contents, MadeSlots, Region3, Segment};
 use crate::survey::{SIGBUS, SIGILL, SIGSEGV, SIGTRAP, Survey};
@@ -116,7 +117,7 @@ pub(crate) fn map_by(
 
     let mut made = Vec::new();
     let result = map_regions(caller, contents, &prepared.layout, len, &mut made).and_then(|segment| {
-        if survey.no_traps.is_some() || attached.serves_itself {
+        if !traps::NEEDED || survey.no_traps.is_some() || attached.serves_itself {
             return Ok(segment);
         }
         if attached.installed.is_none() {

@@ -22,10 +22,10 @@ use trapline_target::Process;
 
 use crate::attached::{Before, conflict};
 use crate::error::PatchError;
-use crate::own::soft::Masked;
 use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
 use crate::segment::MadeSlots;
 use crate::semaphore;
+use crate::soft::Masked;
 use crate::space::Still;
 use crate::survey::{Survey, shows_file};
 use crate::write::{Outcome, verify};

@@ -11,8 +11,9 @@ use trapline_target::{Mapping, Process};
 pub(crate) use crate::blocked::{SIGILL, SIGTRAP};
 use crate::blocked::{bit, no_traps};
 use crate::error::PatchError;
-use crate::own::soft::Soft;
+use crate::native::traps;
 use crate::request::{Module, NoTraps, Options};
+use crate::soft::Soft;
 
 /// Signal numbers.
 pub(crate) const SIGBUS: i32 = 7;
@@ -45,12 +46,13 @@ impl Survey {
         let status = process.status()?;
         let features = process.features()?;
         let maps = process.maps()?;
-        let no_traps = no_traps(process, go, idle)?;
+        let no_traps = if traps::NEEDED { no_traps(process, go, idle)? } else { None };
         let traits = ProcessTraits {
             rseq: None,
             cpus: features.cpus,
             rdpid: features.rdpid,
             fsgsbase: features.fsgsbase,
+            lse: features.lse,
             has_fault_handler: !options.faults_are_fatal
                 && status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0,
             shadow_stack: status.shadow_stack,

@@ -6,9 +6,10 @@
 //! guarded because of that. A map of a part can be made to cover more later ([`CodeMap::cover`]); no function is swept twice.
 //! Does not: decide about windows.
 
+use crate::aarch64::module::exit_bounds;
 use crate::request::{Role, Want};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use trapline_image::{Image, ImageKind};
+use trapline_image::{Image, ImageKind, Machine};
 use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
@@ -101,6 +102,16 @@ impl CodeMap {
     #[must_use]
     pub fn build(image: &Image, scope: Scope<'_>, threads: usize) -> Self {
         let functions = image.functions().len();
+        if image.machine() == Machine::Aarch64 {
+            // One word is patched: nothing leads inside it, and no padding is needed.
+            return Self {
+                bits: Vec::new(),
+                pieces: Vec::new(),
+                exits: exit_bounds(image),
+                looped: vec![false; functions],
+                is_swept: vec![true; functions],
+            };
+        }
         let mut map = Self {
             bits: bits_of(image),
             pieces: pieces_of(image),

@@ -19,7 +19,7 @@ use crate::x86_64::stub::filter::NODE_BYTES;
 use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
 use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, SlotCode, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
-use trapline_image::Image;
+use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;
 use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma, control};
@@ -53,6 +53,9 @@ const fn unwind(role: Role) -> Unwind {
 /// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     check(input)?;
+    if input.image.machine() == Processor::Aarch64 {
+        return crate::aarch64::module::plan_module(input);
+    }
     let env = Env {
         image: input.image,
         map: input.map,

@@ -187,6 +187,20 @@ pub enum Refusal {
         /// The window.
         site: Place,
     },
+    /// arm64: the word takes no branch, or its function's returns are not all known.
+    #[error("{why}")]
+    Word {
+        /// Why.
+        why: crate::aarch64::Refusal,
+    },
+    /// What is asked for is not made for this processor.
+    #[error("{at:#x}: not on arm64 yet: {what}")]
+    NotHere {
+        /// The function or instruction.
+        at: Svma,
+        /// What is missing.
+        what: &'static str,
+    },
     /// The want does not say which function, or which latency area.
     #[error("incomplete request for {at:#x}")]
     Incomplete {
@@ -244,6 +258,8 @@ impl Refusal {
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
             Self::NoRoom { .. } => "no-room",
+            Self::Word { why } => why.kind(),
+            Self::NotHere { .. } => "not-on-arm64",
             Self::Incomplete { .. } => "incomplete",
         }
     }

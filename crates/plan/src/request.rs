@@ -32,6 +32,8 @@ pub struct ProcessTraits {
     pub rdpid: bool,
     /// `rdfsbase` may be used.
     pub fsgsbase: bool,
+    /// arm64: one instruction adds to memory (FEAT_LSE).
+    pub lse: bool,
     /// Somebody catches SIGSEGV or SIGBUS: nothing that can fault on a register-based operand is displaced.
     pub has_fault_handler: bool,
     /// A shadow stack is on: no call is displaced.
@@ -59,6 +61,7 @@ impl ProcessTraits {
             cpus,
             rdpid: false,
             fsgsbase: true,
+            lse: false,
             has_fault_handler: false,
             shadow_stack: false,
             go: false,

@@ -12,9 +12,11 @@ use trapline_record::RemoteAddr;
 pub(crate) const PAGE: u64 = 4096;
 /// First address that user space cannot have (47 bits), less a page.
 const TOP: u64 = (1 << 47) - PAGE;
+/// The same of 48 bits, as arm64 has them.
+const HIGH_TOP: u64 = (1 << 48) - PAGE;
 const BOTTOM: u64 = 64 << 10;
 /// Room left above the heap's end.
-const HEAP_GROWTH: u64 = 64 << 20;
+pub(crate) const HEAP_GROWTH: u64 = 64 << 20;
 /// Distance that rel32 reaches for certain, whatever instruction it ends.
 pub(crate) const REACH: u64 = (1 << 31) - (64 << 10);
 
@@ -40,11 +42,18 @@ impl AddressSpace {
         self.occupied.insert(at, (start, end));
     }
 
+    /// The first address that is too high: something is mapped above 47 bits, below 48, where the kernel gives those.
+    fn top(&self) -> u64 {
+        let above = self.occupied.partition_point(|r| r.1.0 <= TOP + PAGE);
+        let is_high = self.occupied.get(above).is_some_and(|r| r.0.0 < HIGH_TOP);
+        if is_high { HIGH_TOP } else { TOP }
+    }
+
     /// Whether `start..end`, with a page on either side, is free and of use (SPACE-1).
     #[must_use]
     pub fn is_free(&self, start: RemoteAddr, end: RemoteAddr) -> bool {
         let (start, end) = (start.0, end.0);
-        if start >= end || start < BOTTOM || end > TOP {
+        if start >= end || start < BOTTOM || end > self.top() {
             return false;
         }
         if self.heap_end.is_some_and(|h| start < h.0.saturating_add(HEAP_GROWTH) && end > h.0) {
@@ -58,7 +67,7 @@ impl AddressSpace {
     /// A free range of `len` bytes (whole pages) anywhere, away from what grows; for entry stamps.
     #[must_use]
     pub fn find(&self, len: u64) -> Option<RemoteAddr> {
-        let mut above = TOP;
+        let mut above = self.top();
         for &(start, end) in self.occupied.iter().rev() {
             if let Some(at) = self.top_of(end.0, above, len) {
                 return Some(at);

@@ -14,6 +14,7 @@ use crate::permission;
 use crate::process::Process;
 use crate::remote::RemoteReport;
 use crate::seizing::Seizing;
+use crate::status::InCall;
 use crate::sys::clock::thread_id;
 use crate::sys::ptrace;
 
@@ -119,6 +120,8 @@ pub(crate) struct Tracee {
     pub(crate) wanted: bool,
     /// It is held; true when it lies in a group-stop.
     pub(crate) held: Option<bool>,
+    /// What call it was in before it was ordered to stop, where the kernel does not tell afterwards.
+    pub(crate) before: Option<InCall>,
 }
 
 /// A seized process.
@@ -240,7 +243,7 @@ impl<'p> Batch<'p> {
     pub(crate) fn adopt(&mut self, tid: u32, tgid: u32) -> &mut Tracee {
         let wanted = self.stopping && tgid == self.process.pid();
         self.report.threads += u64::from(tgid == self.process.pid() && !self.tracees.contains_key(&tid));
-        self.tracees.entry(tid).or_insert(Tracee { tgid, wanted, held: None })
+        self.tracees.entry(tid).or_insert(Tracee { tgid, wanted, held: None, before: None })
     }
     /// The process.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Which system calls notice that their thread was stopped for a moment.
 //!
 //! Input: a call's number and arguments. Output: whether the kernel restarts it by itself, or returns EINTR and then
-//! whether a restart would begin a finite timeout anew. Numbers are x86-64's. Does not: look at the thread.
+//! whether a restart would begin a finite timeout anew. Does not: look at the thread.
 
 /// What an interruption does to a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,9 +14,9 @@ pub(crate) enum Interruption {
     EintrTimeout,
 }
 
-const SYS_IO_PGETEVENTS: i64 = 333;
-
 use Interruption::{EintrEndless, EintrTimeout, Restarts};
+
+use crate::numbers::{EPOLL_WAIT, IO_PGETEVENTS, forgets_timeout};
 
 /// Classifies a call. `has_timeout(fd, sending)` tells whether a socket has one, `None` when that cannot be known.
 pub(crate) fn classify(
@@ -30,11 +30,11 @@ pub(crate) fn classify(
         _ => EintrTimeout,
     };
     match nr {
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => endless_if((args[3] as i32) < 0),
+        EPOLL_WAIT | libc::SYS_epoll_pwait => endless_if((args[3] as i32) < 0),
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => endless_if(args[3] == 0),
         libc::SYS_semop => EintrEndless,
         libc::SYS_rt_sigtimedwait => endless_if(args[2] == 0),
-        libc::SYS_io_getevents | SYS_IO_PGETEVENTS => endless_if(args[4] == 0),
+        libc::SYS_io_getevents | IO_PGETEVENTS => endless_if(args[4] == 0),
         // Bit 3: an extended argument, which may hold a timeout.
         libc::SYS_io_uring_enter => endless_if(args[3] & 8 == 0),
         libc::SYS_read
@@ -50,6 +50,7 @@ pub(crate) fn classify(
         | libc::SYS_sendmsg
         | libc::SYS_sendmmsg
         | libc::SYS_connect => socket(true),
+        _ if forgets_timeout(nr, args) => EintrTimeout,
         _ => Restarts,
     }
 }
@@ -63,13 +64,13 @@ mod tests {
         let plain = |_: i32, _: bool| Some(false);
         let timed = |_: i32, sending: bool| Some(!sending);
         let unknown = |_: i32, _: bool| None;
-        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, u64::MAX, 0, 0], &plain), EintrEndless);
-        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, 0xffff_ffff, 0, 0], &plain), EintrEndless);
-        assert_eq!(classify(libc::SYS_epoll_wait, &[3, 0, 1, 700, 0, 0], &plain), EintrTimeout);
+        assert_eq!(classify(libc::SYS_epoll_pwait, &[3, 0, 1, u64::MAX, 0, 0], &plain), EintrEndless);
+        assert_eq!(classify(libc::SYS_epoll_pwait, &[3, 0, 1, 0xffff_ffff, 0, 0], &plain), EintrEndless);
+        assert_eq!(classify(libc::SYS_epoll_pwait, &[3, 0, 1, 700, 0, 0], &plain), EintrTimeout);
         assert_eq!(classify(libc::SYS_recvfrom, &[3, 0, 1, 0, 0, 0], &plain), Restarts);
         assert_eq!(classify(libc::SYS_recvfrom, &[3, 0, 1, 0, 0, 0], &timed), EintrTimeout);
         assert_eq!(classify(libc::SYS_sendto, &[3, 0, 1, 0, 0, 0], &timed), Restarts);
         assert_eq!(classify(libc::SYS_accept, &[3, 0, 1, 0, 0, 0], &unknown), EintrTimeout);
-        assert_eq!(classify(libc::SYS_nanosleep, &[1, 0, 0, 0, 0, 0], &unknown), Restarts);
+        assert_eq!(classify(libc::SYS_clock_nanosleep, &[1, 1, 0, 0, 0, 0], &unknown), Restarts);
     }
 }

@@ -11,6 +11,7 @@ use crate::batch::Batch;
 use crate::calls::{Interruption, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
+use crate::numbers::{forgets_timeout, is_last_choice};
 use crate::regs::Repair;
 use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
 use crate::serve::Guard;
@@ -99,6 +100,7 @@ impl<'p> Batch<'p> {
             ('D' | 'Z' | 'X', _) | (_, Err(_)) => Fitness::Unfit,
             (_, Ok(InCall::Running)) => Fitness::Running,
             (_, Ok(InCall::Elsewhere { .. })) => Fitness::Restarts,
+            (_, Ok(InCall::Call { nr, .. })) if is_last_choice(nr as i64) => Fitness::Timeout,
             (_, Ok(InCall::Call { nr, args, .. })) => match self.interruption(nr as i64, &args) {
                 Interruption::EintrTimeout => Fitness::Timeout,
                 Interruption::Restarts | Interruption::EintrEndless => Fitness::Restarts,
@@ -122,7 +124,7 @@ impl<'p> Batch<'p> {
         let gadgets = self.gadgets(maps)?;
         let since = Instant::now();
         self.hold(tid, STOP_TIME, guard)?;
-        match Session::begin(self.process, tid, gadgets, maps, options, since) {
+        match Session::begin(self.process, (tid, self.before(tid)), gadgets, maps, options, since) {
             Ok(session) => {
                 let report = self.report_of(&session);
                 Ok((session, report))
@@ -134,11 +136,11 @@ impl<'p> Batch<'p> {
         }
     }
     fn report_of(&self, session: &Session) -> RemoteReport {
-        let timeout = session.repair == Repair::Again
-            && session
-                .original
-                .call()
-                .is_some_and(|(nr, args)| self.interruption(nr, &args) == Interruption::EintrTimeout);
+        let timeout = session.original.call().is_some_and(|(nr, args)| match session.repair {
+            Repair::Again => self.interruption(nr, &args) == Interruption::EintrTimeout,
+            Repair::Restarted => forgets_timeout(nr, &args),
+            Repair::None | Repair::Eintr => false,
+        });
         RemoteReport {
             tid: session.tid,
             interrupted: session.repair == Repair::Eintr,
@@ -155,7 +157,8 @@ impl<'p> Batch<'p> {
         let gadgets = self.gadgets(&maps)?;
         let mut why = None;
         for tid in self.threads() {
-            match Session::begin(self.process, tid, gadgets, &maps, options, Instant::now()) {
+            let thread = (tid, self.before(tid));
+            match Session::begin(self.process, thread, gadgets, &maps, options, Instant::now()) {
                 Ok(session) => {
                     let report = self.report_of(&session);
                     return Ok(RemoteCaller { batch: self, session: Some(session), release: false, report });

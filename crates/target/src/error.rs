@@ -40,7 +40,10 @@ pub enum TargetError {
         comm: String,
     },
     /// Not a program for this machine.
-    #[error("cannot trace process {pid}: it runs a {what} program; only 64-bit x86-64 is supported")]
+    #[error(
+        "cannot trace process {pid}: it runs a {what} program; only 64-bit {} is supported",
+        std::env::consts::ARCH
+    )]
     WrongClass {
         /// The pid.
         pid: u32,

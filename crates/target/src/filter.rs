@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::numbers::AUDIT_ARCH;
+
 /// An instruction, as `struct sock_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -43,7 +45,6 @@ pub enum Answer {
     Harms,
 }
 
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// Bytes of `struct seccomp_data`: number, architecture, instruction pointer, six arguments.
 const DATA_LEN: u32 = 64;
 /// States visited before a program counts as one that cannot be told.
@@ -126,7 +127,7 @@ fn data(at: u32, call: &Call) -> Option<Option<u32>> {
     }
     match at {
         0 => Some(Some(call.nr)),
-        4 => Some(Some(AUDIT_ARCH_X86_64)),
+        4 => Some(Some(AUDIT_ARCH)),
         8 | 12 => Some(None),
         16..DATA_LEN => {
             let word = (at - 16) / 4;

@@ -23,9 +23,8 @@ use trapline_record::RemoteAddr;
 use crate::batch::Batch;
 use crate::choose::STOP_TIME;
 use crate::error::TargetError;
-use crate::gadget::Restore;
 use crate::maps::Mapping;
-use crate::regs::Regs;
+use crate::numbers::waits_outside;
 use crate::remote::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::Session;
@@ -36,34 +35,6 @@ use crate::sys::wait::{self, Stop};
 const STACK: u64 = 96 << 10;
 /// Bytes of stack that are looked at for signal frames.
 const LOOKED_AT: u64 = 1 << 20;
-/// FUTEX_WAIT_BITSET, which conditions, semaphores and joins wait with; the low bits of the operation.
-const WAIT_BITSET: u64 = 9;
-
-/// Whether a thread that waits in this call holds no lock of the allocator, the loader or the unwinder.
-const fn waits_outside(nr: i64, args: &[u64; 6]) -> bool {
-    match nr {
-        libc::SYS_futex => args[1] & 0x7f == WAIT_BITSET,
-        libc::SYS_nanosleep
-        | libc::SYS_clock_nanosleep
-        | libc::SYS_poll
-        | libc::SYS_ppoll
-        | libc::SYS_select
-        | libc::SYS_pselect6
-        | libc::SYS_epoll_wait
-        | libc::SYS_epoll_pwait
-        | libc::SYS_wait4
-        | libc::SYS_waitid
-        | libc::SYS_pause
-        | libc::SYS_rt_sigsuspend
-        | libc::SYS_rt_sigtimedwait
-        | libc::SYS_accept
-        | libc::SYS_accept4
-        | libc::SYS_recvfrom
-        | libc::SYS_recvmsg => true,
-        _ => false,
-    }
-}
-
 impl Batch<'_> {
     /// Calls `function(argument)` in a thread that is fit for it, waiting at most `patience` for one.
     ///
@@ -107,7 +78,7 @@ impl Batch<'_> {
     }
     fn fit(&mut self, tid: u32, maps: &[Mapping], own: &[Range<u64>]) -> Result<(), TargetError> {
         let refuse = |why: &str| Err(TargetError::NoCaller { pid: self.process.pid(), why: why.to_owned() });
-        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return refuse("a thread ended") };
+        let Ok(regs) = self.regs(tid) else { return refuse("a thread ended") };
         let outside = match regs.call() {
             Some((libc::SYS_read, args)) => self.is_no_file(args[0]),
             Some((nr, args)) => waits_outside(nr, &args),
@@ -116,7 +87,7 @@ impl Batch<'_> {
         if !outside {
             return refuse("every thread may hold a lock of the allocator or the loader");
         }
-        let Restore::Restorer(restorer) = self.gadgets(maps)?.restore else {
+        let Some(restorer) = self.gadgets(maps)?.restorer() else {
             return refuse("it has no signal restorer");
         };
         let Some(map) = maps.iter().find(|m| m.contains(RemoteAddr(regs.sp()))) else {
@@ -151,7 +122,8 @@ impl Batch<'_> {
         let gadgets = self.gadgets(maps)?;
         let since = Instant::now();
         let options = RemoteOptions::default();
-        let mut session = Session::begin(self.process, tid, gadgets, maps, &options, since)?;
+        let mut session =
+            Session::begin(self.process, (tid, self.before(tid)), gadgets, maps, &options, since)?;
         let done = session
             .begin_function(self.process, function.0, argument)
             .and_then(|()| self.until_back(&session, tid, guard));

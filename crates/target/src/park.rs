@@ -2,7 +2,7 @@
 //!
 //! When a program's first own instruction is about to run, its libraries are mapped and relocated and their
 //! constructors have run: the moment to probe it. But only one tracer can hold a process, and the batch that patches is
-//! another thread. So the program is *parked*: its instruction pointer is set to a two-byte loop (`jmp .`) written into the
+//! another thread. So the program is *parked*: its instruction pointer is set to a loop of one instruction written into the
 //! unused end of its vdso, where no patch will ever be, and it is let go. It runs there, a thread like any other,
 //! until [`Parked::release`] puts everything back. All stops here are made while it is stopped by ptrace.
 //!
@@ -13,12 +13,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use crate::native::park::{BEHIND, LOOP, TRAP};
+use crate::regs::Regs;
 use crate::sys::wait::{self, Stop};
 use crate::sys::{fault, ptrace};
 
-/// `jmp .`
-const LOOP: [u8; 2] = [0xeb, 0xfe];
-const INT3: u8 = 0xcc;
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
 
@@ -29,7 +28,7 @@ pub struct Parked {
     entry: u64,
     at: u64,
     /// What the loop overwrote.
-    saved: [u8; 2],
+    saved: [u8; LOOP.len()],
 }
 
 impl Parked {
@@ -48,10 +47,10 @@ impl Parked {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
-        let mut regs = ptrace::regs(self.pid)?;
-        if regs.rip == self.at {
-            regs.rip = self.entry;
-            ptrace::set_regs(self.pid, &regs)?;
+        let mut regs = Regs::read(self.pid, None)?;
+        if regs.pc() == self.at {
+            regs.set_pc(self.entry);
+            regs.write(self.pid)?;
         }
         write(&memory(self.pid)?, self.at, &self.saved)
     }
@@ -80,8 +79,8 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryTrap {
     entry: u64,
-    /// The byte under the int3; `None` when the program is there already.
-    under: Option<u8>,
+    /// What is under the trap; `None` when the program is there already.
+    under: Option<[u8; TRAP.len()]>,
 }
 
 impl EntryTrap {
@@ -93,10 +92,10 @@ impl EntryTrap {
             return Ok(Self { entry, under: None });
         }
         let memory = memory(pid)?;
-        let mut under = [0u8];
+        let mut under = [0u8; TRAP.len()];
         memory.read_exact_at(&mut under, entry)?;
-        write(&memory, entry, &[INT3])?;
-        Ok(Self { entry, under: Some(under[0]) })
+        write(&memory, entry, &TRAP)?;
+        Ok(Self { entry, under: Some(under) })
     }
     /// Whether the program is at its entry point already (it has no interpreter).
     pub(crate) const fn is_there(self) -> bool {
@@ -106,39 +105,40 @@ impl EntryTrap {
     pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
         let memory = memory(pid)?;
         if let Some(under) = self.under {
-            write(&memory, self.entry, &[under])?;
+            write(&memory, self.entry, &under)?;
         }
         let at = end_of_vdso(pid, &memory).unwrap_or(self.entry);
-        let mut saved = [0u8; 2];
+        let mut saved = [0u8; LOOP.len()];
         memory.read_exact_at(&mut saved, at)?;
         write(&memory, at, &LOOP)?;
-        let mut regs = ptrace::regs(pid)?;
-        regs.rip = at;
-        ptrace::set_regs(pid, &regs)?;
+        let mut regs = Regs::read(pid, None)?;
+        regs.set_pc(at);
+        regs.write(pid)?;
         ptrace::detach(pid)?;
         Ok(Parked { pid, entry: self.entry, at, saved })
     }
     /// Removes the breakpoint from a process that has not reached it.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
         match self.under {
-            Some(under) => write(&memory(pid)?, self.entry, &[under]),
+            Some(under) => write(&memory(pid)?, self.entry, &under),
             None => Ok(()),
         }
     }
     /// Whether a signal stop is this trap.
     pub(crate) fn is_hit(self, pid: u32, signal: i32) -> bool {
-        signal == libc::SIGTRAP && ptrace::regs(pid).is_ok_and(|regs| regs.rip == self.entry + 1)
+        signal == libc::SIGTRAP && Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + BEHIND)
     }
 }
 
-/// Two zero bytes at the vdso's end.
+/// Zeros for the loop at the vdso's end.
 fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
-    let mut bytes = [1u8; 2];
-    memory.read_exact_at(&mut bytes, end - 2).ok()?;
-    (bytes == [0, 0]).then_some(end - 2)
+    let at = end - LOOP.len() as u64;
+    let mut bytes = [1u8; LOOP.len()];
+    memory.read_exact_at(&mut bytes, at).ok()?;
+    bytes.iter().all(|&byte| byte == 0).then_some(at)
 }
 
 fn auxv_word(auxv: &[u8], key: u64) -> Option<u64> {

@@ -8,13 +8,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use crate::error::TargetError;
+use crate::numbers::{MACHINE, SMALL};
 use crate::process::gone_or;
 use crate::status::ThreadStatus;
 use crate::sys::fd;
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
-/// ELF's number of the processor that this runs on.
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
 /// Refuses what is no traceable process at all.
 pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
@@ -41,8 +40,10 @@ pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
     file.read_exact(&mut head).map_err(|e| gone_or(pid, "read its program", e))?;
     let machine = u16::from_le_bytes([head[18], head[19]]);
     let what = match (head[4], machine) {
+        _ if head[5] != 1 => "big-endian".to_owned(),
         (2, MACHINE) => return Ok(()),
-        (1, MACHINE) => "32-bit (x32)".to_owned(),
+        (1, MACHINE) => format!("32-bit ({SMALL})"),
+        (1, 40) => "32-bit (AArch32)".to_owned(),
         (1, _) => "32-bit".to_owned(),
         _ => format!("foreign (ELF machine {machine})"),
     };

@@ -13,20 +13,20 @@ use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
 use crate::maps::{self, FileId, FileOf, Mapping};
+use crate::native::features;
 use crate::permission;
 use crate::status::{InCall, ThreadStatus};
-#[cfg(target_arch = "x86_64")]
-use crate::sys::cpu;
 use crate::sys::{fault, fd};
 
 /// What the CPU offers generated code.
-#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuFeatures {
-    /// `rdpid` may be used.
+    /// x86-64: `rdpid` may be used.
     pub rdpid: bool,
-    /// `rdfsbase` may be used (AT_HWCAP2 bit 1).
+    /// x86-64: `rdfsbase` may be used (AT_HWCAP2 bit 1).
     pub fsgsbase: bool,
+    /// arm64: one instruction adds to memory (FEAT_LSE).
+    pub lse: bool,
     /// Possible CPUs: one more than the highest number that a thread may run on.
     pub cpus: u32,
 }
@@ -238,17 +238,16 @@ impl Process {
     ///
     /// # Errors
     /// When the process is gone.
-    #[cfg(target_arch = "x86_64")]
     pub fn features(&self) -> Result<CpuFeatures, TargetError> {
+        const AT_HWCAP: u64 = 16;
         const AT_HWCAP2: u64 = 26;
         let auxv =
             fs::read(format!("/proc/{}/auxv", self.pid)).map_err(|e| gone_or(self.pid, "read auxv", e))?;
-        let hwcap2 = auxv
-            .chunks_exact(16)
-            .map(|pair| (word(&pair[..8]), word(&pair[8..])))
-            .find_map(|(key, value)| (key == AT_HWCAP2).then_some(value))
-            .unwrap_or(0);
-        Ok(CpuFeatures { rdpid: cpu::has_rdpid(), fsgsbase: hwcap2 & 2 != 0, cpus: possible_cpus() })
+        let value = |wanted: u64| {
+            let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
+            pairs.find_map(|(key, value)| (key == wanted).then_some(value)).unwrap_or(0)
+        };
+        Ok(features::features(value(AT_HWCAP), value(AT_HWCAP2), possible_cpus()))
     }
     /// The break: where the heap ends and will grow.
     ///
@@ -276,7 +275,6 @@ impl Process {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 fn word(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }

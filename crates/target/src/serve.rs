@@ -26,10 +26,10 @@ use crate::batch::{Batch, Event, Handler, Served};
 use crate::calls::Interruption;
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
-use crate::regs::{Regs, Repair};
+use crate::regs::{NOTES_CALLS, Regs, Repair};
 use crate::remote::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
-use crate::status::ThreadStatus;
+use crate::status::{InCall, ThreadStatus};
 use crate::sys::wait::{self, Stop};
 use crate::sys::{clock, fd, ptrace};
 
@@ -171,7 +171,7 @@ impl Batch<'_> {
     /// A signal that the program ignores would never have reached it, had nobody traced it: the call that it broke off
     /// with EINTR is made again (TGT-3). Other calls the kernel restarts by itself.
     fn undo_idle_interruption(&mut self, tid: u32, signal: i32) {
-        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return };
+        let Ok(regs) = self.regs(tid) else { return };
         let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
         let Ok(status) = self.process.thread_status(tid) else { return };
         let by_default = matches!(signal, libc::SIGCHLD | libc::SIGURG | libc::SIGWINCH | libc::SIGCONT);
@@ -181,7 +181,7 @@ impl Batch<'_> {
         }
         if let (again, Repair::Again) =
             regs.repaired(may_redo_eintr(self.process, tid, &regs, status.blocked))
-            && ptrace::set_regs(tid, &again.0).is_ok()
+            && again.write(tid).is_ok()
         {
             let timeout = self.interruption(nr, &args) == Interruption::EintrTimeout;
             self.report.restarted_timeouts += u64::from(timeout);
@@ -272,16 +272,16 @@ impl Batch<'_> {
             libc::SIGILL => 0,
             _ => return Ok(false),
         };
-        let (Ok((_, code)), Ok(mut regs)) = (ptrace::signal_info(tid), ptrace::regs(tid)) else {
+        let (Ok((_, code)), Ok(mut regs)) = (ptrace::signal_info(tid), Regs::read(tid, None)) else {
             return Ok(false);
         };
         if !matches!((signal, code), (libc::SIGTRAP, SI_KERNEL) | (libc::SIGILL, ILL_ILLOPN)) {
             return Ok(false);
         }
-        let Some(resume) = guard(regs.rip - back) else { return Ok(false) };
-        regs.rip = resume;
+        let Some(resume) = guard(regs.pc().wrapping_sub(back)) else { return Ok(false) };
+        regs.set_pc(resume);
         // First the pc: should we die now, the signal's handler finds a pc that needs no help.
-        unless_killed(ptrace::set_regs(tid, &regs))?;
+        unless_killed(regs.write(tid))?;
         if self.was_reset(signal) {
             self.put_back(tid, signal);
         }
@@ -303,7 +303,8 @@ impl Batch<'_> {
         let Ok(gadgets) = self.gadgets(&maps) else { return };
         let begin = Instant::now();
         let options = RemoteOptions::default();
-        let Ok(mut session) = Session::begin(self.process, tid, gadgets, &maps, &options, begin) else {
+        let Ok(mut session) = Session::begin(self.process, (tid, None), gadgets, &maps, &options, begin)
+        else {
             return;
         };
         *session.restored_mut().1 |= 1 << (signal - 1);
@@ -327,6 +328,24 @@ impl Batch<'_> {
         self.gadgets = Some(found);
         Ok(found)
     }
+    /// Orders a thread to stop; where the kernel will not tell afterwards what call it was in, that is noted first.
+    pub(crate) fn order(&mut self, tid: u32) -> io::Result<()> {
+        if NOTES_CALLS {
+            let call = self.process.in_call(tid).ok();
+            if let Some(tracee) = self.tracees.get_mut(&tid) {
+                tracee.before = call;
+            }
+        }
+        ptrace::interrupt(tid)
+    }
+    /// A stopped thread's registers.
+    pub(crate) fn regs(&self, tid: u32) -> io::Result<Regs> {
+        Regs::read(tid, self.before(tid).as_ref())
+    }
+    /// The call that a held thread was in when it was ordered to stop, where that is noted.
+    pub(crate) fn before(&self, tid: u32) -> Option<InCall> {
+        self.tracees.get(&tid).and_then(|tracee| tracee.before)
+    }
     /// Orders one thread to stop and answers what it stops for, guard traps included, until it has.
     pub(crate) fn hold(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
         let pid = self.process.pid();
@@ -346,7 +365,7 @@ impl Batch<'_> {
     fn until_held(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
         let fail = |e| TargetError::system(tid, "stop a thread", e);
         let start = Instant::now();
-        ptrace::interrupt(tid).map_err(fail)?;
+        self.order(tid).map_err(fail)?;
         loop {
             // Before the look: whoever got no CPU himself looks once more.
             let late = start.elapsed() >= at_most;
@@ -372,6 +391,7 @@ impl Batch<'_> {
         let Some(tracee) = self.tracees.get_mut(&tid) else { return Ok(()) };
         let group = tracee.held.take();
         tracee.wanted = false;
+        tracee.before = None;
         let run = || {
             if group == Some(true) {
                 // It comes to a stop again at once, which serve answers with LISTEN.

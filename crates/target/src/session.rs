@@ -13,18 +13,17 @@ use trapline_record::RemoteAddr;
 use crate::error::TargetError;
 use crate::filter::harmful;
 use crate::frame::{ARGUMENT_LEN, Frame, RED_ZONE};
-use crate::gadget::{Gadgets, Restore};
+use crate::gadget::Gadgets;
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::regs::{Regs, Repair};
+use crate::regs::{Regs, Repair, SYSCALL};
 use crate::remote::{RemoteOptions, Rseq};
 use crate::room::{check_room, frame_place};
-use crate::status::{Seccomp, ThreadStatus};
-use crate::sys::ptrace;
+use crate::status::{InCall, Seccomp, ThreadStatus};
+use crate::sys::ptrace::{self, Vectors};
 use crate::sys::wait::{self, Stop};
 
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// A session of calls.
 #[derive(Debug)]
@@ -41,6 +40,7 @@ pub(crate) struct Session {
     pub(crate) calls: u32,
     pub(crate) since: Instant,
     synced: bool,
+    vectors: Vectors,
 }
 
 /// A failed ptrace request: the thread is gone, or the request was wrong.
@@ -51,10 +51,11 @@ fn failed(process: &Process, what: &str, error: io::Error) -> TargetError {
     }
 }
 
-/// Whether an EINTR may be undone: `syscall` stands before the pc, and no deliverable signal waits.
+/// Whether an EINTR may be undone: what makes a call stands before the pc, and no deliverable signal waits.
 pub(crate) fn may_redo_eintr(process: &Process, tid: u32, regs: &Regs, mask: u64) -> bool {
-    let mut before = [0u8; 2];
-    let at_syscall = process.read(RemoteAddr(regs.pc() - 2), &mut before).is_ok() && before == SYSCALL;
+    let mut before = [0u8; SYSCALL.len()];
+    let at = regs.pc().wrapping_sub(SYSCALL.len() as u64);
+    let at_syscall = process.read(RemoteAddr(at), &mut before).is_ok() && before == SYSCALL;
     at_syscall
         && process
             .thread_status(tid)
@@ -85,30 +86,30 @@ fn leave_critical_section(process: &Process, tid: u32, regs: &mut Regs) {
 }
 
 impl Session {
-    /// Prepares a stopped thread. When this fails nothing of it was changed.
+    /// Prepares a stopped thread, which was in the call `before` it was ordered to stop. When this fails nothing of it was changed.
     pub(crate) fn begin(
         process: &Process,
-        tid: u32,
+        (tid, before): (u32, Option<InCall>),
         gadgets: Gadgets,
         maps: &[Mapping],
         options: &RemoteOptions,
         since: Instant,
     ) -> Result<Self, TargetError> {
         let fail = |what: &str, error| failed(process, what, error);
-        let mut original = Regs(ptrace::regs(tid).map_err(|e| fail("read a thread's registers", e))?);
+        let mut original =
+            Regs::read(tid, before.as_ref()).map_err(|e| fail("read a thread's registers", e))?;
         let mask = ptrace::signal_mask(tid).map_err(|e| fail("read a thread's signal mask", e))?;
         leave_critical_section(process, tid, &mut original);
         let redo = original.shows_eintr() && may_redo_eintr(process, tid, &original, mask);
         let (restored, repair) = original.repaired(redo);
-        let xstate = ptrace::xstate(tid).map_err(|e| fail("read a thread's vector state", e))?;
+        let vectors = ptrace::vectors(tid).map_err(|e| fail("read a thread's vector state", e))?;
         let status = process.thread_status(tid)?;
         check_thread(process, &status)?;
         let scratch = frame_place(process, maps, original.sp(), options)?;
         let top = scratch.map_or(original.sp() - RED_ZONE, |at| at.0 + RemoteOptions::FRAME_ROOM);
         let back = original.repaired_for_sigreturn(redo);
-        let no_frame =
-            || TargetError::NoCaller { pid: process.pid(), why: "its vector state is not understood".into() };
-        let frame = Frame::new(top, &gadgets, &back.0, mask, &xstate).ok_or_else(no_frame)?;
+        let no_frame = |why: &str| TargetError::NoCaller { pid: process.pid(), why: why.into() };
+        let frame = Frame::new(top, &gadgets, &back, mask, &vectors).map_err(no_frame)?;
         check_room(process, maps, &frame, scratch)?;
         let seccomp_suspended = suspend_seccomp(process, &status, options)?;
         let mut session = Self {
@@ -124,6 +125,7 @@ impl Session {
             calls: 0,
             since,
             synced: false,
+            vectors,
         };
         if scratch.is_some() {
             let mut old = vec![0; session.frame.bytes.len()];
@@ -141,13 +143,7 @@ impl Session {
             .map_err(|e| failed(process, "block a thread's signals", e))
     }
     fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
-        let mut regs = self.original.0;
-        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
-        regs.rip = self.gadgets.call.addr;
-        regs.rsp = sp;
-        regs.rax = nr as u64;
-        regs.orig_rax = u64::MAX;
-        ptrace::set_regs(self.tid, &regs)
+        self.original.for_call(&self.gadgets, sp, nr, args).write(self.tid)
     }
     /// Runs to the next system-call stop.
     fn advance(&self) -> io::Result<()> {
@@ -187,7 +183,7 @@ impl Session {
             self.set_call(self.frame.call_sp, nr, args)?;
             self.advance()?;
             self.advance()?;
-            Ok(ptrace::regs(self.tid)?.rax)
+            Ok(Regs::read(self.tid, None)?.result())
         };
         let value = run().map_err(|e| failed(process, "run a call in it", e))?;
         self.calls += 1;
@@ -206,25 +202,21 @@ impl Session {
         function: u64,
         argument: u64,
     ) -> Result<(), TargetError> {
-        const DIRECTION: u64 = 1 << 10;
         let refuse = |why: &str| Err(TargetError::NoCaller { pid: process.pid(), why: why.to_owned() });
-        let (Restore::Restorer(_), None) = (self.gadgets.restore, &self.scratch) else {
+        let (Some(_), None) = (self.gadgets.restorer(), &self.scratch) else {
             return refuse("its stack may be a small one");
         };
-        // The way back: `ret`, then the restorer, whose address the frame begins with. The extra step aligns the stack.
-        let sp = self.frame.return_sp - 16;
-        process.write_text(RemoteAddr(sp), &self.gadgets.ret().to_le_bytes())?;
-        let mut regs = self.original.0;
-        (regs.rip, regs.rsp, regs.rdi) = (function, sp, argument);
-        (regs.rax, regs.orig_rax) = (0, u64::MAX);
-        regs.eflags &= !DIRECTION;
+        let sp = self.frame.return_sp;
+        let (regs, word) = self.original.for_function(&self.gadgets, sp, function, argument);
+        if let Some((at, word)) = word {
+            process.write_text(RemoteAddr(at), &word.to_le_bytes())?;
+        }
         self.calls += 1;
-        ptrace::set_regs(self.tid, &regs).map_err(|e| failed(process, "set a thread's registers", e))
+        regs.write(self.tid).map_err(|e| failed(process, "set a thread's registers", e))
     }
     /// Whether the thread, at the entry of a call, is about to come back through the frame.
     pub(crate) fn is_back(&self) -> io::Result<bool> {
-        let regs = ptrace::regs(self.tid)?;
-        Ok(regs.orig_rax == libc::SYS_rt_sigreturn as u64 && regs.rsp == self.frame.return_sp)
+        Ok(Regs::read(self.tid, None)?.returns_through(self.frame.return_sp))
     }
     /// Puts bytes where a call finds them.
     pub(crate) fn argument(&self, process: &Process, bytes: &[u8]) -> Result<RemoteAddr, TargetError> {
@@ -256,7 +248,9 @@ impl Session {
             ptrace::set_options(self.tid, ptrace::OPTIONS).map_err(fail)?;
         }
         ptrace::set_signal_mask(self.tid, self.mask).map_err(fail)?;
-        ptrace::set_regs(self.tid, &self.restored.0).map_err(fail)?;
+        self.restored.write(self.tid).map_err(fail)?;
+        ptrace::forget_call(self.tid).map_err(fail)?;
+        ptrace::restore_vectors(self.tid, &self.vectors).map_err(fail)?;
         self.scratch.as_ref().map_or(Ok(()), |old| process.write_text(RemoteAddr(self.frame.base), old))
     }
     /// Changes what the thread goes on with, for a caller that knows better.

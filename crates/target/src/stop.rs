@@ -51,7 +51,7 @@ impl<'p> Batch<'p> {
             let Some(tracee) = self.tracees.get_mut(&tid) else { continue };
             if tracee.held.is_none() && !std::mem::replace(&mut tracee.wanted, true) {
                 // A thread that was killed meanwhile needs no order.
-                drop(ptrace::interrupt(tid));
+                drop(self.order(tid));
             }
         }
         let pid = self.process.pid();
@@ -84,14 +84,14 @@ impl<'p> StoppedAll<'_, 'p> {
     /// # Errors
     /// When it is gone.
     pub fn regs(&self, tid: u32) -> Result<Regs, TargetError> {
-        ptrace::regs(tid).map(Regs).map_err(|e| TargetError::system(tid, "read a thread's registers", e))
+        self.batch.regs(tid).map_err(|e| TargetError::system(tid, "read a thread's registers", e))
     }
     /// Changes a thread's registers.
     ///
     /// # Errors
     /// When it is gone.
     pub fn set_regs(&mut self, tid: u32, regs: &Regs) -> Result<(), TargetError> {
-        ptrace::set_regs(tid, &regs.0).map_err(|e| TargetError::system(tid, "set a thread's registers", e))
+        regs.write(tid).map_err(|e| TargetError::system(tid, "set a thread's registers", e))
     }
     /// Remote calls by one of the stopped threads, while all stay stopped. Its call, if it was in one, begins again: its
     /// pc is then that of the `syscall`, no longer behind it.
@@ -133,12 +133,12 @@ impl<'p> StoppedAll<'_, 'p> {
     }
     /// Other restarts are the kernel's own business: the thread never left its stop.
     fn repair(&mut self, tid: u32) {
-        let Ok(regs) = ptrace::regs(tid).map(Regs) else { return };
+        let Ok(regs) = self.batch.regs(tid) else { return };
         let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
         let process = self.batch.process;
         let mask = ptrace::signal_mask(tid).unwrap_or(0);
         match regs.repaired(may_redo_eintr(process, tid, &regs, mask)) {
-            (again, Repair::Again) if ptrace::set_regs(tid, &again.0).is_ok() => {
+            (again, Repair::Again) if again.write(tid).is_ok() => {
                 let timeout = self.batch.interruption(nr, &args) == Interruption::EintrTimeout;
                 self.report.restarted_timeouts += u32::from(timeout);
             }

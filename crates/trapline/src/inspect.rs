@@ -260,9 +260,11 @@ pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let program = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());
     program.or_else(|| {
-        const DIRS: [&str; 6] = [
+        const DIRS: [&str; 8] = [
             "/lib/x86_64-linux-gnu",
             "/usr/lib/x86_64-linux-gnu",
+            "/lib/aarch64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
             "/usr/local/lib",
             "/lib64",
             "/usr/lib64",

@@ -1,3 +1,6 @@
-//! arm64: the writer of our own code. What attaches to other processes is x86-64's as yet.
+//! arm64: the writer of our own code, and what differs where others' is written.
 
 pub mod own;
+pub(crate) mod protocol;
+pub(crate) mod threads;
+pub(crate) mod traps;

@@ -4,10 +4,11 @@
 //! out again and puts it back; what the handler of traps needs ([`Windows`], [`OwnCall`]), before anything traps. Planning, comparing, journaling and every write are shared with the outside attach.
 //! Does not: lock (the caller does), know consumers, wait for them.
 
+mod caller;
 mod home;
 pub mod protocol;
 mod slots;
-pub(crate) mod soft;
+
 mod space;
 
 use trapline_plan::{Call, CallInput, Callee, PatchRole, Tactic};
@@ -25,12 +26,12 @@ use crate::prepare::{Prepared, Site, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
+use crate::soft::{INT3, Masked, Soft};
 use crate::space::{LINE, SpaceError};
 use crate::survey::Survey;
 use crate::write::{Outcome, Way, change};
 use home::{Homes, Lodging};
 pub use slots::OwnSlots;
-use soft::{INT3, Masked, Soft};
 use space::Live;
 use trapline_runtime::x86_64::{Brought, Windows};
 
@@ -289,7 +290,7 @@ impl Own {
             } else {
                 // Displaced, but behind the bytes that changed.
                 self.process.read(at, &mut byte)?;
-                soft::unmask(&self.soft, at, &mut byte);
+                crate::soft::unmask(&self.soft, at, &mut byte);
                 let [old] = byte;
                 entries.push(single(at, INT3, old));
             }

@@ -4,6 +4,7 @@
 //! of themselves). What stays of the rules: PLAN-3, PLAN-4.
 
 pub mod exits;
+pub mod module;
 pub mod room;
 pub mod site;
 pub mod stub;

@@ -7,6 +7,11 @@ pub(crate) const TEXT: u64 = 0x1000;
 
 /// A library whose code is `text`, with functions (offset, bytes) named f0, f1, …
 pub(crate) fn library(text: &[u8], functions: &[(u64, u64)]) -> Image {
+    library_for(62, text, functions)
+}
+
+/// The same for a processor, by ELF's number.
+pub(crate) fn library_for(machine: u16, text: &[u8], functions: &[(u64, u64)]) -> Image {
     let mut strings = vec![0];
     let mut symbols = vec![0u8; 24];
     for (n, &(start, len)) in functions.iter().enumerate() {
@@ -37,7 +42,7 @@ pub(crate) fn library(text: &[u8], functions: &[(u64, u64)]) -> Image {
         section(23, 3, 0, 0, shstrtab, 0, 0),
     ];
     let (table, _) = put(&sections.concat());
-    header(&mut file, table, end);
+    header(&mut file, machine, table, end);
     Image::parse(file, &mut NoDebugFiles).unwrap()
 }
 
@@ -60,11 +65,11 @@ fn section(
     out
 }
 
-fn header(file: &mut [u8], table: u64, end: u64) {
+fn header(file: &mut [u8], machine: u16, table: u64, end: u64) {
     file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
     put(16, &3u16.to_le_bytes());
-    put(18, &62u16.to_le_bytes());
+    put(18, &machine.to_le_bytes());
     put(20, &1u32.to_le_bytes());
     put(32, &64u64.to_le_bytes());
     put(40, &table.to_le_bytes());

@@ -1,7 +1,13 @@
-//! arm64: what is done to our own process by this processor's rules, and by those of a program that stands in for it.
+//! arm64: what is done to our own process, and to others' threads, by this processor's rules, and by those of a program that stands in for it.
 
 mod emulated;
+pub(crate) mod features;
+pub(crate) mod frame;
+pub(crate) mod gadget;
+pub(crate) mod numbers;
 mod own;
+pub(crate) mod park;
+pub(crate) mod regs;
 
 pub use emulated::is_emulated;
 pub use own::Spare;

@@ -1,9 +1,116 @@
-//! Calls that change this very process' code, as arm64 has them. Made past libc, whose functions may be probed.
+//! Calls that change this very process' code, and registers of others, as arm64 has them. What changes our own code is made past libc, whose functions
+//! may be probed.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::check;
+use super::ptrace::{Exposed as _, get_regset, raw};
+
+/// Register sets (linux/elf.h).
+const NT_PRSTATUS: usize = 1;
+const NT_PRFPREG: usize = 2;
+const NT_ARM_TLS: usize = 0x401;
+const NT_ARM_SYSTEM_CALL: usize = 0x404;
+const NT_ARM_SVE: usize = 0x405;
+const NT_ARM_SSVE: usize = 0x40b;
+const NT_ARM_GCS: usize = 0x410;
+/// More than SVE registers of 2048 bits take.
+const MOST: usize = 16384;
+/// The header of an SVE set; bit 0 of the half-word at 12: it holds whole registers, not their low 128 bits alone.
+const SVE_HEADER: usize = 16;
+
+/// A stopped thread's general registers, and its thread pointer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registers {
+    /// x0 to x30.
+    pub(crate) x: [u64; 31],
+    pub(crate) sp: u64,
+    pub(crate) pc: u64,
+    pub(crate) pstate: u64,
+    pub(crate) thread_pointer: u64,
+}
+
+/// A stopped thread's vector registers, each as the register set that the kernel gives.
+#[derive(Clone, Debug)]
+pub(crate) struct Vectors {
+    /// Of 128 bits each, then fpsr and fpcr.
+    pub(crate) low: Vec<u8>,
+    /// Whole, with header, if the thread is in the middle of using them.
+    pub(crate) sve: Option<Vec<u8>>,
+    /// It is in streaming mode, or has a guarded control stack: neither outlives a call of ours.
+    pub(crate) unfit: Option<&'static str>,
+}
+
+pub(crate) fn regs(tid: u32) -> io::Result<Registers> {
+    let mut bytes = [0u8; 34 * 8];
+    get_regset(tid, NT_PRSTATUS, &mut bytes)?;
+    let mut tls = [0u8; 8];
+    get_regset(tid, NT_ARM_TLS, &mut tls)?;
+    let mut words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+    let mut next = || words.next().unwrap_or(0);
+    let x = std::array::from_fn(|_| next());
+    let (sp, pc, pstate) = (next(), next(), next());
+    Ok(Registers { x, sp, pc, pstate, thread_pointer: u64::from_le_bytes(tls) })
+}
+
+/// Sets all but the thread pointer, which nobody changes.
+pub(crate) fn set_regs(tid: u32, regs: &Registers) -> io::Result<()> {
+    let mut bytes = [0u8; 34 * 8];
+    let words = regs.x.iter().chain([&regs.sp, &regs.pc, &regs.pstate]);
+    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    set_regset(tid, NT_PRSTATUS, &mut bytes)
+}
+
+/// The thread is in no call any more: nothing that x0 holds is taken for a call's wish to be made again.
+pub(crate) fn forget_call(tid: u32) -> io::Result<()> {
+    set_regset(tid, NT_ARM_SYSTEM_CALL, &mut (-1i32).to_le_bytes())
+}
+
+pub(crate) fn vectors(tid: u32) -> io::Result<Vectors> {
+    let mut low = vec![0u8; 528];
+    let len = get_regset(tid, NT_PRFPREG, &mut low)?;
+    low.truncate(len);
+    // Sets that this kernel or processor does not have are errors.
+    let set = |set: usize| {
+        let mut bytes = vec![0u8; MOST];
+        let len = get_regset(tid, set, &mut bytes).ok()?;
+        bytes.truncate(len);
+        Some(bytes)
+    };
+    let whole = |bytes: &Vec<u8>| bytes.len() > SVE_HEADER && bytes[12] & 1 == 1;
+    let streaming = set(NT_ARM_SSVE).is_some_and(|bytes| whole(&bytes));
+    let guarded = set(NT_ARM_GCS).is_some_and(|bytes| bytes.first().is_some_and(|flags| flags & 1 == 1));
+    let unfit = match (streaming, guarded) {
+        (true, _) => Some("it is in streaming mode, which our calls would end"),
+        (_, true) => Some("it runs under a guarded control stack, which forbids the way our calls return"),
+        _ => None,
+    };
+    Ok(Vectors { low, sve: set(NT_ARM_SVE).filter(whole), unfit })
+}
+
+/// Puts back what a call of ours has spoilt: a call keeps 128 bits of each register.
+pub(crate) fn restore_vectors(tid: u32, vectors: &Vectors) -> io::Result<()> {
+    let Some(sve) = &vectors.sve else { return Ok(()) };
+    set_regset(tid, NT_ARM_SVE, &mut sve.clone())
+}
+
+fn set_regset(tid: u32, set: usize, bytes: &mut [u8]) -> io::Result<()> {
+    let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    raw(libc::PTRACE_SETREGSET, tid, set, (&raw mut vec).addr_exposed()).map(drop)
+}
+
+/// The virtual counter, which generated code reads.
+pub(crate) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register that Linux lets user space read.
+    unsafe {
+        core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags, nomem))
+    };
+    ticks
+}
 
 /// `PROT_BTI` (asm/mman.h).
 const PROT_BTI: i32 = 0x10;

@@ -1,22 +1,6 @@
-//! The counter that generated code reads.
+//! The counter that generated code reads, and the system's clocks.
 
-/// The time-stamp counter.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn ticks() -> u64 {
-    // SAFETY: rdtsc has no precondition on x86-64; a process that may not read it gets SIGSEGV, and ours may.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-/// The virtual counter.
-#[cfg(target_arch = "aarch64")]
-pub(crate) fn ticks() -> u64 {
-    let ticks: u64;
-    // SAFETY: reads a register that Linux lets user space read.
-    unsafe {
-        core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags, nomem))
-    };
-    ticks
-}
+pub(crate) use super::native::ticks;
 
 /// Hour, minute and second of the day here.
 pub(crate) fn local_time() -> (i32, i32, i32) {

@@ -17,15 +17,17 @@ pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod own;
 pub(crate) mod perf;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod ptrace;
 pub(crate) mod signals;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod spawn;
-#[cfg(target_arch = "x86_64")]
 pub(crate) mod wait;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64 as native;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64 as native;
 
 use std::io;
 

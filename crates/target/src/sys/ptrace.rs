@@ -5,11 +5,12 @@ use std::io;
 use super::{check, fault};
 use crate::filter::Insn;
 
+pub(crate) use super::native::{Registers, Vectors, forget_call, regs, restore_vectors, set_regs, vectors};
+
 /// PTRACE_EVENT_STOP.
 pub(crate) const EVENT_STOP: i32 = 128;
 const GET_RSEQ_CONFIGURATION: u32 = 0x420f;
 const SECCOMP_GET_FILTER: u32 = 0x420c;
-const NT_X86_XSTATE: usize = 0x202;
 
 /// Options of every seized thread. No stop at the end of a vfork: while a thread is stopped, an ignored SIGCHLD that was
 /// meant for it wakes another thread out of a call that cannot be restarted, and leaves no stop to repair it at.
@@ -20,8 +21,8 @@ pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACESYSGOOD;
 
 /// A request whose address and data are numbers or pointers to memory that outlives it.
-fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
-    // SAFETY: every caller in this module passes either numbers, or pointers to live locals of the size that the
+pub(super) fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
     // request reads or writes.
     fault::point(|| check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) }))
 }
@@ -50,16 +51,6 @@ pub(crate) fn set_options(tid: u32, options: i32) -> io::Result<()> {
     raw(libc::PTRACE_SETOPTIONS, tid, 0, options as usize).map(drop)
 }
 
-pub(crate) fn regs(tid: u32) -> io::Result<libc::user_regs_struct> {
-    // SAFETY: user_regs_struct is plain integers; all-zero is a value of it.
-    let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    raw(libc::PTRACE_GETREGS, tid, 0, (&raw mut regs).addr_exposed())?;
-    Ok(regs)
-}
-pub(crate) fn set_regs(tid: u32, regs: &libc::user_regs_struct) -> io::Result<()> {
-    raw(libc::PTRACE_SETREGS, tid, 0, (&raw const *regs).addr_exposed()).map(drop)
-}
-
 /// The number of the signal that the thread stopped for, and its si_code.
 pub(crate) fn signal_info(tid: u32) -> io::Result<(i32, i32)> {
     // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
@@ -84,15 +75,6 @@ pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
     raw(libc::PTRACE_SETSIGMASK, tid, 8, (&raw const mask).addr_exposed()).map(drop)
 }
 
-/// Vector and floating-point state in the XSAVE layout; words 464..512 belong to the kernel.
-pub(crate) fn xstate(tid: u32) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0u8; 16384];
-    let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    raw(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, (&raw mut vec).addr_exposed())?;
-    bytes.truncate(vec.iov_len);
-    Ok(bytes)
-}
-
 /// The registered rseq area: address, length, signature. Address 0 when there is none.
 pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
     let mut words = [0u32; 6];
@@ -115,8 +97,15 @@ pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
     }
 }
 
+/// Reads one of a thread's register sets into `bytes`; how many bytes there were.
+pub(super) fn get_regset(tid: u32, set: usize, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    raw(libc::PTRACE_GETREGSET, tid, set, (&raw mut vec).addr_exposed())?;
+    Ok(vec.iov_len)
+}
+
 /// A pointer's address, for requests that take it as a number.
-trait Exposed {
+pub(super) trait Exposed {
     fn addr_exposed(self) -> usize;
 }
 impl<T> Exposed for *mut T {

@@ -3,6 +3,50 @@
 use std::io;
 
 use super::check;
+use super::ptrace::{Exposed as _, get_regset, raw};
+
+const NT_X86_XSTATE: usize = 0x202;
+
+/// A stopped thread's general registers.
+pub(crate) type Registers = libc::user_regs_struct;
+/// A stopped thread's vector registers.
+pub(crate) type Vectors = Vec<u8>;
+
+pub(crate) fn regs(tid: u32) -> io::Result<Registers> {
+    // SAFETY: user_regs_struct is plain integers; all-zero is a value of it.
+    let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+    raw(libc::PTRACE_GETREGS, tid, 0, (&raw mut regs).addr_exposed())?;
+    Ok(regs)
+}
+pub(crate) fn set_regs(tid: u32, regs: &Registers) -> io::Result<()> {
+    raw(libc::PTRACE_SETREGS, tid, 0, (&raw const *regs).addr_exposed()).map(drop)
+}
+
+/// Vector and floating-point state in the XSAVE layout; words 464..512 belong to the kernel.
+pub(crate) fn vectors(tid: u32) -> io::Result<Vectors> {
+    let mut bytes = vec![0u8; 16384];
+    let len = get_regset(tid, NT_X86_XSTATE, &mut bytes)?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// A call of ours spoils none of them.
+#[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
+pub(crate) const fn restore_vectors(_: u32, _: &[u8]) -> io::Result<()> {
+    Ok(())
+}
+
+/// What a stopped thread's registers hold is never taken for a call's wish to be made again: `for_call` says that it is in none.
+#[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
+pub(crate) const fn forget_call(_: u32) -> io::Result<()> {
+    Ok(())
+}
+
+/// The time-stamp counter, which generated code reads.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: rdtsc has no precondition on x86-64; a process that may not read it gets SIGSEGV, and ours may.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
 
 /// Makes the pages of a range writable, stores whole words, and makes them code again.
 ///

@@ -1,5 +1,11 @@
-//! x86-64: what is done to our own process by this processor's rules.
+//! x86-64: what is done to our own process, and to others' threads, by this processor's rules.
 
+pub(crate) mod features;
+pub(crate) mod frame;
+pub(crate) mod gadget;
+pub(crate) mod numbers;
 mod own;
+pub(crate) mod park;
+pub(crate) mod regs;
 
 pub use own::ExtendedState;

@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
 use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
 
+use super::native::registers::{Cache, Unwinder, registers};
 use super::{Places, StackFile};
 
 /// Return addresses of a stack.
@@ -34,8 +34,8 @@ struct Tables {
 /// Unwinds the copies of one process.
 #[derive(Default)]
 pub(crate) struct Copies {
-    unwinder: UnwinderX86_64<Bytes>,
-    cache: CacheX86_64,
+    unwinder: Unwinder<Bytes>,
+    cache: Cache,
     /// By file, which stays.
     tables: HashMap<usize, (Arc<StackFile>, Tables)>,
     /// Where modules begin that the unwinder knows.
@@ -71,7 +71,7 @@ impl Copies {
             let word = nth.and_then(|nth| copy.words.get(usize::try_from(nth).ok()?));
             word.copied().ok_or(())
         };
-        let regs = UnwindRegsX86_64::new(copy.pc, copy.sp, copy.frame);
+        let regs = registers(copy.pc, copy.sp, copy.frame);
         let mut frames = self.unwinder.iter_frames(copy.pc, regs, &mut self.cache, &mut read);
         loop {
             match frames.next() {

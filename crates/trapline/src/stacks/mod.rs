@@ -5,11 +5,20 @@
 //! unloaded, replaced or deleted later still has its names (`symbols`). Invariant: STA-1 the calls of all sums of a site are its hits
 //! that were read. Does not: read rings (`traced::stacks`), or print.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod copied;
 mod jit;
 mod places;
 mod sums;
 mod symbols;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as native;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as native;
 
 use std::fs::File;
 use std::sync::Arc;

@@ -74,6 +74,9 @@ impl Watching {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, WatchError> {
         let begun = Instant::now();
+        if std::env::consts::ARCH != "x86_64" {
+            return Err(WatchError::Processor(std::env::consts::ARCH));
+        }
         targets.iter().try_for_each(check)?;
         let Opened { rings, births, inherit, groups } = open(&targets, options, progress)?;
         let layout =

@@ -19,11 +19,20 @@ use crate::tally::Tally;
 use crate::{Outcome, arm64, packages};
 use initramfs::Initramfs;
 
-/// Test programs that run there, and the crates that they are of.
-const TESTS: [(&str, &[&str]); 2] = [
-    ("trapline-runtime", &["--lib", "--test=trap_aarch64", "--test=hits", "--test=lookup", "--test=pool"]),
-    ("trapline-plan", &["--test=stub_native_aarch64"]),
+/// Crates whose tests run there.
+const CRATES: &[&str] = &["trapline-runtime", "trapline-plan", "trapline-target", "trapline"];
+/// Their test programs that do.
+const TARGETS: &[&str] = &[
+    "--lib",
+    "--test=trap_aarch64",
+    "--test=hits",
+    "--test=lookup",
+    "--test=pool",
+    "--test=stub_native_aarch64",
+    "--test=outside_aarch64",
 ];
+/// Of tests inside crates, those that run there: others look at files and programs which are not there.
+const LIBRARY: &str = "trapline_runtime-";
 /// What only the boot for figures runs.
 const FIGURES: &str = "figures::";
 /// What does not come to an end in reasonable time where every instruction is emulated, while four threads trap as fast as they can: run under
@@ -48,9 +57,8 @@ pub(crate) fn run() -> Result<Outcome> {
         (Ok(kernel), Ok(shell)) => (first_in(&kernel.join("boot"), "vmlinuz-")?, shell.join("bin/busybox")),
         (Err(why), _) | (_, Err(why)) => return skip(format!("{why:#}")),
     };
-    let tests =
-        TESTS.iter().map(|(package, targets)| build(package, targets)).collect::<Result<Vec<_>>>()?.concat();
-    let mut total = boot_tests(folder, &kernel, &shell, &tests)?;
+    let (tests, command) = (build()?, build_command()?);
+    let mut total = boot_tests(folder, &kernel, &shell, &tests, &command)?;
     total.add(boot_figures(folder, &kernel, &shell, &tests)?);
     Ok(total)
 }
@@ -107,24 +115,44 @@ fn first_in(folder: &Path, prefix: &str) -> Result<PathBuf> {
 }
 
 /// The test programs, built.
-fn build(package: &str, targets: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut command = arm64::tests(package, targets, 0, &["--no-run", "--message-format=json"]);
+fn build() -> Result<Vec<PathBuf>> {
+    let mut command = arm64::tests(CRATES, TARGETS, 0, &["--no-run", "--message-format=json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cargo test")?;
     if !output.status.success() {
         bail!("the tests do not build for arm64");
     }
-    let lines = output.stdout.split(|byte| *byte == b'\n');
-    let programs = lines.filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_slice(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    Ok(programs.collect())
+    let runs_there = |message: &serde_json::Value| {
+        message["target"]["kind"][0] != "lib" || message["executable"].to_string().contains(LIBRARY)
+    };
+    Ok(executables(&output.stdout, runs_there))
+}
+
+/// The command itself, for tests that run it.
+fn build_command() -> Result<PathBuf> {
+    let mut command = arm64::cargo("build");
+    command.args(["-p", "trapline-cli", "--message-format=json"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cargo build")?;
+    executables(&output.stdout, |_| true).pop().context("the command does not build for arm64")
+}
+
+/// The programs that cargo's messages name.
+fn executables(messages: &[u8], wanted: impl Fn(&serde_json::Value) -> bool) -> Vec<PathBuf> {
+    let lines = messages.split(|byte| *byte == b'\n');
+    let messages = lines.filter_map(|line| serde_json::from_slice::<serde_json::Value>(line).ok());
+    messages.filter(wanted).filter_map(|one| one["executable"].as_str().map(PathBuf::from)).collect()
 }
 
 /// Everything but the figures, on two processors.
-fn boot_tests(folder: &Path, kernel: &Path, shell: &Path, tests: &[PathBuf]) -> Result<Outcome> {
+fn boot_tests(
+    folder: &Path,
+    kernel: &Path,
+    shell: &Path,
+    tests: &[PathBuf],
+    command: &Path,
+) -> Result<Outcome> {
     let mut image = Initramfs::new(shell)?;
-    let mut script = String::new();
+    image.file("bin/trapline", 0o755, &fs::read(command)?);
+    let mut script = String::from("export TRAPLINE_COMMAND=/bin/trapline\n");
     for (number, test) in tests.iter().enumerate() {
         let name = format!("tests/{number}");
         image.file(&name, 0o755, &fs::read(test)?);

@@ -4,10 +4,10 @@
 //! pointer to start with. The layout is the kernel's `struct rt_sigframe`, with the XSAVE area behind it, as its own
 //! signal delivery would have made it. Does not: touch the target.
 
-use libc::user_regs_struct;
-
-use crate::gadget::{Gadgets, Restore};
+use crate::regs::Regs;
 use crate::sys::cpu;
+use crate::sys::ptrace::Registers;
+use crate::x86_64::gadget::{Gadgets, Restore};
 
 /// Words that a gadget may pop between its `syscall` and its `ret`.
 pub(crate) const MAX_SKIP: u64 = 12;
@@ -67,26 +67,27 @@ impl Frame {
     pub(crate) fn new(
         top: u64,
         gadgets: &Gadgets,
-        regs: &user_regs_struct,
+        regs: &Regs,
         mask: u64,
         xstate: &[u8],
-    ) -> Option<Self> {
-        let fp = signal_xstate(xstate)?;
-        let fp_at = top.checked_sub(fp.len() as u64)? & !63;
+    ) -> Result<Self, &'static str> {
+        const LOW: &str = "its stack is at address 0";
+        let fp = signal_xstate(xstate).ok_or("its vector state is not understood")?;
+        let fp_at = top.checked_sub(fp.len() as u64).ok_or(LOW)? & !63;
         let frame_at = (fp_at - FRAME_LEN) & !15;
-        let base = frame_at.checked_sub(CHAIN_LEN + ARGUMENT_LEN)?;
+        let base = frame_at.checked_sub(CHAIN_LEN + ARGUMENT_LEN).ok_or(LOW)?;
         let mut bytes = vec![0u8; (fp_at - base) as usize];
         bytes.extend_from_slice(&fp);
         let mut frame = Self { base, bytes, call_sp: 0, return_sp: frame_at + 8 };
-        frame.put_context(frame_at, regs, mask, fp_at);
+        frame.put_context(frame_at, regs.registers(), mask, fp_at);
         frame.put_chain(frame_at, gadgets);
-        Some(frame)
+        Ok(frame)
     }
     fn put(&mut self, addr: u64, word: u64) {
         let at = (addr - self.base) as usize;
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
-    fn put_context(&mut self, frame_at: u64, regs: &user_regs_struct, mask: u64, fp_at: u64) {
+    fn put_context(&mut self, frame_at: u64, regs: &Registers, mask: u64, fp_at: u64) {
         let r = regs;
         let at = |off: usize| frame_at + off as u64;
         self.put(at(UC), UC_FLAGS);

@@ -59,6 +59,10 @@ impl Gadgets {
             why: "its code holds no `syscall` with a `ret` behind it, or no way to rt_sigreturn".into(),
         })
     }
+    /// The restorer, by which handlers return too.
+    pub(crate) const fn restorer(&self) -> Option<u64> {
+        if let Restore::Restorer(addr) = self.restore { Some(addr) } else { None }
+    }
     /// Address of a `ret`.
     pub(crate) const fn ret(&self) -> u64 {
         self.call.addr + self.call.len as u64 - 1
@@ -157,7 +161,7 @@ fn syscall_ret(bytes: &[u8]) -> Option<(u64, u8)> {
             }
             _ => return None,
         }
-        if skip > super::frame::MAX_SKIP {
+        if skip > crate::frame::MAX_SKIP {
             return None;
         }
     }

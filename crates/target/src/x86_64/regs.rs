@@ -2,17 +2,25 @@
 //!
 //! Input: registers at a stop. Output: registers to go on with. Invariants: TGT-3.
 
+use crate::status::InCall;
+use crate::sys::ptrace::{self, Registers};
+use crate::x86_64::gadget::Gadgets;
+
+/// The kernel keeps a call's number and arguments where a tracer sees them.
+pub(crate) const NOTES_CALLS: bool = false;
+/// What makes a call.
+pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
 /// General registers, as the kernel keeps them.
 #[derive(Clone, Copy, Debug)]
-pub struct Regs(pub(crate) libc::user_regs_struct);
+pub struct Regs(Registers);
 
 const EINTR: i64 = -4;
 const RESTARTSYS: i64 = -512;
 const RESTARTNOINTR: i64 = -513;
 const RESTARTNOHAND: i64 = -514;
 const RESTART_RESTARTBLOCK: i64 = -516;
-/// Bytes of `syscall`.
-const SYSCALL_LEN: u64 = 2;
+const DIRECTION: u64 = 1 << 10;
 
 /// What [`Regs::repaired`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +36,13 @@ pub(crate) enum Repair {
 }
 
 impl Regs {
+    /// Those of a stopped thread.
+    pub(crate) fn read(tid: u32, _: Option<&InCall>) -> std::io::Result<Self> {
+        ptrace::regs(tid).map(Self)
+    }
+    pub(crate) fn write(&self, tid: u32) -> std::io::Result<()> {
+        ptrace::set_regs(tid, &self.0)
+    }
     /// Instruction pointer.
     #[must_use]
     pub const fn pc(&self) -> u64 {
@@ -56,10 +71,8 @@ impl Regs {
             r.r14, r.r15, r.rip,
         ]
     }
-    /// r14, where Go keeps g.
-    #[must_use]
-    pub const fn r14(&self) -> u64 {
-        self.0.r14
+    pub(crate) const fn registers(&self) -> &Registers {
+        &self.0
     }
     /// The call that the thread is in, with its arguments.
     pub(crate) const fn call(&self) -> Option<(i64, [u64; 6])> {
@@ -86,7 +99,7 @@ impl Regs {
             EINTR => return (self, Repair::Eintr),
             _ => return (self, Repair::None),
         };
-        self.0.rip -= SYSCALL_LEN;
+        self.0.rip -= SYSCALL.len() as u64;
         self.0.rax = next;
         self.0.orig_rax = u64::MAX;
         (self, repair)
@@ -101,5 +114,39 @@ impl Regs {
             regs.0.rax = number;
         }
         regs
+    }
+    /// Registers that make a call with the stack pointer `sp`.
+    pub(crate) const fn for_call(&self, gadgets: &Gadgets, sp: u64, nr: i64, args: [u64; 6]) -> Self {
+        let mut regs = self.0;
+        [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9] = args;
+        regs.rip = gadgets.call.addr;
+        regs.rsp = sp;
+        regs.rax = nr as u64;
+        regs.orig_rax = u64::MAX;
+        Self(regs)
+    }
+    /// Registers that run a function of one argument, which returns through the frame whose way back begins at `sp`; and a word that must be
+    /// written for that: `ret`, then the restorer, whose address the frame begins with. The extra step aligns the stack.
+    pub(crate) const fn for_function(
+        &self,
+        gadgets: &Gadgets,
+        sp: u64,
+        function: u64,
+        argument: u64,
+    ) -> (Self, Option<(u64, u64)>) {
+        let mut regs = self.0;
+        let sp = sp - 16;
+        (regs.rip, regs.rsp, regs.rdi) = (function, sp, argument);
+        (regs.rax, regs.orig_rax) = (0, u64::MAX);
+        regs.eflags &= !DIRECTION;
+        (Self(regs), Some((sp, gadgets.ret())))
+    }
+    /// What a call gave, at its end.
+    pub(crate) const fn result(&self) -> u64 {
+        self.0.rax
+    }
+    /// Whether the thread, at the entry of a call, is about to come back through the frame at `sp`.
+    pub(crate) const fn returns_through(&self, sp: u64) -> bool {
+        self.0.orig_rax == libc::SYS_rt_sigreturn as u64 && self.0.rsp == sp
     }
 }

@@ -1,0 +1,13 @@
+//! Which threads of a process are the program's own, and how long they may take.
+
+use trapline_target::{Process, ThreadStatus};
+
+/// Whether a thread runs none of the process' code: nobody need wait for it, and it never unblocks anything.
+pub(crate) fn runs_nothing(process: &Process, thread: &ThreadStatus) -> bool {
+    process.is_emulators(thread)
+}
+
+/// Whether how long a thread sleeps and runs says nothing of the program.
+pub(crate) fn is_slow() -> bool {
+    trapline_target::is_emulated()
+}

@@ -1,0 +1,4 @@
+//! x86-64: what differs where code is written.
+
+pub(crate) mod threads;
+pub(crate) mod traps;

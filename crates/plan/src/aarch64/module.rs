@@ -1,0 +1,333 @@
+//! A module's plan on arm64: one word for each site, and a stub that it leads to.
+//!
+//! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): of all roles only counting is.
+//!
+//! # How a site is made
+//!
+//! 1. The word: at an entry the first behind the landing pads, which stay, since something may land there; for `func+off` the word there; for returns each word
+//!    by which the function returns ([`exits`]).
+//! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Data may lie anywhere:
+//!    stubs hold its address.
+//! 3. The stub: counts, does what the word did, and jumps back. Where several are counted at one word, the stub of each but the last leads to the next one's.
+//!
+//! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no guards, and nothing traps.
+//!
+//! x16 and x17 are not taken for free, even at an entry, which may be the head of a loop: stubs push them.
+
+use std::collections::BTreeMap;
+
+use trapline_image::{FunctionIndex, Image};
+use trapline_insn::aarch64::{Options, encode};
+use trapline_record::journal::MAX_PATCH;
+use trapline_record::{RemoteAddr, Svma};
+
+use super::exits::exits;
+use super::site::{self, Place as Word, entry_index};
+use super::stub::{self, Machine, Rseq, SIGNATURE};
+use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
+use crate::refusal::{Place, PlanError, Refusal};
+use crate::request::{ModuleInput, ProcessTraits, Role, Want};
+use crate::space::{AddressSpace, PAGE};
+
+/// Bytes that a stub takes at most, with what it displaces.
+const STUB: u64 = 512;
+/// Where stubs begin: a line of their own.
+const LINE: u64 = 64;
+/// Bytes left behind the stubs, as everywhere; nothing is put there here.
+const SPARE: u64 = PAGE;
+/// What a `b` reaches, less a page.
+const REACH: u64 = (128 << 20) - PAGE;
+/// Words around an instruction outside all functions, as far as exclusive sequences are looked for.
+const AROUND: u64 = 128;
+
+/// A word that is to be patched.
+#[derive(Clone, Debug)]
+struct Site {
+    /// All of its function, or what lies around it.
+    words: Vec<u32>,
+    start: Svma,
+    index: usize,
+    role: PatchRole,
+    /// Indices of the wants that are counted there.
+    wants: Vec<u32>,
+}
+
+impl Site {
+    fn at(&self) -> Svma {
+        self.start + 4 * self.index as u64
+    }
+}
+
+type Sites = BTreeMap<Svma, Site>;
+
+/// Plans all wants of one module.
+///
+/// # Errors
+/// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
+pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
+    let mut sites = Sites::new();
+    let mut refused = Vec::new();
+    for (index, want) in (0..).zip(input.wants) {
+        match words_of(input, want) {
+            Ok(found) => add(&mut sites, index, found),
+            Err(why) => refused.push(Refused { probe: want.probe, want: index, why }),
+        }
+    }
+    let mut plan = ModulePlan { refused, ..ModulePlan::default() };
+    while let Err((want, why)) = lay(input, &sites, &mut plan)? {
+        // All of the want is refused, and the others are laid again.
+        let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
+        plan.refused.push(Refused { probe, want, why });
+        sites.retain(|_, site| {
+            site.wants.retain(|&one| one != want);
+            !site.wants.is_empty()
+        });
+    }
+    plan.refused.sort_by_key(|refused| refused.want);
+    for site in sites.values() {
+        plan.shares.extend(site.wants[1..].iter().map(|&other| (site.wants[0], other)));
+    }
+    plan.stats.sites[Tactic::Jump as usize] = plan.patches.len() as u32;
+    plan.stats.refused = plan.refused.len() as u32;
+    Ok(plan)
+}
+
+fn add(sites: &mut Sites, want: u32, found: Vec<Site>) {
+    for site in found {
+        let known = sites.entry(site.at()).or_insert_with(|| site.clone());
+        if site.role == PatchRole::Entry {
+            known.role = PatchRole::Entry;
+        }
+        known.wants.push(want);
+    }
+}
+
+/// The words that a want needs, without wants.
+fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<Site>, Refusal> {
+    let image = input.image;
+    let at = match (want.role, want.function) {
+        (Role::CountAt(at), _) => at,
+        (_, Some(function)) => image.function(function).start,
+        (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
+    };
+    check(input, want, at)?;
+    let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
+    let one = |index: usize, role| Site { words: words.clone(), start, index, role, wants: Vec::new() };
+    let found = match want.role {
+        Role::CountEntry => vec![one(entry_index(&words), PatchRole::Entry)],
+        Role::CountAt(at) if !at.0.is_multiple_of(4) => {
+            let site = image.text(Svma(at.0 & !3), 4).map(|bytes| Place::new(at, bytes));
+            let site = site.unwrap_or_else(|| Place::new(at, &[]));
+            return Err(Refusal::InsideInstruction { site, starts: Svma(at.0 & !3) });
+        }
+        Role::CountAt(at) => vec![one(((at - start) / 4) as usize, PatchRole::Entry)],
+        Role::CountExits => {
+            let found = exits(&words, start.0).map_err(|why| Refusal::Word { why })?;
+            found.into_iter().map(|index| one(index, PatchRole::ExitRet)).collect()
+        }
+        _ => return Err(Refusal::NotHere { at, what: "counting is all that is done" }),
+    };
+    found.iter().try_for_each(|site| movable(input, site)).map(|()| found)
+}
+
+/// What is asked besides the role.
+fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
+    let filtered = input.filters.get(want.probe as usize).is_some_and(Option::is_some);
+    let what = match () {
+        () if want.role.calls() => "no code calls consumers",
+        () if filtered => "no code filters or tallies values",
+        () if input.layout.threads.rows > 0 => "no code counts by thread",
+        () if input.traits.shadow_stack => "no code minds a shadow stack",
+        () => return Ok(()),
+    };
+    Err(Refusal::NotHere { at, what })
+}
+
+/// The words of a function; outside all that are known, those around an instruction; and where they begin.
+fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svma, Vec<u32>)> {
+    let of = |start: Svma, len: u64| {
+        let bytes = image.text(start, len & !3)?;
+        Some(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<u32>>())
+    };
+    if let Some(function) = function.map(|function| image.function(function))
+        && (function.start..function.end()).contains(&at)
+        && let Some(words) = of(function.start, function.len)
+    {
+        return Some((function.start, words));
+    }
+    let at = Svma(at.0 & !3);
+    let word = |at: u64| of(Svma(at), 4)?.first().copied();
+    word(at.0)?;
+    let before = (1..=AROUND).take_while(|n| at.0 >= 4 * n && word(at.0 - 4 * n).is_some()).count() as u64;
+    let start = Svma(at.0 - 4 * before);
+    let words = (0..before + AROUND).map_while(|n| word(start.0 + 4 * n)).collect();
+    Some((start, words))
+}
+
+/// What the process forbids.
+fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
+    let at = site.at();
+    let Some(&word) = site.words.get(site.index) else { return Ok(()) };
+    let place = Place::new(at, &word.to_le_bytes());
+    let inside = |s: &&trapline_image::RseqSection| s.start <= at && at < s.start + s.len;
+    if let Some(section) = input.image.rseq_sections().iter().find(inside) {
+        return Err(Refusal::InRseq { site: place, section: section.start });
+    }
+    if input.traits.has_fault_handler && may_fault(word) {
+        return Err(Refusal::MayFault { site: place, insn: place });
+    }
+    Ok(())
+}
+
+/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
+fn may_fault(word: u32) -> bool {
+    let memory = word >> 25 & 0b0101 == 0b0100;
+    // What is simulated from its own address reads code's own literals.
+    let literal = word & 0x3B00_0000 == 0x1800_0000;
+    memory && !literal && word >> 5 & 31 != 31
+}
+
+/// Room, stubs and patches of all sites; or the want of which a site cannot be laid, and why.
+fn lay(
+    input: &ModuleInput<'_>,
+    sites: &Sites,
+    plan: &mut ModulePlan,
+) -> Result<Result<(), (u32, Refusal)>, PlanError> {
+    (plan.patches, plan.chunks, plan.bytes) = Default::default();
+    let (Some(first), Some(last)) = (sites.keys().next(), sites.keys().next_back()) else {
+        return Ok(Ok(()));
+    };
+    let (low, high) = (input.bias.live(*first), input.bias.live(*last));
+    let stubs = sites.values().map(|site| STUB * site.wants.len() as u64).sum::<u64>();
+    let len = stubs.next_multiple_of(PAGE) + SPARE;
+    let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
+    let code = near(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
+    plan.code = Region { addr: code, len };
+    plan.spare = Region { addr: code + (len - SPARE), len: SPARE };
+    let mut space = input.space.clone();
+    space.occupy(code, code + len);
+    let data = space.find(input.layout.len).ok_or(none)?;
+    plan.data = Region { addr: data, len: input.layout.len };
+    let mut next = code;
+    for site in sites.values() {
+        let head = next;
+        match stubs_of(input, site, data, &mut next, plan) {
+            Ok(new) => plan.patches.push(patch_of(input, site, head, new)),
+            // The others there need nothing else: it is the word that cannot be had.
+            Err(why) => return Ok(Err((site.wants[0], why))),
+        }
+    }
+    plan.free = next;
+    Ok(Ok(()))
+}
+
+/// The stubs of a site, one behind the other; the word that leads to the first.
+fn stubs_of(
+    input: &ModuleInput<'_>,
+    site: &Site,
+    data: RemoteAddr,
+    next: &mut RemoteAddr,
+    plan: &mut ModulePlan,
+) -> Result<u32, Refusal> {
+    let machine = machine(input.traits);
+    let counter = |want: u32| {
+        let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
+        data.0 + input.layout.counters.word(probe)
+    };
+    let start = input.bias.live(site.start).0;
+    let at = start + 4 * site.index as u64;
+    let word = |why| Refusal::Word { why };
+    let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
+    let head = next.0;
+    let (last, others) = site.wants.split_last().ok_or(Refusal::Incomplete { at: site.at() })?;
+    for &want in others {
+        let stub = stub::count(next.0, &machine, counter(want), false);
+        let words = stub.finish(&[], Some(next.0 + STUB)).ok_or_else(|| far(next.0))?;
+        put(plan, next, &words, STUB);
+    }
+    let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
+    let made = site::patch(&place, &machine, counter(*last), next.0, None).map_err(word)?;
+    let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);
+    put(plan, next, &made.stub, len);
+    encode::b(at, head).ok_or_else(|| far(head))
+}
+
+fn put(plan: &mut ModulePlan, next: &mut RemoteAddr, words: &[u32], taken: u64) {
+    debug_assert!(4 * words.len() as u64 <= STUB, "a stub of {} words", words.len());
+    let (off, len) = (plan.bytes.len() as u32, 4 * words.len() as u32);
+    plan.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    plan.chunks.push(Chunk { addr: *next, off, len });
+    *next = *next + taken;
+}
+
+fn patch_of(input: &ModuleInput<'_>, site: &Site, head: RemoteAddr, new: u32) -> Patch {
+    let bytes = |word: u32| {
+        let mut bytes = [0; MAX_PATCH];
+        bytes[..4].copy_from_slice(&word.to_le_bytes());
+        bytes
+    };
+    let want = site.wants.first().copied().unwrap_or(0);
+    Patch {
+        probe: input.wants.get(want as usize).map_or(0, |want| want.probe),
+        want,
+        role: site.role,
+        tactic: Tactic::Jump,
+        addr: input.bias.live(site.at()),
+        len: 4,
+        relies: 4,
+        old: bytes(site.words.get(site.index).copied().unwrap_or(0)),
+        new: bytes(new),
+        head,
+        crosses_line: false,
+        needs_guard: false,
+    }
+}
+
+fn machine(traits: &ProcessTraits) -> Machine {
+    // An abort handler behind another signature would end the program.
+    let rseq = traits.rseq.filter(|rseq| rseq.signature == SIGNATURE);
+    Machine { rseq: rseq.map(|rseq| Rseq { offset: rseq.offset }), lse: traits.lse, lines: traits.lines }
+}
+
+/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.
+fn near(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> {
+    let reaches = |at: u64| text.1.max(at + len) - text.0.min(at) <= REACH;
+    let mut best: Option<u64> = None;
+    let mut consider = |at: u64| {
+        if space.is_free(RemoteAddr(at), RemoteAddr(at + len))
+            && reaches(at)
+            && best.is_none_or(|best| at.abs_diff(text.0) < best.abs_diff(text.0))
+        {
+            best = Some(at);
+        }
+    };
+    for &(start, end) in &space.occupied {
+        // Above what is mapped, and below it, each with a page between.
+        consider((end.0 + PAGE).next_multiple_of(PAGE));
+        if let Some(below) = start.0.checked_sub(len + PAGE) {
+            consider(below & !(PAGE - 1));
+        }
+    }
+    if let Some(heap) = space.heap_end {
+        consider((heap.0 + HEAP_GROWTH).next_multiple_of(PAGE));
+    }
+    best.map(RemoteAddr)
+}
+
+/// Room left above the heap's end.
+const HEAP_GROWTH: u64 = crate::space::HEAP_GROWTH;
+
+/// For each function, how many words it returns by at most; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
+pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
+    let returns = |word: &[u8; 4]| {
+        let word = u32::from_le_bytes(*word);
+        // `ret`, `retaa`, `retab`.
+        word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
+    };
+    let of = |f: &trapline_image::Function| {
+        let bytes = image.text(f.start, f.len).unwrap_or(&[]);
+        bytes.as_chunks::<4>().0.iter().filter(|word| returns(word)).count() as u32
+    };
+    image.functions().iter().map(of).collect()
+}

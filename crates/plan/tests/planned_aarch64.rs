@@ -1,0 +1,175 @@
+//! Plans over functions of arm64, made for the purpose: which word, which stub, where, and what is refused.
+
+mod common;
+
+use common::elf::library_for;
+use trapline_image::{FunctionIndex, Image};
+use trapline_insn::aarch64::encode;
+use trapline_plan::{
+    AddressSpace, CodeMap, DataLayout, ModuleInput, ModulePlan, PatchRole, ProcessTraits, Role, RseqTraits,
+    Scope, Tactic, Want, bounds, plan_module,
+};
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
+
+const AARCH64: u16 = 183;
+const NOP: u32 = encode::NOP;
+const RET: u32 = 0xD65F_03C0;
+const PUSH: u32 = 0xA9BF_7BFD;
+const BTI_C: u32 = 0xD503_245F;
+const PACIASP: u32 = 0xD503_233F;
+const SVC: u32 = 0xD400_0001;
+/// `ldr x0, [x1]`
+const LOAD: u32 = 0xF940_0020;
+/// `cbz x0, +8`
+const CBZ: u32 = 0xB400_0040;
+const BIAS: Bias = Bias(0xAAAA_0000_0000);
+
+fn library(functions: &[&[u32]]) -> Image {
+    let (mut text, mut list) = (Vec::new(), Vec::new());
+    for words in functions {
+        list.push((text.len() as u64, 4 * words.len() as u64));
+        text.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+    library_for(AARCH64, &text, &list)
+}
+
+fn traits() -> ProcessTraits {
+    let rseq = Some(RseqTraits { offset: -160, signature: 0xD428_BC00 });
+    ProcessTraits { rseq, lse: true, ..ProcessTraits::usual(2) }
+}
+
+fn planned(image: &Image, traits: &ProcessTraits, space: &AddressSpace, wants: &[Want]) -> ModulePlan {
+    let map = CodeMap::build(image, Scope::For(wants), 1);
+    let layout = DataLayout::new(&bounds(image, &map, traits, wants));
+    let input = ModuleInput {
+        image,
+        bias: BIAS,
+        map: &map,
+        traits,
+        space,
+        home: None,
+        alone: true,
+        layout: &layout,
+        latency: None,
+        calls: None,
+        filters: &[],
+        wants,
+    };
+    let plan = plan_module(&input).expect("a plan");
+    assert!(plan.patches.len() <= layout.journal_cap as usize, "journal bound");
+    assert!(plan.guards.is_empty() && plan.fixups.is_empty());
+    plan
+}
+
+fn space() -> AddressSpace {
+    let at = |at: u64| BIAS.live(Svma(at));
+    AddressSpace { occupied: vec![(at(0), at(0x1_0000))], heap_end: None }
+}
+
+fn want(probe: u32, role: Role) -> Want {
+    Want { probe, latency: None, function: Some(FunctionIndex(probe)), role }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+fn kinds(plan: &ModulePlan) -> Vec<&'static str> {
+    plan.refused.iter().map(|refused| refused.why.kind()).collect()
+}
+
+#[test]
+fn one_word_leads_to_a_stub_in_reach_and_back() {
+    let image = library(&[&[PUSH, NOP, RET]]);
+    let plan = planned(&image, &traits(), &space(), &[want(0, Role::CountEntry)]);
+    let patch = &plan.patches[0];
+    assert_eq!((patch.len, patch.crosses_line, patch.needs_guard), (4, false, false));
+    assert_eq!((patch.tactic, word(&patch.old)), (Tactic::Jump, PUSH));
+    assert_eq!(Some(word(&patch.new)), encode::b(patch.addr.0, patch.head.0));
+    let chunk = &plan.chunks[0];
+    assert!(chunk.addr == patch.head && plan.code.contains(chunk.addr));
+    let words: Vec<u32> = plan.chunk_bytes(chunk).chunks_exact(4).map(word).collect();
+    let copy = words.iter().position(|word| *word == PUSH).expect("the word itself");
+    let back = encode::b(chunk.addr.0 + 4 * (copy as u64 + 1), patch.addr.0 + 4);
+    assert_eq!(Some(words[copy + 1]), back);
+}
+
+#[test]
+fn landing_pads_stay() {
+    let image = library(&[&[BTI_C, NOP, RET], &[PACIASP, PUSH, RET], &[BTI_C]]);
+    let wants: Vec<Want> = (0..3).map(|n| want(n, Role::CountEntry)).collect();
+    let plan = planned(&image, &traits(), &space(), &wants);
+    let stated: Vec<u64> = plan.patches.iter().map(|p| BIAS.stated(p.addr).0).collect();
+    assert_eq!(stated, [0x1004, 0x1010]);
+    assert_eq!(kinds(&plan), ["no-instruction"]);
+}
+
+#[test]
+fn each_return_is_an_exit_and_a_word_may_be_two_things() {
+    let image = library(&[&[CBZ, RET, RET], &[RET]]);
+    let wants = [want(0, Role::CountExits), want(1, Role::CountEntry), {
+        Want { function: Some(FunctionIndex(1)), ..want(2, Role::CountExits) }
+    }];
+    let plan = planned(&image, &traits(), &space(), &wants);
+    let roles: Vec<PatchRole> = plan.patches.iter().map(|p| p.role).collect();
+    assert_eq!(roles, [PatchRole::ExitRet, PatchRole::ExitRet, PatchRole::Entry]);
+    assert_eq!((plan.shares.as_slice(), plan.chunks.len()), (&[(1, 2)][..], 4));
+    // The first stub of the shared word leads to the second.
+    let (first, second) = (&plan.chunks[2], &plan.chunks[3]);
+    assert_eq!(plan.patches[2].head, first.addr);
+    let leads = plan.chunk_bytes(first).chunks_exact(4).zip((first.addr.0..).step_by(4));
+    let leads = leads.map(|(bytes, at)| (word(bytes), encode::b(at, second.addr.0)));
+    assert!(leads.into_iter().any(|(word, b)| Some(word) == b));
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
+    let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET]]);
+    let wants = [
+        want(0, Role::CountEntry),
+        want(1, Role::CountEntry),
+        Want {
+            function: Some(FunctionIndex(1)),
+            ..want(2, Role::RecordAt(Svma(0x1008), trapline_plan::Unwind::None))
+        },
+        Want { function: Some(FunctionIndex(1)), ..want(3, Role::CountAt(Svma(0x100a))) },
+        Want { function: None, ..want(4, Role::CountAt(Svma(0x9000))) },
+        Want { function: Some(FunctionIndex(2)), ..want(5, Role::CountEntry) },
+    ];
+    let caught = ProcessTraits { has_fault_handler: true, ..traits() };
+    let plan = planned(&image, &caught, &space(), &wants);
+    assert_eq!(plan.patches.len(), 1);
+    assert_eq!(kinds(&plan), ["immovable", "not-on-arm64", "inside-instruction", "not-in-file", "may-fault"]);
+    assert_eq!(planned(&image, &traits(), &space(), &wants).patches.len(), 2, "nobody catches faults");
+}
+
+#[test]
+fn a_room_is_in_reach_or_there_is_none() {
+    let image = library(&[&[NOP, RET]]);
+    let at = |at: u64| RemoteAddr(BIAS.0 + at);
+    let high = at(100 << 20);
+    // Free above 100 MiB only, and then nowhere.
+    let mut near = AddressSpace { occupied: vec![(RemoteAddr(0x10_0000), high)], heap_end: None };
+    let plan = planned(&image, &traits(), &near, &[want(0, Role::CountEntry)]);
+    assert!(plan.code.addr > high && encode::b(plan.patches[0].addr.0, plan.code.addr.0).is_some());
+    near.occupied[0].1 = at(200 << 20);
+    let map = CodeMap::build(&image, Scope::All, 1);
+    let (traits, wants) = (traits(), [want(0, Role::CountEntry)]);
+    let layout = DataLayout::new(&bounds(&image, &map, &traits, &wants));
+    let input = ModuleInput {
+        image: &image,
+        bias: BIAS,
+        map: &map,
+        traits: &traits,
+        space: &near,
+        home: None,
+        alone: true,
+        layout: &layout,
+        latency: None,
+        calls: None,
+        filters: &[],
+        wants: &wants,
+    };
+    assert!(plan_module(&input).is_err());
+}

@@ -1,0 +1,11 @@
+//! What the CPU offers generated code.
+
+use crate::process::CpuFeatures;
+
+/// `HWCAP_ATOMICS` (asm/hwcap.h).
+const HWCAP_ATOMICS: u64 = 1 << 8;
+
+/// From AT_HWCAP and AT_HWCAP2 of a process.
+pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
+    CpuFeatures { rdpid: false, fsgsbase: false, lse: hwcap & HWCAP_ATOMICS != 0, cpus }
+}

@@ -1,0 +1,216 @@
+//! A stopped thread's general registers, and how a call that the stop interrupted is made again.
+//!
+//! Input: registers at a stop, and the call that the thread was in before it was ordered to stop. Output: registers to go on with. Invariants: TGT-3.
+//!
+//! # What a stop shows of a call (arch/arm64/kernel/signal.c, `do_signal`)
+//!
+//! The kernel decides about a restart *before* it stops, and forgets the call's number; x0, in which a call has its first argument and
+//! then its result, is all that there is of both:
+//!
+//! | the call gave | x0 | pc | if only the registers that are shown go on |
+//! |---|---|---|---|
+//! | one of the kernel's own codes for "again" | the argument | of the `svc` | it is made again; one with a timeout that the kernel would have gone on with begins its timeout anew |
+//! | EINTR | −4 | behind the `svc` | the program sees it |
+//! | anything else | the result | behind the `svc` | it is done |
+//!
+//! An EINTR can be undone by whoever knows what x0 was. The kernel tells as long as the thread sleeps in the call (`/proc/PID/task/TID/syscall`), so that
+//! is read before the order to stop ([`NOTES_CALLS`]), and believed if number, five arguments, stack and place are still the same. A thread that meanwhile
+//! came back and made the same call again with another x0 alone would be mistaken: it had to do that in the microseconds between the look and the order.
+
+use crate::aarch64::gadget::Gadgets;
+use crate::status::InCall;
+use crate::sys::ptrace::{self, Registers};
+
+/// The call of a thread is to be noted before it is ordered to stop.
+pub(crate) const NOTES_CALLS: bool = true;
+/// What makes a call.
+pub(crate) const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
+
+const EINTR: u64 = (-4_i64).cast_unsigned();
+/// x8 has the call's number.
+const NUMBER: usize = 8;
+const LINK: usize = 30;
+/// The type of the branch that led to pc, for landing pads.
+const BTYPE: u64 = 3 << 10;
+
+/// General registers, as the kernel shows them.
+#[derive(Clone, Copy, Debug)]
+pub struct Regs {
+    now: Registers,
+    /// The call that the thread was stopped in.
+    call: Option<(i64, [u64; 6])>,
+}
+
+/// What [`Regs::repaired`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Repair {
+    /// The thread was in no call, or the call was done.
+    None,
+    /// The call goes on as the kernel would have made it, but for its timeout.
+    Restarted,
+    /// The call had returned EINTR and is made again.
+    Again,
+    /// The call returned EINTR and must be left so, because a signal waits.
+    Eintr,
+}
+
+impl Regs {
+    /// Those of a stopped thread; `before` is what call it was in before it was ordered to stop.
+    pub(crate) fn read(tid: u32, before: Option<&InCall>) -> std::io::Result<Self> {
+        let now = ptrace::regs(tid)?;
+        Ok(Self { now, call: before.and_then(|before| same_call(&now, before)) })
+    }
+    pub(crate) fn write(&self, tid: u32) -> std::io::Result<()> {
+        ptrace::set_regs(tid, &self.now)
+    }
+    /// Instruction pointer.
+    #[must_use]
+    pub const fn pc(&self) -> u64 {
+        self.now.pc
+    }
+    /// Moves the instruction pointer.
+    pub const fn set_pc(&mut self, pc: u64) {
+        self.now.pc = pc;
+    }
+    /// Stack pointer.
+    #[must_use]
+    pub const fn sp(&self) -> u64 {
+        self.now.sp
+    }
+    /// Thread pointer (tpidr_el0).
+    #[must_use]
+    pub const fn thread_pointer(&self) -> u64 {
+        self.now.thread_pointer
+    }
+    /// The general registers, in no order that matters.
+    pub fn general(&self) -> impl Iterator<Item = u64> + use<> {
+        let Registers { x, sp, pc, .. } = self.now;
+        x.into_iter().chain([sp, pc])
+    }
+    pub(crate) const fn registers(&self) -> &Registers {
+        &self.now
+    }
+    /// The call that the thread is in, with its arguments.
+    pub(crate) const fn call(&self) -> Option<(i64, [u64; 6])> {
+        self.call
+    }
+    /// Whether the thread stands behind a call that returned EINTR.
+    pub(crate) const fn shows_eintr(&self) -> bool {
+        self.call.is_some() && self.now.x[0] == EINTR
+    }
+    /// Registers that make an interrupted call again once the kernel's own chance to do so is over.
+    /// `may_redo_eintr`: `svc` stands before the pc, and no signal waits.
+    pub(crate) const fn repaired(mut self, may_redo_eintr: bool) -> (Self, Repair) {
+        let Some((nr, args)) = self.call else { return (self, Repair::None) };
+        if self.now.x[0] != EINTR {
+            return (self, Repair::Restarted);
+        }
+        if !may_redo_eintr || nr == libc::SYS_close {
+            return (self, Repair::Eintr);
+        }
+        self.now.x[0] = args[0];
+        self.now.pc -= SYSCALL.len() as u64;
+        (self, Repair::Again)
+    }
+    /// The same for a thread that will come back through rt_sigreturn.
+    pub(crate) const fn repaired_for_sigreturn(self, may_redo_eintr: bool) -> Self {
+        self.repaired(may_redo_eintr).0
+    }
+    /// Registers that make a call with the stack pointer `sp`, and then return through the frame there. x7 stays as it is: at a call's stops the
+    /// kernel shows something else there, and puts back what was there.
+    pub(crate) const fn for_call(&self, gadgets: &Gadgets, sp: u64, nr: i64, args: [u64; 6]) -> Self {
+        let mut regs = *self;
+        let mut n = 0;
+        while n < args.len() {
+            regs.now.x[n] = args[n];
+            n += 1;
+        }
+        regs.now.x[NUMBER] = nr.cast_unsigned();
+        regs.now.x[LINK] = gadgets.restorer;
+        (regs.now.pc, regs.now.sp) = (gadgets.call, sp);
+        regs.now.pstate &= !BTYPE;
+        regs
+    }
+    /// Registers that run a function of one argument, which returns through the frame at `sp`; and a word that must be written for that.
+    pub(crate) const fn for_function(
+        &self,
+        gadgets: &Gadgets,
+        sp: u64,
+        function: u64,
+        argument: u64,
+    ) -> (Self, Option<(u64, u64)>) {
+        let mut regs = self.for_call(gadgets, sp, 0, [argument, 0, 0, 0, 0, 0]);
+        regs.now.pc = function;
+        (regs, None)
+    }
+    /// What a call gave, at its end.
+    pub(crate) const fn result(&self) -> u64 {
+        self.now.x[0]
+    }
+    /// Whether the thread, at the entry of a call, is about to come back through the frame at `sp`.
+    pub(crate) const fn returns_through(&self, sp: u64) -> bool {
+        self.now.x[NUMBER] == libc::SYS_rt_sigreturn.cast_unsigned() && self.now.sp == sp
+    }
+}
+
+/// The call that a thread is stopped in, if it is the one that it was in before.
+fn same_call(now: &Registers, before: &InCall) -> Option<(i64, [u64; 6])> {
+    let InCall::Call { nr, args, sp, pc } = *before else { return None };
+    let same = now.x[1..6] == args[1..] && now.x[NUMBER] == nr && now.sp == sp;
+    let behind = now.pc == pc && now.x[0] == EINTR;
+    let again = now.pc == pc.wrapping_sub(SYSCALL.len() as u64) && now.x[0] == args[0];
+    (same && (behind || again)).then_some((nr.cast_signed(), args))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EINTR, Regs, Repair, same_call};
+    use crate::status::InCall;
+    use crate::sys::ptrace::Registers;
+
+    const EPOLL: u64 = libc::SYS_epoll_pwait.cast_unsigned();
+    const BEFORE: InCall = InCall::Call { nr: EPOLL, args: [3, 1, 2, 700, 0, 8], sp: 0x7000, pc: 0x1004 };
+
+    fn stopped(x0: u64, pc: u64) -> Registers {
+        let mut x = [9; 31];
+        x[..6].copy_from_slice(&[x0, 1, 2, 700, 0, 8]);
+        x[8] = EPOLL;
+        Registers { x, sp: 0x7000, pc, pstate: 0, thread_pointer: 0 }
+    }
+    fn regs(now: Registers) -> Regs {
+        Regs { now, call: same_call(&now, &BEFORE) }
+    }
+
+    #[test]
+    fn a_call_that_gave_eintr_is_made_again() {
+        let broken = regs(stopped(EINTR, 0x1004));
+        assert!(broken.shows_eintr());
+        let (again, repair) = broken.repaired(true);
+        assert_eq!((repair, again.now.x[0], again.now.pc), (Repair::Again, 3, 0x1000));
+        assert_eq!(broken.repaired(false).1, Repair::Eintr, "a signal waits");
+    }
+
+    #[test]
+    fn what_the_kernel_makes_again_is_left_alone() {
+        let restarted = regs(stopped(3, 0x1000));
+        assert!(!restarted.shows_eintr());
+        let (same, repair) = restarted.repaired(true);
+        assert_eq!((repair, same.now.x[0], same.now.pc), (Repair::Restarted, 3, 0x1000));
+    }
+
+    #[test]
+    fn another_call_is_not_taken_for_the_one_before() {
+        for change in [
+            |now: &mut Registers| now.x[3] = 5,
+            |now| now.x[8] = 63,
+            |now| now.sp = 0x6ff0,
+            |now| now.pc = 0x2004,
+            |now| now.x[0] = 1,
+        ] {
+            let mut now = stopped(EINTR, 0x1004);
+            change(&mut now);
+            let regs = regs(now);
+            assert_eq!((regs.call(), regs.repaired(true).1), (None, Repair::None));
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! arm64: what an unwinder starts from.
+
+pub(super) mod registers;

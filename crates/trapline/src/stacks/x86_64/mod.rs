@@ -1,0 +1,3 @@
+//! x86-64: what an unwinder starts from.
+
+pub(super) mod registers;

@@ -1,0 +1,12 @@
+//! Another program of arm64, probed from outside: this program itself, run once more as the victim. Needs ptrace, so a kernel: `cargo xtask
+//! arm64-system` runs it; under an emulator of user mode every test skips itself.
+#![cfg(all(target_arch = "aarch64", target_os = "linux"))]
+
+mod calls;
+mod command;
+mod counts;
+mod death;
+mod kernel;
+mod load;
+mod refusals;
+mod victim;

@@ -1,0 +1,293 @@
+//! The victim: functions whose first words are of all kinds, called as often as asked for by two threads. And what starts it.
+//!
+//! Talk: a line `NAME N` in: each thread calls that function N times, all at once, or one after the other for `turns-NAME N`. A line out: how many calls came
+//! back with the right value. `all` stands for each function.
+
+use std::arch::global_asm;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use trapline::Session;
+
+const VARIABLE: &str = "TRAPLINE_VICTIM";
+/// As often as a thread can until the next line comes; the answer is how many values were wrong.
+pub(crate) const ENDLESS: u64 = 0;
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// One thread after the other.
+pub(crate) const TURNS: &str = "turns-";
+/// Threads that call.
+pub(crate) const THREADS: u64 = 2;
+
+// Each adds something to its argument; all but the first word of each is the same everywhere but for what undoes it.
+global_asm!(
+    ".text",
+    ".macro victim name",
+    ".globl \\name",
+    ".type \\name, %function",
+    ".p2align 4",
+    "\\name:",
+    ".endm",
+    "victim victim_nop",
+    "nop",
+    "add x0, x0, #1",
+    "ret",
+    ".size victim_nop, . - victim_nop",
+    "victim victim_push",
+    "stp x29, x30, [sp, #-32]!",
+    "mov x29, sp",
+    "str x0, [sp, #16]",
+    "bl victim_nop",
+    "ldr x1, [sp, #16]",
+    "add x0, x0, x1",
+    "sub x0, x0, x1",
+    "ldp x29, x30, [sp], #32",
+    "ret",
+    ".size victim_push, . - victim_push",
+    "victim victim_ret",
+    "ret",
+    ".size victim_ret, . - victim_ret",
+    "victim victim_sub",
+    "sub sp, sp, #16",
+    "add x0, x0, #2",
+    "add sp, sp, #16",
+    "ret",
+    ".size victim_sub, . - victim_sub",
+    "victim victim_signed",
+    "hint #25",
+    "stp x29, x30, [sp, #-16]!",
+    "add x0, x0, #3",
+    "ldp x29, x30, [sp], #16",
+    "hint #29",
+    "ret",
+    ".size victim_signed, . - victim_signed",
+    "victim victim_pad",
+    "hint #34",
+    "add x0, x0, #4",
+    "ret",
+    ".size victim_pad, . - victim_pad",
+    "victim victim_branch",
+    "b 1f",
+    "brk #1",
+    "1: add x0, x0, #5",
+    "ret",
+    ".size victim_branch, . - victim_branch",
+    "victim victim_zero",
+    "cbz x0, 1f",
+    "add x0, x0, #6",
+    "ret",
+    "1: mov x0, #6",
+    "ret",
+    ".size victim_zero, . - victim_zero",
+    "victim victim_address",
+    "adr x1, 1f",
+    "ldr x1, [x1]",
+    "add x0, x0, x1",
+    "ret",
+    ".p2align 3",
+    "1: .quad 7",
+    ".size victim_address, . - victim_address",
+    "victim victim_loop",
+    "1: add x0, x0, #1",
+    "add x1, x0, #0",
+    "tst x1, #7",
+    "b.ne 1b",
+    "ret",
+    ".size victim_loop, . - victim_loop",
+    // What takes no probe.
+    "victim victim_call",
+    "svc #0",
+    "ret",
+    ".size victim_call, . - victim_call",
+    "victim victim_exclusive",
+    "ldxr x1, [sp]",
+    "add x1, x1, #1",
+    "stxr w2, x1, [sp]",
+    "cbnz w2, victim_exclusive",
+    "ret",
+    ".size victim_exclusive, . - victim_exclusive",
+);
+
+unsafe extern "C" {
+    fn victim_nop(value: u64) -> u64;
+    fn victim_push(value: u64) -> u64;
+    fn victim_ret(value: u64) -> u64;
+    fn victim_sub(value: u64) -> u64;
+    fn victim_signed(value: u64) -> u64;
+    fn victim_pad(value: u64) -> u64;
+    fn victim_branch(value: u64) -> u64;
+    fn victim_zero(value: u64) -> u64;
+    fn victim_address(value: u64) -> u64;
+    fn victim_loop(value: u64) -> u64;
+    fn victim_call(value: u64) -> u64;
+    fn victim_exclusive(value: u64) -> u64;
+}
+
+type Function = unsafe extern "C" fn(u64) -> u64;
+
+/// Name, function, the word at which the kernel's uprobe counts the same calls, what 8 becomes.
+pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 10] = [
+    ("victim_nop", victim_nop, 4, 9),
+    ("victim_push", victim_push, 4, 9),
+    ("victim_ret", victim_ret, 0, 8),
+    ("victim_sub", victim_sub, 4, 10),
+    ("victim_signed", victim_signed, 8, 11),
+    ("victim_pad", victim_pad, 8, 12),
+    ("victim_branch", victim_branch, 8, 13),
+    ("victim_zero", victim_zero, 4, 14),
+    ("victim_address", victim_address, 4, 15),
+    // Its first word runs eight times.
+    ("victim_loop", victim_loop, 4, 16),
+];
+
+/// So that the linker keeps what nobody calls.
+pub(crate) const UNPROBED: [Function; 2] = [victim_call, victim_exclusive];
+
+/// What the victim does. As a test of its own it does nothing.
+#[test]
+fn run() {
+    if std::env::var_os(VARIABLE).is_none() {
+        return;
+    }
+    assert!(UNPROBED.iter().all(|function| *function as usize != 0));
+    let mut lines = std::io::stdin().lines().map_while(Result::ok);
+    while let Some(line) = lines.next() {
+        let Some((name, times)) = line.split_once(' ') else { break };
+        let times: u64 = times.parse().expect("a number");
+        let in_turn = name.starts_with(TURNS);
+        let name = name.trim_start_matches(TURNS);
+        let right: u64 = thread::scope(|scope| {
+            let start = || {
+                let thread = scope.spawn(|| call(name, times));
+                while in_turn && !thread.is_finished() {
+                    thread::yield_now();
+                }
+                thread
+            };
+            STOP.store(false, Ordering::SeqCst);
+            let threads: Vec<_> = (0..THREADS).map(|_| start()).collect();
+            if times == ENDLESS {
+                lines.next();
+                STOP.store(true, Ordering::SeqCst);
+            }
+            threads.into_iter().map(|thread| thread.join().expect("it ends")).sum()
+        });
+        println!("right {right}");
+        std::io::stdout().flush().expect("somebody listens");
+    }
+    std::process::exit(0);
+}
+
+fn call(name: &str, times: u64) -> u64 {
+    let (mut right, mut wrong) = (0, 0);
+    for (_, function, _, expected) in FUNCTIONS.iter().filter(|one| name == "all" || one.0 == name) {
+        for _ in 0..times {
+            // SAFETY: functions of a number, which touch nothing else.
+            right += u64::from(unsafe { function(8) } == *expected);
+        }
+        while times == ENDLESS && !STOP.load(Ordering::Relaxed) {
+            // SAFETY: as above.
+            wrong += u64::from(unsafe { function(8) } != *expected);
+        }
+    }
+    if times == ENDLESS { wrong } else { right }
+}
+
+/// A running victim; it is ended when this is dropped.
+pub(crate) struct Victim {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Victim {
+    /// None where no program can be traced, which is said.
+    pub(crate) fn start() -> Option<Self> {
+        if trapline_target::is_emulated() {
+            println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
+            return None;
+        }
+        let program = std::env::current_exe().expect("this program");
+        let mut child = Command::new(program)
+            .args(["--exact", "victim::run", "--nocapture", "--test-threads=1"])
+            .env(VARIABLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let to = child.stdin.take().expect("a pipe");
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut victim = Self { child, to, from };
+        // It is past its loader when it answers.
+        assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
+        Some(victim)
+    }
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    /// Each thread calls the function so often; how many came back right.
+    pub(crate) fn call(&mut self, name: &str, times: u64) -> u64 {
+        self.begin(name, times);
+        self.end()
+    }
+    pub(crate) fn begin(&mut self, name: &str, times: u64) {
+        writeln!(self.to, "{name} {times}").and_then(|()| self.to.flush()).expect("it listens");
+    }
+    pub(crate) fn end(&mut self) -> u64 {
+        let mut line = String::new();
+        while !line.contains("right ") {
+            line.clear();
+            assert_ne!(self.from.read_line(&mut line).expect("it talks"), 0, "it ended");
+        }
+        let number = line.trim().rsplit(' ').next().and_then(|word| word.parse().ok());
+        number.expect("a number")
+    }
+    /// A session that counts what is named.
+    pub(crate) fn count(&self, probe: &str) -> Session {
+        let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
+        builder.count().expect("a session")
+    }
+    /// The bytes of its code, all of it.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        use std::os::unix::fs::FileExt as _;
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its maps");
+        let program = std::env::current_exe().expect("this program");
+        let code = maps
+            .lines()
+            .filter(|line| line.contains(" r-xp ") && line.ends_with(&*program.to_string_lossy()));
+        let memory = std::fs::File::open(format!("/proc/{}/mem", self.pid())).expect("its memory");
+        let mut all = Vec::new();
+        for line in code {
+            let (start, end) =
+                line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
+            let hex = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+            let mut bytes = vec![0; (hex(end) - hex(start)) as usize];
+            memory.read_exact_at(&mut bytes, hex(start)).expect("its code");
+            all.extend(bytes);
+        }
+        assert!(!all.is_empty());
+        all
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Hits by name, in the last report of a process.
+pub(crate) fn hits(report: &trapline::ProcessReport) -> Vec<(String, u64)> {
+    report.counts.iter().map(|count| (count.site.label.clone(), count.hits)).collect()
+}
+
+/// Hits of one function.
+pub(crate) fn of(report: &trapline::ProcessReport, name: &str) -> u64 {
+    let named = report.counts.iter().filter(|count| count.site.label.contains(name));
+    let found: Vec<u64> = named.map(|count| count.hits).collect();
+    assert_eq!(found.len(), 1, "{name} in {:?}, refused {:?}", hits(report), report.refused);
+    found[0]
+}
