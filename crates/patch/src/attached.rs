@@ -120,6 +120,13 @@ impl Attached {
             return;
         }
         self.held.retain(|old| conflict(&fresh, old).is_none());
+        // Those of one module lie between others', mostly.
+        let (first, last) = (fresh[0].addr, fresh[fresh.len() - 1].addr);
+        let at = self.held.partition_point(|old| old.addr < first);
+        if self.held.get(at).is_none_or(|next| last < next.addr) {
+            self.held.splice(at..at, fresh);
+            return;
+        }
         self.held.append(&mut fresh);
         self.held.sort_unstable_by_key(|p| p.addr);
     }

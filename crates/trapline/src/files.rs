@@ -83,6 +83,19 @@ impl Files {
         let id = id_of(&file).map_err(|error| format!("cannot read {text}: {error}"))?;
         self.known.entry(id).or_insert_with(|| parse(&file, id, &text, false, Path::new("/"))).clone()
     }
+    /// Whether a file was opened.
+    pub(crate) fn has(&self, id: FileId) -> bool {
+        self.known.contains_key(&id)
+    }
+    /// One that somebody else parsed ([`parsed`]), if it was not opened yet.
+    pub(crate) fn put(&mut self, file: Arc<ModuleFile>) {
+        self.known.entry(file.id).or_insert(Ok(file));
+    }
+}
+
+/// A file of our own namespace, for [`Files::put`].
+pub(crate) fn parsed(file: &File, id: FileId, path: &Path) -> Result<Arc<ModuleFile>, String> {
+    parse(file, id, &path.to_string_lossy(), false, Path::new("/"))
 }
 
 /// A file's identity.

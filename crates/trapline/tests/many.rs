@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trapline::inside::{
-    Consumer, Registration, Request, Tactic, Verdict, register, register_all, unregister_all,
+    Consumer, Error, Registration, Request, Tactic, Verdict, register, register_all, unregister_all,
 };
 
 /// One test has the address space to itself.
@@ -97,6 +97,35 @@ fn counting(into: &'static AtomicU64) -> Consumer {
 fn mappings_of_ours() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     maps.lines().filter(|line| line.contains("memfd:trapline")).count()
+}
+
+/// The file is not known: another thread parses it and looks at its code meanwhile.
+#[test]
+fn thousands_at_once_are_all_or_none() {
+    const COUNT: usize = 8_000;
+    static ALL: AtomicU64 = AtomicU64::new(0);
+    let _alone = alone();
+    for is_whole in [false, true] {
+        let library = Library::load(if is_whole { "whole" } else { "spoiled" }, COUNT);
+        let before = library.text();
+        let request = |offset: &u64| Request::new(&library.path, *offset, counting(&ALL));
+        let mut requests: Vec<Request> = library.offsets.iter().map(request).collect();
+        if !is_whole {
+            // Behind the first byte of `endbr64`.
+            requests.push(request(&(library.offsets[5] + 1)));
+        }
+        let probes = register_all(requests);
+        assert_eq!(probes.is_ok(), is_whole);
+        if let Err(error) = &probes {
+            assert!(matches!(error, Error::InsideInstruction { .. }), "{error}");
+            assert!(before == library.text());
+        }
+        (0..COUNT).for_each(|n| library.call(n, 2));
+        assert_eq!(ALL.load(Relaxed), if is_whole { COUNT as u64 } else { 0 });
+        unregister_all(probes.into_iter().flatten()).expect("unregistered");
+        assert!(before == library.text());
+        std::fs::remove_file(&library.path).expect("there");
+    }
 }
 
 #[test]

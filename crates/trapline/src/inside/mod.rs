@@ -81,6 +81,7 @@
 mod aarch64;
 mod check;
 mod consumer;
+mod early;
 mod error;
 mod find;
 mod fork;

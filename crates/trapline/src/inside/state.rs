@@ -21,9 +21,10 @@ use trapline_runtime::probe::Probe;
 use trapline_target::{Process, perf};
 
 use super::check::Stamps;
+use super::early::Early;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{engine, keep, made, writer};
+use super::memory::{engine, keep, made, make_room, writer};
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
@@ -40,6 +41,7 @@ pub(super) type Key = (u32, ConsumerId);
 pub(super) struct State {
     pub(super) own: Option<Own>,
     pub(super) files: Files,
+    pub(super) early: Option<Early>,
     pub(super) spots: Vec<Spot>,
     of_site: HashMap<(FileId, FileOffset), u32>,
     pub(super) of_file: HashSet<FileId>,
@@ -100,14 +102,16 @@ impl State {
         }
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
+        make_room(requests.len());
         let mut spots = Vec::with_capacity(requests.len());
         // A batch is often about one file.
         let mut last: Option<(Arc<Path>, Arc<ModuleFile>)> = None;
         for request in &requests {
-            let (path, file) = match last.take().filter(|(path, _)| **path == *request.file) {
-                Some(same) => same,
-                None => (request.file.as_path().into(), self.file(&request.file)?),
-            };
+            let (path, file) =
+                match last.take().filter(|(path, _)| path.as_os_str() == request.file.as_os_str()) {
+                    Some(same) => same,
+                    None => (request.file.as_path().into(), self.file(&request.file)?),
+                };
             let spot = self.spot(engine, request, &path, &file)?;
             self.instances(engine, spot, request)?;
             spots.push(spot);
@@ -133,6 +137,11 @@ impl State {
         }
         self.learning.knows(&settled);
         Ok(keys)
+    }
+    /// What a batch that failed wanted of sites is not what the next one wants.
+    pub(super) fn forget_wishes(&mut self) {
+        let idle = self.spots.iter_mut().filter(|spot| spot.consumers.is_empty() && spot.groups.is_empty());
+        idle.for_each(|spot| spot.by_trap = false);
     }
     /// Files of which nothing is patched, and nobody is wanted but these spots (sorted).
     fn files_of_only(&self, spots: &[u32]) -> HashSet<FileId> {

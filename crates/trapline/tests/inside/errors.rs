@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::atomic::Ordering::Relaxed;
 
-use trapline::inside::{Error, register};
+use trapline::inside::{Error, Request, Tactic, register, register_all};
 
 use crate::calls::{counting, word};
 use crate::life::in_child;
@@ -111,6 +111,35 @@ fn where_code_cannot_be_written_at_all_nothing_is_registered() {
         assert!(matches!(error, Error::Locked(_)), "{error}");
         assert_eq!(error.errno(), libc::EPERM);
         assert!(before == victim.text());
+        0
+    });
+    assert_eq!(status, 0);
+}
+
+/// A trap would end the process there (`experiments/blocked_sigtrap.c`): what needs one is refused by name, and jumps that need none are placed.
+#[test]
+fn while_a_thread_blocks_traps_only_jumps_that_need_none_are_placed() {
+    let victim = Victim::load();
+    let status = in_child(|| {
+        // SAFETY: the calling thread's mask: all signals.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        }
+        let before = victim.text();
+        let request = |name| Request::new(&victim.path, victim.offset(name), counting(word()));
+        let error = register_all([request("whole").by_trap()]).expect_err("a trap");
+        assert!(matches!(error, Error::Refused { kind: "must-not-trap", .. }), "{error}");
+        assert!(before == victim.text());
+        // What is placed at all is hit by a thread that could not be sent on from a trap.
+        for (name, result) in [("whole", 6), ("add", 5), ("fib", 1), ("twice", 2)] {
+            let Ok(probes) = register_all([request(name)]) else { continue };
+            assert!(probes[0].sites().iter().all(|tactic| *tactic < Tactic::Trap), "{name}");
+            assert_eq!((victim.function(name)(1, 2), probes[0].counts().hits), (result, 1), "{name}");
+        }
+        let whole = register_all([request("whole")]).expect("nobody can stand inside its first instruction");
+        assert_eq!(whole[0].sites(), [Tactic::Jump]);
         0
     });
     assert_eq!(status, 0);

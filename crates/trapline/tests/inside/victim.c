@@ -32,6 +32,9 @@ VISIBLE uint64_t fib(uint64_t n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }
 asm(".text\n.globl tiny\n.type tiny,@function\ntiny: ret\n.size tiny,.-tiny\n"
     ".globl after\n.type after,@function\nafter: lea (%rdi,%rdi,4),%rax\nret\n.size after,.-after\n");
 
+// One long instruction: nobody can stand inside a jump over its beginning.
+asm(".text\n.p2align 4\n.globl whole\n.type whole,@function\nwhole: movabs $5,%rax\nadd %rdi,%rax\nret\n.size whole,.-whole\n");
+
 // A tail call.
 VISIBLE uint64_t tail(uint64_t a) { return add(a + 1, 7); }
 

@@ -36,6 +36,9 @@ struct Site {
     called: SmallVec<[(usize, bool); 1]>,
 }
 
+/// What planning near these offsets wants to know beforehand: nothing that takes long.
+pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
+
 /// Places what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
 /// the wanted, and why.
 pub(in crate::inside) fn place(

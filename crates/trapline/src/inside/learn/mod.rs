@@ -83,11 +83,13 @@ use trapline_record::{FileId, RemoteAddr};
 use trapline_target::perf::{MappingRings, Told, monotonic_ns};
 
 use super::arch::LISTENS_BY_TRAPS;
+use super::early::Ahead;
 use super::known::Changed;
 use super::place::Load;
 use super::state::{Key, State};
 use super::{Error, Request};
 use calls::Of;
+pub(super) use thread::with_signals_blocked;
 
 /// How this process learns of what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -249,6 +251,12 @@ impl Learning {
 impl State {
     /// Registers, and from then on learns of what is mapped.
     pub(super) fn register_and_learn(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
+        match Ahead::of(self, &requests) {
+            Some(ahead) => ahead.beside(self, |state| state.learn_and_register(requests)),
+            None => self.learn_and_register(requests),
+        }
+    }
+    fn learn_and_register(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
         self.start_learning();
         let result = self.register(requests);
         match &result {
@@ -256,8 +264,12 @@ impl State {
                 self.learning.users += keys.len();
                 self.know_code(keys);
             }
-            Err(_) if self.learning.users == 0 => drop(self.unregister_and_learn(Vec::new())),
-            Err(_) => {}
+            Err(_) => {
+                self.forget_wishes();
+                if self.learning.users == 0 {
+                    drop(self.unregister_and_learn(Vec::new()));
+                }
+            }
         }
         result
     }

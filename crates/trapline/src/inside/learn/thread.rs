@@ -63,7 +63,7 @@ pub(super) fn start() -> bool {
 }
 
 /// The new thread inherits the mask, so that no signal finds it before it could set its own.
-fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
+pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
     unsafe {

@@ -11,8 +11,8 @@ use std::vec;
 use trapline_patch::own::{Own, OwnCall, OwnSite};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
 use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Piece, Role, Want};
-use trapline_record::FileId;
 use trapline_record::addr::Bias;
+use trapline_record::{FileId, FileOffset};
 use trapline_runtime::dispatch;
 use trapline_runtime::x86_64::general;
 
@@ -56,6 +56,18 @@ pub(in crate::inside) struct Setting {
 
 fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
     Piece { text, room }
+}
+
+/// Makes a file's map of code near these offsets (by the calling thread), so that whoever plans there finds it.
+pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
+    let image = &file.image;
+    let want = |&offset: &u64| {
+        let at = image.svma_of(FileOffset(offset))?;
+        let function = image.function_at(at);
+        Some(Want { probe: 0, latency: None, function, role: Role::CallAt(at) })
+    };
+    let wants: Vec<Want> = offsets.iter().filter_map(want).collect();
+    drop(file.code_map(&wants, GUARDED, true));
 }
 
 /// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of

@@ -1,0 +1,129 @@
+//! A large batch: another thread reads its file, and looks at the code near its sites, while this one does what needs neither.
+//!
+//! In: the requests of a batch. Out: their file, parsed; and, before anything is planned, what that knows of its own code (`ModuleFile::code_map`).
+//! What fails here is met again, and told, by whoever asks in turn. Does not: change what comes of a batch, or outlive it.
+//!
+//! | thread | batch |
+//! |---|---|
+//! | E1 opens the file: identity and stamp | B1 learns (`learn`): puts the engine's own probes on the loader's notice |
+//! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
+//! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
+//! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 has |
+//! | | B5 waits for the thread's end |
+//!
+//! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
+//! - *the file is written to, or replaced, between E1 and B3*: another stamp, or identity. It is parsed anew.
+//! - *the batch ends before B2*: nobody takes what is handed over.
+//! - *this thread is in the loader*, for whose lock a new one may wait, or *no thread can be had*: the batch does it all.
+//! - *a fork* waits for the engine's lock, which the batch has until B5: no child has half of this.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, scope};
+
+use super::check::{Stamp, opened};
+use super::learn::with_signals_blocked;
+use super::state::State;
+use super::{Request, arch, loader};
+use crate::files::{ModuleFile, parsed};
+
+/// From so many requests about one file on, a thread pays.
+const MANY: usize = 2000;
+
+/// What a thread is to do.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    path: PathBuf,
+    offsets: Vec<u64>,
+}
+
+/// Its answer (E3), to come.
+#[derive(Debug)]
+pub(super) struct Early {
+    path: PathBuf,
+    file: Receiver<Parsed>,
+}
+
+/// A file as it was when it was opened.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) file: Arc<ModuleFile>,
+    pub(super) stamp: Stamp,
+}
+
+impl Ahead {
+    /// `None`: nothing that a thread could do, or none may be made.
+    pub(super) fn of(state: &mut State, requests: &[Request]) -> Option<Self> {
+        let path = &requests.first().filter(|_| requests.len() >= MANY)?.file;
+        let its = requests.iter().filter(|one| one.file.as_os_str() == path.as_os_str());
+        let offsets: Vec<u64> = its.map(|one| one.offset).collect();
+        let is_new = offsets.len() >= MANY && opened(path).is_ok_and(|(_, id, _)| !state.files.has(id));
+        let alone = !is_new || loader::is_above(state.own().ok()?.process());
+        (!alone).then(|| Self { path: path.clone(), offsets })
+    }
+    /// Does a batch with that thread beside it.
+    pub(super) fn beside<T>(self, state: &mut State, batch: impl FnOnce(&mut State) -> T) -> T {
+        let (hand, file) = sync_channel(1);
+        let path = self.path.clone();
+        scope(|scope| {
+            let thread = Builder::new().name("trapline-early".into());
+            let thread = with_signals_blocked(|| thread.spawn_scoped(scope, || self.run(hand))).ok();
+            state.early = thread.is_some().then_some(Early { path, file });
+            let done = batch(state);
+            state.early = None;
+            // B5. A panic there is nobody's but its own.
+            thread.and_then(|thread| thread.join().ok());
+            done
+        })
+    }
+    /// E1 to E4.
+    fn run(self, hand: SyncSender<Parsed>) {
+        let Ok((file, id, stamp)) = opened(&self.path) else { return };
+        let Ok(file) = parsed(&file, id, &self.path) else { return };
+        if hand.send(Parsed { file: file.clone(), stamp }).is_ok() {
+            arch::place::know_near(&file, &self.offsets);
+        }
+    }
+}
+
+impl Early {
+    pub(super) fn is_of(&self, path: &Path) -> bool {
+        self.path == path
+    }
+    /// B2. `None`: it could not be read.
+    pub(super) fn wait(self) -> Option<Parsed> {
+        self.file.recv().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B3: what was parsed is another file by now, or the same with other bytes.
+    #[test]
+    fn what_is_not_the_file_of_now_is_parsed_anew() {
+        let program = std::env::current_exe().expect("this program");
+        let other = Path::new("/proc/self/exe");
+        for is_same in [true, false] {
+            let (hand, file) = sync_channel(1);
+            let (opened_file, id, mut stamp) = opened(&program).expect("readable");
+            let early = parsed(&opened_file, id, other).expect("a program");
+            if !is_same {
+                stamp = opened(Path::new("/etc/passwd")).expect("readable").2;
+            }
+            hand.send(Parsed { file: early.clone(), stamp }).expect("room for one");
+            let mut state = State::default();
+            state.early.replace(Early { path: program.clone(), file });
+            let found = state.file(&program).expect("a program");
+            assert_eq!(Arc::ptr_eq(&found, &early), is_same);
+            assert!(state.early.is_none());
+        }
+        // Nobody parsed it after all.
+        let (_, file) = sync_channel(1);
+        let mut state = State::default();
+        state.early.replace(Early { path: program.clone(), file });
+        assert!(state.file(&program).is_ok());
+    }
+}
