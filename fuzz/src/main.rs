@@ -20,9 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |name: &str, default: u64| {
-        let value = args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1));
-        value.and_then(|text| text.parse().ok()).unwrap_or(default)
+    let (Some(seconds), Some(seed)) = (number(&args, "--seconds", 60), number(&args, "--seed", 1)) else {
+        return ExitCode::from(2);
     };
     let wanted = args.first().map_or("all", String::as_str);
     let chosen: Vec<&Target> = TARGETS.iter().filter(|t| wanted == "all" || t.name == wanted).collect();
@@ -31,10 +30,23 @@ fn main() -> ExitCode {
         eprintln!("trapline-fuzz all|{} [--seconds N] [--seed N]", names.join("|"));
         return ExitCode::from(2);
     }
-    let share = Duration::from_secs(number("--seconds", 60)) / u32::try_from(chosen.len()).unwrap_or(1);
-    let ok = chosen.iter().filter(|target| fuzz(target, share, number("--seed", 1))).count();
+    let share = Duration::from_secs(seconds) / u32::try_from(chosen.len()).unwrap_or(1);
+    let ok = chosen.iter().filter(|target| fuzz(target, share, seed)).count();
     println!("fuzz: {ok} of {} targets held", chosen.len());
     ExitCode::from(u8::from(ok != chosen.len()))
+}
+
+/// The number behind an option; `None`, and said so, where there is none.
+fn number(args: &[String], name: &str, default: u64) -> Option<u64> {
+    let Some(at) = args.iter().position(|arg| arg == name) else { return Some(default) };
+    let number = args.get(at + 1).and_then(|text| text.parse().ok());
+    if number.is_none() {
+        eprintln!(
+            "trapline-fuzz: {name} takes a number, and not `{}`",
+            args.get(at + 1).map_or("", |text| text)
+        );
+    }
+    number
 }
 
 /// Runs one target for `time`, beginning at `seed`; each input has a seed of its own.

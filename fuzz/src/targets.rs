@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use trapline::saved::{Saved, Step, example};
 use trapline_image::{Image, NoDebugFiles, ProbeSpec};
 use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
 use trapline_plan::filter::{self, MAX_NODES, MAX_TEMPORARIES};
@@ -26,7 +27,7 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 13] = [
+pub(crate) const TARGETS: [Target; 14] = [
     Target { name: "image", corpus: programs, run: image },
     Target { name: "decode", corpus: code, run: decode },
     Target { name: "relocate", corpus: code, run: relocate },
@@ -40,6 +41,7 @@ pub(crate) const TARGETS: [Target; 13] = [
     Target { name: "ring", corpus: rings, run: ring },
     Target { name: "tally", corpus: tallies, run: tally },
     Target { name: "filter", corpus: conditions, run: condition },
+    Target { name: "recording", corpus: recordings, run: recording },
 ];
 
 /// Files of at most this size go into the corpus: mutation wants many small inputs.
@@ -374,4 +376,25 @@ fn tally(bytes: &[u8]) {
             assert!(seen <= shape.words() && seen <= words.len() as u64, "more than was there");
         }
     }
+}
+
+/// A file with a block of every kind, and its beginnings.
+fn recordings() -> Vec<Vec<u8>> {
+    let file = example();
+    let halves = [file.len() / 2, file.len() - 30].map(|len| file[..len].to_vec());
+    halves.into_iter().chain([file]).collect()
+}
+
+fn recording(bytes: &[u8]) {
+    let Ok(mut saved) = Saved::open(bytes) else { return };
+    let (mut calls, mut rounds) = (0, 0);
+    while let Ok(Step::Round { .. }) = saved.each_call(&mut |call| {
+        calls += 1;
+        assert!(!call.site.label.chars().any(char::is_control), "a name that orders terminals about");
+    }) {
+        rounds += 1;
+    }
+    // A record is 64 bytes at least, a block's head 16; the last round may be one that no block ends.
+    assert!(calls <= bytes.len() / 64 && rounds <= bytes.len() / 16 + 1, "more than there was");
+    let (_counted, _notices) = (saved.counted(), saved.notices());
 }

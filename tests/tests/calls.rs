@@ -119,6 +119,31 @@ fn a_stopped_tracer_loses_records_and_says_how_many() {
     assert!(missed > 0 && lines > few, "{lines} lines, {missed} missed");
 }
 
+/// Eight threads on the CPUs that there are, which write to more rings than they have threads and fill them: each thread's calls are told in the
+/// order in which it made them, and all hits are lines or missed.
+#[test]
+fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &["8"]);
+    let pid = victim.pid().to_string();
+    let words = ["--entry-only", "-p", &pid, "through(u64 x)", "shared(u64 x)"];
+    let tracing = Tracing::start("trace", &words).expect("attaches");
+    let told = victim.run(20_000);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    let lines = ["through", "shared"].map(|func| calls(&report, func).len() as u64);
+    assert_eq!(lines, ["through", "shared"].map(|func| report.hits(func)));
+    let missed = report.number("missed");
+    assert_eq!(lines.iter().sum::<u64>() + missed, told["through"] + told["shared"], "{}", report.errors);
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for call in calls(&report, "through") {
+        let (tid, x) = (call["tid"].as_u64().expect("a number"), argument(call, 0));
+        let before = last.insert(tid, x);
+        assert!(before.is_none_or(|before| before < x), "{before:?} before {call}");
+    }
+    assert_eq!(last.len(), 8, "{} calls, {missed} missed", lines[0]);
+}
+
 #[test]
 fn what_is_no_signature_is_said() {
     for (probe, words) in [

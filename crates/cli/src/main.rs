@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Ready::Hist(args) => commands::hist::run(args),
         Ready::Graph(args) => commands::graph::run(args),
         Ready::Calls(args) => commands::calls::run(args),
+        Ready::Recording(args) => commands::recording::run(args),
         Ready::Stack(args) => commands::stack::run(args),
         Ready::Top(args) => commands::top::run(args),
         Ready::Watch(args) => commands::watch::run(args),

@@ -56,7 +56,7 @@ impl PageArea {
     }
 }
 
-#[cfg(all(test, not(loom_words)))]
+#[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     use super::{BITS, ENTRIES, FILLED, PageArea, STRIDE_BITS};
     use crate::sync::AtomicU64;

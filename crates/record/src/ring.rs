@@ -13,7 +13,7 @@
 //! # Records are taken
 //!
 //! T1 load `HEAD` (acquire: W2's stores come before W3's). T2 copy the slots. T3 store `TAIL` (release: the copies come before
-//! it). The target never waits: it reads `TAIL`, and a slow reader costs records, not time. Interleavings: a writer between T1 and
+//! it). T2 and T3 may be done in parts, oldest slots first. The target never waits: it reads `TAIL`, and a slow reader costs records, not time. Interleavings: a writer between T1 and
 //! T2 writes slots that are not copied; between T2 and T3 it finds the slots still taken, and drops at most what a later `TAIL`
 //! would have let in; a reader that dies leaves a ring that fills. `record/tests/interleavings/ring.rs` tries them all.
 //!
@@ -127,6 +127,25 @@ pub struct Record {
     pub values: [u64; MAX_VALUES],
 }
 
+impl Record {
+    /// From the words of a slot with room for so many values; `None` if it names no kind.
+    pub fn read(room: usize, word: impl Fn(u64) -> u64) -> Option<Self> {
+        let [who, ticks, place] = [0, 1, 2].map(&word);
+        let mut values = [0; MAX_VALUES];
+        for (value, n) in values.iter_mut().take(room).zip(FIRST_VALUE..) {
+            *value = word(n);
+        }
+        Some(Self {
+            kind: Kind::from_word(place)?,
+            probe: who as u32,
+            tid: (who >> 32) as u32,
+            ticks,
+            sp: place & !KIND_MASK,
+            values,
+        })
+    }
+}
+
 /// A head that cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Broken {
@@ -236,6 +255,27 @@ impl RingArea {
         tail: &mut u64,
         mut each: impl FnMut(&Record, &dyn Fn(u64) -> u64),
     ) -> Result<u64, Broken> {
+        let (at, slot) = (self.ring(ring), u64::from(self.slot));
+        let ahead = self.ahead(view, ring, tail)?;
+        for n in 0..ahead / slot {
+            let base = at + SLOTS + self.place(tail.wrapping_add(n * slot));
+            if let Some(record) = self.record(view, base) {
+                let word = |n: u64| {
+                    let at = n.saturating_mul(8);
+                    if at < slot { view.get(base + at) } else { 0 }
+                };
+                each(&record, &word);
+            }
+        }
+        *tail = tail.wrapping_add(ahead);
+        view.set(at + TAIL, *tail);
+        Ok(ahead / slot)
+    }
+    /// T1: bytes of whole slots that can be taken.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn ahead(&self, view: View<'_>, ring: u32, tail: &mut u64) -> Result<u64, Broken> {
         let at = self.ring(ring);
         let (slot, head) = (u64::from(self.slot), view.get(at + HEAD) & !LOCKED);
         let ahead = head.wrapping_sub(*tail);
@@ -245,39 +285,30 @@ impl RingArea {
             view.set(at + TAIL, *tail);
             return Err(broken);
         }
-        for n in 0..ahead / slot {
-            let place = tail.wrapping_add(n * slot) & (u64::from(self.bytes) - 1);
-            let base = at + SLOTS + place;
-            if let Some(record) = self.record(view, base) {
-                let word = |n: u64| {
-                    let at = n.saturating_mul(8);
-                    if at < slot { view.get(base + at) } else { 0 }
-                };
-                each(&record, &word);
-            }
-        }
-        *tail = head;
-        view.set(at + TAIL, head);
-        Ok(ahead / slot)
+        Ok(ahead)
+    }
+    /// T2 and T3 for as many whole slots as `into` has room for, which is no more than [`Self::ahead`] said: their bytes as they are.
+    pub fn take_bytes(&self, view: View<'_>, ring: u32, tail: &mut u64, into: &mut [u8]) {
+        let at = self.ring(ring);
+        let slots = into.len() as u64 / u64::from(self.slot) * u64::from(self.slot);
+        // What lies behind the end of the ring goes on at its begin.
+        let first = slots.min(u64::from(self.bytes) - self.place(*tail));
+        let (front, behind) = into.split_at_mut(first as usize);
+        view.read_bytes(at + SLOTS + self.place(*tail), front);
+        view.read_bytes(at + SLOTS, &mut behind[..(slots - first) as usize]);
+        *tail = tail.wrapping_add(slots);
+        view.set(at + TAIL, *tail);
+    }
+    /// Where in a ring's slots that many bytes written lie.
+    const fn place(&self, written: u64) -> u64 {
+        written & (self.bytes as u64 - 1)
     }
     fn record(&self, view: View<'_>, at: u64) -> Option<Record> {
-        let [who, ticks, place] = [0, 8, 16].map(|word| view.get(at + word));
-        let mut values = [0; MAX_VALUES];
-        for (value, n) in values.iter_mut().take(self.values()).zip(FIRST_VALUE..) {
-            *value = view.get(at + n * 8);
-        }
-        Some(Record {
-            kind: Kind::from_word(place)?,
-            probe: who as u32,
-            tid: (who >> 32) as u32,
-            ticks,
-            sp: place & !KIND_MASK,
-            values,
-        })
+        Record::read(self.values(), |n| view.get(at + n * 8))
     }
 }
 
-#[cfg(all(test, not(loom_words)))]
+#[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     extern crate std;
     use super::{
@@ -334,6 +365,36 @@ mod tests {
             .map(|n| (7, n, 1000 + u64::from(n) / 3, Kind::Return, 0x7000, u64::from(n) % 3))
             .collect();
         assert_eq!(seen, want);
+    }
+
+    #[test]
+    fn slots_are_copied_as_they_are_over_the_end() {
+        let words = memory();
+        let view = View::new(&words);
+        let (mut tail, mut n) = (0, 0u64);
+        // Five rounds of three slots in a ring of four, taken at once, and then two of them first.
+        for least in [3, 2, 1, 3, 2] {
+            for _ in 0..3 {
+                let head = view.get(AREA.ring(1) + HEAD);
+                (0..8).for_each(|word| {
+                    assert!(view.set(AREA.ring(1) + SLOTS + head % 256 + word * 8, n * 8 + word));
+                });
+                view.set(AREA.ring(1) + HEAD, head + 64);
+                n += 1;
+            }
+            let mut bytes = Vec::new();
+            while let Ok(ahead @ 1..) = AREA.ahead(view, 1, &mut tail) {
+                let from = bytes.len();
+                bytes.resize(from + (ahead as usize).min(least * 64), 0);
+                AREA.take_bytes(view, 1, &mut tail, &mut bytes[from..]);
+                assert_eq!(view.get(AREA.ring(1) + TAIL), tail);
+            }
+            let seen: Vec<u64> =
+                bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+            assert_eq!(seen, ((n - 3) * 8..n * 8).collect::<Vec<_>>());
+        }
+        view.set(AREA.ring(1) + HEAD, tail + 64 * 5);
+        assert_eq!(AREA.ahead(view, 1, &mut tail), Err(Broken { head: tail, tail: tail - 64 * 5 }));
     }
 
     #[test]

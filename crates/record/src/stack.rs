@@ -78,7 +78,7 @@ const fn slot(bytes: u32) -> u32 {
     }
 }
 
-#[cfg(all(test, not(loom_words)))]
+#[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     use super::{END, FIRST, FRAME, MAX_FRAMES, Stack, USED, slot_for_copy, slot_for_frames};
     use crate::ring::{Kind, MAX_VALUES, Record};

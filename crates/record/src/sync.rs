@@ -1,6 +1,6 @@
-//! The atomic word of shared memory: the machine's, or that of a model which tries every interleaving (`cfg(loom_words)`).
+//! The atomic word of shared memory: the machine's, or that of a model which tries every interleaving (feature `loom_words`).
 
-#[cfg(not(loom_words))]
+#[cfg(not(feature = "loom_words"))]
 pub use core::sync::atomic::{AtomicU64, Ordering};
-#[cfg(loom_words)]
+#[cfg(feature = "loom_words")]
 pub use loom::sync::atomic::{AtomicU64, Ordering};

@@ -190,7 +190,7 @@ impl TallyArea {
     }
 }
 
-#[cfg(all(test, not(loom_words)))]
+#[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
     extern crate std;
     use super::{

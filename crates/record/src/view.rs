@@ -38,6 +38,14 @@ impl<'a> View<'a> {
     pub fn get(&self, at: u64) -> u64 {
         self.word(at).map_or(0, |w| w.load(Ordering::Acquire))
     }
+    /// Copies bytes out, word by word; `at` must be a multiple of 8. What is out of view stays as it was.
+    pub fn read_bytes(&self, at: u64, into: &mut [u8]) {
+        let begin = usize::try_from(at / 8).ok().filter(|_| at.is_multiple_of(8));
+        let words = begin.and_then(|begin| self.words.get(begin..)).unwrap_or_default();
+        for (chunk, word) in into.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.load(Ordering::Acquire).to_le_bytes());
+        }
+    }
     /// Stores a word; out of view it does nothing and returns false.
     pub fn set(&self, at: u64, value: u64) -> bool {
         self.word(at).map(|w| w.store(value, Ordering::Release)).is_some()

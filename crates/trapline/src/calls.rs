@@ -1,11 +1,13 @@
 //! Records put together to calls.
 //!
 //! In: records as rings gave them. Out: calls: an entry with its arguments, and the exit that belongs to it. Invariants: CLS-1 an exit
-//! belongs to the last entry of the same thread, function and stack pointer (of any thread where exits name none); CLS-2 what has no other half is told as such.
-//! Does not: read rings (`traced::records`).
+//! belongs to the last entry of the same thread, function and stack pointer (of any thread where exits name none); CLS-2 what has no other half is told as such; CLS-3 calls are told in the order in which they ended.
+//! Does not: read rings (`traced::records`) or slots (`decode`).
 //!
-//! A thread's records may lie in several rings, for it moves. All are put in the order of the clock, but an exit may be read one
-//! round earlier than its entry, from a ring that was looked at later. An exit without an entry therefore waits for one more round.
+//! A thread's records may lie in several rings, for it moves, and threads have rings of their own. All are put in the order of the clock: a
+//! round tells what happened until it began (CLS-3), since all rings are looked at after that. Only a thread that is held up between its clock
+//! and its commit while a round looks (no other thread runs there meanwhile: an interrupt, a hypervisor) comes too late for its place; should
+//! that be an entry, its exit waits for one more round.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +138,17 @@ pub(crate) struct Paired {
     pub(crate) how: How,
 }
 
+/// Calls of several processes, in the order in which they ended.
+pub(crate) fn in_order(calls: &mut [Call]) {
+    calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
+}
+
+/// What a user should know of exits without an entry.
+pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
+    let say = || format!("{unpaired} returns in process {pid} were of calls whose entry was not recorded");
+    (unpaired > 0).then(say)
+}
+
 /// Entries that wait for their exits.
 #[derive(Debug, Default)]
 pub(crate) struct Pairing {
@@ -150,10 +163,12 @@ pub(crate) struct Pairing {
 }
 
 impl Pairing {
-    /// Takes what one round found, and tells the calls that it ended, in that order. `waits` says whether an entry's exit is recorded.
+    /// Takes what was found until a tick, and tells the calls that it ended, in that order; what was found later stays. `waits` says whether an
+    /// entry's exit is recorded.
     pub(crate) fn feed(
         &mut self,
         round: &mut Vec<Found>,
+        until: u64,
         waits: impl Fn(usize, u32) -> bool,
         mut each: impl FnMut(Paired),
     ) {
@@ -162,7 +177,8 @@ impl Pairing {
         if !round.is_sorted_by_key(|found| found.record.ticks) {
             round.sort_by_key(|found| found.record.ticks);
         }
-        for Found { segment, record, waited } in round.drain(..) {
+        let end = round.partition_point(|found| found.record.ticks <= until);
+        for Found { segment, record, waited } in round.drain(..end) {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
@@ -210,8 +226,25 @@ mod tests {
         let mut calls = Vec::new();
         let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
         let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
-        pairing.feed(&mut round, |_, probe| probe == 3, each);
+        pairing.feed(&mut round, u64::MAX, |_, probe| probe == 3, each);
         calls
+    }
+
+    #[test]
+    fn what_happened_later_is_told_later() {
+        let mut pairing = Pairing::default();
+        let mut round: Vec<Found> = Vec::new();
+        let mut told = |round: &mut Vec<Found>, ticks: &[u64], until: u64| {
+            let (mut ended, entries) =
+                (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
+            round.extend(entries.map(|(segment, record)| Found::new(segment, record)));
+            pairing.feed(round, until, |_, _| false, |paired| ended.push(paired.entry.ticks));
+            ended
+        };
+        assert_eq!(told(&mut round, &[10, 30, 12, 25], 20), [10, 12]);
+        assert_eq!(told(&mut round, &[21, 40, 22], 30), [21, 22, 25, 30]);
+        assert_eq!(told(&mut round, &[], u64::MAX), [40]);
+        assert!(round.is_empty());
     }
 
     #[test]
@@ -266,6 +299,6 @@ mod tests {
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
         let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
         let each = |other: Paired| assert_eq!(other.how, How::Entered);
-        pairing.feed(&mut vec![Found::new(segment, record)], |_, _| false, each);
+        pairing.feed(&mut vec![Found::new(segment, record)], u64::MAX, |_, _| false, each);
     }
 }

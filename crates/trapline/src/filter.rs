@@ -123,8 +123,14 @@ impl Filter {
     pub(crate) fn is_named(&self) -> bool {
         !self.names.is_empty()
     }
+    /// The same, decided by the reader alone, as of calls that were recorded before; samples cannot be.
+    #[must_use]
+    pub fn by_reader(self) -> Self {
+        Self { late: Tree::and(self.early, self.late), early: None, ..self }
+    }
     /// What the reader says of a call. What it cannot decide, as of a call that has not ended, does not pass.
-    pub(crate) fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
+    #[must_use]
+    pub fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
         let facts = Facts {
             arguments: call.arguments,
             floats: call.floats,

@@ -31,6 +31,7 @@
 mod builder;
 mod calls;
 mod cost;
+mod decode;
 mod error;
 mod files;
 pub mod filter;
@@ -45,6 +46,7 @@ mod question;
 mod quick;
 mod report;
 mod returns;
+pub mod saved;
 mod session;
 mod sites;
 mod split;

@@ -11,12 +11,14 @@ use std::time::{Duration, Instant};
 use trapline_target::{Launched, Process, TickClock};
 
 use crate::builder::Builder;
-use crate::calls::Call;
+use crate::calls::{Call, in_order};
 use crate::cost;
+use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
 use crate::report::{By, Ended, ProcessReport, Refused, Summary};
+use crate::saved::{self, tables::Round};
 use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
@@ -40,6 +42,10 @@ pub struct Session {
     clock: TickClock,
     ns_per_hit: f64,
     notices: Vec<String>,
+    /// Records are saved: the number of the next process of which some are.
+    saving: Option<u32>,
+    /// Some that were saved are told by the next round that is.
+    pending: bool,
 }
 
 /// What a session leaves.
@@ -53,6 +59,8 @@ pub struct Finished {
     pub command: Option<Running>,
     /// What was recorded and not yet told, with calls that had not ended.
     pub calls: Vec<Call>,
+    /// What was recorded and not yet saved, if that was begun: [`saved::end`](crate::saved::end) belongs behind it.
+    pub saved: Vec<u8>,
     /// What was tallied; see [`Session::tallies`].
     pub tallies: Vec<Tallied>,
     /// Who called, by process and most first, when that was asked for with [`Builder::stacks`].
@@ -99,6 +107,8 @@ impl Session {
             clock: TickClock::start(),
             ns_per_hit: cost::per_hit(aim),
             notices: Vec::new(),
+            saving: None,
+            pending: false,
         };
         if timed && !builder.min.is_zero() {
             let ticks = builder.min.as_nanos() as f64 / session.clock.ns_per_tick();
@@ -271,28 +281,72 @@ impl Session {
     /// What was recorded since the last call, in the order in which it ended; see [`Builder::record`]. To be called often: what does
     /// not fit into the rings meanwhile is dropped, and counted.
     pub fn calls(&mut self) -> Vec<Call> {
-        let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
+        let (clock, until) = (self.clock(), Some(TickClock::ticks()));
         let mut calls = Vec::new();
         for traced in &mut self.traced {
-            traced.each_call((start, ns), false, &mut |call| calls.push(call));
+            traced.each_call(clock, until, &mut |call| calls.push(call));
         }
-        calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
+        in_order(&mut calls);
         calls
     }
     /// The same one by one, without keeping them, where there is one process. How many records that were.
     pub fn each_call(&mut self, mut each: impl FnMut(&Call)) -> usize {
-        let clock = (self.clock.started(), self.clock.ns_per_tick());
-        if let [one] = &mut self.traced[..] {
-            return one.each_call(clock, false, &mut |call| each(&call));
+        if self.traced.len() == 1 {
+            let (clock, until) = (self.clock(), Some(TickClock::ticks()));
+            return self.traced[0].each_call(clock, until, &mut |call| each(&call));
         }
         let calls = self.calls();
         calls.iter().for_each(each);
         calls.len()
     }
+    fn clock(&self) -> Clock {
+        (self.clock.started(), self.clock.ns_per_tick())
+    }
+    /// Begins to save what is recorded, instead of telling it: the file's first bytes, with what the program that reads it
+    /// ([`Saved`](crate::saved::Saved)) is to know besides.
+    #[must_use]
+    pub fn save_begin(&mut self, note: &[u8]) -> Vec<u8> {
+        self.saving.get_or_insert(0);
+        saved::begin(self.clock(), note)
+    }
+    /// Writes what was recorded since the last call, as it lay in the rings: many times as fast as [`calls`](Self::calls). How many
+    /// records that were.
+    ///
+    /// # Errors
+    /// What `write` says; what was to be written is gone then.
+    pub fn save<E>(&mut self, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<usize, E> {
+        let until = Some(TickClock::ticks());
+        self.save_round(until, write)
+    }
+    fn save_round<E>(
+        &mut self,
+        until: Option<u64>,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let (mut next, mut taken) = (self.saving.unwrap_or(0), 0);
+        let done = self.traced.iter_mut().try_for_each(|traced| {
+            taken += traced.save(&mut next, until.is_none(), write)?;
+            Ok::<(), E>(())
+        });
+        self.saving = Some(next);
+        done?;
+        if taken > 0 || self.pending || until.is_none() {
+            self.pending = taken > 0;
+            let clock = self.clock();
+            let processes = u32::try_from(self.traced.len()).unwrap_or(u32::MAX);
+            write(&Round { clock, processes, until }.put())?;
+        }
+        Ok(taken)
+    }
     /// What was tallied since attach, site by site; see [`Builder::tally`].
     pub fn tallies(&mut self) -> Vec<Tallied> {
         let by = self.by;
         self.traced.iter_mut().flat_map(|traced| traced.tallies(by)).collect()
+    }
+    /// Processes, by pid, whose calls are goroutines': a call may end, and call others, on another thread than it began on.
+    #[must_use]
+    pub fn goroutines(&self) -> Vec<u32> {
+        self.traced.iter().filter(|traced| traced.is_go).map(|traced| traced.process.pid()).collect()
     }
     /// What the thread of a call is called, if it lives.
     pub fn thread_name(&mut self, call: &Call) -> Option<String> {
@@ -310,9 +364,16 @@ impl Session {
         }
         let nothing = self.check().err();
         let (start, ns) = (self.clock.started(), self.clock.ns_per_tick());
-        let mut calls = Vec::new();
-        for traced in &mut self.traced {
-            traced.each_call((start, ns), true, &mut |call| calls.push(call));
+        let (mut calls, mut saved) = (Vec::new(), Vec::new());
+        if self.saving.is_some() {
+            let Ok(_) = self.save_round(None, &mut |bytes: &[u8]| {
+                saved.extend_from_slice(bytes);
+                Ok::<(), std::convert::Infallible>(())
+            });
+        } else {
+            for traced in &mut self.traced {
+                traced.each_call((start, ns), None, &mut |call| calls.push(call));
+            }
         }
         let tallies = self.tallies();
         let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
@@ -321,7 +382,7 @@ impl Session {
         let summary = Summary { left_resident, ..self.summary() };
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
-        Finished { reports, summary, command, nothing, calls, tallies, stacks }
+        Finished { reports, summary, command, nothing, calls, saved, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
         if self.wishes.options.by_thread {

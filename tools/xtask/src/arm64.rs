@@ -82,6 +82,11 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
     Ok(total)
 }
 
+/// Builds what [`run`] runs, if the packages for it are there or can be had.
+pub(crate) fn build() -> Option<Command> {
+    packages::ensure_arm64().is_empty().then(|| tests(PORTABLE, TARGETS, 0, &["--no-run"]))
+}
+
 /// Where it is built: a folder of its own, as another compiler would throw away what the usual one built.
 pub(crate) fn folder() -> String {
     std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned()) + "/arm64"

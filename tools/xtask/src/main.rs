@@ -4,6 +4,7 @@
 //! Does not: hide a tool's output, or count a step that was skipped as passed.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod arm64;
 mod arm64_system;
 mod arrows;
@@ -32,6 +33,7 @@ cargo xtask COMMAND
   clippy   clippy over all targets, warnings are errors
   doc      documentation, warnings are errors
   arrows   which crate may use which, and which may not contain unsafe code
+  build    everything that tests need
   loom     models of the protocols between threads, in every interleaving [-- libtest's arguments]
   fuzz     hostile bytes through every parser [--seconds N]
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
@@ -116,6 +118,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "arrows" => arrows::check(),
         "loom" => models::run(args),
         "fuzz" => fuzz::run(flag(args, "--seconds", 60)?),
+        "build" => test::build(),
         "test" => test::run(args),
         "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
         "arm64-system" => arm64_system::run(),
@@ -141,22 +144,29 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 10] = [
+    let steps: [(&str, &[&str]); 11] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),
         ("doc", &[]),
-        ("loom", &[]),
+        ("build", &[]),
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
-        ("arm64", &[]),
         ("stress", &["--cycles", "200"]),
         ("storm", &["--seconds", "10"]),
+        ("arm64", &[]),
+        ("loom", &[]),
     ];
     let mut total = Outcome::default();
     let mut table = Vec::new();
+    let mut ahead = None;
     for (name, args) in steps {
         println!("\n=== {name}");
+        if name == "test" {
+            ahead = Some(ahead::build(
+                [storm::build()].into_iter().chain(arm64::build()).chain(models::builds()).collect(),
+            ));
+        }
         let begun = Instant::now();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let outcome = step(name, &args).unwrap_or_else(|error| {
@@ -165,6 +175,9 @@ fn ci() -> Result<Outcome> {
         });
         table.push((name, outcome.closing_line(), begun.elapsed()));
         total.add(outcome);
+    }
+    if ahead.is_some_and(|builds| builds.join().is_err()) {
+        println!("what built ahead panicked");
     }
     println!("\n=== summary");
     for (name, line, took) in table {

@@ -21,20 +21,13 @@ const NO_CLEAN_UP: &str = "a thread ends without the C library's clean-up, and t
 
 /// Runs the step.
 pub(crate) fn run(seconds: u64) -> Result<Outcome> {
-    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let mut command = Command::new(cargo_path());
+    let mut command = sanitized();
     command
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", format!("{flags} -Zsanitizer=address"))
         // Probes, and the words of the tests' handlers, stay for good. A hit is known by where it is on the stack: no frames on the heap.
         .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=0")
         .env("TRAPLINE_STORM_SECONDS", seconds.to_string())
         .env("TRAPLINE_COMBINATIONS_STRIDE", "15")
-        .args(["test", "--release", "--target", TARGET, "--target-dir"])
-        // Its own folder: other flags would rebuild everything.
-        .arg(target.join("asan"))
-        .args(["--package", "trapline", "--test", "inside", "--", "--show-output"]);
+        .args(["--", "--show-output"]);
     for (name, _) in EXCLUDED {
         command.args(["--skip", name]);
     }
@@ -43,6 +36,30 @@ pub(crate) fn run(seconds: u64) -> Result<Outcome> {
         .skipped
         .extend(EXCLUDED.iter().map(|(name, why)| format!("under AddressSanitizer: {name}: {why}")));
     Ok(outcome)
+}
+
+/// Builds what [`run`] runs.
+pub(crate) fn build() -> Command {
+    let mut command = sanitized();
+    command.arg("--no-run");
+    command
+}
+
+/// `cargo test` under the sanitizer, to which arguments may be added.
+fn sanitized() -> Command {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let mut command = Command::new(cargo_path());
+    command
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", format!("{flags} -Zsanitizer=address"))
+        // Checks at each access hide what more would gain, and take their time to build.
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
+        .args(["test", "--release", "--target", TARGET, "--target-dir"])
+        // Its own folder: other flags would rebuild everything.
+        .arg(target.join("asan"))
+        .args(["--package", "trapline", "--test", "inside"]);
+    command
 }
 
 #[cfg(test)]

@@ -13,18 +13,22 @@ use crate::{Outcome, cargo, cargo_path, descendants, packages, perfetto, redis, 
 /// Longer than any test, and than any build between two of cargo's lines that go elsewhere.
 const SILENCE: Duration = Duration::from_secs(900);
 
-/// Builds everything first, the command too (tests run it as users do), then runs all tests. Arguments after `--` go to libtest,
-/// those before it to cargo.
+/// Builds all tests of the workspace, and the command, which they run as users do.
+pub(crate) fn build() -> Result<Outcome> {
+    packages::ensure();
+    cargo(&["test", "--no-run", "--release", "--workspace"], &[])
+}
+
+/// Builds everything first, then runs all tests. Arguments after `--` go to libtest, those before it to cargo.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     packages::ensure();
     let split = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
     let (for_cargo, for_tests) = (&args[..split], args.get(split + 1..).unwrap_or_default());
     let whole = !for_cargo.iter().any(|arg| arg == "-p");
     // With the tests' features where all are run, so that nothing is built twice.
-    let what: &[&str] = if whole { &["test", "--no-run"] } else { &["build", "--bins"] };
-    let build = cargo(&[what, &["--release", "--workspace"]].concat(), &[])?;
-    if build.failed > 0 {
-        return Ok(build);
+    let built = if whole { build() } else { cargo(&["build", "--bins", "--release", "--workspace"], &[]) }?;
+    if built.failed > 0 {
+        return Ok(built);
     }
     let mut command = Command::new(cargo_path());
     command.args(["test", "--release", "--no-fail-fast"]);

@@ -1,12 +1,14 @@
 //! Each command with all that it needs: plain values that [`ready`](super::ready) makes of typed words.
 //! Does not: parse or check.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use trapline::filter::Filter;
 use trapline::watch::{Expr, WatchSpec};
 use trapline::{By, Floats, ProbeSpec, Returns, Target};
 
+use super::filters::Wishes;
 use super::otlp::Collector;
 use super::serve::Address;
 use super::sink::Sink;
@@ -121,6 +123,19 @@ pub(crate) struct Calls {
     pub(crate) filters: Vec<Filter>,
     /// Exits too.
     pub(crate) returns: bool,
+    /// End after so many lines.
+    pub(crate) max: Option<u64>,
+}
+
+/// `trace --from`, ready.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    /// What is read.
+    pub(crate) file: PathBuf,
+    /// Where and how to print.
+    pub(crate) sink: Sink,
+    /// Which calls.
+    pub(crate) wishes: Wishes,
     /// End after so many lines.
     pub(crate) max: Option<u64>,
 }

@@ -18,6 +18,14 @@ pub(crate) struct Wishes {
     pub(crate) sample: Option<u32>,
 }
 
+impl Wishes {
+    /// All calls are wanted.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let Self { condition, tids, comms, sample } = self;
+        condition.is_none() && tids.is_empty() && comms.is_empty() && sample.is_none()
+    }
+}
+
 /// `1/100`
 pub(crate) fn sample(text: &str) -> Result<u32, UsageError> {
     let number = text.trim().strip_prefix("1/").and_then(|number| number.parse().ok());
@@ -32,11 +40,11 @@ pub(crate) fn filters(
     wishes: &Wishes,
     fields: &[Fields<'_>],
 ) -> Result<Vec<Filter>, UsageError> {
-    let Wishes { condition, tids, comms, sample } = wishes;
     let reads = fields.iter().any(|fields| !fields.reads().is_empty());
-    if condition.is_none() && tids.is_empty() && comms.is_empty() && sample.is_none() && !reads {
+    if wishes.is_nothing() && !reads {
         return Ok(Vec::new());
     }
+    let Wishes { condition, tids, comms, sample } = wishes;
     let threads: Vec<String> = tids.iter().map(|tid| format!("tid == {tid}")).collect();
     let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
         let symbols = symbols(probe, signature.as_ref(), returns);

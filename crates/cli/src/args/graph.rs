@@ -31,7 +31,8 @@ pub(crate) struct TypedGraph {
 
 const HELP: &str = "\
 Entries and exits are recorded as trace records them, and put together here, thread by thread. Functions whose exits are not all known
-are left out, and what they call stands where they would. All functions of a large program are many records: name some.";
+are left out, and what they call stands where they would. All functions of a large program are many records: name some.
+In a Go program trees are of threads, too: what a goroutine called after it had gone on in another thread is below other calls, or in no tree.";
 
 /// `graph`, ready.
 #[derive(Debug)]

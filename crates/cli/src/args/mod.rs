@@ -7,6 +7,7 @@ pub(crate) mod fields;
 pub(crate) mod filters;
 pub(crate) mod graph;
 pub(crate) mod hist;
+pub(crate) mod kept;
 pub(crate) mod otlp;
 pub(crate) mod prototype;
 pub(crate) mod ready;

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use trapline::filter::Filter;
 use trapline::watch::Expr;
 use trapline::{Pattern, ProbeKind, ProbeSpec, Returns, Target};
 
-use super::command::{Calls, Count, Demo, Lat, List, Pids, Run, Shape, TimeUnit, Watch};
+use super::command::{Calls, Count, Demo, Lat, List, Pids, Recording, Run, Shape, TimeUnit, Watch};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters;
@@ -17,7 +18,7 @@ use super::prototype::{Look, complete};
 use super::serve;
 use super::signature;
 
-use super::sink::{CALLS, LINES, REPORTS, Sink};
+use super::sink::{CALLS, LINES, READ, REPORTS, Sink};
 use super::stack;
 use super::top;
 use super::typed::{self, TypedBy, TypedReturns, TypedTarget, Verb};
@@ -39,6 +40,8 @@ pub(crate) enum Ready {
     Graph(graph::Graph),
     /// `trace`
     Calls(Calls),
+    /// `trace --from`
+    Recording(Recording),
     /// `stack`
     Stack(stack::Stacks),
     /// `top`
@@ -64,6 +67,11 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
             hist::Either::Hist(hist) => Ready::Hist(hist),
             hist::Either::Lat(lat) => Ready::Lat(*lat),
         },
+        Verb::Trace(typed::Trace { from: Some(file), filter, tids, comms, max, common, .. }) => {
+            let sink = Sink::new(common.json, common.output, common.quiet, READ)?;
+            let wishes = filters::Wishes { condition: filter, tids, comms, sample: None };
+            Ready::Recording(Recording { file, sink, wishes, max })
+        }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
         Verb::Graph(typed) => Ready::Graph(graph::graph(typed)?),
         Verb::Stack(typed) => Ready::Stack(stack::stack(typed)?),
@@ -141,7 +149,24 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let filters = filters::filters(&probes, returns, &wishes, &fields)?;
     drop(fields);
+    if run.sink.format == Format::Saved {
+        kept_as_they_are(&run, typed.max, &filters)?;
+    }
     Ok(Calls { run, probes, filters, returns, max: typed.max })
+}
+
+/// What a recording cannot have: it holds what the target recorded, and calls are put together when it is read.
+fn kept_as_they_are(run: &Run, max: Option<u64>, filters: &[Filter]) -> Result<(), UsageError> {
+    let wrong = if filters.iter().any(Filter::is_late) {
+        "-o FILE.trapline records what the target decides; ask of ret, dur and --comm when it is read: trapline trace --from FILE"
+    } else if max.is_some() {
+        "--max counts calls, which are put together when FILE.trapline is read: trapline trace --from FILE --max N"
+    } else if run.timestamps {
+        "-T is the time of printing, and nothing is printed into FILE.trapline"
+    } else {
+        return Ok(());
+    };
+    Err(UsageError::Conflict(wrong))
 }
 
 fn watch(typed: typed::Watch) -> Result<Watch, UsageError> {
@@ -321,6 +346,14 @@ mod tests {
             ("trapline count --serve host -p 1 malloc", "--serve: `host` is no address"),
             ("trapline list -o x.csv malloc", "-o x.csv: .csv is nothing that this command writes"),
             ("trapline count --json -o x.csv -p 1 malloc", "ask for different formats"),
+            ("trapline count -o x.trapline -p 1 malloc", ".trapline is nothing that this command writes"),
+            ("trapline trace --from x -o y.trapline", ".trapline is nothing that this command writes"),
+            ("trapline trace --from x malloc", "cannot be used with"),
+            ("trapline trace --from x -p 1", "cannot be used with"),
+            ("trapline trace -o x.trapline --max 3 -p 1 malloc", "--max counts calls"),
+            ("trapline trace -o x.trapline -T -p 1 malloc", "-T is the time of printing"),
+            ("trapline trace -o x.trapline --if 'ret < 0' -p 1 malloc", "ask of ret, dur and --comm when"),
+            ("trapline trace -o x.trapline --comm x -p 1 malloc", "ask of ret, dur and --comm when"),
             ("trapline count", "required"),
             ("trapline watch counter", "watch needs a process"),
             ("trapline watch -p 1 counter:r", "cannot watch reads alone"),

@@ -10,7 +10,9 @@ pub(crate) const LINES: &[Format] = &[Format::Json];
 /// What verbs with numbers write.
 pub(crate) const TABLES: &[Format] = &[Format::Json, Format::Csv];
 /// What `trace` writes.
-pub(crate) const CALLS: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto];
+pub(crate) const CALLS: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto, Format::Saved];
+/// What it writes of a recording.
+pub(crate) const READ: &[Format] = &[Format::Json, Format::Csv, Format::Perfetto];
 /// What `count` and `lat` write.
 pub(crate) const REPORTS: &[Format] = &[Format::Json, Format::Csv, Format::Html];
 

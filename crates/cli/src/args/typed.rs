@@ -90,7 +90,7 @@ pub(crate) struct Common {
     /// One JSON object a line, see docs/json.md
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Write reports to FILE, as its suffix says (.json, .csv, .html, .perfetto-trace), else as text
+    /// Write reports to FILE, as its suffix says (.json, .csv, .html, .perfetto-trace, .trapline), else as text
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
     /// No closing summary, no notices
@@ -194,8 +194,11 @@ pub(crate) enum TypedReturns {
 #[command(after_help = TRACE)]
 pub(crate) struct Trace {
     /// Probes, for example 'libc:openat(int fd, ptr path, hex flags) -> int'
-    #[arg(value_name = "PROBE", required = true)]
+    #[arg(value_name = "PROBE", required_unless_present = "from")]
     pub(crate) probes: Vec<String>,
+    /// Trace nothing: read what -o FILE.trapline recorded, and show it or write it (-o) as the same run would have
+    #[arg(long, value_name = "FILE", help_heading = "Calls", conflicts_with_all = LIVE)]
+    pub(crate) from: Option<PathBuf>,
     /// Entries only: cheaper, and for functions whose exits are not all known
     #[arg(long, help_heading = "Calls")]
     pub(crate) entry_only: bool,
@@ -218,6 +221,24 @@ pub(crate) struct Trace {
     pub(crate) common: Common,
 }
 
+/// What is of no use to a recording.
+const LIVE: [&str; 14] = [
+    "probes",
+    "pids",
+    "names",
+    "command",
+    "words",
+    "follow",
+    "entry_only",
+    "sample",
+    "interval",
+    "duration",
+    "timestamps",
+    "dry_run",
+    "strict",
+    "faults_are_fatal",
+];
+
 const TRACE: &str = "\
 A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as debug
 information has them, or as the signature behind the probe says (docs/arguments.md): PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
@@ -227,7 +248,10 @@ is dropped and counted as missed.
 
 --if, --tid and --sample are decided in the target before anything is recorded, at some nanoseconds; but what --if asks of ret or dur,
 and --comm, by the reader: the target has recorded the call then. Both are counted, apart.
-  trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'";
+  trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'
+
+Records can be kept as they are, millions a second, and shown later (docs/recordings.md):
+  trapline trace -o calls.trapline -p PID 'libc:read'; trapline trace --from calls.trapline --if 'ret < 0'";
 
 /// `watch`
 #[derive(Args, Debug, Clone)]

@@ -1,19 +1,21 @@
-//! `trace`: a line for each call, with arguments, value and duration.
+//! `trace`: a line for each call, with arguments, value and duration; or records as they are, for later.
 //!
 //! Invariants: RUN-1 as for `count`.
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, Call, Finished, Session};
+use trapline::{Builder, Call, Finished, ProbeSpec, Session, saved};
 
 use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
 use crate::args::command::Calls;
+use crate::args::kept;
+use crate::args::types::Signature;
 use crate::output::{Output, OutputError};
 use crate::report::calls::Shown;
 use crate::report::format::Format;
-use crate::report::json;
 use crate::report::perfetto::Timeline;
+use crate::report::{json, summary};
 
 /// How often rings are emptied.
 const ROUND: Duration = Duration::from_millis(2);
@@ -28,34 +30,55 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
         builder.record(args.arguments(), args.returns)
     };
     let (mut stage, mut session) = stage::begin(&args.run, start)?;
-    let mut report = Report {
-        args,
-        shown: match args.run.sink.format {
-            Format::Perfetto => Picture::Timeline(Timeline::new(&args.probes)),
-            format => Picture::Lines(Shown::new(&args.probes, format, args.run.timestamps)),
-        },
-        left: args.max.unwrap_or(u64::MAX),
-        buffer: Vec::new(),
-    };
-    let followed = report.follow(&mut session, &mut stage);
+    let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);
+    let followed = follow(args, &mut report, &mut session, &mut stage);
     let finished = session.detach();
-    let told = followed.and_then(|()| report.close(&finished, &mut stage.output));
+    let told = followed.and_then(|()| close(args, &mut report, &finished, &mut stage));
     let told = told.and_then(|()| stage.summary(&finished));
     stage.end(finished, told)
 }
 
+/// Where calls come from.
+pub(crate) trait Source {
+    /// Tells calls that ended, one by one; how many records those were.
+    fn each(&mut self, each: &mut dyn FnMut(&Call)) -> usize;
+    /// The same together, in the order in which they ended.
+    fn calls(&mut self) -> Vec<Call>;
+    /// No call ends behind those.
+    fn is_last(&self) -> bool {
+        false
+    }
+    /// What a call's thread is called.
+    fn name(&mut self, call: &Call) -> Option<String>;
+}
+
+impl Source for Session {
+    fn each(&mut self, each: &mut dyn FnMut(&Call)) -> usize {
+        self.each_call(each)
+    }
+    fn calls(&mut self) -> Vec<Call> {
+        Self::calls(self)
+    }
+    fn name(&mut self, call: &Call) -> Option<String> {
+        self.thread_name(call)
+    }
+}
+
 /// What calls become.
+#[derive(Debug)]
 enum Picture<'a> {
     Lines(Shown<'a>),
     Timeline(Timeline<'a>),
+    /// Nothing: their records are written.
+    Records,
 }
 
 /// What is still to be printed, and how.
-struct Report<'a> {
-    args: &'a Calls,
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
     shown: Picture<'a>,
     /// Lines that may still be printed.
-    left: u64,
+    pub(crate) left: u64,
     /// Lines that are not written yet; empty between rounds.
     buffer: Vec<u8>,
 }
@@ -65,43 +88,100 @@ const AT_ONCE: usize = 1 << 18;
 /// A round with more records than this is followed by the next at once.
 const BUSY: usize = 1 << 13;
 
-impl Report<'_> {
-    /// Until something ends the run.
-    fn follow(
-        &mut self,
-        session: &mut Session,
-        Stage { interrupts, output, .. }: &mut Stage,
-    ) -> Result<(), OutputError> {
-        let end = self.args.run.duration.map(|duration| Instant::now() + duration);
-        let interval = self.args.run.interval.filter(|_| self.args.run.sink.json);
-        let mut next = interval.map(|interval| Instant::now() + interval);
-        loop {
-            let taken = self.round(session, output)?;
-            if let (Some(due), Some(interval)) = (next, interval)
-                && Instant::now() >= due
-            {
-                next = Some(Instant::now() + interval);
-                for report in session.report() {
-                    output.print(&json::count(&report, None, None))?;
-                }
+/// Until something ends the run.
+fn follow(
+    args: &Calls,
+    report: &mut Report<'_>,
+    session: &mut Session,
+    Stage { interrupts, output, .. }: &mut Stage,
+) -> Result<(), OutputError> {
+    let end = args.run.duration.map(|duration| Instant::now() + duration);
+    let interval = args.run.interval.filter(|_| args.run.sink.json);
+    let mut next = interval.map(|interval| Instant::now() + interval);
+    if let Picture::Records = report.shown {
+        let note = kept::bytes(&kept::Begin::new(args, trace::typed()));
+        output.bytes(&session.save_begin(&note))?;
+    }
+    loop {
+        let taken = round(report, session, output)?;
+        if let (Some(due), Some(interval)) = (next, interval)
+            && Instant::now() >= due
+        {
+            next = Some(Instant::now() + interval);
+            for report in session.report() {
+                output.print(&json::count(&report, None, None))?;
             }
-            let over = self.left == 0 || end.is_some_and(|end| Instant::now() >= end);
-            let pause = if taken > BUSY { Duration::ZERO } else { ROUND };
-            if over || interrupts.wait(pause).is_some() || !session.poll() {
-                // Once more while threads can be asked for their names.
-                return self.round(session, output).map(drop);
-            }
+        }
+        let over = report.left == 0 || end.is_some_and(|end| Instant::now() >= end);
+        let pause = if taken > BUSY { Duration::ZERO } else { ROUND };
+        if over || interrupts.wait(pause).is_some() || !session.poll() {
+            // Once more while threads can be asked for their names.
+            return round(report, session, output).map(drop);
         }
     }
-    /// What was recorded meanwhile, printed. How many records that were.
-    fn round(&mut self, session: &mut Session, output: &mut Output) -> Result<usize, OutputError> {
-        if matches!(self.shown, Picture::Timeline(_)) {
-            let calls = session.calls();
-            return self.print(&calls, Some(session), output).map(|()| calls.len());
+}
+
+/// What was recorded meanwhile, printed or written. How many records that were.
+fn round(report: &mut Report<'_>, session: &mut Session, output: &mut Output) -> Result<usize, OutputError> {
+    match report.shown {
+        Picture::Records => session.save(&mut |bytes: &[u8]| output.bytes(bytes)),
+        _ => report.round(session, output),
+    }
+}
+
+/// The last calls.
+fn close(
+    args: &Calls,
+    report: &mut Report<'_>,
+    finished: &Finished,
+    stage: &mut Stage,
+) -> Result<(), OutputError> {
+    let output = &mut stage.output;
+    if let Picture::Records = report.shown {
+        output.bytes(&finished.saved)?;
+        let note = kept::End {
+            summary: summary::text(&finished.summary),
+            reports: finished.reports.iter().map(|report| json::count(report, None, None)).collect(),
+        };
+        return output.bytes(&saved::end(&kept::bytes(&note)));
+    }
+    report.print(&finished.calls, true, None, output)?;
+    report.names(finished.reports.iter().map(|report| (report.pid, report.name.as_str())), output)?;
+    if args.run.sink.json {
+        for report in &finished.reports {
+            output.print(&json::count(report, None, None))?;
         }
-        let Self { shown: Picture::Lines(lines), left, buffer, .. } = self else { return Ok(0) };
+    }
+    Ok(())
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(
+        probes: &'a [(ProbeSpec, Option<Signature>)],
+        format: Format,
+        timestamps: bool,
+        max: Option<u64>,
+    ) -> Self {
+        let shown = match format {
+            Format::Perfetto => Picture::Timeline(Timeline::new(probes)),
+            Format::Saved => Picture::Records,
+            format => Picture::Lines(Shown::new(probes, format, timestamps)),
+        };
+        Self { shown, left: max.unwrap_or(u64::MAX), buffer: Vec::new() }
+    }
+    /// What was recorded meanwhile, printed. How many records that were.
+    pub(crate) fn round(
+        &mut self,
+        source: &mut dyn Source,
+        output: &mut Output,
+    ) -> Result<usize, OutputError> {
+        let Self { shown: Picture::Lines(lines), left, buffer } = self else {
+            let calls = source.calls();
+            let last = source.is_last();
+            return self.print(&calls, last, Some(source), output).map(|()| calls.len());
+        };
         let mut written = Ok(());
-        let taken = session.each_call(|call| {
+        let taken = source.each(&mut |call| {
             if *left == 0 || written.is_err() {
                 return;
             }
@@ -118,11 +198,12 @@ impl Report<'_> {
         }
         written.map(|()| taken)
     }
-    /// The calls of a round; without a session, the last ones.
-    fn print(
+    /// The calls of a round; the last ones, or not.
+    pub(crate) fn print(
         &mut self,
         calls: &[Call],
-        mut session: Option<&mut Session>,
+        last: bool,
+        mut source: Option<&mut dyn Source>,
         output: &mut Output,
     ) -> Result<(), OutputError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
@@ -135,24 +216,20 @@ impl Report<'_> {
                 out
             }
             Picture::Timeline(timeline) => {
-                let last = session.is_none();
-                let comm = |call: &Call| session.as_mut().and_then(|session| session.thread_name(call));
+                let comm = |call: &Call| source.as_mut().and_then(|source| source.name(call));
                 timeline.calls(calls, last, comm)
             }
+            Picture::Records => Vec::new(),
         };
         if written.is_empty() { Ok(()) } else { output.bytes(&written) }
     }
-    /// The last calls.
-    fn close(&mut self, finished: &Finished, output: &mut Output) -> Result<(), OutputError> {
-        self.print(&finished.calls, None, output)?;
-        if let Picture::Timeline(timeline) = &mut self.shown {
-            output.bytes(&timeline.names(&finished.reports))?;
-        }
-        if self.args.run.sink.json {
-            for report in &finished.reports {
-                output.print(&json::count(report, None, None))?;
-            }
-        }
-        Ok(())
+    /// What processes are called, where that is told at the end.
+    pub(crate) fn names<'n>(
+        &mut self,
+        names: impl Iterator<Item = (u32, &'n str)>,
+        output: &mut Output,
+    ) -> Result<(), OutputError> {
+        let Picture::Timeline(timeline) = &mut self.shown else { return Ok(()) };
+        output.bytes(&timeline.names(names))
     }
 }

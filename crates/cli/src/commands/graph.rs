@@ -25,6 +25,7 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let (mut stage, mut session) = stage::begin(run, |builder: Builder| builder.record(0, true))?;
     let mut trees = Trees::new(&args.root, args.depth, args.each && run.sink.format == Format::Text);
     let followed = follow(args, &mut trees, &mut session, &mut stage);
+    trees.note_goroutines(session.goroutines());
     let finished = session.detach();
     let told = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
     let told = told.and_then(|()| stage.summary(&finished));

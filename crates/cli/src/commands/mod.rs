@@ -8,6 +8,7 @@ pub(crate) mod hist;
 pub(crate) mod lat;
 pub(crate) mod list;
 pub(crate) mod patched;
+pub(crate) mod recording;
 pub(crate) mod stack;
 mod stage;
 pub(crate) mod top;
@@ -18,6 +19,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use trapline::watch::WatchError;
 
+use crate::args::error::UsageError;
 use crate::output::{OutputError, say};
 use crate::serve::outlets::OutletError;
 
@@ -38,6 +40,9 @@ pub(crate) enum Failure {
     /// Usage that only a look at the system tells from right: 2.
     #[error(transparent)]
     Usage(trapline::Error),
+    /// Usage that only a look at a file tells from right: 2.
+    #[error(transparent)]
+    Words(UsageError),
     /// Nothing could be probed: 3.
     #[error(transparent)]
     Nothing(trapline::Error),
@@ -89,7 +94,7 @@ impl Failure {
         }
         say(&format!("trapline: {self}"));
         ExitCode::from(match self {
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Words(_) => 2,
             Self::Nothing(_) => 3,
             Self::Session(_) | Self::Output(_) | Self::Outlet(_) | Self::Other(_) => 1,
         })

@@ -25,6 +25,8 @@ pub(crate) enum Format {
     Pprof,
     /// A timeline for ui.perfetto.dev.
     Perfetto,
+    /// Records as they are, docs/recordings.md.
+    Saved,
 }
 
 /// Suffixes, without the dot. The first is the one that messages name.
@@ -36,6 +38,7 @@ const SUFFIXES: &[(Format, &[&str])] = &[
     (Format::Svg, &["svg"]),
     (Format::Pprof, &["pb.gz", "pprof"]),
     (Format::Perfetto, &["perfetto-trace", "pftrace"]),
+    (Format::Saved, &["trapline"]),
 ];
 
 /// Why a file cannot be written.

@@ -56,6 +56,8 @@ struct Object<'a> {
     pid: u32,
     trees: Vec<Shown<'a>>,
     left_out: u64,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    goroutines: bool,
 }
 
 /// A thread's calls that are not yet below another.
@@ -79,6 +81,8 @@ pub(crate) struct Trees<'a> {
     sums: HashMap<u32, Vec<Sum>>,
     /// Calls that were below no call of the function, or not seen to end.
     left_out: HashMap<u32, u64>,
+    /// Processes whose calls change threads.
+    goroutines: Vec<u32>,
 }
 
 impl<'a> Trees<'a> {
@@ -93,7 +97,12 @@ impl<'a> Trees<'a> {
             threads: HashMap::new(),
             sums: HashMap::new(),
             left_out: HashMap::new(),
+            goroutines: Vec::new(),
         }
+    }
+    /// Says of these processes that their calls may change threads, by which trees are told apart.
+    pub(crate) fn note_goroutines(&mut self, pids: Vec<u32>) {
+        self.goroutines = pids;
     }
     /// Takes calls; gives the text of those that are over, where each is shown.
     pub(crate) fn add(&mut self, calls: &[Call]) -> String {
@@ -181,6 +190,9 @@ impl<'a> Trees<'a> {
                 grouped(*left)
             ));
         }
+        if self.goroutines.contains(&pid) {
+            out.push_str("trees are of threads: what a goroutine called after it had gone on in another thread is below other calls, or none\n");
+        }
         out
     }
     fn draw_sum(&self, sum: &Sum, stem: &str, branch: &str, out: &mut String) {
@@ -206,6 +218,7 @@ impl<'a> Trees<'a> {
             pid,
             trees,
             left_out: self.left_out.get(&pid).copied().unwrap_or(0),
+            goroutines: self.goroutines.contains(&pid),
         })
     }
     fn shown(&self, sum: &Sum) -> Shown<'_> {
@@ -343,5 +356,20 @@ mod tests {
 1 calls stand in no tree: outside of it, or not seen to end
 ";
         assert_eq!(trees.text(7, "x"), wanted);
+    }
+
+    #[test]
+    fn what_goroutines_make_of_threads_is_said() {
+        let root = "root".parse().expect("a probe");
+        let mut trees = Trees::new(&root, usize::MAX, false);
+        trees.add(&calls());
+        trees.end();
+        let says = |trees: &Trees<'_>, pid| {
+            let (text, object) = (trees.text(pid, "x"), trees.object(pid));
+            (text.contains("trees are of threads"), object.contains("\"goroutines\":true"))
+        };
+        assert_eq!(says(&trees, 7), (false, false));
+        trees.note_goroutines(vec![7]);
+        assert_eq!((says(&trees, 7), says(&trees, 8)), ((true, true), (false, false)));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `kernel` probes what no jump reaches; `read` sums what was counted, `records` reads what was recorded. Invariants: TRC-1 a (file, offset) is one
+//! again; `kernel` probes what no jump reaches; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
 //! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
 //! choose processes.
 //!
@@ -15,6 +15,7 @@ mod kernel;
 mod procfs;
 mod read;
 mod records;
+mod saving;
 mod stacks;
 
 use std::collections::{HashMap, HashSet};
@@ -154,6 +155,8 @@ struct Tracked {
 pub(crate) struct Traced {
     pub(crate) process: Process,
     name: String,
+    /// Its calls belong to goroutines, which change threads.
+    pub(crate) is_go: bool,
     began: Instant,
     reported: Instant,
     cpu_began: Duration,
@@ -195,6 +198,7 @@ impl Traced {
         Ok(Self {
             process,
             name,
+            is_go: false,
             began: now,
             reported: now,
             cpu_began: cpu,
@@ -272,6 +276,7 @@ impl Traced {
         if !first {
             self.misses.clear();
         }
+        self.is_go |= modules.iter().any(|module| module.is_program && module.file.image.is_go());
         self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {

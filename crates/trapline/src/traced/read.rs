@@ -37,7 +37,7 @@ impl Traced {
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 if tracked.is_recorded() {
-                    return self.records.read.get(segment, index);
+                    return self.records.decoder.read.get(segment, index);
                 }
                 let segment = &self.attached.segments()[segment];
                 let (view, threads) = (segment.view(), segment.threads());

@@ -14,9 +14,10 @@ use trapline_record::ring::{Kind, Record};
 use trapline_record::stack::{FIRST, Stack};
 use trapline_target::{Mapping, Process};
 
-use super::records::{Records, text_key};
+use super::records::Records;
 use super::{Source, Traced, Tracked};
 use crate::calls::{Found, How, Paired};
+use crate::decode::text_key;
 use crate::report::{Site, Times};
 use crate::spread::{Scale, Spread};
 use crate::stacks::{Copy, Ended, Frame, Places, StackSum, Sums, open};
@@ -43,14 +44,14 @@ impl Traced {
     pub(crate) fn sum_stacks(&mut self, last: bool) {
         let Some(mut sums) = self.records.sums.take() else { return };
         let wanted = self.wanted(&sums.places);
-        self.records.pairing.exits_name_no_thread = self.attached.asks_for_thread();
+        self.records.decoder.pairing.exits_name_no_thread = self.attached.asks_for_thread();
         let (process, mut looked, mut round) = (&self.process, false, Vec::new());
         let mut look = |places: &mut Places| !std::mem::replace(&mut looked, true) && update(process, places);
         let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), HashMap::new());
         self.records.drain(self.attached.segments(), |records, nth, room, record, word| {
             let Some(wanted) = wanted.get(&(nth, record.probe)) else { return };
             if record.kind == Kind::Entry {
-                records.read.add(nth, record.probe);
+                records.decoder.read.add(nth, record.probe, 1);
                 let stack = Stack::new(record, room);
                 words.clear();
                 words.extend((0..stack.words).map(|n| word(FIRST + n)));
@@ -112,7 +113,7 @@ impl Traced {
         }
         let calls: u64 = buckets.iter().sum();
         let read: u64 =
-            tracked.counters().map(|(segment, probe)| self.records.read.get(segment, probe)).sum();
+            tracked.counters().map(|(segment, probe)| self.records.decoder.read.get(segment, probe)).sum();
         Times {
             site: Some(Arc::clone(&tracked.site)),
             calls,
@@ -178,7 +179,7 @@ impl Records {
     fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, last: bool) {
         // What is in the round is of probes whose exits are recorded.
         let mut ended = Vec::new();
-        self.pairing.feed(&mut round, |_, _| true, |paired| ended.push(paired));
+        self.decoder.pairing.feed(&mut round, u64::MAX, |_, _| true, |paired| ended.push(paired));
         for Paired { segment, entry, exit, how } in ended {
             let sum = sums.ended.entry((segment, entry.probe)).or_default();
             match exit {
@@ -189,7 +190,7 @@ impl Records {
             self.end_call(sums, segment, &entry, exit);
         }
         // These go on, for all we know.
-        let rest = if last { self.pairing.rest() } else { Vec::new() };
+        let rest = if last { self.decoder.pairing.rest() } else { Vec::new() };
         rest.into_iter().for_each(|paired| self.end_call(sums, paired.segment, &paired.entry, paired.exit));
     }
     fn end_call(&mut self, sums: &mut Sums, segment: usize, entry: &Record, exit: Option<Record>) {

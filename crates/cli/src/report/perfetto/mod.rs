@@ -10,7 +10,7 @@ mod proto;
 use std::collections::HashMap;
 
 use prost::Message;
-use trapline::{Call, How, ProbeSpec, ProcessReport};
+use trapline::{Call, How, ProbeSpec};
 
 use self::lanes::Lanes;
 use self::proto::{
@@ -87,10 +87,10 @@ impl<'a> Timeline<'a> {
         trace.encode_to_vec()
     }
     /// What processes are called.
-    pub(crate) fn names(&mut self, reports: &[ProcessReport]) -> Vec<u8> {
-        let named = reports.iter().filter_map(|report| {
-            let uuid = *self.processes.get(&report.pid)?;
-            Some(described(process(uuid, report.pid, Some(report.name.clone()))))
+    pub(crate) fn names<'n>(&mut self, names: impl Iterator<Item = (u32, &'n str)>) -> Vec<u8> {
+        let named = names.filter_map(|(pid, name)| {
+            let uuid = *self.processes.get(&pid)?;
+            Some(described(process(uuid, pid, Some(name.to_owned()))))
         });
         Trace { packet: named.collect() }.encode_to_vec()
     }

@@ -1,0 +1,315 @@
+//! What a recording says of its probes, and what it ends with: as JSON, in the notes of its first and last block.
+//!
+//! In: probes with their signatures; reports. Out: bytes; and the same again out of bytes that anybody may have written. The names
+//! here are the format's (docs/recordings.md), whatever the program calls the same. Does not: read files.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use trapline::filter::{Float, Int};
+use trapline::{ProbeSpec, Read};
+
+use super::command::Calls;
+use super::fields::FieldOf;
+use super::types::{Enumeration, Parameter, Place, Signature, Type};
+
+/// Why a recording's notes cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KeptError {
+    /// No JSON, or not of this form.
+    #[error("what it says of itself cannot be read: {0}")]
+    Form(#[from] serde_json::Error),
+    /// A probe that nobody could have typed.
+    #[error("it is of a probe that cannot be read: {0}")]
+    Probe(#[from] trapline::SpecError),
+    /// A type that no value has.
+    #[error("argument `{0}` has a type that there is none of")]
+    Type(String),
+}
+
+/// The first block's note.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    /// The program that wrote it.
+    pub(crate) version: String,
+    /// What was typed.
+    pub(crate) command: String,
+    /// Integer arguments in each record.
+    pub(crate) arguments: u8,
+    /// Exits were recorded.
+    pub(crate) returns: bool,
+    probes: Vec<Probe>,
+}
+
+/// The last block's note.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// For people.
+    pub(crate) summary: String,
+    /// A `count` object for each process, as a line.
+    pub(crate) reports: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Probe {
+    text: String,
+    signature: Option<Kept>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    arguments: Vec<Argument>,
+    value: Option<Of>,
+    fields: Vec<Field>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Argument {
+    name: String,
+    of: Of,
+    place: At,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Field {
+    path: String,
+    of: Of,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Of {
+    Signed(u8),
+    Unsigned(u8),
+    Hex,
+    Bool,
+    Char,
+    Float,
+    Double,
+    Enum { bits: u8, signed: bool, names: Vec<(String, i128)> },
+    Str,
+    Buf(u8),
+    Opaque,
+    Void,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum At {
+    General(u8),
+    Vector(u8),
+    Field(u8),
+    Unseen,
+}
+
+impl Begin {
+    pub(crate) fn new(args: &Calls, command: String) -> Self {
+        let probe = |(spec, signature): &(ProbeSpec, Option<Signature>)| Probe {
+            text: spec.text.clone(),
+            signature: signature.as_ref().map(Kept::of),
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            command,
+            arguments: args.arguments(),
+            returns: args.returns,
+            probes: args.probes.iter().map(probe).collect(),
+        }
+    }
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, KeptError> {
+        Ok(serde_json::from_slice(bytes)?)
+    }
+    /// The probes, as a command line would have them.
+    pub(crate) fn probes(&self) -> Result<Vec<(ProbeSpec, Option<Signature>)>, KeptError> {
+        let one = |probe: &Probe| {
+            let signature = probe.signature.as_ref().map(Kept::ready).transpose()?;
+            Ok((probe.text.parse()?, signature))
+        };
+        self.probes.iter().map(one).collect()
+    }
+}
+
+impl End {
+    /// Without what orders terminals about.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, KeptError> {
+        let read: Self = serde_json::from_slice(bytes)?;
+        let plain = |text: &str| -> String {
+            text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+        };
+        Ok(Self {
+            summary: plain(&read.summary),
+            reports: read.reports.iter().map(|line| plain(line)).collect(),
+        })
+    }
+}
+
+/// Bytes of a note.
+pub(crate) fn bytes(note: &impl Serialize) -> Vec<u8> {
+    // Strings and numbers in structures: nothing that JSON cannot hold.
+    serde_json::to_vec(note).unwrap_or_default()
+}
+
+impl Kept {
+    fn of(signature: &Signature) -> Self {
+        let argument = |one: &Parameter| Argument {
+            name: one.name.clone(),
+            of: Of::kept(&one.shown),
+            place: match one.place {
+                Place::General(n) => At::General(n),
+                Place::Vector(n) => At::Vector(n),
+                Place::Field(n) => At::Field(n),
+                Place::Unseen => At::Unseen,
+            },
+        };
+        let field = |one: &FieldOf| Field { path: one.path.clone(), of: Of::kept(&one.shown) };
+        Self {
+            arguments: signature.parameters.iter().map(argument).collect(),
+            value: signature.value.as_ref().map(Of::kept),
+            fields: signature.fields.iter().map(field).collect(),
+        }
+    }
+    fn ready(&self) -> Result<Signature, KeptError> {
+        let wrong = |name: &str| KeptError::Type(name.escape_debug().to_string());
+        let parameter = |one: &Argument| {
+            let place = match one.place {
+                At::General(n) if n < 6 => Place::General(n),
+                At::Vector(n) if n < 8 => Place::Vector(n),
+                At::Field(n) => Place::Field(n),
+                At::Unseen => Place::Unseen,
+                At::General(_) | At::Vector(_) => return Err(wrong(&one.name)),
+            };
+            let shown = one.of.ready().ok_or_else(|| wrong(&one.name))?;
+            Ok(Parameter { name: plain(&one.name)?, shown, place })
+        };
+        let field = |one: &Field| {
+            let shown = one.of.ready().ok_or_else(|| wrong(&one.path))?;
+            // It was read when it was recorded.
+            let read = Read { register: 0, offsets: Vec::new(), bytes: 0 };
+            Ok(FieldOf { path: plain(&one.path)?, read, shown })
+        };
+        let value = self.value.as_ref().map(|value| value.ready().ok_or_else(|| wrong("return")));
+        Ok(Signature {
+            parameters: self.arguments.iter().map(parameter).collect::<Result<_, KeptError>>()?,
+            value: value.transpose()?,
+            selected: Vec::new(),
+            fields: self.fields.iter().map(field).collect::<Result<_, KeptError>>()?,
+            noted: None,
+        })
+    }
+}
+
+/// A name as compilers write it.
+fn plain(name: &str) -> Result<String, KeptError> {
+    let orders = name.chars().any(char::is_control);
+    if orders { Err(KeptError::Type(name.escape_debug().to_string())) } else { Ok(name.to_owned()) }
+}
+
+impl Of {
+    fn kept(shown: &Type) -> Self {
+        match shown {
+            Type::Signed(bits) => Self::Signed(*bits),
+            Type::Unsigned(bits) => Self::Unsigned(*bits),
+            Type::Hex => Self::Hex,
+            Type::Bool => Self::Bool,
+            Type::Char => Self::Char,
+            Type::Float(Float::Single) => Self::Float,
+            Type::Float(Float::Double) => Self::Double,
+            Type::Enum(of) => {
+                let Int { bits, signed } = of.int;
+                Self::Enum { bits, signed, names: of.names.clone() }
+            }
+            Type::Str => Self::Str,
+            Type::Buf(length) => Self::Buf(*length),
+            Type::Opaque => Self::Opaque,
+            Type::Void => Self::Void,
+        }
+    }
+    fn ready(&self) -> Option<Type> {
+        Some(match self {
+            Self::Signed(bits) => Type::Signed(*bits),
+            Self::Unsigned(bits) => Type::Unsigned(*bits),
+            Self::Hex => Type::Hex,
+            Self::Bool => Type::Bool,
+            Self::Char => Type::Char,
+            Self::Float => Type::Float(Float::Single),
+            Self::Double => Type::Float(Float::Double),
+            Self::Enum { bits, signed, names } => {
+                let int = Int { bits: *bits, signed: *signed };
+                let named = names.iter().all(|(name, _)| plain(name).is_ok());
+                let of = Enumeration { int, names: names.clone() };
+                return (named && matches!(bits, 8 | 16 | 32 | 64)).then(|| Type::Enum(Arc::new(of)));
+            }
+            Self::Str => Type::Str,
+            Self::Buf(length) => return (*length < 6).then_some(Type::Buf(*length)),
+            Self::Opaque => Type::Opaque,
+            Self::Void => Type::Void,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Argument, At, Begin, End, Field, Kept, Of, Probe, bytes};
+
+    fn begin(signature: Kept) -> Begin {
+        let text = "libc:/^open/".to_owned();
+        let probes = vec![Probe { text, signature: Some(signature) }];
+        Begin { version: "1".to_owned(), command: "x".to_owned(), arguments: 6, returns: true, probes }
+    }
+
+    fn of(of: Of, place: At) -> Kept {
+        let (value, fields) = (Some(Of::Void), Vec::new());
+        Kept { arguments: vec![Argument { name: "a".to_owned(), of, place }], value, fields }
+    }
+
+    #[test]
+    fn signatures_come_back_as_they_were() {
+        let names = vec![("LEAST".to_owned(), i128::from(i64::MIN)), ("MOST".to_owned(), u64::MAX.into())];
+        let all = [
+            Of::Signed(32),
+            Of::Unsigned(8),
+            Of::Hex,
+            Of::Bool,
+            Of::Char,
+            Of::Float,
+            Of::Double,
+            Of::Enum { bits: 32, signed: true, names },
+            Of::Str,
+            Of::Buf(5),
+            Of::Opaque,
+            Of::Void,
+        ];
+        for one in all {
+            let mut kept = of(one, At::General(5));
+            kept.fields = vec![Field { path: "a->b".to_owned(), of: Of::Unsigned(64) }];
+            let written = bytes(&begin(kept));
+            let read = Begin::read(&written).expect("JSON").probes().expect("probes");
+            let signature = read[0].1.as_ref().expect("a signature");
+            assert_eq!(read[0].0.text, "libc:/^open/");
+            let again = begin(Kept::of(signature));
+            assert_eq!(String::from_utf8(bytes(&again)), String::from_utf8(written));
+        }
+    }
+
+    #[test]
+    fn what_would_lead_astray_is_refused() {
+        let enumeration = |bits| Of::Enum { bits, signed: false, names: vec![("\x1b[2J".to_owned(), 1)] };
+        for (kept, says) in [
+            (of(Of::Buf(6), At::General(0)), "has a type that there is none of"),
+            (of(Of::Hex, At::General(6)), "has a type that there is none of"),
+            (of(Of::Hex, At::Vector(8)), "has a type that there is none of"),
+            (of(enumeration(32), At::Unseen), "has a type that there is none of"),
+            (of(enumeration(65), At::Unseen), "has a type that there is none of"),
+        ] {
+            let error = begin(kept).probes().expect_err(says).to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        let mut probe = begin(of(Of::Hex, At::Unseen));
+        probe.probes[0].text = "/[/".to_owned();
+        assert!(probe.probes().is_err());
+        assert!(Begin::read(b"{}").is_err() && Begin::read(b"\xff").is_err());
+        let end = End { summary: "a\n\x1b[2J".to_owned(), reports: vec!["\x07".to_owned()] };
+        let end = End::read(&bytes(&end)).expect("JSON");
+        assert_eq!((end.summary.as_str(), end.reports), ("a\n?[2J", vec!["?".to_owned()]));
+    }
+}

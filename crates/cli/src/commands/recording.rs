@@ -1,0 +1,184 @@
+//! `trace --from`: what was recorded as it is, shown as the same run would have shown it.
+//!
+//! In: a file of anybody's. Out: lines, rows, objects or a timeline, by the code that the live command uses ([`super::calls`]).
+//! Invariant: what can be told is told before what is wrong behind it is said, and that ends with 1. Does not: touch a process.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use trapline::filter::Filter;
+use trapline::saved::{Saved, SavedError, Step};
+use trapline::{Call, ProbeSpec, Site};
+
+use super::calls::{Report, Source};
+use super::{Failure, Outcome};
+use crate::args::command::Recording;
+use crate::args::error::UsageError;
+use crate::args::fields::Fields;
+use crate::args::filters::filters;
+use crate::args::kept::{Begin, End};
+use crate::args::types::Signature;
+use crate::output::{Output, OutputError, say};
+use crate::report::calls::means;
+use crate::report::format::Format;
+use crate::report::number::grouped;
+
+/// Bytes that are read at once.
+const AT_ONCE: usize = 1 << 20;
+
+type Probes = [(ProbeSpec, Option<Signature>)];
+
+/// Runs it.
+pub(crate) fn run(args: &Recording) -> Result<Outcome, Failure> {
+    let name = args.file.display();
+    let cannot = |why: &dyn std::fmt::Display| Failure::Other(format!("cannot read {name}: {why}"));
+    let file = File::open(&args.file).map_err(|error| cannot(&error))?;
+    if is_output(args, &file) {
+        return Err(Failure::Words(UsageError::Conflict("--from and -o are the same file")));
+    }
+    let saved = Saved::open(BufReader::with_capacity(AT_ONCE, file)).map_err(|error| cannot(&error))?;
+    let begin = Begin::read(saved.note()).map_err(|error| cannot(&error))?;
+    let probes = begin.probes().map_err(|error| cannot(&error))?;
+    let chosen = chosen(args, &begin, &probes).map_err(Failure::Words)?;
+    let saved = match chosen.is_empty() {
+        true => saved,
+        false => saved.choose(|site| filter_of(&probes, &chosen, site)),
+    };
+    let mut output = Output::open(&args.sink, false)?;
+    let mut report = Report::new(&probes, args.sink.format, false, args.max);
+    let mut reading = Reading { saved, step: Ok(Step::Round { last: false }) };
+    let told = reading.tell(&mut report, &mut output);
+    let told = told.and_then(|()| reading.close(args, &mut report, &mut output));
+    Ok(match told {
+        Ok(true) | Err(OutputError::Gone) => Outcome::Done,
+        Ok(false) => Outcome::Failed,
+        Err(error) => {
+            say(&format!("trapline: {error}"));
+            Outcome::Failed
+        }
+    })
+}
+
+/// Whether it would be written over while it is read.
+fn is_output(args: &Recording, file: &File) -> bool {
+    let of = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+    let read = file.metadata().map(of).ok();
+    let written = args.sink.output.as_ref().and_then(|path| path.metadata().ok()).map(of);
+    written.is_some() && read == written
+}
+
+/// What was asked for of each probe; nothing at all if nothing was.
+fn chosen(args: &Recording, begin: &Begin, probes: &Probes) -> Result<Vec<Arc<Filter>>, UsageError> {
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    if args.wishes.is_nothing() {
+        return Ok(Vec::new());
+    }
+    let filters = filters(probes, begin.returns, &args.wishes, &fields)?;
+    let filters: Vec<Arc<Filter>> = filters.into_iter().map(|filter| Arc::new(filter.by_reader())).collect();
+    if filters.iter().any(|filter| filter.arguments() > begin.arguments) {
+        return Err(UsageError::Conflict(
+            "--if asks of an argument that was not recorded; name it in the probe's signature when recording",
+        ));
+    }
+    Ok(filters)
+}
+
+fn filter_of(probes: &Probes, filters: &[Arc<Filter>], site: &Site) -> Option<Arc<Filter>> {
+    let nth = probes.iter().position(|(spec, _)| means(spec, site))?;
+    filters.get(nth).cloned()
+}
+
+/// A recording, as far as it was read.
+struct Reading<'a, R> {
+    saved: Saved<'a, R>,
+    step: Result<Step, SavedError>,
+}
+
+impl<R: Read> Source for Reading<'_, R> {
+    fn each(&mut self, each: &mut dyn FnMut(&Call)) -> usize {
+        self.step = self.saved.each_call(each);
+        0
+    }
+    fn calls(&mut self) -> Vec<Call> {
+        let (calls, step) = match self.saved.calls() {
+            Ok((calls, step)) => (calls, Ok(step)),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        self.step = step;
+        calls
+    }
+    fn is_last(&self) -> bool {
+        matches!(self.step, Ok(Step::Round { last: true }))
+    }
+    fn name(&mut self, call: &Call) -> Option<String> {
+        self.saved.thread_name(call)
+    }
+}
+
+impl<R: Read> Reading<'_, R> {
+    /// All rounds.
+    fn tell(&mut self, report: &mut Report<'_>, output: &mut Output) -> Result<(), OutputError> {
+        while report.left > 0 && matches!(self.step, Ok(Step::Round { .. })) {
+            report.round(self, output)?;
+        }
+        Ok(())
+    }
+    /// What stands behind the calls; whether the recording was whole.
+    fn close(
+        &self,
+        args: &Recording,
+        report: &mut Report<'_>,
+        output: &mut Output,
+    ) -> Result<bool, OutputError> {
+        let name = args.file.display();
+        report.names(self.saved.processes(), output)?;
+        match &self.step {
+            Ok(Step::End(note)) => match End::read(note) {
+                Ok(end) => self.end(args, &end, output),
+                Err(error) => {
+                    say(&format!("trapline: cannot read the end of {name}: {error}"));
+                    Ok(false)
+                }
+            },
+            // --max is reached.
+            Ok(Step::Round { .. }) => Ok(true),
+            Ok(Step::Cut(at)) => {
+                let (read, lost) = self.saved.counted();
+                say(&format!(
+                    "trapline: {name} ends at byte {at} without its end mark, as when its tracer is killed; told is what is there: {} hits recorded, {} missed as far as is known",
+                    grouped(read),
+                    grouped(lost)
+                ));
+                Ok(false)
+            }
+            Err(error) => {
+                say(&format!("trapline: cannot read {name} further: {error}"));
+                Ok(false)
+            }
+        }
+    }
+    /// What the live command says at its end.
+    fn end(&self, args: &Recording, end: &End, output: &mut Output) -> Result<bool, OutputError> {
+        if args.sink.json {
+            for line in &end.reports {
+                output.print(line)?;
+            }
+        }
+        if args.sink.quiet {
+            return Ok(true);
+        }
+        let mut text = end.summary.clone();
+        let left_out = self.saved.left_out();
+        if left_out > 0 {
+            text.push_str(&format!("note: {} calls are left out here\n", grouped(left_out)));
+        }
+        self.saved.notices().iter().for_each(|notice| text.push_str(&format!("note: {notice}\n")));
+        match output {
+            Output::File(..) if args.sink.format == Format::Text => output.print(&text)?,
+            _ => say(text.trim_end()),
+        }
+        Ok(true)
+    }
+}

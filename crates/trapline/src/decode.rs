@@ -1,0 +1,237 @@
+//! Slots to calls: what records hold, for whom they are, and who decides late.
+//!
+//! In: slots as they lay in a process' rings, round by round: as they are taken ([`crate::traced`]), or as they were saved
+//! ([`crate::saved`]). Out: [`Call`]s, and how many entries were read of each probe. Invariant: DEC-1 the same slots, probes and clock give
+//! the same calls, wherever they come from. Slots are input (REC-2): what names no kind, or a probe that there is none of, was
+//! scribbled and is passed over. Does not: take slots.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, first_float};
+
+use crate::calls::{Call, Found, Paired, Pairing, Text};
+use crate::filter::Filter;
+use crate::quick::Quick;
+use crate::report::Site;
+
+/// One process' records on their way to calls.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    pub(crate) pairing: Pairing,
+    /// What a record's probe is.
+    pub(crate) probes: Probes,
+    /// Records that were taken, and are not told yet.
+    pub(crate) round: Vec<Found>,
+    /// Entries read.
+    pub(crate) read: Counts,
+    /// Entries read whose calls a filter left out.
+    pub(crate) left_out: Counts,
+    /// Texts and floats of entries whose calls have not been told: by segment, probe, thread, stack pointer and time.
+    texts: Quick<TextKey, Beside>,
+}
+
+/// The tick at which time begins, and how long one is.
+pub(crate) type Clock = (u64, f64);
+
+impl Decoder {
+    /// Slots of so many bytes, out of one ring of a segment; how many of them are records.
+    pub(crate) fn take(&mut self, segment: usize, slot: usize, slots: &[u8]) -> usize {
+        let before = self.round.len();
+        let room = (slot / 8).saturating_sub(FIRST_VALUE as usize);
+        for bytes in slots.chunks_exact(slot) {
+            let word = |n: u64| word(bytes, n);
+            let Some(record) = Record::read(room, word) else { continue };
+            let Some(known) = self.probes.get(segment, record.probe) else { continue };
+            if record.kind == Kind::Entry {
+                if let Some(shape) = &known.shape {
+                    self.texts.insert(text_key(segment, &record), shape.read(&word));
+                }
+                self.read.add(segment, record.probe, 1);
+            }
+            self.round.push(Found::new(segment, record));
+        }
+        self.round.len() - before
+    }
+    /// Threads of a round, as their records number them.
+    pub(crate) fn threads(&self) -> HashSet<u32> {
+        self.round.iter().map(|found| found.record.tid).collect()
+    }
+    /// The calls that ended until a tick; without one, all, and those that have not ended. `names` are threads' names.
+    pub(crate) fn tell(
+        &mut self,
+        pid: u32,
+        clock: Clock,
+        until: Option<u64>,
+        names: &dyn Fn(u32) -> Option<String>,
+        each: &mut dyn FnMut(Call),
+    ) {
+        let Self { pairing, round, probes, texts, left_out, .. } = self;
+        let mut tell = |paired: Paired| {
+            let (segment, probe) = (paired.segment, paired.entry.probe);
+            let Some(known) = probes.get(segment, probe) else { return };
+            let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
+            let call = known.call(pid, paired, beside.unwrap_or_default(), clock);
+            let passes = |filter: &Filter| {
+                let comm = if filter.is_named() { names(call.tid) } else { None };
+                filter.passes(&call, comm.as_deref())
+            };
+            match known.late.as_deref().is_none_or(passes) {
+                true => each(call),
+                false => left_out.add(segment, probe, 1),
+            }
+        };
+        let waits = |segment, probe| probes.get(segment, probe).is_some_and(|known| known.waits);
+        pairing.feed(round, until.unwrap_or(u64::MAX), waits, &mut tell);
+        if until.is_none() {
+            pairing.rest().into_iter().for_each(&mut tell);
+        }
+    }
+}
+
+/// A word of a slot; 0 behind its end.
+pub(crate) fn word(slot: &[u8], n: u64) -> u64 {
+    let at = usize::try_from(n.saturating_mul(8)).ok();
+    let bytes = at.and_then(|at| slot.get(at..at.checked_add(8)?));
+    bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+/// What an entry's record holds besides integers.
+#[derive(Clone, Debug, Default)]
+struct Beside {
+    texts: Vec<Text>,
+    floats: [u64; 8],
+    fields: Vec<Text>,
+}
+
+pub(crate) type TextKey = (usize, u32, u32, u64, u64);
+
+pub(crate) const fn text_key(segment: usize, record: &Record) -> TextKey {
+    (segment, record.probe, record.tid, record.sp, record.ticks)
+}
+
+/// What is known of a probe, for each of its records.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) site: Arc<Site>,
+    /// Its exits are recorded.
+    pub(crate) waits: bool,
+    pub(crate) shape: Option<Shape>,
+    /// What the reader decides.
+    pub(crate) late: Option<Arc<Filter>>,
+}
+
+impl Known {
+    fn call(
+        &self,
+        pid: u32,
+        Paired { entry, exit, how, .. }: Paired,
+        beside: Beside,
+        (start, ns_per_tick): Clock,
+    ) -> Call {
+        let since = |ticks: u64, from: u64| {
+            Duration::from_nanos((ticks.saturating_sub(from) as f64 * ns_per_tick).round() as u64)
+        };
+        let mut arguments = [0; 6];
+        arguments.copy_from_slice(&entry.values[..6]);
+        Call {
+            pid,
+            tid: entry.tid,
+            site: Arc::clone(&self.site),
+            at: since(entry.ticks, start),
+            arguments,
+            floats: beside.floats,
+            texts: beside.texts,
+            fields: beside.fields,
+            returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
+            took: exit.map(|exit| since(exit.ticks, entry.ticks)),
+            how,
+        }
+    }
+}
+
+/// By segment and probe.
+#[derive(Debug, Default)]
+pub(crate) struct Probes(Vec<Vec<Option<Known>>>);
+
+impl Probes {
+    /// Puts one into its place.
+    pub(crate) fn set(&mut self, segment: usize, probe: u32, known: Known) {
+        *place(&mut self.0, segment, probe) = Some(known);
+    }
+    /// Changes all of them.
+    pub(crate) fn each_mut(&mut self, each: impl FnMut(&mut Known)) {
+        self.0.iter_mut().flatten().flatten().for_each(each);
+    }
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, u32, &Known)> {
+        self.0.iter().enumerate().flat_map(|(segment, of)| {
+            (0..).zip(of).filter_map(move |(probe, known)| Some((segment, probe, known.as_ref()?)))
+        })
+    }
+    pub(crate) fn get(&self, segment: usize, probe: u32) -> Option<&Known> {
+        self.0.get(segment)?.get(probe as usize)?.as_ref()
+    }
+}
+
+/// Numbers by segment and probe, of probes that there are.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(Vec<Vec<u64>>);
+
+impl Counts {
+    pub(crate) fn add(&mut self, segment: usize, probe: u32, more: u64) {
+        *place(&mut self.0, segment, probe) += more;
+    }
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().flatten().fold(0, |sum, one| sum.wrapping_add(*one))
+    }
+    pub(crate) fn get(&self, segment: usize, probe: u32) -> u64 {
+        self.0.get(segment).and_then(|of| of.get(probe as usize)).copied().unwrap_or(0)
+    }
+}
+
+/// The place for that, which is made if need be.
+fn place<T: Default>(of: &mut Vec<Vec<T>>, segment: usize, probe: u32) -> &mut T {
+    let probe = probe as usize;
+    if of.len() <= segment {
+        of.resize_with(segment + 1, Vec::new);
+    }
+    let of = &mut of[segment];
+    if of.len() <= probe {
+        of.resize_with(probe + 1, T::default);
+    }
+    &mut of[probe]
+}
+
+/// What an entry's record holds: integers, and bits that say which arguments are texts and floats.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) values: u8,
+    pub(crate) texts: u8,
+    pub(crate) floats: u8,
+    /// Bytes of each field.
+    pub(crate) fields: Vec<u8>,
+}
+
+impl Shape {
+    /// Texts in the order of their arguments, and floats by theirs; `word` is any word of the record.
+    fn read(&self, word: &dyn Fn(u64) -> u64) -> Beside {
+        let of = |mask: u8| (0..8u8).filter(move |n| mask >> n & 1 == 1);
+        let text = |(nth, argument): (u64, u8)| {
+            let first = FIRST_TEXT + nth * TEXT_WORDS as u64;
+            Text::new(argument, |n| word(first.saturating_add(n)))
+        };
+        let first = first_float(self.values.into(), self.texts.count_ones() as usize);
+        let mut floats = [0; 8];
+        of(self.floats).zip(first..).for_each(|(vector, at)| floats[usize::from(vector)] = word(at));
+        let mut at = first + u64::from(self.floats.count_ones());
+        let mut fields = Vec::new();
+        for (nth, &bytes) in (0..).zip(&self.fields) {
+            let begin = at;
+            fields.push(Text::of(nth, bytes.into(), |n| word(begin.saturating_add(n))));
+            at += 1 + u64::from(bytes.div_ceil(8));
+        }
+        Beside { texts: (0..).zip(of(self.texts)).map(text).collect(), floats, fields }
+    }
+}

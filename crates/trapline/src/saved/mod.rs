@@ -1,0 +1,70 @@
+//! Records in a file, as they were taken from rings, and read back as calls.
+//!
+//! In: what [`Session::save`](crate::Session::save) takes; a file, which may hold anything. Out: blocks; [`Call`](crate::Call)s, the same as the
+//! session would have told of the same records ([`crate::decode`] makes both). Invariants: SAV-1 reading is bounded by the file's length
+//! and by what `tables` says, and no file panics; SAV-2 a file is readable to its last whole block; SAV-3 entries in slots and losses are hits.
+//!
+//! # The file
+//!
+//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, bytes that follow. All numbers are
+//! little-endian. A text or note is its length (32 bits) and its bytes; texts are UTF-8 without control characters.
+//!
+//! | kind | holds |
+//! |---|---|
+//! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
+//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded, its site, and what its records hold besides integers |
+//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out |
+//! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
+//! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |
+//! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick until which it tells what ended; how many processes were looked at; 1 for the last one, which tells all, else 0 |
+//! | 7 `End` | a note |
+//!
+//! `Begin` is first, `End` last, each once. A process' `Probes` stand before its other blocks, and again whenever there are more. A thread's
+//! name stands before the `Round` of its first record.
+//!
+//! # Order of writing
+//!
+//! V1 what there is of new probes. V2 ring by ring: slots are copied, counted, their ring's tail moved, the block written. V3 names of new
+//! threads. V4 losses, if there are more, twice a second and at the end. V5 `Round`. V6 after the last round and the last losses, with all
+//! patches taken out: `End`. A tracer that is killed leaves blocks up to some V, and one that is cut at most: slots without their `Round`
+//! are of a round that ended there. What it had taken and not written, and what the target writes afterwards, is in no count.
+//! A write that fails ends the session; the file is then as that of a killed tracer.
+
+mod example;
+pub mod frame;
+mod read;
+pub(crate) mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[doc(hidden)]
+pub use example::example;
+pub use read::{Saved, SavedError, Step};
+pub use tables::Loss;
+
+use crate::decode::Clock;
+use frame::{HEAD, Kind, MAGIC, Put, VERSION};
+
+/// A file's first bytes.
+pub(crate) fn begin(clock: Clock, note: &[u8]) -> Vec<u8> {
+    let mut file = Vec::with_capacity(HEAD);
+    file.extend_from_slice(&MAGIC);
+    file.extend_from_slice(&VERSION.to_le_bytes());
+    file.extend_from_slice(&[0; 4]);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mut block = Put::block(Kind::Begin);
+    block.u64(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)).u64(clock.0).u64(clock.1.to_bits());
+    block.bytes(note);
+    file.append(&mut block.done());
+    file
+}
+
+/// A file's last block.
+#[must_use]
+pub fn end(note: &[u8]) -> Vec<u8> {
+    let mut block = Put::block(Kind::End);
+    block.bytes(note);
+    block.done()
+}

@@ -1,0 +1,342 @@
+//! A file's blocks to calls, round by round.
+//!
+//! In: bytes of anybody's (SAV-1). Out: [`Call`]s in the order in which a session would have told them; where the file ends. Does not:
+//! open files, or print.
+
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::frame::{BLOCK, Get, HEAD, Kind, LONGEST, MAGIC, VERSION};
+use super::tables::{Loss, Round, Table, get_losses, get_names};
+use crate::calls::{Call, in_order, unpaired_notice};
+use crate::decode::{Clock, Decoder};
+use crate::filter::Filter;
+use crate::quick::Quick;
+use crate::report::Site;
+
+/// Bytes of a slot: a power of two between these.
+const SLOT_BYTES: std::ops::RangeInclusive<u32> = 64..=1 << 20;
+/// Processes of a file.
+const MOST_PROCESSES: usize = 1 << 16;
+
+/// Why a file cannot be read, or not further.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedError {
+    /// Another file.
+    #[error("it is no recording of trapline's: those are written by `trapline trace -o FILE.trapline`")]
+    Foreign,
+    /// Of another time.
+    #[error("it is a recording of version {0}, and this trapline reads version {VERSION}")]
+    Version(u32),
+    /// It ends before it says what it is of.
+    #[error("it ends at byte {0}, before it says what it is of")]
+    Cut(u64),
+    /// Bytes that nobody wrote so.
+    #[error("it is damaged: the block at byte {at} {what}; what stands before it is told")]
+    Damaged {
+        /// Where the block begins.
+        at: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The system's answer.
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+}
+
+/// How far was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// One round; the last one, after which no call ends, or not.
+    Round {
+        /// Nothing comes behind it.
+        last: bool,
+    },
+    /// All of it, with what the program that saved it noted at its end.
+    End(Vec<u8>),
+    /// All that there is: the file ends at this byte, without an end mark.
+    Cut(u64),
+}
+
+/// A process of the file.
+#[derive(Debug, Default)]
+struct Process {
+    pid: u32,
+    name: String,
+    decoder: Decoder,
+    names: Quick<u32, Option<String>>,
+    losses: Vec<Loss>,
+}
+
+/// Which calls of a site are told.
+type Choose<'a> = dyn Fn(&Site) -> Option<Arc<Filter>> + 'a;
+
+/// The same, where anybody asked.
+struct Chooser<'a>(Option<Box<Choose<'a>>>);
+
+impl std::fmt::Debug for Chooser<'_> {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_tuple("Chooser").field(&self.0.is_some()).finish()
+    }
+}
+
+/// A file that is read.
+#[derive(Debug)]
+pub struct Saved<'a, R> {
+    from: R,
+    chooser: Chooser<'a>,
+    /// Where the block begins that was read last, and where it ends.
+    at: (u64, u64),
+    block: Vec<u8>,
+    began: Duration,
+    note: Vec<u8>,
+    clock: Clock,
+    processes: Vec<Process>,
+    /// There were slots since the last round.
+    pending: bool,
+    told_last: bool,
+}
+
+impl<'a, R: Read> Saved<'a, R> {
+    /// Reads what the file says of itself.
+    ///
+    /// # Errors
+    /// When it is no such file, or none of this version.
+    pub fn open(from: R) -> Result<Self, SavedError> {
+        let mut saved = Self {
+            from,
+            chooser: Chooser(None),
+            at: (0, 0),
+            block: Vec::new(),
+            began: Duration::ZERO,
+            note: Vec::new(),
+            clock: (0, 1.0),
+            processes: Vec::new(),
+            pending: false,
+            told_last: false,
+        };
+        let mut head = Vec::new();
+        saved.fill(HEAD as u64, &mut head)?;
+        match (head.get(..8), Get(head.get(8..).unwrap_or_default()).u32()) {
+            (Some(magic), _) if magic != MAGIC => return Err(SavedError::Foreign),
+            (None, _) => return Err(SavedError::Foreign),
+            (_, None) => return Err(SavedError::Cut(saved.at.1)),
+            (_, Some(version)) if version != VERSION => return Err(SavedError::Version(version)),
+            _ => {}
+        }
+        match saved.next()? {
+            None => return Err(SavedError::Cut(saved.at.1)),
+            Some(Kind::Begin) => {}
+            Some(_) => return Err(saved.damaged("stands where the begin should")),
+        }
+        let mut get = Get(&saved.block);
+        let mut begin = || {
+            let (began, clock) = (get.u64()?, (get.u64()?, f64::from_bits(get.u64()?)));
+            let note = get.bytes()?.to_vec();
+            get.end()?;
+            (clock.1.is_finite() && clock.1 >= 0.0).then_some((began, clock, note))
+        };
+        let Some((began, clock, note)) = begin() else { return Err(saved.damaged("is no begin")) };
+        (saved.began, saved.clock, saved.note) = (Duration::from_nanos(began), clock, note);
+        Ok(saved)
+    }
+    /// Tells only calls that pass what this says of their site; see [`Filter::by_reader`].
+    #[must_use]
+    pub fn choose(self, choose: impl Fn(&Site) -> Option<Arc<Filter>> + 'a) -> Self {
+        Self { chooser: Chooser(Some(Box::new(choose))), ..self }
+    }
+    /// What the program that saved it noted at its begin.
+    pub fn note(&self) -> &[u8] {
+        &self.note
+    }
+    /// When it was begun, since 1970.
+    pub const fn began(&self) -> Duration {
+        self.began
+    }
+    /// Reads on to the end of a round, and tells the calls that it ended.
+    ///
+    /// # Errors
+    /// When it cannot be read, or not further.
+    pub fn each_call(&mut self, each: &mut dyn FnMut(&Call)) -> Result<Step, SavedError> {
+        loop {
+            let Some(kind) = self.next()? else {
+                if self.told_last || !self.pending && self.processes.is_empty() {
+                    return Ok(Step::Cut(self.at.1));
+                }
+                // The round that was going on, with what had not ended then.
+                let processes = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
+                self.tell(Round { clock: self.clock, processes, until: None }, each);
+                return Ok(Step::Round { last: true });
+            };
+            if self.told_last && kind != Kind::End {
+                return Err(self.damaged("stands behind the last round"));
+            }
+            match kind {
+                Kind::Begin => return Err(self.damaged("is a second begin")),
+                Kind::Probes => self.probes()?,
+                Kind::Slots => self.slots()?,
+                Kind::Names => self.names()?,
+                Kind::Losses => self.losses()?,
+                Kind::Round => {
+                    let round = Round::get(&self.block).ok_or_else(|| self.damaged("is no round"))?;
+                    self.clock = round.clock;
+                    self.tell(round, each);
+                    return Ok(Step::Round { last: round.until.is_none() });
+                }
+                Kind::End => return self.end(),
+            }
+        }
+    }
+    /// The same together, in the order in which they ended but for the last.
+    ///
+    /// # Errors
+    /// As [`Self::each_call`].
+    pub fn calls(&mut self) -> Result<(Vec<Call>, Step), SavedError> {
+        let mut calls = Vec::new();
+        let step = self.each_call(&mut |call| calls.push(call.clone()))?;
+        if step == (Step::Round { last: false }) {
+            in_order(&mut calls);
+        }
+        Ok((calls, step))
+    }
+    /// What a thread was called when its first record was saved.
+    pub fn thread_name(&self, call: &Call) -> Option<String> {
+        let process = self.processes.iter().find(|process| process.pid == call.pid)?;
+        process.names.get(&call.tid).cloned().flatten()
+    }
+    /// Processes by pid, with their names.
+    pub fn processes(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.processes.iter().map(|process| (process.pid, process.name.as_str()))
+    }
+    /// Entries read so far, and records lost as far as that is noted.
+    pub fn counted(&self) -> (u64, u64) {
+        let lost = self.processes.iter().flat_map(|process| &process.losses).map(|loss| loss.records);
+        let read = self.processes.iter().map(|process| process.decoder.read.sum());
+        (read.fold(0, u64::wrapping_add), lost.fold(0, u64::wrapping_add))
+    }
+    /// Calls that did not pass.
+    pub fn left_out(&self) -> u64 {
+        let each = self.processes.iter().map(|process| process.decoder.left_out.sum());
+        each.fold(0, u64::wrapping_add)
+    }
+    /// Of a process, what is noted of records lost: [`Self::processes`] has its number.
+    pub fn losses_of(&self, process: usize) -> &[Loss] {
+        self.processes.get(process).map_or(&[], |process| &process.losses)
+    }
+    /// What was found out only now: what a session would have said at its end.
+    pub fn notices(&self) -> Vec<String> {
+        let each = self.processes.iter();
+        each.filter_map(|process| unpaired_notice(process.pid, process.decoder.pairing.unpaired)).collect()
+    }
+    fn tell(&mut self, round: Round, each: &mut dyn FnMut(&Call)) {
+        (self.pending, self.told_last) = (false, round.until.is_none());
+        let mut calls = Vec::new();
+        for process in &mut self.processes {
+            let Process { pid, decoder, names, .. } = process;
+            let names = |tid| names.get(&tid).cloned().flatten();
+            // As sessions do it: the calls of several processes are put in order.
+            let mut tell = |call: Call| match round.processes {
+                1 => each(&call),
+                _ => calls.push(call),
+            };
+            decoder.tell(*pid, round.clock, round.until, &names, &mut tell);
+        }
+        if round.until.is_some() {
+            in_order(&mut calls);
+        }
+        calls.iter().for_each(each);
+    }
+    fn process(&mut self, number: Option<u32>) -> Option<&mut Process> {
+        self.processes.get_mut(usize::try_from(number?).ok()?)
+    }
+    fn probes(&mut self) -> Result<(), SavedError> {
+        let mut table = Table::get(&self.block).ok_or_else(|| self.damaged("is no table of probes"))?;
+        let number = table.process as usize;
+        if number > self.processes.len() || number >= MOST_PROCESSES {
+            return Err(self.damaged("is of a process that was left out"));
+        }
+        if number == self.processes.len() {
+            self.processes.push(Process::default());
+        }
+        if let Chooser(Some(choose)) = &self.chooser {
+            table.probes.each_mut(|known| known.late = choose(&known.site));
+        }
+        let process = &mut self.processes[number];
+        (process.pid, process.name) = (table.pid, table.name);
+        process.decoder.probes = table.probes;
+        process.decoder.pairing.exits_name_no_thread = table.exits_name_no_thread;
+        Ok(())
+    }
+    fn slots(&mut self) -> Result<(), SavedError> {
+        let block = std::mem::take(&mut self.block);
+        let mut get = Get(&block);
+        let head = [get.u32(), get.u32(), get.u32(), get.u32()];
+        let mut take = || {
+            let [process, Some(segment), Some(_), Some(slot)] = head else { return None };
+            let usable = SLOT_BYTES.contains(&slot) && slot.is_power_of_two();
+            let whole = usable && get.0.len().is_multiple_of(slot as usize);
+            let process = self.process(process).filter(|_| whole)?;
+            process.decoder.take(segment as usize, slot as usize, get.0);
+            Some(())
+        };
+        let taken = take();
+        (self.block, self.pending) = (block, true);
+        taken.ok_or_else(|| self.damaged("holds no slots"))
+    }
+    fn names(&mut self) -> Result<(), SavedError> {
+        let names = get_names(&self.block).ok_or_else(|| self.damaged("holds no names"))?;
+        let known = self.process(Some(names.0)).map(|process| process.names.extend(names.1));
+        known.ok_or_else(|| self.damaged("names threads of no process"))
+    }
+    fn losses(&mut self) -> Result<(), SavedError> {
+        let losses = get_losses(&self.block).ok_or_else(|| self.damaged("holds no losses"))?;
+        let known = self.process(Some(losses.0)).map(|process| process.losses = losses.1);
+        known.ok_or_else(|| self.damaged("is of losses of no process"))
+    }
+    fn end(&mut self) -> Result<Step, SavedError> {
+        let mut get = Get(&self.block);
+        let note = get.bytes().map(<[u8]>::to_vec).filter(|_| get.end().is_some());
+        let note = note.ok_or_else(|| self.damaged("is no end"))?;
+        let mut more = Vec::new();
+        self.fill(1, &mut more)?;
+        if more.is_empty() { Ok(Step::End(note)) } else { Err(self.damaged("is the end, and not the last")) }
+    }
+    /// Reads a whole block, if there is one.
+    fn next(&mut self) -> Result<Option<Kind>, SavedError> {
+        self.at.0 = self.at.1;
+        let mut head = Vec::new();
+        if !self.fill(BLOCK as u64, &mut head)? {
+            return Ok(None);
+        }
+        let mut get = Get(&head);
+        let (kind, zero, len) = (get.u32(), get.u32(), get.u64().unwrap_or(u64::MAX));
+        let kind = kind.and_then(Kind::from_word).filter(|_| zero == Some(0));
+        let Some(kind) = kind else { return Err(self.damaged("is of no kind that there is")) };
+        if len > LONGEST {
+            return Err(self.damaged("is longer than any"));
+        }
+        let mut block = std::mem::take(&mut self.block);
+        block.clear();
+        let whole = self.fill(len, &mut block);
+        self.block = block;
+        Ok(whole?.then_some(kind))
+    }
+    /// Reads so many bytes behind what `into` holds; whether there were as many.
+    fn fill(&mut self, len: u64, into: &mut Vec<u8>) -> Result<bool, SavedError> {
+        let before = into.len();
+        let read = loop {
+            match self.from.by_ref().take(len - (into.len() - before) as u64).read_to_end(into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        let got = (into.len() - before) as u64;
+        self.at.1 += got;
+        read?;
+        Ok(got == len)
+    }
+    const fn damaged(&self, what: &'static str) -> SavedError {
+        SavedError::Damaged { at: self.at.0, what }
+    }
+}

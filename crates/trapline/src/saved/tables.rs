@@ -1,0 +1,190 @@
+//! Blocks that are no slots: probes, threads' names, losses, rounds.
+//!
+//! In: values, or a block's bytes. Out: a block, or values; `None` for bytes that cannot be such a block. Invariant: SAV-1 what is read
+//! from a block is bounded by its length, and probes' numbers by [`MOST_PROBES`]. Does not: read or write files.
+
+use std::sync::Arc;
+
+use super::frame::{Get, Kind, Put};
+use crate::decode::{Clock, Known, Probes, Shape};
+use crate::report::{Site, Tactic};
+
+/// Segments and probes in one of them have smaller numbers than these.
+const MOST_SEGMENTS: u32 = 1 << 12;
+/// Probes of all segments, with the numbers that none has.
+const MOST_PROBES: u64 = 1 << 21;
+
+/// A process as saved.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// The process' number in the file.
+    pub(crate) process: u32,
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// Exits do not say which thread they are of.
+    pub(crate) exits_name_no_thread: bool,
+    pub(crate) probes: Probes,
+}
+
+/// Records of a probe that found no room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// The segment of its process, by number.
+    pub segment: u32,
+    /// The probe there.
+    pub probe: u32,
+    /// The CPU; `None` where records belong to no CPU.
+    pub cpu: Option<u32>,
+    /// How many, since the begin.
+    pub records: u64,
+}
+
+/// A round's end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Round {
+    pub(crate) clock: Clock,
+    /// Processes that were looked at.
+    pub(crate) processes: u32,
+    /// The tick until which it tells what ended; without one, all, and nothing comes behind it.
+    pub(crate) until: Option<u64>,
+}
+
+impl Table {
+    pub(crate) fn put(&self) -> Vec<u8> {
+        let mut put = Put::block(Kind::Probes);
+        put.u32(self.process).u32(self.pid).text(&self.name).u8(self.exits_name_no_thread.into());
+        put.len(self.probes.iter().count());
+        for (segment, probe, known) in self.probes.iter() {
+            put.u32(u32::try_from(segment).unwrap_or(u32::MAX)).u32(probe).u8(known.waits.into());
+            put_site(&mut put, &known.site);
+            let shape = known.shape.as_ref();
+            put.u8(shape.is_some().into());
+            if let Some(Shape { values, texts, floats, fields }) = shape {
+                put.u8(*values).u8(*texts).u8(*floats).bytes(fields);
+            }
+        }
+        put.done()
+    }
+    pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
+        let mut get = Get(bytes);
+        let mut table = Self { process: get.u32()?, pid: get.u32()?, name: get.text()?, ..Self::default() };
+        table.exits_name_no_thread = flag(&mut get)?;
+        let (mut ends, mut numbers): (Vec<u32>, u64) = (Vec::new(), 0);
+        let mut before: Option<Arc<Site>> = None;
+        for _ in 0..get.u32()? {
+            let (segment, probe, waits) = (get.u32()?, get.u32()?, flag(&mut get)?);
+            let site = get_site(&mut get)?;
+            // A site in several segments is one.
+            let site = before.filter(|other| **other == site).unwrap_or_else(|| Arc::new(site));
+            before = Some(Arc::clone(&site));
+            let shape = if flag(&mut get)? { Some(get_shape(&mut get)?) } else { None };
+            if segment >= MOST_SEGMENTS {
+                return None;
+            }
+            let nth = segment as usize;
+            ends.resize(ends.len().max(nth + 1), 0);
+            let end = probe.checked_add(1)?.max(ends[nth]);
+            numbers += u64::from(end - std::mem::replace(&mut ends[nth], end));
+            if numbers > MOST_PROBES {
+                return None;
+            }
+            table.probes.set(nth, probe, Known { site, waits, shape, late: None });
+        }
+        get.end()?;
+        Some(table)
+    }
+}
+
+fn flag(get: &mut Get<'_>) -> Option<bool> {
+    match get.u8()? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+fn put_site(put: &mut Put, site: &Site) {
+    put.text(&site.probe).len(site.aliases.len());
+    for alias in &site.aliases {
+        put.text(alias);
+    }
+    put.text(&site.file).u64(site.offset).text(&site.label).u8(site.tactic as u8);
+}
+
+fn get_site(get: &mut Get<'_>) -> Option<Site> {
+    Some(Site {
+        probe: get.text()?,
+        aliases: get.many(Get::text)?,
+        file: get.text()?,
+        offset: get.u64()?,
+        label: get.text()?,
+        tactic: *Tactic::ALL.get(usize::from(get.u8()?))?,
+    })
+}
+
+fn get_shape(get: &mut Get<'_>) -> Option<Shape> {
+    let (values, texts, floats) = (get.u8()?, get.u8()?, get.u8()?);
+    Some(Shape { values, texts, floats, fields: get.bytes()?.to_vec() })
+}
+
+/// Threads by number, with their names as far as they have one.
+pub(crate) type Names = Vec<(u32, Option<String>)>;
+
+/// Names of threads of a process.
+pub(crate) fn put_names(process: u32, names: &[(u32, Option<String>)]) -> Vec<u8> {
+    let mut put = Put::block(Kind::Names);
+    put.u32(process).len(names.len());
+    for (tid, comm) in names {
+        put.u32(*tid).u8(comm.is_some().into()).text(comm.as_deref().unwrap_or_default());
+    }
+    put.done()
+}
+
+pub(crate) fn get_names(bytes: &[u8]) -> Option<(u32, Names)> {
+    let mut get = Get(bytes);
+    let process = get.u32()?;
+    let names = get.many(|get| {
+        let (tid, named, name) = (get.u32()?, flag(get)?, get.text()?);
+        Some((tid, named.then_some(name)))
+    })?;
+    get.end()?;
+    Some((process, names))
+}
+
+pub(crate) fn put_losses(process: u32, losses: &[Loss]) -> Vec<u8> {
+    let mut put = Put::block(Kind::Losses);
+    put.u32(process).len(losses.len());
+    for loss in losses {
+        put.u32(loss.segment).u32(loss.probe).u32(loss.cpu.unwrap_or(u32::MAX)).u64(loss.records);
+    }
+    put.done()
+}
+
+pub(crate) fn get_losses(bytes: &[u8]) -> Option<(u32, Vec<Loss>)> {
+    let mut get = Get(bytes);
+    let process = get.u32()?;
+    let losses = get.many(|get| {
+        let (segment, probe, cpu, records) = (get.u32()?, get.u32()?, get.u32()?, get.u64()?);
+        Some(Loss { segment, probe, cpu: (cpu != u32::MAX).then_some(cpu), records })
+    })?;
+    get.end()?;
+    Some((process, losses))
+}
+
+impl Round {
+    pub(crate) fn put(&self) -> Vec<u8> {
+        let mut put = Put::block(Kind::Round);
+        let (started, ns_per_tick) = self.clock;
+        put.u64(started).u64(ns_per_tick.to_bits()).u64(self.until.unwrap_or(0));
+        put.u32(self.processes).u32(self.until.is_none().into());
+        put.done()
+    }
+    pub(crate) fn get(bytes: &[u8]) -> Option<Self> {
+        let mut get = Get(bytes);
+        let clock = (get.u64()?, f64::from_bits(get.u64()?));
+        let (until, processes, last) = (get.u64()?, get.u32()?, get.u32()?);
+        get.end()?;
+        let usable = clock.1.is_finite() && clock.1 >= 0.0 && last <= 1;
+        usable.then_some(Self { clock, processes, until: (last == 0).then_some(until) })
+    }
+}
