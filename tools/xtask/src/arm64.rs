@@ -43,7 +43,7 @@ const TARGETS: &[&str] = &[
     "--test=pool",
     "--test=inside_aarch64",
 ];
-/// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, other programs of this machine. Outside attach runs under a whole system
+/// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, times, other programs of this machine. Outside attach runs under a whole system
 /// (`arm64-system`).
 const NOT_EMULATED: &[&str] = &[
     "launch::tests::",
@@ -54,6 +54,7 @@ const NOT_EMULATED: &[&str] = &[
     "perf::breakpoint::",
     "perf::mappings::",
     "stacks::copied::",
+    "cost::tests::",
     "all_cores_can_be_made_to_serialise",
     "nothing_that_is_mapped_is_replaced",
 ];

@@ -200,13 +200,14 @@ mod tests {
 
     #[test]
     fn another_call_is_not_taken_for_the_one_before() {
-        for change in [
-            |now: &mut Registers| now.x[3] = 5,
+        let changes: [fn(&mut Registers); 5] = [
+            |now| now.x[3] = 5,
             |now| now.x[8] = 63,
             |now| now.sp = 0x6ff0,
             |now| now.pc = 0x2004,
             |now| now.x[0] = 1,
-        ] {
+        ];
+        for change in changes {
             let mut now = stopped(EINTR, 0x1004);
             change(&mut now);
             let regs = regs(now);
