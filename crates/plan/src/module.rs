@@ -29,7 +29,7 @@ const ARENA_PER_SITE: u64 = 1024;
 /// Bytes that copying a text takes at most.
 const TEXT_BYTES: u64 = 704;
 /// Bytes that a filter takes at most, besides its condition: sampling, counting, marks.
-const FILTER_BYTES: usize = 768;
+const FILTER_BYTES: usize = 832;
 /// Bytes of code that a counted entry takes, about.
 const BYTES_PER_SITE: usize = 224;
 /// From this many wants on, two threads plan.

@@ -207,6 +207,17 @@ impl Tree {
             }
         }
     }
+    /// Whether its code divides.
+    #[must_use]
+    pub fn divides(&self) -> bool {
+        match self {
+            Self::Number(..) | Self::Known(_) => false,
+            Self::Unary(_, of) => of.divides(),
+            Self::Binary(op, left, right) => {
+                matches!(op, Binary::Divide | Binary::Remainder) || left.divides() || right.divides()
+            }
+        }
+    }
     /// Whether all of it is known when the function is entered.
     #[must_use]
     pub fn is_known_at_entry(&self) -> bool {

@@ -1,11 +1,11 @@
 //! A condition as code: falls through if it holds, jumps if not.
 //!
 //! Input: a tree that is known at the entry. Output: code, and the jumps that are taken where it does not hold. It reads the
-//! argument registers as the program left them, and spoils rax, r10, rdx (which is read back) and flags; values that wait lie
+//! argument registers as the program left them, and spoils rax, r11, rdx where it divides (which is read back) and flags; values that wait lie
 //! below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
 
 use super::ThreadId;
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::filter::{Binary, Float, Known, MAX_TEMPORARIES, Tree, Unary};
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
@@ -83,12 +83,12 @@ impl Conditions {
         // A negative number is below every unsigned one; one that is not is compared as unsigned.
         let signed = match (a, b) {
             (false, true) if !is_natural(left) => Some((RAX, left_below(op))),
-            (true, false) if !is_natural(right) => Some((R10, left_above(op))),
+            (true, false) if !is_natural(right) => Some((R11, left_above(op))),
             _ => None,
         };
         if let Some((reg, outcome)) = signed {
-            if let (Some(value), R10) = (small, reg) {
-                asm.mov_imm64(R10, i64::from(value).cast_unsigned());
+            if let (Some(value), R11) = (small, reg) {
+                asm.mov_imm64(R11, i64::from(value).cast_unsigned());
             }
             asm.test(reg, reg, true);
             let negative = asm.jcc_later(Cond::Sign);
@@ -98,7 +98,7 @@ impl Conditions {
         fixes.push(asm.unbroken(|asm| {
             match small {
                 Some(value) => asm.alu_imm(Alu::Cmp, RAX, value, true),
-                None => asm.alu(Alu::Cmp, RAX, R10),
+                None => asm.alu(Alu::Cmp, RAX, R11),
             }
             asm.jcc_later(condition)
         }));
@@ -108,17 +108,17 @@ impl Conditions {
         fixes
     }
 
-    /// Leaves the left value in rax and the right one in r10.
+    /// Leaves the left value in rax and the right one in r11.
     fn pair(self, asm: &mut Asm<'_>, left: &Tree, right: &Tree, waiting: usize) {
         if right.is_leaf() {
             self.value(asm, left, waiting);
-            return self.leaf(asm, right, R10);
+            return self.leaf(asm, right, R11);
         }
         let slot = Mem::At(RSP, WAITING[waiting % WAITING.len()]);
         self.value(asm, left, waiting);
         asm.store(slot, RAX);
         self.value(asm, right, waiting + 1);
-        asm.mov(R10, RAX);
+        asm.mov(R11, RAX);
         asm.load(RAX, slot);
     }
 
@@ -143,7 +143,7 @@ impl Conditions {
         }
     }
 
-    /// Leaves a value in rax. Spoils r10.
+    /// Leaves a value in rax. Spoils r11.
     pub(super) fn value(self, asm: &mut Asm<'_>, tree: &Tree, waiting: usize) {
         match tree {
             Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, RAX),
@@ -166,7 +166,7 @@ impl Conditions {
                     }
                     (None, Some(alu)) => {
                         self.pair(asm, left, right, waiting);
-                        asm.alu(alu, RAX, R10);
+                        asm.alu(alu, RAX, R11);
                     }
                     (_, None) => self.other(asm, *op, unsigned, (left, right), waiting),
                 }
@@ -193,14 +193,14 @@ impl Conditions {
         }
         self.pair(asm, left, right, waiting);
         if op == Binary::Multiply {
-            return asm.multiply(RAX, R10);
+            return asm.multiply(RAX, R11);
         }
         match unsigned {
             true => {
                 asm.mov_imm32(RDX, 0);
-                asm.div(R10);
+                asm.div(R11);
             }
-            false => asm.divide_signed(R10),
+            false => asm.divide_signed(R11),
         }
         if op == Binary::Remainder {
             asm.mov(RAX, RDX);

@@ -73,6 +73,13 @@ pub struct Site {
     pub red_zone_live: bool,
 }
 
+impl Site {
+    /// Whether that register is overwritten before it is read.
+    const fn is_dead(&self, reg: asm::Reg) -> bool {
+        self.dead >> reg.0 & 1 == 1
+    }
+}
+
 /// A stub that waits for its displaced code. The caller relocates it to [`Pending::displaced_at`], appends it to the
 /// same vector, and calls [`Pending::finish`].
 #[derive(Debug)]

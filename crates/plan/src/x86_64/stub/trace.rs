@@ -96,6 +96,8 @@ pub(super) struct Tail {
     dropped: u64,
     passed: Passed,
     marks: Option<Marks>,
+    /// A hit that does not pass goes on by itself, and where: what the filter spares has not been saved.
+    apart: Option<(Site, u64)>,
     fixups: Vec<(u64, u64)>,
 }
 
@@ -150,7 +152,11 @@ const SAVED_R10: i32 = -88;
 pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values: usize) -> Pending {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
-    traced.enter(&mut asm, kind);
+    let apart = traced.rejects_apart(kind);
+    traced.enter_first(&mut asm, kind);
+    if !apart {
+        traced.enter_rest(&mut asm, kind);
+    }
     let early = kind == Kind::Entry && traced.filters_by_thread();
     if early {
         traced.rings.id.ask(&mut asm);
@@ -159,6 +165,9 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
         (Kind::Entry, Some(filtered)) => traced.pass(&mut asm, filtered, Kind::Entry),
         _ => Passed::default(),
     };
+    if apart {
+        traced.enter_rest(&mut asm, kind);
+    }
     let marks = traced.look(&mut asm, kind != Kind::Entry);
     if !early {
         traced.number(kind).ask(&mut asm);
@@ -191,6 +200,7 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
         rseq::clear(&mut asm, rseq);
     }
     traced.leave(&mut asm, kind);
+    let apart = apart.then(|| (traced.site, asm.here()));
     let (base, dropped) = (traced.rings.base, traced.dropped);
     let tail = Tail {
         machine,
@@ -204,6 +214,7 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
         dropped,
         passed,
         marks,
+        apart,
         fixups,
     };
     Pending::new(&asm, super::Kind::Traced(tail))
@@ -215,40 +226,44 @@ impl Traced<'_> {
         let (stacks, slot) = (self.rings.stacks, self.rings.area.slot);
         Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), slot, at_entry })
     }
+    /// What is saved besides what [`First`] saves.
     fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
         let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
-        let dead = self.site.dead;
-        let scratch =
-            [(R11, SAVED_R11), (R10, SAVED_R10)].into_iter().filter(move |(reg, _)| dead >> reg.0 & 1 == 0);
-        [(RDX, SAVED_RDX)].into_iter().chain(scratch).chain(walked.iter().copied())
+        let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
+        [(RDX, SAVED_RDX)].into_iter().chain(r10).chain(walked.iter().copied())
+    }
+    const fn first(&self, kind: Kind) -> First {
+        First { site: self.site, at_entry: matches!(kind, Kind::Entry) }
+    }
+    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing, asks no
+    /// system call and leaves no mark.
+    fn rejects_apart(&self, kind: Kind) -> bool {
+        let spares = |filtered: Filtered<'_>| {
+            let filter = filtered.filter;
+            filter.sample <= 1 && filter.condition.as_ref().is_some_and(|tree| !tree.divides())
+        };
+        let asks = self.filters_by_thread() && self.rings.id == ThreadId::Call;
+        kind == Kind::Entry && self.marks.is_none() && !asks && self.filter.is_some_and(spares)
     }
     /// How far the stack pointer stands below the program's.
     const fn step(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
     pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
-        }
-        asm.store(Mem::At(RSP, SAVED_RAX), RAX);
-        if !self.site.flags_dead {
-            asm.flags_to_rax();
-            asm.store32(Mem::At(RSP, FLAGS), RAX);
-        }
+        self.enter_first(asm, kind);
+        self.enter_rest(asm, kind);
+    }
+    fn enter_first(&self, asm: &mut Asm<'_>, kind: Kind) {
+        self.first(kind).enter(asm);
+    }
+    fn enter_rest(&self, asm: &mut Asm<'_>, kind: Kind) {
         self.saved(kind).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
     }
     pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: Kind) {
-        if !self.site.flags_dead {
-            asm.load32(RAX, Mem::At(RSP, FLAGS));
-            asm.flags_from_rax();
-        }
         self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
-        asm.load(RAX, Mem::At(RSP, SAVED_RAX));
-        if self.site.red_zone_live {
-            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
-        }
+        self.first(kind).leave(asm);
     }
-    /// Jumps away with a hit that does not pass. Spoils rax, r10, r11 and flags.
+    /// Jumps away with a hit that does not pass. Spoils rax, r11 and flags; r10 for samples, and without rseq rdx, which is read back.
     pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
@@ -486,6 +501,50 @@ impl Traced<'_> {
     }
 }
 
+/// What is saved first, and is all that a filter spoils: flags, rax and r11, as far as they are live.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    site: Site,
+    at_entry: bool,
+}
+
+impl First {
+    /// At an exit rax holds what is returned.
+    const fn saves_rax(self) -> bool {
+        !(self.at_entry && self.site.is_dead(RAX))
+    }
+    fn enter(self, asm: &mut Asm<'_>) {
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+        }
+        if self.saves_rax() {
+            asm.store(Mem::At(RSP, SAVED_RAX), RAX);
+        }
+        if !self.site.flags_dead {
+            asm.flags_to_rax();
+            asm.store32(Mem::At(RSP, FLAGS), RAX);
+        }
+        if !self.site.is_dead(R11) {
+            asm.store(Mem::At(RSP, SAVED_R11), R11);
+        }
+    }
+    fn leave(self, asm: &mut Asm<'_>) {
+        if !self.site.flags_dead {
+            asm.load32(RAX, Mem::At(RSP, FLAGS));
+            asm.flags_from_rax();
+        }
+        if !self.site.is_dead(R11) {
+            asm.load(R11, Mem::At(RSP, SAVED_R11));
+        }
+        if self.saves_rax() {
+            asm.load(RAX, Mem::At(RSP, SAVED_RAX));
+        }
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+        }
+    }
+}
+
 impl Marks {
     const fn timed(&self) -> Timed<'_> {
         Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
@@ -551,11 +610,11 @@ impl Tail {
         self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let mark = self.marks.map(|marks| marks.timed().mark(asm, false));
         let counted = count(asm, &self.machine);
-        asm.jmp(self.without_texts);
+        let leave = self.go_on(asm);
         if counted.section().is_some() {
             counted.bind_unregistered(asm);
             asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.passed.words)), 1, true);
-            asm.jmp(self.without_texts);
+            asm.jmp(leave);
         }
         if let (Some(marks), Some(mark)) = (self.marks, mark) {
             // Without a block there is nothing to take away.
@@ -567,6 +626,20 @@ impl Tail {
             asm.jmp(self.without_texts);
         }
         Some(counted)
+    }
+    /// The end of a hit that did not pass: where that is.
+    fn go_on(&self, asm: &mut Asm<'_>) -> u64 {
+        let Some((site, behind)) = self.apart else {
+            asm.jmp(self.without_texts);
+            return self.without_texts;
+        };
+        let leave = asm.here();
+        if let Some(rseq) = self.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        First { site, at_entry: true }.leave(asm);
+        asm.jmp(behind);
+        leave
     }
     fn last_line(&self, word: u64) -> u64 {
         word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64)
