@@ -128,18 +128,21 @@ fn a_storm_of_eight_threads_is_told_in_order_and_to_the_hit() {
     let pid = victim.pid().to_string();
     let words = ["--entry-only", "-p", &pid, "through(u64 x)", "shared(u64 x)"];
     let tracing = Tracing::start("trace", &words).expect("attaches");
-    let told = victim.run(20_000);
+    // The first hundred of each find room; of the others some threads' may all be lost.
+    let few = victim.run(100);
+    let many = victim.run(20_000);
     let report = tracing.stop();
     assert!(report.status.success(), "{}", report.errors);
+    let made = |func: &str| few[func] + many[func];
     let lines = ["through", "shared"].map(|func| calls(&report, func).len() as u64);
     assert_eq!(lines, ["through", "shared"].map(|func| report.hits(func)));
     let missed = report.number("missed");
-    assert_eq!(lines.iter().sum::<u64>() + missed, told["through"] + told["shared"], "{}", report.errors);
+    assert_eq!(lines.iter().sum::<u64>() + missed, made("through") + made("shared"), "{}", report.errors);
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for call in calls(&report, "through") {
         let (tid, x) = (call["tid"].as_u64().expect("a number"), argument(call, 0));
         let before = last.insert(tid, x);
-        assert!(before.is_none_or(|before| before < x), "{before:?} before {call}");
+        assert!(before.is_none_or(|before| before < x || before == 99), "{before:?} before {call}");
     }
     assert_eq!(last.len(), 8, "{} calls, {missed} missed", lines[0]);
 }
