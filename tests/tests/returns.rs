@@ -6,7 +6,7 @@ use trapline_tests::tracing::{Report, Tracing, binary, once};
 use trapline_tests::{or_skip, text, victims};
 
 /// Functions that return as often as the victim says.
-const RETURN: [&str; 24] = [
+const RETURN: [&str; 25] = [
     "leaf",
     "wide",
     "real",
@@ -15,6 +15,7 @@ const RETURN: [&str; 24] = [
     "tail_a",
     "tail_b",
     "tail_c",
+    "hooked",
     "jumper",
     "jumped",
     "thrower",
@@ -256,9 +257,11 @@ fn exits_are_patched_where_they_can_be() {
     let path = or_skip!(victim());
     let mut running = Running::start(&path, &[]);
     let bare = running.run(TIMES);
-    let tracing = attached(running.pid(), "auto", &["leaf", "recurse", "caught"]).expect("attaches");
+    // Of the last one exits cannot all be found.
+    let all = ["leaf", "recurse", "caught", "hooked"];
+    let tracing = attached(running.pid(), "auto", &all).expect("attaches");
     assert_eq!(running.run(TIMES), bare);
-    assert_calls(&tracing.stop(), &bare, &["leaf", "recurse", "caught"]);
+    assert_calls(&tracing.stop(), &bare, &all);
     let list = |ret: &str, func: &str| -> Value {
         let pid = running.pid().to_string();
         let said = once(&["list", "--lat", &format!("--ret={ret}"), "--json", "-p", &pid, func]);
@@ -267,14 +270,26 @@ fn exits_are_patched_where_they_can_be() {
     };
     assert_eq!(list("auto", "leaf")["returns"], "exits");
     assert_eq!(list("exits", "leaf")["returns"], "exits");
-    assert_eq!(list("stack", "leaf")["returns"], "stack");
-    for (func, why) in
-        [("libc:setjmp", "reads the return address"), ("libc:_exit", "no exit"), ("_start", "begins here")]
-    {
-        let one = list("stack", func);
+    for (ret, func) in [("stack", "leaf"), ("stack", "hooked"), ("auto", "hooked")] {
+        assert_eq!(list(ret, func)["returns"], "stack", "{func}");
+    }
+    for (ret, func, why) in [
+        ("stack", "libc:setjmp", "reads the return address"),
+        ("stack", "libc:_exit", "no exit"),
+        ("stack", "_start", "begins here"),
+        ("exits", "libc:_exit", "no exit"),
+        ("auto", "libc:_exit", "no exit"),
+        ("exits", "hooked", "exits unknown: the indirect jump"),
+    ] {
+        let one = list(ret, func);
         assert!(one["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{func}: {one}");
         assert!(one.get("returns").is_none(), "{one}");
     }
+    for (ret, func, why) in [("exits", "hooked", "exits unknown"), ("exits", "libc:_exit", "no exit")] {
+        let report = attached(running.pid(), ret, &[func]).expect_err("refused");
+        assert!(report.errors.contains(why), "{func}: {}", report.errors);
+    }
+    assert_eq!(running.run(TIMES), bare);
 }
 
 #[test]

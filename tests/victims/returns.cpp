@@ -30,6 +30,14 @@ FUNC tail_c(u64 n) { return n * 3; }
 FUNC tail_b(u64 n) { return tail_c(n + 1); }
 FUNC tail_a(u64 n) { return tail_b(n + 1); }
 
+// Leaves by an indirect jump, too, of which nobody can say whether it is one: its exits cannot all be found.
+FUNC times_five(u64 n) { return n * 5; }
+static u64 (*volatile hooks[])(u64) = {times_five, times_five};
+FUNC hooked(u64 n) {
+    if (n % 4 == 0) return n;
+    return hooks[n % 2](n);
+}
+
 static jmp_buf place;
 FUNC jumper(u64 n) {
     if (n % 3 == 0) longjmp(place, 1);
@@ -140,6 +148,7 @@ static void run(u64 times) {
     u64 rare = 0;
     for (u64 i = 0; i < times; i++) {
         check = check * 31 + leaf(i) + wide(1.5, 2.0 + (double)i, i) + recurse(i % 40) + tail_a(i);
+        check = check * 31 + hooked(i);
         check += (u64)real((double)i) + (u64)extended((long double)i);
         check = check * 31 + jumped(i) + caught(i) + traced(3);
         jumps += i % 3 == 0;
@@ -161,6 +170,7 @@ static void run(u64 times) {
     TELL("tail_a", times);
     TELL("tail_b", times);
     TELL("tail_c", times);
+    TELL("hooked", times);
     TELL("jumper", times - jumps);
     TELL("jumped", times);
     TELL("thrower", times - throws);

@@ -21,6 +21,7 @@ use trapline::inside::{
     Consumer, Error, Gpr, Registration, Request, Returns, Tally, Verdict, register, register_all,
 };
 use trapline_target::kernel::{Uprobe, UprobeMulti};
+use trapline_tests::alone;
 
 use crate::victim::Victim;
 
@@ -181,6 +182,45 @@ fn sizes_that_cannot_be_are_refused() {
         assert!(matches!(error, Error::Instances { .. }) && error.to_string().contains(says), "{error}");
         assert_eq!(error.errno(), libc::EINVAL);
     }
+}
+
+/// Where there is no memory for so many: an error that says so, and who waits already goes on. In a process of its own, which is not given any more.
+#[test]
+fn no_memory_for_instances() {
+    alone("no_memory_for_instances", || {
+        let (victim, first, second) = (Victim::load(), Seen::new(), Seen::new());
+        let probe = probe(&victim, "add", first.session(), How::Jump);
+        let call = |times: u64| (0..times).for_each(|n| assert_eq!(victim.function("add")(n, 1), n * 3 + 1));
+        call(10);
+        let pages = std::fs::read_to_string("/proc/self/statm").expect("readable");
+        let pages: u64 = pages.split(' ').next().and_then(|size| size.parse().ok()).expect("a number");
+        let (now, most) = (pages * 4096 + (2 << 20), libc::RLIM_INFINITY);
+        let limit = |now| {
+            let limit = libc::rlimit { rlim_cur: now, rlim_max: most };
+            // SAFETY: a limit of this process, which ends with the test.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+        };
+        // What the allocator has of its own is used up, but for a megabyte of small needs.
+        const PIECE: usize = 1 << 16;
+        let mut taken = Vec::with_capacity(1 << 16);
+        limit(now);
+        // SAFETY: memory that nobody uses; the last pieces are given back.
+        unsafe {
+            taken.extend(std::iter::repeat_with(|| libc::malloc(PIECE)).take_while(|piece| !piece.is_null()));
+            taken.drain(taken.len().saturating_sub(16)..).for_each(|piece| libc::free(piece));
+        }
+        let wanted = || second.session().maxactive(32_768);
+        let error = register(&victim.path, victim.offset("add"), wanted()).expect_err("refused");
+        assert!(error.to_string().contains("no memory for a pool of "), "{error}");
+        assert_eq!((matches!(error, Error::Instances { .. }), error.errno()), (true, libc::ENOMEM));
+        call(10);
+        limit(most);
+        let again = register(&victim.path, victim.offset("add"), wanted()).expect("registered");
+        call(10);
+        first.expect(30, 30);
+        second.expect(10, 10);
+        assert_eq!((probe.counts().missed(), again.counts().missed()), (0, 0));
+    });
 }
 
 // setjmp and longjmp, as small as they can be.

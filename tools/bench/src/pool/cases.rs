@@ -284,3 +284,36 @@ pub(super) fn run(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Until the case has come to what it is for: workers that got something, and more wanted than there is where that is meant.
+    fn ran(case: Case, cpus: u32) -> (CaseRow, Count) {
+        let since = Instant::now();
+        loop {
+            let row = run_case(case, cpus, 50 * MS).expect(case.name);
+            let all = row.cpus.iter().fold(Count::default(), |sum, one| Count {
+                hits: sum.hits + one.thread.hits,
+                misses: sum.misses + one.thread.misses,
+            });
+            if all.hits > 0 && (case.bulk != 16 || all.misses > 0) {
+                return (row, all);
+            }
+            assert!(since.elapsed() < Duration::from_secs(120), "{}: {all:?}", case.name);
+        }
+    }
+
+    /// Shorter than the bench's. What is asserted of every case (the last one told so, once; all memory back) is an error of `run_case`.
+    #[test]
+    fn the_ten_cases() {
+        assert!(trapline_runtime::pool::register_restarts());
+        let cpus = super::super::drive::cpus();
+        for case in CASES {
+            let (row, all) = ran(case, cpus);
+            assert_eq!((row.cpus.len(), row.released, row.freed), (cpus as usize, 1, row.allocated));
+            assert!(case.bulk > 1 || all.misses == 0, "{}: more were wanted than there are", case.name);
+        }
+    }
+}

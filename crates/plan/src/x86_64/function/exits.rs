@@ -29,6 +29,9 @@ impl Planner<'_> {
         let f = self.env.image.function(function);
         let code = code.ok_or(Refusal::NotInFile { at: f.start })?;
         self.exits_known(code)?;
+        if code.body.exits.is_empty() {
+            return Err(Refusal::NoExit { at: f.start });
+        }
         let first =
             entry_index(&self.env, code.body.insns.get(..2.min(code.body.insns.len())).unwrap_or(&[]));
         let site = code.body.insns.get(first).map_or(f.start, |i| Svma(i.addr));
