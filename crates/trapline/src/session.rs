@@ -59,7 +59,7 @@ pub struct Finished {
     pub command: Option<Running>,
     /// What was recorded and not yet told, with calls that had not ended.
     pub calls: Vec<Call>,
-    /// What was recorded and not yet saved, if that was begun: [`saved::end`](crate::saved::end) belongs behind it.
+    /// What was recorded and not yet saved, if that was begun: [`saved::end`] belongs behind it.
     pub saved: Vec<u8>,
     /// What was tallied; see [`Session::tallies`].
     pub tallies: Vec<Tallied>,

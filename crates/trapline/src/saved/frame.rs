@@ -1,7 +1,7 @@
 //! A file's head, its blocks, and the numbers and texts in them.
 //!
 //! In: bytes. Out: what they say, or that they cannot mean anything. All numbers are little-endian. Does not: know what blocks are for
-//! ([`super::tables`], [`super::read`]).
+//! (`saved::tables`, `saved::read`).
 
 /// The file's first eight bytes.
 pub const MAGIC: [u8; 8] = *b"trapline";
