@@ -3,10 +3,16 @@
 //!
 //! In: a file, an offset in it, a process. Out: a [`Program`], there until it is dropped; how often it ran. Assembled by hand, and written here rather than taken
 //! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
+//!
+//! A link lasts as long as any process has its descriptor, and a child that some other test just forked has all of its parent's until it
+//! executes. So descriptors are in a table of one thread of ours alone, which forks nothing ([`apart`]): a dropped program is gone.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
 
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP: i32 = 1;
@@ -20,10 +26,34 @@ const UPROBE_SESSION: u32 = 57;
 
 /// A program on a probe of the kernel's.
 #[derive(Debug)]
-pub struct Program {
+pub struct Program(Option<Files>);
+
+/// Descriptors in the table of [`apart`]'s thread.
+#[derive(Debug)]
+struct Files {
     _link: File,
     _program: File,
     runs: File,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Does it in the thread that has a table of descriptors of its own.
+fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    static KEEPER: OnceLock<Sender<Job>> = OnceLock::new();
+    let keeper = KEEPER.get_or_init(|| {
+        let (jobs, todo) = mpsc::channel::<Job>();
+        std::thread::spawn(move || {
+            // SAFETY: this thread has opened nothing, and what it closes it closes in a table that from here on is its own.
+            let closed = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
+            assert_eq!(closed, 0, "{}", std::io::Error::last_os_error());
+            todo.into_iter().for_each(|job| job());
+        });
+        jobs
+    });
+    let (tell, told) = mpsc::channel();
+    keeper.send(Box::new(move || tell.send(job()).expect("it waits"))).expect("it ends with us");
+    told.recv().expect("the job did not panic")
 }
 
 /// At entries of the function that begins there, or at its returns.
@@ -62,12 +92,24 @@ fn attach(
     path: &Path,
     offset: u64,
     pid: u32,
-    (kind, flags): (u32, u32),
+    kind: (u32, u32),
     first: &[u64],
     answer: bool,
 ) -> Result<Program, String> {
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+    let first = first.to_vec();
+    apart(move || open(&name, offset, pid, kind, first, answer)).map(|files| Program(Some(files)))
+}
+
+fn open(
+    path: &CString,
+    offset: u64,
+    pid: u32,
+    (kind, flags): (u32, u32),
+    mut code: Vec<u64>,
+    answer: bool,
+) -> Result<Files, String> {
     let runs = owned("a map", MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)])?;
-    let mut code = first.to_vec();
     code.extend([
         insn(0x62, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = 0
         insn(0x18, 1, 1, 0, runs.as_raw_fd()),
@@ -94,12 +136,10 @@ fn attach(
         two(0, kind),
     ];
     let program = owned("a program", PROG_LOAD, &load)?;
-    let name =
-        std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
     let link = [
         two(program.as_raw_fd() as u32, 0),
         two(kind, 0),
-        name.as_ptr() as u64,
+        path.as_ptr() as u64,
         (&raw const offset) as u64,
         0,
         0,
@@ -107,7 +147,7 @@ fn attach(
         two(pid, 0),
     ];
     let link = owned("a link", LINK_CREATE, &link)?;
-    Ok(Program { _link: link, _program: program, runs })
+    Ok(Files { _link: link, _program: program, runs })
 }
 
 const fn two(first: u32, second: u32) -> u64 {
@@ -135,10 +175,19 @@ impl Program {
     /// When the kernel takes the map away.
     #[must_use]
     pub fn runs(&self) -> u64 {
-        let (key, mut word) = (0_u32, 0_u64);
-        let fd = self.runs.as_raw_fd() as u32;
-        let attr = [u64::from(fd), (&raw const key) as u64, (&raw mut word) as u64, 0];
-        assert_eq!(bpf(MAP_LOOKUP, &attr), 0, "{}", std::io::Error::last_os_error());
-        word
+        let fd = self.0.as_ref().expect("there until it is dropped").runs.as_raw_fd() as u32;
+        apart(move || {
+            let (key, mut word) = (0_u32, 0_u64);
+            let attr = [u64::from(fd), (&raw const key) as u64, (&raw mut word) as u64, 0];
+            assert_eq!(bpf(MAP_LOOKUP, &attr), 0, "{}", std::io::Error::last_os_error());
+            word
+        })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let files = self.0.take();
+        apart(move || drop(files));
     }
 }

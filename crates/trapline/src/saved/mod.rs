@@ -1,7 +1,7 @@
 //! Records in a file, as they were taken from rings, and read back as calls.
 //!
 //! In: what [`Session::save`](crate::Session::save) takes; a file, which may hold anything. Out: blocks; [`Call`](crate::Call)s, the same as the
-//! session would have told of the same records ([`crate::decode`] makes both). Invariants: SAV-1 reading is bounded by the file's length
+//! session would have told of the same records (`decode` makes both). Invariants: SAV-1 reading is bounded by the file's length
 //! and by what `tables` says, and no file panics; SAV-2 a file is readable to its last whole block; SAV-3 entries in slots and losses are hits.
 //!
 //! # The file

@@ -141,6 +141,32 @@ fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
     }
 }
 
+/// The judge's own law, without which it saw consumers that had been dropped: a child that has not yet executed keeps none.
+#[test]
+fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
+    let victim = Victim::load();
+    let (at, pid) = (victim.offset("during"), std::process::id());
+    // SAFETY: a function's first bytes, mapped for as long as the victim is.
+    let text = || unsafe { std::ptr::read_volatile(victim.address("during") as *const [u8; 16]) };
+    let was = text();
+    let probe = or_skip!(bpf::counting(&victim.path, at, pid, true));
+    assert_ne!(text(), was);
+    // SAFETY: the child waits to be killed, and does nothing else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: as above.
+            unsafe { libc::pause() };
+        }
+    }
+    assert!(child > 0);
+    drop(probe);
+    let left = text();
+    // SAFETY: our own child.
+    unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
+    assert_eq!(left, was);
+}
+
 /// Sessions in a recursion: as often as the kernel's, whether they decline or not.
 #[test]
 fn sessions_are_called_as_often_as_the_kernels() {
