@@ -7,6 +7,7 @@ use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use trapline::Session;
@@ -231,8 +232,9 @@ fn call(name: &str, times: u64) -> u64 {
     if times == ENDLESS { wrong } else { right }
 }
 
-/// A running victim; it is ended when this is dropped.
+/// A running victim; it is ended when this is dropped. There is one at a time: the kernel's probes are in all that run this file.
 pub(crate) struct Victim {
+    _one: MutexGuard<'static, ()>,
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -245,6 +247,8 @@ impl Victim {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
             return None;
         }
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .args(["--exact", "victim::run", "--nocapture", "--test-threads=1"])
@@ -255,7 +259,7 @@ impl Victim {
             .expect("it starts");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut victim = Self { child, to, from };
+        let mut victim = Self { _one: one, child, to, from };
         // It is past its loader when it answers.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
