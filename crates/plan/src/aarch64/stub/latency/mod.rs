@@ -115,14 +115,14 @@ enum Tail {
 
 /// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so the first stamp of (function, S)
 /// stands until the exit.
-pub fn latency_enter<'a>(at: u64, timed: Timed<'a>, loop_entry: bool) -> Pending<'a> {
+pub fn latency_enter(at: u64, timed: Timed<'_>, loop_entry: bool) -> Pending<'_> {
     let mut asm = Asm::new(at);
     let tail = timed.enter(&mut asm, loop_entry);
     Pending { asm, timed, tail }
 }
 
 /// The stub of an exit, up to the `ret` or jump that leaves.
-pub fn latency_exit<'a>(at: u64, timed: Timed<'a>, kind: ExitKind) -> Pending<'a> {
+pub fn latency_exit(at: u64, timed: Timed<'_>, kind: ExitKind) -> Pending<'_> {
     let mut asm = Asm::new(at);
     let tail = timed.exit(&mut asm, kind);
     Pending { asm, timed, tail }
