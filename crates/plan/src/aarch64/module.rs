@@ -352,7 +352,7 @@ const HEAP_GROWTH: u64 = crate::space::HEAP_GROWTH;
 pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
     let leaves = |index: usize, words: usize, word: u32| {
         let far = ((word << 6).cast_signed() >> 6) as isize;
-        let jumps = word >> 26 == 0b00_0101 && !index.checked_add_signed(far).is_some_and(|to| to < words);
+        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
         // `ret`, `retaa`, `retab`.
         jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
     };
