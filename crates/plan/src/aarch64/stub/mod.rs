@@ -7,8 +7,10 @@
 //! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
 
 mod asm;
+mod call;
 mod count;
 
+pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells. Its signature is the architecture's own.
