@@ -327,8 +327,8 @@ fn ring(bytes: &[u8]) {
         .chunks_exact(8)
         .map(|word| AtomicU64::new(word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))))
         .collect();
-    for slot in [64, 128] {
-        let area = RingArea { off: 0, rings: 2, slot, bytes: 256 };
+    for (slot, most) in [(64, 64), (128, 128), (64, 256)] {
+        let area = RingArea { off: 0, rings: 2, slot, most, bytes: 256 };
         for ring in 0..3 {
             let mut tail = 0;
             for _ in 0..3 {
@@ -340,7 +340,7 @@ fn ring(bytes: &[u8]) {
                 let taken = area.take_with_texts(View::new(&words), ring, &mut tail, each);
                 assert!(taken.is_ok_and(|n| n >= seen && n <= 4) || seen == 0, "more than a ring holds");
             }
-            let room = u64::from(slot) / 8;
+            let room = u64::from(most) / 8;
             let each = |record: &_, word: &dyn Fn(u64) -> u64| {
                 let stack = Stack::new(record, room);
                 assert!(FIRST + stack.words <= room, "a stack within its record");

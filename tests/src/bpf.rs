@@ -5,7 +5,7 @@
 //! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
 //!
 //! A link lasts as long as any process has its descriptor, and a child that some other test just forked has all of its parent's until it
-//! executes. So descriptors are in a table of one thread of ours alone, which forks nothing ([`apart`]): a dropped program is gone.
+//! executes. So descriptors are in a table of one thread of ours alone, which forks nothing (`apart`): a dropped program is gone.
 
 use std::ffi::CString;
 use std::fs::File;

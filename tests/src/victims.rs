@@ -28,6 +28,8 @@ pub enum Variant {
     Stripped,
     /// With frame pointers everywhere. Not one of [`VARIANTS`].
     Framed,
+    /// Types as BTF, and no DWARF.
+    Btf,
 }
 
 /// All of them.
@@ -53,6 +55,7 @@ impl Variant {
             Self::Static => &["-O2", "-static"],
             Self::Musl => &["-O2", "-static", "-fno-pie", "-no-pie"],
             Self::Stripped => &["-O2", "-fPIE", "-pie", "-s"],
+            Self::Btf => &["-O2", "-fPIE", "-pie", "-gbtf", "-Wl,--strip-debug"],
             Self::Framed => &[
                 "-O2",
                 "-fno-omit-frame-pointer",

@@ -211,3 +211,37 @@ fn each_function_has_its_own() {
     let call = calls(&report, "many_0")[0];
     assert_eq!((&call["args"], &call["ret"]), (&json!([]), &json!(1)));
 }
+
+/// A call's arguments and value as told, without what is an address, and without what GCC before 13 does not note in BTF: signs of enumerations.
+fn without_addresses(call: &Value) -> Value {
+    let mut args = call["args"].clone();
+    for one in args.as_array_mut().expect("arguments") {
+        let is_address = one["value"].as_u64().is_some_and(|value| value > 1 << 40);
+        if is_address || !one["label"].is_null() {
+            one["value"] = Value::Null;
+        }
+    }
+    let value = if call["ret_name"].is_null() { call["ret"].clone() } else { Value::Null };
+    json!([args, value, call["ret_name"]])
+}
+
+/// Where there is BTF in the place of DWARF, the same is known but fields; there it says that it needs debug information.
+#[test]
+fn types_without_debug_information_tell_the_same() {
+    let told = |path: &Path, func: &str| {
+        let mut victim = Running::start(path, &[]);
+        let (report, _) = traced(&mut victim, &[func]);
+        calls(&report, func).into_iter().map(without_addresses).collect::<Vec<_>>()
+    };
+    let plain = or_skip!(victims::plain("values"));
+    let btf = or_skip!(victims::c("values", victims::Variant::Btf));
+    for func in ["scale", "single", "eight", "handle", "sums", "next_mode", "made"] {
+        let wanted = told(&plain, func);
+        assert!(!wanted.is_empty() && wanted[0][0] != json!([]), "{func}");
+        assert_eq!(told(&btf, func), wanted, "{func}");
+    }
+    let victim = Running::start(&btf, &[]);
+    let pid = victim.pid().to_string();
+    let Err(refused) = Tracing::start("trace", &["-p", &pid, "handle(req->len)"]) else { panic!("accepted") };
+    assert!(refused.errors.contains("no debug information"), "{}", refused.errors);
+}

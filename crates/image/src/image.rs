@@ -10,7 +10,7 @@ use crate::gopclntab::{self, GoFunction};
 use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
 use crate::unwind::{self, Fde};
 use crate::{
-    Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
+    Btf, Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
     Machine, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined, notes, targets,
 };
 use object::elf as constants;
@@ -251,6 +251,12 @@ impl Image {
         let has = |elf: &&Elf| elf.section(".debug_info").is_some();
         let elf = self.debug.as_ref().filter(has).or_else(|| Some(&self.elf).filter(has))?;
         DebugInfo::read(elf)
+    }
+    /// Functions' types from the file's `.BTF` section, or its debug file's.
+    #[must_use]
+    pub fn btf(&self) -> Option<Btf> {
+        let section = |elf: &Elf| Btf::read(&debugdata::section(elf, ".BTF"));
+        section(&self.elf).or_else(|| self.debug.as_ref().and_then(section))
     }
     /// USDT markers, in the order of the file's notes.
     pub fn usdt(&self) -> &[Usdt] {

@@ -41,7 +41,7 @@ pub use function::{Function, FunctionIndex, Kind, Name, Names, NoMatch, Selected
 pub use image::Image;
 pub use notes::Usdt;
 pub use pattern::{Exact, Glob, Pattern, Version};
-pub use prototype::{DeclaredParameter, ParameterPlace, Prototype, ValueType};
+pub use prototype::{Btf, DeclaredParameter, ParameterPlace, Prototype, ValueType};
 pub use spec::{ProbeKind, ProbeSpec, SpecError};
 pub use symbols::Source;
 pub use targets::RseqSection;

@@ -11,7 +11,7 @@ fn small() -> &'static [u8] {
     static FILE: OnceLock<Vec<u8>> = OnceLock::new();
     FILE.get_or_init(|| {
         let source = "#include <stdio.h>\nstatic inline int f(int x){return x*3;} int main(int c,char**v){return puts(v[0])+f(c);}";
-        let path = compile("gcc", "small", source, &["-O2", "-g", "-gz", "-Wl,-z,pack-relative-relocs"]);
+        let path = compile("gcc", "small", source, &["-O2", "-g", "-gbtf", "-gz", "-Wl,-z,pack-relative-relocs"]);
         std::fs::read(path).expect("compiled")
     })
 }
@@ -67,6 +67,10 @@ fn exercise(bytes: Vec<u8>) {
         image.code_targets(),
         image.pointer_slots("puts", image.entry()),
     ));
+    let btf = image.btf();
+    for function in ["f", "main", "puts"] {
+        std::hint::black_box(btf.as_ref().and_then(|btf| btf.prototype(function)));
+    }
     std::hint::black_box((image.imported().count(), image.needed(), image.soname(), image.go_g_in_tls()));
 }
 

@@ -6,8 +6,8 @@ use crate::codemap::CodeMap;
 use crate::layout::DataCounts;
 use crate::request::{ProcessTraits, Role, Unwind, Want};
 use trapline_image::Image;
-use trapline_record::ring::RingArea;
-use trapline_record::stack::{slot_for_copy, slot_for_frames};
+use trapline_record::ring::{LEAST_SLOT, RingArea};
+use trapline_record::stack::{room_for_copy, room_for_frames};
 use trapline_record::tally::Shape;
 
 /// Instruction boundaries inside a window, at most, and its head.
@@ -44,7 +44,8 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         latency: above(wants.iter().filter_map(|w| w.latency).max()),
         lines: traits.lines,
         by_thread: false,
-        slot: wants.iter().map(|w| slot(w.role)).max().unwrap_or(0),
+        slot: wants.iter().map(|w| record(w.role).0).max().unwrap_or(0),
+        most: wants.iter().map(|w| record(w.role).1).max().unwrap_or(0),
         ring: 0,
         texts: wants.iter().any(|w| texts(w.role) != 0),
         locked: traits.rseq.is_none(),
@@ -53,14 +54,14 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
     }
 }
 
-/// Bytes that a record takes.
-const fn slot(role: Role) -> u32 {
-    match role {
+/// Bytes of a slot, and of a record at most: those with stacks take as many slots as they need.
+const fn record(role: Role) -> (u32, u32) {
+    let slot = match role {
         Role::Record { stack: Unwind::Frames(frames), .. } | Role::RecordAt(_, Unwind::Frames(frames)) => {
-            slot_for_frames(frames)
+            return (LEAST_SLOT, room_for_frames(frames));
         }
         Role::Record { stack: Unwind::Copy(bytes), .. } | Role::RecordAt(_, Unwind::Copy(bytes)) => {
-            slot_for_copy(bytes)
+            return (LEAST_SLOT, room_for_copy(bytes));
         }
         Role::Record { values, texts, floats, fields, .. } => {
             let (texts, floats) = (texts.count_ones() as usize, floats.arguments.count_ones() as usize);
@@ -70,7 +71,8 @@ const fn slot(role: Role) -> u32 {
         }
         Role::RecordAt(..) => RingArea::slot_for(0),
         _ => 0,
-    }
+    };
+    (slot, slot)
 }
 
 /// Texts that an entry's record holds; copying each may fault at one place.

@@ -29,6 +29,8 @@ pub struct DataCounts {
     pub by_thread: bool,
     /// Bytes of a record's slot, 0 when nothing is recorded; see [`RingArea::slot_for`].
     pub slot: u32,
+    /// Bytes of a record at most: of several slots, where it holds a stack. All records of a process do, or none does.
+    pub most: u32,
     /// Bytes of each CPU's ring, where something is recorded; a power of two.
     pub ring: u32,
     /// Records hold texts.
@@ -53,6 +55,7 @@ impl DataCounts {
             lines: self.lines,
             by_thread: self.by_thread,
             slot: if self.slot > other.slot { self.slot } else { other.slot },
+            most: if self.most > other.most { self.most } else { other.most },
             ring: self.ring,
             texts: self.texts | other.texts,
             locked: self.locked,
@@ -121,12 +124,15 @@ impl DataLayout {
         let cpus = counts.lines.saturating_sub(1);
         let (rings, bytes) = match counts.locked {
             _ if counts.slot == 0 => (0, counts.ring),
+            // One record has room.
+            false if counts.ring < counts.most => (cpus, counts.most),
             false => (cpus, counts.ring),
             // A CPU has two, so that its share is the same.
-            true if counts.ring / 2 >= counts.slot => (RingArea::shared(cpus), counts.ring / 2),
-            true => (RingArea::shared(cpus), counts.slot),
+            true if counts.ring / 2 >= counts.most => (RingArea::shared(cpus), counts.ring / 2),
+            true => (RingArea::shared(cpus), counts.most),
         };
-        let rings = RingArea { off: behind.next_multiple_of(PAGE), rings, slot: counts.slot, bytes };
+        let (off, most) = (behind.next_multiple_of(PAGE), counts.most);
+        let rings = RingArea { off, rings, slot: counts.slot, most, bytes };
         let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
         let pages = PageArea {
             off: end.next_multiple_of(PAGE),

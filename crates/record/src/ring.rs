@@ -3,10 +3,15 @@
 //! A ring is two lines and then its slots. The first line is the CPU's own: `HEAD`, bytes ever written. The second is the
 //! reader's: `TAIL`, bytes ever taken. A record fills one slot, which never wraps, since a ring holds a power of two of them.
 //!
+//! Records with stacks differ in length: an entry's takes as many slots, one behind the other, as its word [`USED`] says, of at
+//! most [`RingArea::most`] bytes. It does not wrap either: behind the ring's last slot there is room for the rest of a record that began
+//! in the ring. What stands there takes the place of the bytes at the ring's begin that it would have filled: these are free again when
+//! it was taken, and not before, and so is the room. A writer does not know how long its record will be, and wants room for the longest.
+//!
 //! # A record is written (`plan::x86_64::stub::trace`)
 //!
-//! W1 read the CPU's number, `HEAD` and `TAIL`; without a free slot the record is dropped, and counted. W2 fill the slot behind
-//! the head. W3 store `HEAD`, one slot further. From W1 to W3 is one restartable sequence: a thread that is moved, interrupted or
+//! W1 read the CPU's number, `HEAD` and `TAIL`; without room for a record it is dropped, and counted. W2 fill the slots behind
+//! the head. W3 store `HEAD`, so many slots further. From W1 to W3 is one restartable sequence: a thread that is moved, interrupted or
 //! killed before W3 has published nothing, and what it left in the slot is written over. A signal handler that comes between
 //! writes its own record first. So `HEAD` counts whole records, in the order in which their CPU committed them.
 //!
@@ -18,7 +23,8 @@
 //! would have let in; a reader that dies leaves a ring that fills. `record/tests/interleavings/ring.rs` tries them all.
 //!
 //! The reader keeps its own tail, and looks at `HEAD` as at any input (REC-2): one that is no whole number of slots ahead, or
-//! further than the ring is long, is [`Broken`], and the ring is taken up again at its head.
+//! further than the ring is long, is [`Broken`], and the ring is taken up again at its head. A record that says to be longer than what is
+//! ahead ends there.
 //!
 //! # Without restartable sequences
 //!
@@ -49,6 +55,7 @@
 //! `record/tests/interleavings/locked.rs` tries the writers and the reader, with twins that lock by a load and a store, or publish first.
 
 use crate::counters::LINE;
+use crate::stack::{FIRST, USED};
 use crate::view::View;
 
 /// Byte offset in a ring of the head: bytes ever written.
@@ -164,7 +171,9 @@ pub struct RingArea {
     pub rings: u32,
     /// Bytes of a slot; a power of two from [`LEAST_SLOT`] on.
     pub slot: u32,
-    /// Bytes of a ring's slots; a power of two.
+    /// Bytes that a record takes at most, whole slots: more than one only where entries' records hold stacks.
+    pub most: u32,
+    /// Bytes of a ring's slots; a power of two, from `most` on.
     pub bytes: u32,
 }
 
@@ -190,15 +199,20 @@ impl RingArea {
     pub const fn slot_with_floats(arguments: usize, texts: usize, floats: usize) -> u32 {
         Self::slot_for((first_float(arguments, texts) - FIRST_VALUE) as usize + floats)
     }
-    /// Values that fit into a slot.
+    /// Bytes ahead from which on there is no room for a record.
+    #[must_use]
+    pub const fn full(&self) -> u32 {
+        self.bytes.saturating_sub(self.most).saturating_add(self.slot)
+    }
+    /// Values that fit into a record.
     #[must_use]
     pub const fn values(&self) -> usize {
-        (self.slot as usize / 8).saturating_sub(FIRST_VALUE as usize)
+        (self.most as usize / 8).saturating_sub(FIRST_VALUE as usize)
     }
     /// Bytes from one ring to the next.
     #[must_use]
     pub const fn stride(&self) -> u64 {
-        SLOTS + self.bytes as u64
+        SLOTS + self.bytes as u64 + self.most.saturating_sub(self.slot) as u64
     }
     /// Bytes of the area.
     #[must_use]
@@ -216,7 +230,7 @@ impl RingArea {
         self.off + ring as u64 * self.stride()
     }
     /// Takes what is in a ring, oldest first, and says how many records that were. `tail` is the reader's own: 0 at first, and then
-    /// as this left it. Words that name no kind are passed over.
+    /// as this left it. Words that name no kind are passed over, a slot each.
     ///
     /// # Errors
     /// [`Broken`], once for each time that the target scribbled over the head; the next call goes on at the head as it was.
@@ -244,7 +258,7 @@ impl RingArea {
             each(record, &|n| word(FIRST_TEXT.saturating_add(n)))
         })
     }
-    /// As [`Self::take`]; `each` may ask for any word of a record, from 0 on; they are 0 behind its slot.
+    /// As [`Self::take`]; `each` may ask for any word of a record, from 0 on; they are 0 behind its slots.
     ///
     /// # Errors
     /// As [`Self::take`].
@@ -257,19 +271,32 @@ impl RingArea {
     ) -> Result<u64, Broken> {
         let (at, slot) = (self.ring(ring), u64::from(self.slot));
         let ahead = self.ahead(view, ring, tail)?;
-        for n in 0..ahead / slot {
-            let base = at + SLOTS + self.place(tail.wrapping_add(n * slot));
-            if let Some(record) = self.record(view, base) {
-                let word = |n: u64| {
-                    let at = n.saturating_mul(8);
-                    if at < slot { view.get(base + at) } else { 0 }
-                };
+        let (mut taken, mut done) = (0, 0);
+        while done < ahead {
+            let base = at + SLOTS + self.place(tail.wrapping_add(done));
+            let (mut long, word) = (slot, |n: u64| view.get(base + n * 8));
+            if let Some(mut record) = Record::read(self.values(), word) {
+                long = self.length(&record).min(ahead - done);
+                let fits = (long / 8).saturating_sub(FIRST_VALUE) as usize;
+                record.values.iter_mut().skip(fits).for_each(|value| *value = 0);
+                let word = |n: u64| if n < long / 8 { view.get(base + n * 8) } else { 0 };
                 each(&record, &word);
             }
+            done += long;
+            taken += 1;
         }
         *tail = tail.wrapping_add(ahead);
         view.set(at + TAIL, *tail);
-        Ok(ahead / slot)
+        Ok(taken)
+    }
+    /// Bytes that a record takes, by its own account: whole slots, one at least, and never more than any may.
+    fn length(&self, record: &Record) -> u64 {
+        let (slot, most) = (u64::from(self.slot), u64::from(self.most));
+        if most <= slot || record.kind != Kind::Entry {
+            return slot;
+        }
+        let used = record.values[(USED - FIRST_VALUE) as usize].clamp(FIRST * 8, most);
+        used.next_multiple_of(slot)
     }
     /// T1: bytes of whole slots that can be taken.
     ///
@@ -303,9 +330,6 @@ impl RingArea {
     const fn place(&self, written: u64) -> u64 {
         written & (self.bytes as u64 - 1)
     }
-    fn record(&self, view: View<'_>, at: u64) -> Option<Record> {
-        Record::read(self.values(), |n| view.get(at + n * 8))
-    }
 }
 
 #[cfg(all(test, not(feature = "loom_words")))]
@@ -314,11 +338,12 @@ mod tests {
     use super::{
         Broken, FIRST_TEXT, HEAD, Kind, LOCKED, RingArea, SLOTS, TAIL, TEXT_BYTES, TEXT_WORDS, first_float,
     };
+    use crate::stack::{FIRST, USED};
     use crate::sync::AtomicU64;
     use crate::view::View;
     use std::vec::Vec;
 
-    const AREA: RingArea = RingArea { off: 64, rings: 2, slot: 64, bytes: 256 };
+    const AREA: RingArea = RingArea { off: 64, rings: 2, slot: 64, most: 64, bytes: 256 };
 
     fn memory() -> [AtomicU64; 104] {
         [const { AtomicU64::new(0) }; 104]
@@ -330,7 +355,7 @@ mod tests {
         assert_eq!([1, 2, 64].map(RingArea::shared), [8, 10, 134]);
         assert_eq!((AREA.stride(), AREA.len(), AREA.ring(1)), (384, 768, 448));
         assert_eq!((AREA.values(), RingArea::slot_for(5), RingArea::slot_for(6)), (5, 64, 128));
-        assert_eq!(RingArea { slot: 128, ..AREA }.values(), 13);
+        assert_eq!(RingArea { slot: 128, most: 128, ..AREA }.values(), 13);
         assert_eq!((FIRST_TEXT, TEXT_WORDS, TEXT_BYTES), (9, 9, 64));
         assert_eq!([1, 2, 3, 6].map(RingArea::slot_for_texts), [256, 256, 512, 512]);
         assert_eq!([first_float(0, 0), first_float(6, 0), first_float(2, 1)], [3, 9, 18]);
@@ -401,7 +426,7 @@ mod tests {
     fn texts_end_with_their_slot() {
         let words = [const { AtomicU64::new(0) }; 80];
         let view = View::new(&words);
-        let area = RingArea { off: 0, rings: 1, slot: 256, bytes: 512 };
+        let area = RingArea { off: 0, rings: 1, slot: 256, most: 256, bytes: 512 };
         (0..64).for_each(|n| assert!(view.set(SLOTS + n * 8, n << 3)));
         view.set(HEAD, 512);
         let (mut tail, mut seen) = (0, Vec::new());
@@ -410,6 +435,83 @@ mod tests {
         });
         assert_eq!(taken, Ok(2));
         assert_eq!(seen, [[9 << 3, 31 << 3, 0, 0], [41 << 3, 63 << 3, 0, 0]]);
+    }
+
+    /// Slots of a line, records of one to four, a ring of eight and the room behind it.
+    const LONG: RingArea = RingArea { off: 0, rings: 2, slot: 64, most: 256, bytes: 512 };
+
+    /// Writes a stack's record of so many words as a stub does; whether there was room.
+    fn stack(view: View<'_>, n: u64, words: u64) -> bool {
+        let at = LONG.ring(1);
+        let head = view.get(at + HEAD);
+        if head - view.get(at + TAIL) >= u64::from(LONG.full()) {
+            return false;
+        }
+        let base = at + SLOTS + head % 512;
+        view.set(base, n);
+        view.set(base + 16, Kind::Entry as u64);
+        view.set(base + USED * 8, words * 8);
+        (FIRST..words).for_each(|word| assert!(view.set(base + word * 8, n << 8 | word)));
+        view.set(at + HEAD, head + (words * 8).next_multiple_of(64))
+    }
+
+    #[test]
+    fn records_of_any_length_are_taken_whole_over_the_end() {
+        assert_eq!((LONG.full(), LONG.stride(), LONG.values()), (320, 128 + 512 + 192, 29));
+        let words = [const { AtomicU64::new(0) }; 208];
+        let view = View::new(&words);
+        let (mut tail, mut n, mut seen, mut dropped) = (0, 0, Vec::new(), 0);
+        let lengths = [6, 32, 8, 9, 25, 16, 31, 7, 24, 17, 32, 32, 32, 6, 6];
+        for round in 0..60usize {
+            for _ in 0..round % 5 {
+                n += 1;
+                dropped += u64::from(!stack(view, n, lengths[n as usize % lengths.len()]));
+            }
+            let each = |record: &super::Record, word: &dyn Fn(u64) -> u64| {
+                let n = u64::from(record.probe);
+                let long = lengths[n as usize % lengths.len()];
+                assert_eq!(record.values[0], long * 8);
+                assert!((FIRST..long).all(|at| word(at) == n << 8 | at), "{n}");
+                assert_eq!(word(long.next_multiple_of(8)), 0, "nothing behind its slots");
+                seen.push(n);
+            };
+            LONG.take_words(view, 1, &mut tail, each).unwrap();
+        }
+        assert!(seen.is_sorted_by(|a, b| a < b) && dropped > 0 && tail > 4096, "{tail} {dropped}");
+        assert_eq!(seen.len() as u64 + dropped, n);
+    }
+
+    #[test]
+    fn a_length_that_cannot_be_leads_nowhere() {
+        let words = [const { AtomicU64::new(0) }; 208];
+        let view = View::new(&words);
+        let (at, mut tail) = (LONG.ring(1), 0);
+        for (used, ends) in [(0, 8), (47, 8), (65, 16), (256, 32), (257, 32), (u64::MAX, 32)] {
+            let base = at + SLOTS + tail % 512;
+            (0..64).for_each(|word| assert!(view.set(at + SLOTS + word * 8, 8)));
+            view.set(base + 16, Kind::Entry as u64);
+            view.set(base + USED * 8, used);
+            view.set(at + HEAD, tail + 256);
+            let mut first = None;
+            let each = |_: &super::Record, word: &dyn Fn(u64) -> u64| {
+                let end = (FIRST..100).find(|&n| word(n) == 0);
+                first = first.or(end);
+            };
+            LONG.take_words(view, 1, &mut tail, each).unwrap();
+            assert_eq!(first, Some(ends), "{used}");
+            // What is ahead ends before the record does.
+            view.set(at + HEAD, tail + 64);
+            let mut end = 0;
+            let each =
+                |_: &super::Record, word: &dyn Fn(u64) -> u64| end = u64::from(word(7) != 0 && word(8) == 0);
+            let base = at + SLOTS + tail % 512;
+            view.set(base + 16, Kind::Entry as u64);
+            view.set(base + USED * 8, 256);
+            assert_eq!(LONG.take_words(view, 1, &mut tail, each), Ok(1));
+            assert_eq!(end, 1);
+            tail = tail.wrapping_add(192);
+            view.set(at + HEAD, tail);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! protocol).
 //!
 //! ```text
-//!   word 3   bytes of the record that are used, from its first word on
+//!   word 3   bytes of the record that are used, from its first word on: it takes so many whole slots of its ring
 //!        4   frame pointer: where the walk ended, or as it was at the hit
 //!        5   end of what was known to be the thread's stack; odd where only the end of the page was known
 //!        6 … return addresses, innermost first; or the words of the stack, from the stack pointer on
@@ -24,7 +24,7 @@ pub const FIRST: u64 = FIRST_VALUE + 3;
 /// Most return addresses of a record.
 pub const MAX_FRAMES: u8 = 122;
 /// Most bytes of a record.
-pub const MAX_SLOT: u32 = 64 << 10;
+pub const MAX_RECORD: u32 = 64 << 10;
 
 /// A record's stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,23 +56,23 @@ impl Stack {
     }
 }
 
-/// Bytes of a slot for so many return addresses.
+/// Bytes of a record of so many return addresses.
 #[must_use]
-pub const fn slot_for_frames(frames: u8) -> u32 {
-    slot((FIRST as u32 + frames as u32) * 8)
+pub const fn room_for_frames(frames: u8) -> u32 {
+    room((FIRST as u32 + frames as u32) * 8)
 }
 
-/// Bytes of a slot for the top of a stack of so many bytes; it may hold less, by a few words.
+/// Bytes of a record of the top of a stack of so many bytes; it may hold less, by a few words.
 #[must_use]
-pub const fn slot_for_copy(bytes: u32) -> u32 {
-    slot(bytes)
+pub const fn room_for_copy(bytes: u32) -> u32 {
+    room(bytes)
 }
 
-const fn slot(bytes: u32) -> u32 {
+const fn room(bytes: u32) -> u32 {
     if bytes <= LEAST_SLOT {
         LEAST_SLOT
-    } else if bytes >= MAX_SLOT {
-        MAX_SLOT
+    } else if bytes >= MAX_RECORD {
+        MAX_RECORD
     } else {
         bytes.next_power_of_two()
     }
@@ -80,7 +80,7 @@ const fn slot(bytes: u32) -> u32 {
 
 #[cfg(all(test, not(feature = "loom_words")))]
 mod tests {
-    use super::{END, FIRST, FRAME, MAX_FRAMES, Stack, USED, slot_for_copy, slot_for_frames};
+    use super::{END, FIRST, FRAME, MAX_FRAMES, Stack, USED, room_for_copy, room_for_frames};
     use crate::ring::{Kind, MAX_VALUES, Record};
 
     fn record(used: u64, frame: u64, end: u64) -> Record {
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn the_layout_is_a_contract() {
         assert_eq!((USED, FRAME, END, FIRST, MAX_FRAMES), (3, 4, 5, 6, 122));
-        assert_eq!([0, 2, 3, 58, 59, 122].map(slot_for_frames), [64, 64, 128, 512, 1024, 1024]);
-        assert_eq!([1, 64, 8192, 8193, u32::MAX].map(slot_for_copy), [64, 64, 8192, 16384, 65536]);
+        assert_eq!([0, 2, 3, 58, 59, 122].map(room_for_frames), [64, 64, 128, 512, 1024, 1024]);
+        assert_eq!([1, 64, 8192, 8193, u32::MAX].map(room_for_copy), [64, 64, 8192, 16384, 65536]);
     }
 
     #[test]

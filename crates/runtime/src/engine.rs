@@ -149,9 +149,7 @@ pub(crate) struct Raw {
     /// Bytes of all but one.
     pub(crate) mask: u64,
     pub(crate) words: *const AtomicU64,
-    /// Bytes of a row.
-    pub(crate) stride: u64,
-    /// `stride` for each byte of a line.
+    /// Bytes of a row for each byte of a line.
     pub(crate) row: u64,
     pub(crate) places: *const Place,
     /// Bytes of all but one.
@@ -192,7 +190,6 @@ impl Engine {
                 lines: memory.lines.as_ptr(),
                 mask: ((rows - 1) * size_of::<Line>()) as u64,
                 words: memory.words.as_ptr(),
-                stride: (stride * size_of::<AtomicU64>()) as u64,
                 row: (stride * size_of::<AtomicU64>() / size_of::<Line>()) as u64,
                 places: memory.places.as_ptr(),
                 place_mask: places.mask(),

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use trapline_image::{DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
+use trapline_image::{Btf, DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
 use trapline_record::Svma;
 use trapline_target::{FileId, Process, Seccomp};
 
@@ -55,8 +55,15 @@ impl Noted {
     }
 }
 
-/// Debug information, read once for each file.
-type Known = HashMap<FileId, Option<Arc<DebugInfo>>>;
+/// What a file says of its functions: debug information, or types without addresses where that is missing.
+#[derive(Default)]
+struct Said {
+    debug: Option<Arc<DebugInfo>>,
+    btf: Option<Btf>,
+}
+
+/// Read once for each file.
+type Known = HashMap<FileId, Said>;
 
 impl Builder {
     /// For each probe the functions that it means; none where it means instructions, marks, or nothing that can be looked at.
@@ -149,10 +156,13 @@ fn noted(
     let mut all: Vec<Noted> = Vec::new();
     for place in found {
         let file = &modules[place.module].file;
-        let read = || file.image.debug_info().map(Arc::new);
-        let debug = known.entry(file.id).or_insert_with(read).clone();
-        let prototype =
-            debug.as_ref().filter(|_| is_whole(place)).and_then(|debug| debug.prototype(place.at));
+        let said = known.entry(file.id).or_insert_with(|| {
+            let debug = file.image.debug_info().map(Arc::new);
+            let btf = if debug.is_none() { file.image.btf() } else { None };
+            Said { debug, btf }
+        });
+        let prototype = if is_whole(place) { said.prototype(place) } else { None };
+        let debug = said.debug.clone();
         let spec = if found.len() == 1 { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
         match all.iter_mut().find(|other| other.spec.text == spec.text) {
             Some(other) if other.prototype != prototype => other.prototype = None,
@@ -161,6 +171,17 @@ fn noted(
         }
     }
     Some(all)
+}
+
+impl Said {
+    fn prototype(&self, place: &Place) -> Option<Prototype> {
+        let by_name = |btf: &Btf| {
+            let names = place.aliases.iter().chain([&place.probe]);
+            names.filter_map(|name| btf.prototype(name.rsplit(':').next()?)).next()
+        };
+        let noted = self.debug.as_ref().and_then(|debug| debug.prototype(place.at));
+        noted.or_else(|| self.btf.as_ref().and_then(by_name))
+    }
 }
 
 /// Copies that the compiler made for some callers do not take what was noted of the source.

@@ -40,7 +40,7 @@ struct Args {
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
-    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …).
+    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case.
     #[arg(long)]
     only: Option<String>,
     /// Seconds of measuring for each row, over all rounds.
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
     match args.name {
         Name::Uprobe => hits::run(Bench::Uprobe, effort, only, |row| sink.take(row)),
         Name::Uretprobe => hits::run(Bench::Uretprobe, effort, only, |row| sink.take(row)),
-        Name::Record => record::run(effort, |row| sink.take(row)),
+        Name::Record => record::run(effort, only, |row| sink.take(row)),
         Name::Attach => attach::run(effort, |row| sink.take(row)),
         Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
         Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),

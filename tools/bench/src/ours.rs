@@ -6,9 +6,11 @@ use anyhow::{Context as _, Result};
 use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
+use crate::functions::DEPTH;
+
 /// Bytes of a CPU's ring of records: a millisecond of the shortest.
 pub(crate) const RING: u32 = 16 << 20;
-/// The same for the deepest stacks, which take a kilobyte each.
+/// The same for the deepest stacks.
 const STACKS: u32 = 32 << 20;
 
 /// Probes in place.
@@ -118,8 +120,11 @@ impl Ours {
     }
     /// Stacks of so many frames at most that fill the rings of two CPUs.
     pub(crate) fn fresh(frames: u8) -> u64 {
-        let (ring, slot) = if frames == Unwinding::DEEPEST { (STACKS, 1024) } else { (RING, 256) };
-        2 * u64::from(ring) / slot
+        // Words of a record before its stack, and bytes of a slot.
+        const FIRST: u64 = 6;
+        const SLOT: u64 = 64;
+        let ring = if frames == Unwinding::DEEPEST { STACKS } else { RING };
+        2 * u64::from(ring) / ((FIRST + DEPTH + 1) * 8).next_multiple_of(SLOT)
     }
     /// Takes what was recorded.
     pub(crate) fn drain(&mut self) -> Result<()> {

@@ -92,9 +92,13 @@ const CASES: [(&str, &[Way], &[Way]); 6] = [
 /// Nanoseconds of a call, round by round, or why there are none.
 type Samples = BTreeMap<(usize, &'static str), Result<Vec<f64>, String>>;
 
-/// All rows, handed out as they are ready.
-pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
-    for (case, ours, others) in CASES {
+/// All rows, or those of one case, handed out as they are ready.
+pub(crate) fn run(
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
+    for (case, ours, others) in CASES.into_iter().filter(|one| only.is_none_or(|only| only == one.0)) {
         let (victim, without_rseq) = (Victim::start(true)?, Victim::start(false)?);
         let mut bench = Bench { case, victim, without_rseq, traced: None };
         let mut samples = Samples::new();

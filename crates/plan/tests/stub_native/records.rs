@@ -17,7 +17,7 @@ pub(crate) const PROBE: u32 = 5;
 const CALLS: u64 = 200_000;
 
 pub(crate) fn rings(arena: &Arena, bytes: u32, slot: u32) -> Rings {
-    let area = RingArea { off: 0, rings: LINES - 1, slot, bytes };
+    let area = RingArea { off: 0, rings: LINES - 1, slot, most: slot, bytes };
     Rings { area, base: arena.rows(), id: ThreadId::At(0x2d0), stacks: Stacks::default(), known: None }
 }
 

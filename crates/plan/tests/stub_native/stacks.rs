@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
-use trapline_record::ring::{Kind, Record};
-use trapline_record::stack::{FIRST, Stack, slot_for_copy, slot_for_frames};
+use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
+use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 
 use crate::arena::{Arena, machines, thread_pointer};
 use crate::records::{PROBE, built, rings_for, view, with_rseq};
@@ -24,7 +24,7 @@ fn taken(rings: &Rings, tails: &mut [u64]) -> Vec<(Record, Vec<u64>)> {
     let mut all = Vec::new();
     for (ring, tail) in (0..).zip(tails) {
         let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
-            let words = Stack::new(record, u64::from(rings.area.slot) / 8).words;
+            let words = Stack::new(record, u64::from(rings.area.most) / 8).words;
             all.push((*record, (0..words).map(|n| word(FIRST + n)).collect()));
         };
         rings.area.take_words(view(rings), ring, tail, each).expect("a head that can be");
@@ -46,9 +46,10 @@ impl Bench {
     }
     fn of(machine: Machine, stacks: Stacks, unwind: Unwind) -> Self {
         let arena = Arena::new();
-        let slot =
-            if let Unwind::Copy(bytes) = unwind { slot_for_copy(bytes) } else { slot_for_frames(FRAMES) };
-        let rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * slot).min(RING), slot) };
+        let most =
+            if let Unwind::Copy(bytes) = unwind { room_for_copy(bytes) } else { room_for_frames(FRAMES) };
+        let mut rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * most).min(RING), LEAST_SLOT) };
+        rings.area.most = most;
         let tails = vec![0; rings.area.rings as usize];
         Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876) }
     }
@@ -166,6 +167,56 @@ fn a_walk_is_the_same_without_rseq() {
             }
         }
     }
+}
+
+/// Records of different length in small rings: each whole, over the end too, and as many dropped as there was no room for.
+#[test]
+fn records_take_what_they_need() {
+    let _one = ONE.lock();
+    machines().iter().for_each(records_take_what_one_needs);
+}
+
+fn records_take_what_one_needs(machine: &Machine) {
+    const DEEP: usize = FRAMES as usize;
+    let mut frames = [0_u64; 2 * DEEP + 2];
+    let at = frames.as_mut_ptr() as u64;
+    for n in 0..DEEP {
+        (frames[2 * n], frames[2 * n + 1]) = (at + 16 * (n as u64 + 1), 100 + n as u64);
+    }
+    frames[2 * DEEP - 2] = 0;
+    std::hint::black_box(&mut frames);
+    let stacks = Stacks { main: (at - (64 << 10), at + 16 * DEEP as u64), ..Stacks::default() };
+    let mut bench = Bench::of(*machine, stacks, Unwind::Frames(FRAMES));
+    bench.rings.area.bytes = 512;
+    let code = bench.code(Unwind::Frames(FRAMES), Site::default(), false);
+    let (mut told, mut wanted, mut ends) = (Vec::new(), Vec::new(), 0);
+    for n in 0..4000_usize {
+        let from = n * 7 % (DEEP + 1);
+        let mut state = bench.random.state();
+        state.regs[RBP] = if from == DEEP { 0 } else { at + 16 * from as u64 };
+        let dropped = bench.arena.counted(0);
+        // SAFETY: as in `hit`.
+        unsafe { tl_run(code, &mut state) };
+        if bench.arena.counted(0) == dropped {
+            wanted.push((from..DEEP).map(|n| 100 + n as u64).collect::<Vec<_>>());
+        }
+        if n % 5 == 0 {
+            told.append(&mut taken(&bench.rings, &mut bench.tails));
+        }
+        for ring in 0..bench.rings.area.rings {
+            let (view, at) = (view(&bench.rings), bench.rings.area.ring(ring));
+            let (head, tail) = (view.get(at + HEAD), view.get(at + TAIL));
+            assert!(head - tail <= 512, "{head} {tail}");
+            ends += u64::from(tail / 512 != head / 512);
+        }
+    }
+    told.append(&mut taken(&bench.rings, &mut bench.tails));
+    told.sort_by_key(|(record, _)| record.ticks);
+    let told: Vec<_> = told.into_iter().map(|(_, words)| words).collect();
+    assert!(told == wanted, "{} of {}", told.len(), wanted.len());
+    let dropped = bench.arena.counted(0);
+    assert!(dropped > 0 && ends > 100, "{dropped} {ends}");
+    assert_eq!(told.len() as u64 + dropped, 4000);
 }
 
 /// Where the stack's end is not known, or the stack pointer is none of a known stack.

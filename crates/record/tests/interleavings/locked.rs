@@ -9,7 +9,7 @@ use trapline_record::tally::{CELLS, OVERFLOW, Shape, TAKING, TallyArea, first_ro
 use crate::memory::Memory;
 
 /// Two rings of one slot, so that writers meet each other, and full rings.
-const AREA: RingArea = RingArea { off: 0, rings: 2, slot: 64, bytes: 64 };
+const AREA: RingArea = RingArea { off: 0, rings: 2, slot: 64, most: 64, bytes: 64 };
 const LOST: u64 = AREA.len();
 const WRITERS: u64 = 2;
 

@@ -9,7 +9,7 @@ use trapline_record::ring::{HEAD, RingArea, SLOTS, TAIL};
 use crate::memory::Memory;
 
 /// Two slots, so that the writer meets a full ring and its end.
-const AREA: RingArea = RingArea { off: 0, rings: 1, slot: 64, bytes: 128 };
+const AREA: RingArea = RingArea { off: 0, rings: 1, slot: 64, most: 64, bytes: 128 };
 const LOST: u64 = AREA.len();
 const RECORDS: u64 = 3;
 

@@ -89,16 +89,20 @@ pub(super) fn hints() -> Option<&'static [Hint]> {
     zeroed(0, HINTS, 0)
 }
 
+/// Room for all probes; null: there is none.
+fn probes() -> *mut MaybeUninit<Probe> {
+    static ROOM: OnceLock<AtomicPtr<MaybeUninit<Probe>>> = OnceLock::new();
+    let make = || {
+        let room = mapped(PROBES_AT, room().probes * size_of::<Probe>(), 0);
+        AtomicPtr::new(room.unwrap_or(std::ptr::null_mut()).cast())
+    };
+    ROOM.get_or_init(make).load(Relaxed)
+}
+
 /// Puts a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
 pub(super) fn keep(probe: Probe) -> &'static Probe {
-    static ROOM: OnceLock<AtomicPtr<MaybeUninit<Probe>>> = OnceLock::new();
-    let most = room().probes;
-    let room = ROOM.get_or_init(|| {
-        let room = mapped(PROBES_AT, most * size_of::<Probe>(), 0);
-        AtomicPtr::new(room.unwrap_or(std::ptr::null_mut()).cast())
-    });
-    let (room, number) = (room.load(Relaxed), probe.number() as usize);
-    if room.is_null() || number >= most {
+    let (room, number) = (probes(), probe.number() as usize);
+    if room.is_null() || number >= super::arch::room().probes {
         return Box::leak(Box::new(probe));
     }
     // SAFETY: room for so many, page-aligned, never unmapped; each number comes once, so nobody else has this place.
@@ -108,14 +112,42 @@ pub(super) fn keep(probe: Probe) -> &'static Probe {
 /// Before a batch of so many sites. What planning it takes, and gives back, is a dozen blocks of up to [`PASSING`] bytes a site. glibc maps a block of such a size by
 /// itself, of pages that the kernel must clear, until one of that size was given back once; then it takes them from what it has. So that is done first, with
 /// one that nobody touches. (It keeps as much free memory as two of them from then on.) Other C libraries: nothing.
-pub(super) fn make_room(sites: usize) {
+///
+/// `waits`: the caller has to wait for another thread anyway (`early`). Then the pages of what it keeps, and those of probes from number `first` on, are had at
+/// once: that takes a fraction of what faults take, one for each page, in the midst of the batch.
+pub(super) fn make_room(sites: usize, first: usize, waits: bool) {
     /// The largest block that glibc comes to keep is 32 MiB.
     const MOST: usize = 31 << 20;
     let len = (sites * PASSING).min(MOST);
-    if len >= PASSING * 1000 {
-        drop(std::hint::black_box(Vec::<u8>::with_capacity(len)));
+    if len < PASSING * 1000 {
+        return;
+    }
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(len)));
+    if waits {
+        // Both together are less than it keeps.
+        let rooms = [len - PAGE, len / 2].map(|len| {
+            let mut room = Vec::with_capacity(len);
+            touch(room.as_mut_ptr(), len);
+            room
+        });
+        drop(std::hint::black_box::<[Vec<u8>; 2]>(rooms));
+        let (probes, most) = (probes(), room().probes);
+        if !probes.is_null() && first < most {
+            let many = sites.min(most - first);
+            touch(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
+        }
     }
 }
+
+/// Has the kernel make the pages that lie wholly in this memory of ours writable, which keep what they hold (Linux 5.14). If it does not, each comes when it is touched.
+fn touch(at: *mut u8, len: usize) {
+    let skip = at.align_offset(PAGE).min(len);
+    let whole = (len - skip) / PAGE * PAGE;
+    // SAFETY: no byte changes, and nothing is unmapped; outside of mappings it fails.
+    unsafe { libc::madvise(at.wrapping_add(skip).cast(), whole, libc::MADV_POPULATE_WRITE) };
+}
+
+const PAGE: usize = 4096;
 
 /// The planner's own site is the largest.
 const PASSING: usize = 352;
@@ -158,7 +190,7 @@ fn zeroed<T: Zeroed>(near: usize, count: usize, advice: i32) -> Option<&'static 
 
 /// New pages, which read as zeros; the mapping stays.
 fn mapped(near: usize, len: usize, advice: i32) -> Option<*mut c_void> {
-    let len = len.next_multiple_of(4096);
+    let len = len.next_multiple_of(PAGE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let near = std::ptr::without_provenance_mut(near);

@@ -5,8 +5,8 @@
 //! code that names it does.
 //! Does not: decide what is patched (see `settle`), plan or write (see `place`), wait by itself (see `grace`).
 
+use std::collections::HashSet;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -32,6 +32,7 @@ use super::spot::Spot;
 use super::traps::{Told, sites};
 use super::{Error, Request, arch, fork, grace};
 use crate::files::{Files, ModuleFile};
+use crate::quick::Quick;
 
 /// Names a consumer: its site, and its number there.
 pub(super) type Key = (u32, ConsumerId);
@@ -43,7 +44,7 @@ pub(super) struct State {
     pub(super) files: Files,
     pub(super) early: Option<Early>,
     pub(super) spots: Vec<Spot>,
-    of_site: HashMap<(FileId, FileOffset), u32>,
+    of_site: Quick<(FileId, FileOffset), u32>,
     pub(super) of_file: HashSet<FileId>,
     pub(super) groups: Vec<Group>,
     last: u64,
@@ -102,7 +103,7 @@ impl State {
         }
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
-        make_room(requests.len());
+        make_room(requests.len(), self.spots.len(), self.early.is_some());
         let mut spots = Vec::with_capacity(requests.len());
         // A batch is often about one file.
         let mut last: Option<(Arc<Path>, Arc<ModuleFile>)> = None;

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use trapline_plan::Unwind;
 use trapline_record::ring::LEAST_SLOT;
-use trapline_record::stack::{MAX_FRAMES, MAX_SLOT};
+use trapline_record::stack::{MAX_FRAMES, MAX_RECORD};
 
 pub(crate) use self::copied::{Copies, Copy};
 pub(crate) use self::places::{Places, open};
@@ -50,7 +50,7 @@ impl Unwinding {
     pub(crate) fn unwind(self) -> Unwind {
         match self {
             Self::FramePointers(frames) => Unwind::Frames(frames.clamp(1, MAX_FRAMES)),
-            Self::Copied(bytes) => Unwind::Copy(bytes.clamp(LEAST_SLOT, MAX_SLOT)),
+            Self::Copied(bytes) => Unwind::Copy(bytes.clamp(LEAST_SLOT, MAX_RECORD)),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Records {
     ) {
         let done = self.rings(segments, |records, ring| {
             let Ring { segment, number, area, view, tail } = ring;
-            let room = u64::from(area.slot) / 8;
+            let room = u64::from(area.most) / 8;
             let each =
                 |record: &Record, word: &dyn Fn(u64) -> u64| each(records, segment, room, record, word);
             let taken = area.take_words(view, number, tail, each);

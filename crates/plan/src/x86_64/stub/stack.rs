@@ -55,8 +55,8 @@ pub(super) struct Walk {
     pub(super) unwind: Unwind,
     /// How far the stack pointer stands below the program's.
     pub(super) step: i32,
-    /// Bytes of a slot.
-    pub(super) slot: u32,
+    /// Bytes of a record at most.
+    pub(super) most: u32,
     /// S is where a function was entered.
     pub(super) at_entry: bool,
 }
@@ -85,7 +85,7 @@ impl Walk {
         asm.alu(Alu::Sub, RCX, RDX);
         match self.unwind {
             Unwind::Copy(_) => {
-                let most = self.slot.saturating_sub(FIRST as u32 * 8) & !7;
+                let most = self.most.saturating_sub(FIRST as u32 * 8) & !7;
                 asm.alu_imm(Alu::And, RCX, -8, true);
                 asm.alu_imm(Alu::Cmp, RCX, most as i32, true);
                 let fits = asm.jcc_later(Cond::BelowEq);
@@ -114,7 +114,7 @@ impl Walk {
         done.push(asm.jcc_later(Cond::AboveEq));
         asm.bind(above);
     }
-    /// Fills the record at r10. In: as `bound` left it. Spoils rdx, rsi, rdi and flags.
+    /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` left it. Spoils rsi, rdi and flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
         match self.unwind {
             Unwind::None => {}
@@ -129,7 +129,7 @@ impl Walk {
     /// rsi is the frame pointer, and rdx how much of the record is used. From one frame to the next it takes one load: what is checked is
     /// computed beside that.
     fn walk(&self, asm: &mut Asm<'_>, frames: u8) {
-        let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.slot & !7);
+        let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.most & !7);
         asm.mov(RSI, RBP);
         asm.mov_imm32(RDX, FIRST as u32 * 8);
         if self.at_entry {

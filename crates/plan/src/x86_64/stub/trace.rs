@@ -136,7 +136,7 @@ struct Marks {
 const AHEAD: i32 = 1024;
 /// The same in slots, where these are large.
 const SLOTS_AHEAD: i32 = 4;
-/// Lines of a stack that are asked for: a walk seldom fills more.
+/// Lines of a stack that are asked for: of more there are few.
 const STACK_LINES: i32 = 4;
 const LINE: i32 = 64;
 const RED_ZONE: i32 = 128;
@@ -223,8 +223,8 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
 impl Traced<'_> {
     fn walk(&self, kind: Kind) -> Option<Walk> {
         let Self { unwind, at_entry, .. } = *self;
-        let (stacks, slot) = (self.rings.stacks, self.rings.area.slot);
-        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), slot, at_entry })
+        let (stacks, most) = (self.rings.stacks, self.rings.area.most);
+        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry })
     }
     /// What is saved besides what [`First`] saves.
     fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
@@ -384,10 +384,17 @@ impl Traced<'_> {
     /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
     fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
         self.fill(asm, kind, if walk.is_some() { 0 } else { values });
-        if let Some(walk) = walk {
-            walk.fill(asm);
+        let slot = self.rings.area.slot as i32;
+        match walk {
+            Some(walk) => {
+                walk.fill(asm);
+                // As many whole slots as were filled.
+                asm.alu_imm(Alu::Add, RDX, slot - 1, false);
+                asm.alu_imm(Alu::And, RDX, -slot, false);
+                asm.alu(Alu::Add, RAX, RDX);
+            }
+            None => asm.lea(RAX, Mem::At(RAX, slot)),
         }
-        asm.lea(RAX, Mem::At(RAX, self.rings.area.slot as i32));
         asm.store(Mem::At(R11, HEAD as i32), RAX);
     }
     /// L1 to L3, and the clock. Out: as `slot`; the ring is locked. Jumps where all were, and where one is full.
@@ -403,7 +410,7 @@ impl Traced<'_> {
         let taken = asm.jcc_later(Cond::NotEqual);
         asm.mov(R10, RAX);
         asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
-        asm.alu_imm(Alu::Cmp, R10, area.bytes as i32, true);
+        asm.alu_imm(Alu::Cmp, R10, area.full() as i32, true);
         let full = asm.jcc_later(Cond::AboveEq);
         asm.lea(R10, Mem::At(RAX, LOCKED as i32));
         asm.cmpxchg(Mem::At(R11, HEAD as i32), R10);
@@ -446,7 +453,7 @@ impl Traced<'_> {
         asm.mov(R10, RAX);
         asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
         let full = asm.unbroken(|asm| {
-            asm.alu_imm(Alu::Cmp, R10, area.bytes as i32, true);
+            asm.alu_imm(Alu::Cmp, R10, area.full() as i32, true);
             asm.jcc_later(Cond::AboveEq)
         });
         asm.mov(R10, RAX);

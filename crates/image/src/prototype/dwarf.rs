@@ -1,115 +1,15 @@
-//! A function's parameters and value, as its compiler noted them, and the registers that hold them.
+//! Prototypes from DWARF.
 //!
-//! In: DWARF, a function's address. Out: a [`Prototype`]. The registers follow from the types by the System V ABI (AMD64 supplement,
-//! 3.2.3): integers and floats are numbered apart; a structure of up to 16 bytes takes what its halves are made of, if there is
-//! enough of both; others lie on the stack; one that is returned in memory takes the first integer register for the place.
-//! Invariant: PRO-1 from a type on whose way of passing is not known for certain, no parameter has a register.
-//! Does not: know calling conventions but C's: units in other languages have no prototypes.
+//! In: DWARF, a function's address. Out: a [`Prototype`]. Does not: know units in other languages than C and C++, whose functions are
+//! called in other ways.
 
 use gimli::{DwLang, Unit, UnitOffset};
 use trapline_record::Svma;
 
+use super::passing::{Passed, Shape, passed, places};
+use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN};
-
-/// Registers that hold integers.
-const GENERAL: u8 = 6;
-/// Registers that hold floats.
-const VECTOR: u8 = 8;
-
-/// How a value is meant.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ValueType {
-    /// Nothing is returned.
-    Void,
-    /// An integer of 1, 2, 4 or 8 bytes.
-    Integer {
-        /// How wide.
-        bytes: u8,
-        /// With a sign.
-        signed: bool,
-    },
-    /// A character of one byte.
-    Char,
-    /// True or false.
-    Bool,
-    /// A float of 4 or 8 bytes.
-    Float(u8),
-    /// An address.
-    Pointer,
-    /// The address of a character.
-    Text,
-    /// One of named numbers.
-    Enumeration {
-        /// How wide.
-        bytes: u8,
-        /// With a sign.
-        signed: bool,
-        /// Each with its value.
-        names: Vec<(String, i128)>,
-    },
-    /// What fits into no register, or is no single value; what it is called.
-    Other(String),
-}
-
-/// Where a parameter lies at the function's entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ParameterPlace {
-    /// In the general register for arguments of this number, from 0 on.
-    General(u8),
-    /// In the vector register for arguments of this number.
-    Vector(u8),
-    /// In several registers, on the stack, or nobody knows.
-    Elsewhere,
-}
-
-/// One parameter.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeclaredParameter {
-    /// Its name; empty if it has none.
-    pub name: String,
-    /// What it is.
-    pub of: ValueType,
-    /// Where.
-    pub place: ParameterPlace,
-}
-
-/// What a function takes and returns.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Prototype {
-    /// In their order.
-    pub parameters: Vec<DeclaredParameter>,
-    /// What it returns.
-    pub value: ValueType,
-}
-
-/// How a type is passed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Passed {
-    /// In so many general and vector registers, if all are free.
-    Registers(u8, u8),
-    /// By its address.
-    Reference,
-    /// On the stack.
-    Memory,
-    /// Nobody knows.
-    Unknown,
-}
-
-/// What half of a structure is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Class {
-    Nothing,
-    Vector,
-    General,
-}
-
-/// Why a structure is in no registers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Not {
-    InRegisters,
-    Known,
-}
 
 impl DebugInfo {
     /// What the function that begins at an address takes and returns. `None`: nothing is noted, or not in C's way.
@@ -140,42 +40,17 @@ impl DebugInfo {
         Ok(None)
     }
     fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<Prototype>> {
+        let known = |of| gimli::Result::Ok((self.value_type(unit, of)?, self.passed(unit, of)?));
         let value = match self.returned(unit, entry)? {
             None => (ValueType::Void, Passed::Registers(0, 0)),
-            Some(of) => (self.value_type(unit, of)?, self.passed(unit, of)?),
+            Some(of) => known(of)?,
         };
-        let parameters = self.parameters(unit, entry)?;
-        let (mut general, mut vector) = (0, 0);
-        let mut known = value.1 != Passed::Unknown;
-        if matches!(value.1, Passed::Memory | Passed::Reference) && !is_x87(&value.0) {
-            general = 1;
+        let mut parameters = Vec::new();
+        for (name, of) in self.parameters(unit, entry)? {
+            let (meaning, passed) = known(of)?;
+            parameters.push((name, meaning, passed));
         }
-        let mut noted = Vec::new();
-        for (name, of) in parameters {
-            let (meaning, passed) = (self.value_type(unit, of)?, self.passed(unit, of)?);
-            known &= passed != Passed::Unknown;
-            let (more_general, more_vector) = match passed {
-                Passed::Registers(general, vector) => (general, vector),
-                Passed::Reference => (1, 0),
-                Passed::Memory | Passed::Unknown => (0, 0),
-            };
-            let fits = known && general + more_general <= GENERAL && vector + more_vector <= VECTOR;
-            let place = match (passed, &meaning) {
-                (Passed::Registers(..), ValueType::Other(_)) | (Passed::Memory | Passed::Unknown, _) => {
-                    ParameterPlace::Elsewhere
-                }
-                (Passed::Registers(1, 0) | Passed::Reference, _) if fits => ParameterPlace::General(general),
-                (Passed::Registers(0, 1), _) if fits => ParameterPlace::Vector(vector),
-                _ => ParameterPlace::Elsewhere,
-            };
-            if fits {
-                general += more_general;
-                vector += more_vector;
-            }
-            let of = if passed == Passed::Reference { ValueType::Pointer } else { meaning };
-            noted.push(DeclaredParameter { name, of, place });
-        }
-        Ok(Some(Prototype { parameters: noted, value: value.0 }))
+        Ok(Some(places(value, parameters)))
     }
     /// Names and types of parameters; those of the source where the function is a copy of one.
     pub(crate) fn parameters(
@@ -280,12 +155,7 @@ impl DebugInfo {
     }
     fn passed(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Passed> {
         let entry = self.bare(unit, of)?;
-        let bytes = self.size(unit, of)?;
-        let record = matches!(
-            entry.tag(),
-            gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type
-        );
-        if record {
+        if is_record(&entry) {
             match entry.attr_value(gimli::DW_AT_calling_convention)? {
                 Some(gimli::AttributeValue::CallingConvention(gimli::DW_CC_pass_by_reference)) => {
                     return Ok(Passed::Reference);
@@ -295,97 +165,34 @@ impl DebugInfo {
                 _ if is_cplus(unit)? => return Ok(Passed::Unknown),
                 _ => {}
             }
-            if bytes > 16 {
-                return Ok(Passed::Memory);
-            }
-            if bytes == 0 {
-                return Ok(Passed::Registers(0, 0));
-            }
         }
-        let mut halves = [Class::Nothing; 2];
-        Ok(match self.classify(unit, of, 0, &mut halves, 0)? {
-            Err(Not::InRegisters) => Passed::Memory,
-            Err(Not::Known) => Passed::Unknown,
-            Ok(()) if halves == [Class::Nothing; 2] => Passed::Unknown,
-            Ok(()) => {
-                let count = |class| halves.iter().filter(|half| **half == class).count() as u8;
-                Passed::Registers(count(Class::General), count(Class::Vector))
-            }
-        })
+        passed(of, &mut |of| self.shape(unit, of))
     }
-    /// What the halves are made of that a value of this type covers, `offset` bytes into them.
-    fn classify(
-        &self,
-        unit: &Unit<Slice>,
-        of: UnitOffset,
-        offset: u64,
-        halves: &mut [Class; 2],
-        depth: u32,
-    ) -> gimli::Result<Result<(), Not>> {
-        if depth > MAX_CHAIN {
-            return Ok(Err(Not::Known));
-        }
+    /// What a type is made of.
+    fn shape(&self, unit: &Unit<Slice>, of: UnitOffset) -> gimli::Result<Shape<UnitOffset>> {
         let entry = self.bare(unit, of)?;
         let bytes = self.size(unit, of)?;
-        let class = match (entry.tag(), self.value_type(unit, of)?) {
-            (_, ValueType::Float(_)) => Class::Vector,
-            (_, ValueType::Other(_)) => match entry.tag() {
-                gimli::DW_TAG_structure_type | gimli::DW_TAG_class_type | gimli::DW_TAG_union_type => {
-                    for member in self.members(unit, entry.offset())? {
-                        let inner =
-                            self.classify(unit, member.of, offset + member.offset, halves, depth + 1)?;
-                        if inner.is_err() {
-                            return Ok(inner);
-                        }
-                    }
-                    return Ok(Ok(()));
-                }
-                gimli::DW_TAG_array_type if entry.attr_value(gimli::DW_AT_GNU_vector)?.is_none() => {
-                    return self.classify_array(unit, &entry, offset, halves, depth);
-                }
-                gimli::DW_TAG_base_type if self.called(unit, &entry)? == "long double" => {
-                    return Ok(Err(Not::InRegisters));
-                }
-                _ => return Ok(Err(Not::Known)),
-            },
-            _ => Class::General,
-        };
-        if !offset.is_multiple_of(bytes.max(1)) {
-            return Ok(Err(Not::InRegisters));
-        }
-        let Some(half) = halves.get_mut((offset / 8) as usize) else { return Ok(Err(Not::InRegisters)) };
-        if *half != Class::General {
-            *half = class;
-        }
-        Ok(Ok(()))
-    }
-    fn classify_array(
-        &self,
-        unit: &Unit<Slice>,
-        array: &Entry<'_>,
-        offset: u64,
-        halves: &mut [Class; 2],
-        depth: u32,
-    ) -> gimli::Result<Result<(), Not>> {
-        let Some(of) = Self::type_of(array)? else { return Ok(Err(Not::Known)) };
-        let size = self.size(unit, of)?;
-        let count: u64 = self.dimensions(unit, array.offset())?.iter().product();
-        if size == 0 || count > 16 {
-            return Ok(Err(if count > 16 { Not::InRegisters } else { Not::Known }));
-        }
-        for n in 0..count {
-            let one = self.classify(unit, of, offset + n * size, halves, depth + 1)?;
-            if one.is_err() {
-                return Ok(one);
+        Ok(match (entry.tag(), self.value_type(unit, of)?) {
+            (_, ValueType::Float(_)) => Shape::Vector(bytes),
+            (_, ValueType::Other(_)) if is_record(&entry) => {
+                let members = self.members(unit, entry.offset())?;
+                Shape::Members(bytes, members.iter().map(|member| (member.offset, member.of)).collect())
             }
-        }
-        Ok(Ok(()))
+            (gimli::DW_TAG_array_type, _) if entry.attr_value(gimli::DW_AT_GNU_vector)?.is_none() => {
+                let Some(of) = Self::type_of(&entry)? else { return Ok(Shape::Unknown) };
+                let count = self.dimensions(unit, entry.offset())?.iter().product();
+                Shape::Array { of, bytes: self.size(unit, of)?, count }
+            }
+            (gimli::DW_TAG_base_type, ValueType::Other(name)) if name == "long double" => Shape::X87,
+            (_, ValueType::Other(_)) => Shape::Unknown,
+            _ => Shape::General(bytes),
+        })
     }
 }
 
-/// Returned on the stack of the floating-point unit, not in memory.
-fn is_x87(value: &ValueType) -> bool {
-    matches!(value, ValueType::Other(name) if name == "long double")
+fn is_record(entry: &Entry<'_>) -> bool {
+    let records = [gimli::DW_TAG_structure_type, gimli::DW_TAG_class_type, gimli::DW_TAG_union_type];
+    records.contains(&entry.tag())
 }
 
 fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {

@@ -1,0 +1,175 @@
+//! Which registers hold what: the System V ABI's rules for parameters (AMD64 supplement, 3.2.3).
+//!
+//! In: what types are made of, whoever noted it. Out: how each is passed, and where each parameter lies. Integers and floats are numbered
+//! apart; a structure of up to 16 bytes takes what its halves are made of, if there is enough of both; others lie on the stack; one that is
+//! returned in memory takes the first integer register for the place. Invariant: PRO-1. Does not: read types.
+
+use super::{DeclaredParameter, ParameterPlace, Prototype, ValueType};
+use crate::types::MAX_CHAIN;
+
+/// Registers that hold integers.
+const GENERAL: u8 = 6;
+/// Registers that hold floats.
+const VECTOR: u8 = 8;
+
+/// How a type is passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Passed {
+    /// In so many general and vector registers, if all are free.
+    Registers(u8, u8),
+    /// By its address.
+    Reference,
+    /// On the stack.
+    Memory,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What a type is made of. Numbers that are not said otherwise are its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Shape<Id> {
+    /// A value that a general register can hold.
+    General(u64),
+    /// A float.
+    Vector(u64),
+    /// A structure or union: where each member lies, and what it is.
+    Members(u64, Vec<(u64, Id)>),
+    /// Elements one behind the other.
+    Array {
+        /// What each is.
+        of: Id,
+        /// Bytes of each.
+        bytes: u64,
+        /// How many.
+        count: u64,
+    },
+    /// What the floating-point unit's stack holds.
+    X87,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// What half of a structure is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    Nothing,
+    Vector,
+    General,
+}
+
+/// Why a structure is in no registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Not {
+    InRegisters,
+    Known,
+}
+
+/// Tells what a type is made of.
+type Shapes<'a, Id, E> = &'a mut dyn FnMut(Id) -> Result<Shape<Id>, E>;
+
+/// How a value of that type is passed.
+pub(super) fn passed<Id: Copy, E>(of: Id, shapes: Shapes<'_, Id, E>) -> Result<Passed, E> {
+    match shapes(of)? {
+        Shape::Members(17.., _) => return Ok(Passed::Memory),
+        Shape::Members(0, _) => return Ok(Passed::Registers(0, 0)),
+        _ => {}
+    }
+    let mut halves = [Class::Nothing; 2];
+    Ok(match classify(of, 0, &mut halves, 0, shapes)? {
+        Err(Not::InRegisters) => Passed::Memory,
+        Err(Not::Known) => Passed::Unknown,
+        Ok(()) if halves == [Class::Nothing; 2] => Passed::Unknown,
+        Ok(()) => {
+            let count = |class| halves.iter().filter(|half| **half == class).count() as u8;
+            Passed::Registers(count(Class::General), count(Class::Vector))
+        }
+    })
+}
+
+/// What the halves are made of that a value of this type covers, `offset` bytes into them.
+fn classify<Id: Copy, E>(
+    of: Id,
+    offset: u64,
+    halves: &mut [Class; 2],
+    depth: u32,
+    shapes: Shapes<'_, Id, E>,
+) -> Result<Result<(), Not>, E> {
+    if depth > MAX_CHAIN {
+        return Ok(Err(Not::Known));
+    }
+    let (class, bytes) = match shapes(of)? {
+        Shape::General(bytes) => (Class::General, bytes),
+        Shape::Vector(bytes) => (Class::Vector, bytes),
+        Shape::X87 => return Ok(Err(Not::InRegisters)),
+        Shape::Unknown => return Ok(Err(Not::Known)),
+        Shape::Array { count: 17.., .. } => return Ok(Err(Not::InRegisters)),
+        Shape::Array { bytes: 0, .. } => return Ok(Err(Not::Known)),
+        Shape::Array { of, bytes, count } => {
+            let elements = (0..count).map(|n| (n.saturating_mul(bytes), of));
+            return all(elements, offset, halves, depth, shapes);
+        }
+        Shape::Members(_, members) => return all(members.into_iter(), offset, halves, depth, shapes),
+    };
+    if !offset.is_multiple_of(bytes.max(1)) {
+        return Ok(Err(Not::InRegisters));
+    }
+    let Some(half) = halves.get_mut((offset / 8) as usize) else { return Ok(Err(Not::InRegisters)) };
+    if *half != Class::General {
+        *half = class;
+    }
+    Ok(Ok(()))
+}
+
+fn all<Id: Copy, E>(
+    parts: impl Iterator<Item = (u64, Id)>,
+    offset: u64,
+    halves: &mut [Class; 2],
+    depth: u32,
+    shapes: Shapes<'_, Id, E>,
+) -> Result<Result<(), Not>, E> {
+    for (at, of) in parts {
+        let one = classify(of, offset.saturating_add(at), halves, depth + 1, shapes)?;
+        if one.is_err() {
+            return Ok(one);
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Where each parameter lies at the function's entry.
+pub(super) fn places(value: (ValueType, Passed), parameters: Vec<(String, ValueType, Passed)>) -> Prototype {
+    let (mut general, mut vector) = (0, 0);
+    let mut known = value.1 != Passed::Unknown;
+    if matches!(value.1, Passed::Memory | Passed::Reference) && !is_x87(&value.0) {
+        general = 1;
+    }
+    let place = |(name, meaning, passed): (String, ValueType, Passed)| {
+        known &= passed != Passed::Unknown;
+        let (more_general, more_vector) = match passed {
+            Passed::Registers(general, vector) => (general, vector),
+            Passed::Reference => (1, 0),
+            Passed::Memory | Passed::Unknown => (0, 0),
+        };
+        let fits = known && general + more_general <= GENERAL && vector + more_vector <= VECTOR;
+        let place = match (passed, &meaning) {
+            (Passed::Registers(..), ValueType::Other(_)) | (Passed::Memory | Passed::Unknown, _) => {
+                ParameterPlace::Elsewhere
+            }
+            (Passed::Registers(1, 0) | Passed::Reference, _) if fits => ParameterPlace::General(general),
+            (Passed::Registers(0, 1), _) if fits => ParameterPlace::Vector(vector),
+            _ => ParameterPlace::Elsewhere,
+        };
+        if fits {
+            general += more_general;
+            vector += more_vector;
+        }
+        let of = if passed == Passed::Reference { ValueType::Pointer } else { meaning };
+        DeclaredParameter { name, of, place }
+    };
+    Prototype { parameters: parameters.into_iter().map(place).collect(), value: value.0 }
+}
+
+/// Returned on the stack of the floating-point unit, not in memory.
+fn is_x87(value: &ValueType) -> bool {
+    matches!(value, ValueType::Other(name) if name == "long double")
+}
