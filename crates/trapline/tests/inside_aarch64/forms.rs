@@ -65,21 +65,24 @@ fn forms_change_under_threads_that_hit() {
 #[test]
 fn what_is_registered_again_finds_its_stubs() {
     Victim::in_both_forms(|victim| {
-        let (count, add) = (word(), victim.function("add"));
+        let (count, pushes) = (word(), victim.function("pushes"));
         let plain = victim.text();
         let patched: Vec<Vec<u32>> = (0..5)
             .map(|_| {
-                let first = victim.register("add", counting(count));
+                let first = victim.register("pushes", counting(count));
                 let entry = victim.text();
-                let both = victim.register("add", counting_returns(count));
-                assert_eq!(add(1, 1), 4);
+                let both = victim.register("pushes", counting_returns(count));
+                assert_eq!(pushes(6, 7), 13);
                 let whole = victim.text();
                 drop((first, both));
                 assert!(victim.text() == plain);
                 [entry, whole].concat()
             })
             .collect();
-        assert!(patched.iter().all(|one| *one == patched[0] && *one != [&plain[..], &plain].concat()));
+        // Rounds whose words differ from the first one's, each with where.
+        let differs = patched.iter().map(|one| one.iter().zip(&patched[0]).position(|(a, b)| a != b));
+        assert_eq!(differs.collect::<Vec<_>>(), [None; 5]);
+        assert!(patched[0] != [&plain[..], &plain].concat());
         assert_eq!(count.load(Relaxed), 10);
     });
 }
@@ -125,7 +128,7 @@ fn a_displaced_word_that_faults_does_so_at_its_own_place() {
 }
 
 #[test]
-fn a_handler_may_leave_by_longjmp_as_often_as_it_likes() {
+fn a_handler_may_leave_by_longjmp() {
     /// glibc's, with the mask not kept: 312 bytes.
     #[repr(C, align(16))]
     struct Place([u64; 64]);
@@ -154,12 +157,9 @@ fn a_handler_may_leave_by_longjmp_as_often_as_it_likes() {
             }
         }
     }
-    // Until it is noticed that a hit was left, those that follow are missed, and counted.
-    for round in 1..=20 {
-        leave(add);
-        assert_eq!(count.load(Relaxed) + probe.counts().nested, round);
-    }
-    assert!(count.load(Relaxed) >= 1);
+    // The thread ends behind it: that its hit was left can then be proven, here too, where nobody can see where a thread is blocked.
+    std::thread::spawn(move || leave(add)).join().expect("no panic");
+    assert_eq!((count.load(Relaxed), probe.counts().hits), (1, 1));
     probe.unregister().expect("unregistered");
     assert_eq!(add(1, 1), 4);
 }

@@ -66,6 +66,10 @@ impl Victim {
     }
     pub(crate) fn load_file(path: PathBuf) -> Self {
         fault::install();
+        // What the standard library gave this thread may hold one signal's frame, and no handler behind it.
+        let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        // SAFETY: this thread's handlers run on its own stack from now on.
+        assert_eq!(unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) }, 0);
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
         let guard = loading();
         // SAFETY: the library's constructor calls a function of its own.
