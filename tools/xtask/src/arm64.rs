@@ -74,11 +74,17 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
     // One command, so that what they share is built once.
     total.add(run_and_count(tests(PORTABLE, TARGETS, runs, &end))?);
     println!(
-        "trapline-runtime with vectors of 2048 bits, whose state does not fit into a signal's usual frame"
+        "what a hit leaves alone, with vectors of 2048 bits, whose state does not fit into a signal's usual frame"
     );
-    let mut long = tests(PORTABLE, &["--test=trap_aarch64"], runs, &["--", "--show-output", "state::"]);
-    long.env(RUNNER, format!("{EMULATOR} -cpu max,sve-default-vector-length=256"));
-    total.add(run_and_count(long)?);
+    let state = |cpu: &str| {
+        let targets = &["--test=trap_aarch64", "--test=inside_aarch64"];
+        let mut command = tests(PORTABLE, targets, runs, &["--", "--show-output", "state::"]);
+        command.env(RUNNER, format!("{EMULATOR} -cpu {cpu}"));
+        command
+    };
+    total.add(run_and_count(state("max,sve-default-vector-length=256"))?);
+    println!("the same without scalable vectors and without atomic additions");
+    total.add(run_and_count(state("cortex-a57"))?);
     Ok(total)
 }
 

@@ -17,6 +17,6 @@ pub use exclusive::in_exclusive;
 pub use gpr::Gpr;
 pub use live::{LandingPad, landing_pad, may_patch_live};
 pub use padding::padding_len;
-pub use regs::Regs;
+pub use regs::{FRAME, Regs};
 pub use relocate::{Immovable, Options, Relocated, relocate};
 pub use simulate::{Fault, Memory, simulate};

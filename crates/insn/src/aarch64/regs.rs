@@ -2,7 +2,12 @@
 //!
 //! In and out: plain numbers. The layout is a contract with generated code (`plan`'s stubs store it) and with C.
 
+use core::mem::size_of;
+
 use super::gpr::Gpr;
+
+/// What a jump's stub takes of the stack: [`Regs`], then a word for the way back to the stub, and one for whose stub it is.
+pub const FRAME: u32 = size_of::<Regs>() as u32 + 16;
 
 /// General registers, stack pointer, program counter and flags of one thread at one instruction.
 #[repr(C)]
@@ -61,14 +66,14 @@ impl Regs {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gpr, Regs};
+    use super::{FRAME, Gpr, Regs};
     use core::mem::{offset_of, size_of};
 
     #[test]
     fn the_layout_is_what_stubs_store() {
         let offsets =
             [offset_of!(Regs, x), offset_of!(Regs, sp), offset_of!(Regs, pc), offset_of!(Regs, pstate)];
-        assert_eq!((offsets, size_of::<Regs>()), ([0, 248, 256, 264], 272));
+        assert_eq!((offsets, size_of::<Regs>(), FRAME), ([0, 248, 256, 264], 272, 288));
         let mut regs = Regs::default();
         regs.set(Gpr::X30, 7);
         regs.set(Gpr::R31, 8);

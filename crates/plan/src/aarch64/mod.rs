@@ -16,5 +16,14 @@ pub use exits::{exits, ways_out};
 pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch, patch_with};
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};
-/// What a word's copy may use, why there is none, and the word that traps.
-pub use trapline_insn::aarch64::{Immovable, Options, encode::BRK};
+/// What a word's copy may use, why there is none, the word that traps, and the one that branches.
+pub use trapline_insn::aarch64::{
+    Immovable, Options,
+    encode::{BRK, b as branch},
+};
+
+/// Whether a branch must land on this word.
+#[must_use]
+pub const fn is_landing_pad(word: u32) -> bool {
+    trapline_insn::aarch64::landing_pad(word).is_some()
+}

@@ -6,6 +6,8 @@ pub mod cache;
 pub mod context;
 pub mod copies;
 mod frame;
+#[cfg(not(loom))]
+pub mod gate;
 pub mod sys;
 pub(crate) mod syscall;
 pub mod thread;

@@ -195,14 +195,57 @@ fn entry(word: u64) -> Option<&'static Entry> {
     unsafe { (word as *const Entry).as_ref() }
 }
 
+/// A thread without a line.
+fn unplaced(called: &[Called]) {
+    for called in called.iter().filter(|called| called.role == Role::Entry) {
+        called.probe.engine().counts().unplaced(called.probe.number());
+    }
+}
+
+/// S5. Where the thread goes on.
+///
+/// # Safety
+/// `regs` is the state of the calling thread at the site of these probes, and the caller's alone.
+#[inline]
+unsafe fn call_inside(inside: &Inside<'_>, row: usize, all: &[Called], regs: &mut Regs) -> GoOn {
+    let sp = regs.sp();
+    for called in all {
+        // SAFETY: the caller's.
+        let goes = unsafe {
+            match called.role {
+                Role::Entry => dispatch::entered(inside, row, called.probe, regs),
+                Role::Exit => dispatch::exited(inside, row, called.probe, regs),
+            }
+        };
+        if goes == GoOn::Elsewhere {
+            return goes;
+        }
+    }
+    if regs.sp() == sp { GoOn::Original } else { GoOn::OtherStack }
+}
+
+/// S2, S5 and S6 where a jump led here: what was mapped at the site when it was patched is so still, or nobody could have come.
+///
+/// # Safety
+/// As [`call_inside`]; all probes are of one engine, and there for good.
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
+    let Some(first) = all.first() else { return GoOn::Original };
+    let Some((row, line)) = first.probe.engine().lines().of(ThreadPointer::own()) else {
+        unplaced(all);
+        return GoOn::Original;
+    };
+    let seal = Seal::new();
+    // SAFETY: the caller's.
+    unsafe { call_inside(&line.enter(&seal), row, all, regs) }
+}
+
 impl Traps for Sites {
     unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer {
         let Some(entry) = self.find(addr) else { return Answer::Nobody };
         let placed = &entry.placed;
         let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else {
-            for called in placed.called.iter().filter(|called| called.role == Role::Entry) {
-                self.engine.counts().unplaced(called.probe.number());
-            }
+            unplaced(&placed.called);
             return Answer::Hit(placed.step);
         };
         let seal = Seal::new();
@@ -212,18 +255,8 @@ impl Traps for Sites {
             Ok(false) => return Answer::Nobody,
             Err(Retry) => return Answer::Again,
         }
-        for called in &placed.called {
-            // SAFETY: probes of the table are for good; `regs` is the caller's own.
-            let goes = unsafe {
-                match called.role {
-                    Role::Entry => dispatch::entered(&inside, row, called.probe, regs),
-                    Role::Exit => dispatch::exited(&inside, row, called.probe, regs),
-                }
-            };
-            if goes == GoOn::Elsewhere {
-                break;
-            }
-        }
+        // SAFETY: probes of the table are for good; `regs` is the caller's own.
+        unsafe { call_inside(&inside, row, &placed.called, regs) };
         Answer::Hit(placed.step)
     }
     fn guard(&self, addr: u64) -> Option<u64> {

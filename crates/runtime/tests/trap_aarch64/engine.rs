@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use trapline_insn::aarch64::Gpr;
-use trapline_insn::aarch64::encode::BRK;
+use trapline_insn::aarch64::encode::{self, BRK};
 use trapline_record::{FileId, FileOffset, RemoteAddr};
 use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Hit, Installed, Verdict};
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::Writer;
 use trapline_runtime::native::thread::{membarrier, register_membarrier};
-use trapline_runtime::native::{Called, Placed, Role, Sites, Step};
+use trapline_runtime::native::{Called, Placed, Role, Sites, Step, gate};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::{Access, Map, Mapping, Range, Regions};
 use trapline_runtime::registry::{Files, Site};
@@ -108,6 +108,40 @@ impl Whole {
 pub(crate) enum Way {
     Simulated,
     Copied,
+    /// In a stub, behind the gate, no trap: with vectors saved, or by a consumer that uses none.
+    Jumped,
+    JumpedGeneral,
+}
+
+/// As `trapline_plan`'s `stub::call`, which this crate does not know; a word that names no address.
+fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
+    let to = room(128);
+    let jump: &'static gate::Jump = Box::leak(Box::new(gate::Jump::new(at, called)));
+    let argument = std::ptr::from_ref(jump) as u64;
+    let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
+    let half = |value: u64| [value as u32, (value >> 32) as u32];
+    let ([a, b], [c, d]) = (half(argument), half(gate));
+    let back = encode::b(to + 36, at + 4).expect("in reach");
+    write(
+        to,
+        &[
+            0xD104_83FF,
+            0xA900_07E0,
+            0xF900_7BFE,
+            0x5800_00E0,
+            0x5800_0101,
+            0xD63F_0020,
+            0xF940_7BFE,
+            0x9104_83FF,
+            word,
+            back,
+            a,
+            b,
+            c,
+            d,
+        ],
+    );
+    to
 }
 
 /// A function on a page of its own, as file `number`, with a counting consumer at its entry, and at the exit if there is one: its address.
@@ -121,11 +155,18 @@ pub(crate) fn probed(
     let page = page(text);
     let mut whole = whole();
     whole.mapped(page, number);
-    let probe = whole.probe(number, 0, &[consumer(called, exit.is_some())]);
+    let flags = if way == Way::JumpedGeneral { Flags::GENERAL_REGS_ONLY } else { Flags::default() };
+    let probe = whole.probe(number, 0, &[Consumer { flags, ..consumer(called, exit.is_some()) }]);
     let mut trap = |offset, roles: &[Role]| {
         let step = match way {
             Way::Simulated => simulated(page + offset),
             Way::Copied => crate::site::copied(page + offset),
+            Way::Jumped | Way::JumpedGeneral => {
+                let at = page + offset;
+                let called: Vec<Called> = roles.iter().map(|&role| Called { probe, role }).collect();
+                let stub = stub(at, text.words()[offset as usize / 4], &called);
+                return write(at, &[encode::b(at, stub).expect("in reach")]);
+            }
         };
         whole.trap_for(page, (number, offset), probe, roles, step);
     };
@@ -315,4 +356,18 @@ fn threads_count_apart() {
     });
     assert_eq!((probe.counts().hits, CALLED.load(Ordering::Relaxed)), (4000, 4000));
     assert_eq!((probe.counts().missed(), probe.counts().unreturned), (0, 0));
+}
+
+/// The gate with a real engine: as a trap's hits.
+#[test]
+fn hits_by_jumps_are_the_probes() {
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    for (number, way) in [(40, Way::Jumped), (41, Way::JumpedGeneral)] {
+        CALLED.store(0, Ordering::Relaxed);
+        let at = probed(number, sum(), None, way, &CALLED);
+        (1..=1000).for_each(|round| assert_eq!(call(at, 3, round), 3 + round));
+        assert_eq!(CALLED.load(Ordering::Relaxed), 1000, "{way:?}");
+    }
+    let at = probed(42, sum(), Some(EXIT), Way::Jumped, &CALLED);
+    assert_eq!(call(at, 3, 5), 3016);
 }

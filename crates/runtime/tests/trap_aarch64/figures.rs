@@ -122,8 +122,14 @@ fn a_hit_takes_so_many_instructions() {
                 Ok(probe) => row(case, bench, "kernel", probe.addr, bare),
                 Err(why) => println!("SKIP: {bench} {case} kernel: {why}"),
             }
-            for (how, way) in [("simulated", Way::Simulated), ("out-of-line", Way::Copied)] {
-                let number = 100 + which * 4 + u64::from(returns) * 2 + u64::from(way == Way::Copied);
+            let ways = [
+                ("simulated", Way::Simulated),
+                ("out-of-line", Way::Copied),
+                ("jump", Way::Jumped),
+                ("jump, general registers only", Way::JumpedGeneral),
+            ];
+            for (nth, (how, way)) in (0..).zip(ways) {
+                let number = 100 + which * 8 + u64::from(returns) * 4 + nth;
                 let at = engine::probed(number, text, returns.then_some(exit), way, &CALLED);
                 row(case, bench, how, at, bare);
             }
@@ -146,5 +152,11 @@ fn judge(rows: &[Row]) {
         let row = |how| find(case, "uprobe", how).expect("a row").user;
         let (simulated, copied) = (row("simulated"), row("out-of-line"));
         assert!(simulated > 0.0 && simulated < 1.5 * copied, "{case}: {simulated} and {copied}");
+    }
+    // A jump leaves the kernel alone, and without vectors it is the least of all.
+    for case in ["nop", "push", "ret"] {
+        let row = |how| find(case, "uprobe", how).expect("a row").all;
+        let (jump, general) = (row("jump"), row("jump, general registers only"));
+        assert!(general < jump && jump < 0.5 * row("simulated"), "{case}: {general} and {jump}");
     }
 }

@@ -71,7 +71,9 @@
 //!
 //! # On arm64
 //!
-//! Every site is reached by a trap ([`Tactic::Trap`]): what is said of traps holds for all of them, and while a thread blocks SIGTRAP, nothing is registered. Returns are seen at
+//! A patch is one instruction in the place of another, a jump or a trap, so no window is ever in another's way. A landing pad (`bti`, `paciasp`) on a page that is guarded takes a trap. Where
+//! a handler moves the program counter at a function's entry by a jump, x17 holds where it goes on, as behind a linker's veneer. The stack pointer must be a multiple of 16 at a jump's site, as it
+//! is wherever memory is reached through it. Code in streaming mode (SME) takes traps only, by request. Returns are seen at
 //! return instructions alone ([`Returns::Stack`] is refused). Handlers of signals that are sent are called as they are: one that arrives while its thread runs a displaced
 //! instruction sees its copy's address. Without perf events, what is mapped by other ways than `dlopen` is found by [`rescan`].
 //!

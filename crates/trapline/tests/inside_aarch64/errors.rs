@@ -3,7 +3,7 @@
 
 use trapline::inside::{Consumer, Error, Returns, register};
 
-use crate::victim::{Victim, counting, in_child, word};
+use crate::victim::{Victim, counting, word};
 
 fn refused(victim: &Victim, offset: u64, consumer: Consumer) -> Error {
     register(&victim.path, offset, consumer).expect_err("in the way")
@@ -49,24 +49,6 @@ fn functions_whose_returns_cannot_all_be_seen_are_refused_by_name() {
     let error = refused(&victim, victim.offset("add") + 4, returns());
     assert!(matches!(error, Error::NotAnEntry { .. }), "{error}");
     assert!(victim.text() == before);
-}
-
-/// A trap would end the process there.
-#[test]
-fn while_a_thread_blocks_traps_nothing_is_registered() {
-    let victim = Victim::load();
-    let status = in_child(|| {
-        // SAFETY: the calling thread's mask: all signals.
-        unsafe {
-            let mut all = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
-        }
-        let error = refused(&victim, victim.offset("add"), counting(word()));
-        assert!(matches!(error, Error::Refused { kind: "needs-traps", .. }), "{error}");
-        0
-    });
-    assert_eq!(status, 0);
 }
 
 #[test]

@@ -4,9 +4,7 @@
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
-use trapline::inside::{
-    Consumer, Error, Request, Tactic, Verdict, find, learnt, register, register_all, rescan,
-};
+use trapline::inside::{Consumer, Error, Tactic, Verdict, find, learnt, register, register_all, rescan};
 
 use crate::victim::{Victim, counting, in_child, word};
 
@@ -23,7 +21,7 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
         if learnt().impatient == late {
             assert_eq!(
                 (count.load(Relaxed) - had, probe.sites()),
-                (1, vec![Tactic::Trap]),
+                (1, vec![Tactic::Jump]),
                 "the constructor's call, {round}"
             );
         }
@@ -41,24 +39,25 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
 /// By a call that nobody hears: found by the next look.
 #[test]
 fn another_mapping_of_the_file_is_probed_too() {
-    let victim = Victim::load();
-    let (count, offset) = (word(), victim.offset("far_a"));
-    let probe = victim.register("far_a", counting(count));
-    let file = std::fs::File::open(&victim.path).expect("the library");
-    let prot = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: a new mapping of code that needs nothing around it; it is unmapped when nobody calls it any more.
-    unsafe {
-        let (fd, len) = (file.as_raw_fd(), offset as usize + 4096);
-        let at = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE, fd, 0);
-        assert_ne!(at, libc::MAP_FAILED);
-        let other: extern "C" fn(u64, u64) -> u64 = std::mem::transmute(at.byte_add(offset as usize));
+    Victim::in_both_forms(|victim| {
+        let (count, offset) = (word(), victim.offset("far_a"));
+        let probe = victim.register("far_a", counting(count));
+        let file = std::fs::File::open(&victim.path).expect("the library");
+        let prot = libc::PROT_READ | libc::PROT_EXEC;
+        // SAFETY: a new mapping of code that needs nothing around it; it is unmapped when nobody calls it any more.
+        unsafe {
+            let (fd, len) = (file.as_raw_fd(), offset as usize + 4096);
+            let at = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE, fd, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            let other: extern "C" fn(u64, u64) -> u64 = std::mem::transmute(at.byte_add(offset as usize));
+            rescan().expect("a look");
+            assert_eq!((other(1, 2), count.load(Relaxed), probe.sites().len()), (3, 1, 2));
+            assert_eq!((victim.function("far_a")(1, 2), count.load(Relaxed)), (3, 2));
+            assert_eq!(libc::munmap(at, len), 0);
+        }
         rescan().expect("a look");
-        assert_eq!((other(1, 2), count.load(Relaxed), probe.sites().len()), (3, 1, 2));
-        assert_eq!((victim.function("far_a")(1, 2), count.load(Relaxed)), (3, 2));
-        assert_eq!(libc::munmap(at, len), 0);
-    }
-    rescan().expect("a look");
-    assert_eq!(probe.sites().len(), 1);
+        assert_eq!(probe.sites().len(), 1);
+    });
 }
 
 #[test]
@@ -76,70 +75,74 @@ fn functions_of_the_c_library_are_probed_as_any_others() {
 
 #[test]
 fn a_batch_is_registered_whole_or_not_at_all() {
-    let victim = Victim::load();
-    let (before, count) = (victim.text(), word());
-    let at = |name: &str, consumer| Request::new(&victim.path, victim.offset(name), consumer);
-    let error = register_all([
-        at("add", counting(count)),
-        at("tail", Consumer::returns(|_| {})),
-        at("moves", counting(count)),
-    ])
-    .expect_err("a tail call");
-    assert!(matches!(error, Error::Refused { offset, .. } if offset == victim.offset("tail")), "{error}");
-    assert!(victim.text() == before);
-    assert_eq!((victim.function("add")(1, 1), count.load(Relaxed)), (4, 0));
+    Victim::in_both_forms(|victim| {
+        let (before, count) = (victim.text(), word());
+        let at = |name: &str, consumer| victim.request(victim.offset(name), consumer);
+        let error = register_all([
+            at("add", counting(count)),
+            at("tail", Consumer::returns(|_| {})),
+            at("moves", counting(count)),
+        ])
+        .expect_err("a tail call");
+        assert!(matches!(error, Error::Refused { offset, .. } if offset == victim.offset("tail")), "{error}");
+        assert!(victim.text() == before);
+        assert_eq!((victim.function("add")(1, 1), count.load(Relaxed)), (4, 0));
+    });
 }
 
 #[test]
 fn a_forked_child_is_probed_and_registers_and_unregisters_by_itself() {
-    let victim = Victim::load();
-    let (before, count, add, moves) =
-        (victim.text(), word(), victim.function("add"), victim.function("moves"));
-    let mut probe = Some(victim.register("add", counting(count)));
-    let status = in_child(|| {
-        assert_eq!((add(1, 1), count.load(Relaxed)), (4, 1));
-        let own = word();
-        let second = victim.register("moves", counting(own));
-        assert_eq!((moves(6, 7), own.load(Relaxed)), (42, 1));
-        drop(second);
-        drop(probe.take());
-        assert_eq!((add(1, 1), moves(6, 7), count.load(Relaxed)), (4, 42, 1));
-        assert!(victim.text() == before);
-        0
+    Victim::in_both_forms(|victim| {
+        let (before, count, add, moves) =
+            (victim.text(), word(), victim.function("add"), victim.function("moves"));
+        let mut probe = Some(victim.register("add", counting(count)));
+        let status = in_child(|| {
+            assert_eq!((add(1, 1), count.load(Relaxed)), (4, 1));
+            let own = word();
+            let second = victim.register("moves", counting(own));
+            assert_eq!((moves(6, 7), own.load(Relaxed)), (42, 1));
+            drop(second);
+            drop(probe.take());
+            assert_eq!((add(1, 1), moves(6, 7), count.load(Relaxed)), (4, 42, 1));
+            assert!(victim.text() == before);
+            0
+        });
+        assert_eq!(status, 0);
+        assert_eq!((add(1, 1), count.load(Relaxed), moves(6, 7)), (4, 1, 42));
     });
-    assert_eq!(status, 0);
-    assert_eq!((add(1, 1), count.load(Relaxed), moves(6, 7)), (4, 1, 42));
 }
 
 #[test]
 fn unregistering_waits_for_handlers_that_run() {
-    let victim = Victim::load();
-    let add = victim.function("add");
-    static INSIDE: AtomicBool = AtomicBool::new(false);
-    static GO_ON: AtomicBool = AtomicBool::new(false);
-    static OVER: AtomicBool = AtomicBool::new(false);
-    let consumer = Consumer::entry(|_| {
-        INSIDE.store(true, SeqCst);
-        while !GO_ON.load(SeqCst) {
-            std::hint::spin_loop();
-        }
-        OVER.store(true, SeqCst);
-        Verdict::Continue
-    });
-    let probe = victim.register("add", consumer);
-    std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(add(1, 1), 4));
-        while !INSIDE.load(SeqCst) {
-            std::thread::yield_now();
-        }
-        let waiter = scope.spawn(|| {
-            probe.unregister().expect("unregistered");
-            assert!(OVER.load(SeqCst), "returned while the handler ran");
+    Victim::in_both_forms(|victim| {
+        let add = victim.function("add");
+        static INSIDE: AtomicBool = AtomicBool::new(false);
+        static GO_ON: AtomicBool = AtomicBool::new(false);
+        static OVER: AtomicBool = AtomicBool::new(false);
+        [&INSIDE, &GO_ON, &OVER].into_iter().for_each(|one| one.store(false, SeqCst));
+        let consumer = Consumer::entry(|_| {
+            INSIDE.store(true, SeqCst);
+            while !GO_ON.load(SeqCst) {
+                std::hint::spin_loop();
+            }
+            OVER.store(true, SeqCst);
+            Verdict::Continue
         });
-        // Not a proof of waiting, which the assertion above is; it gives a wrong one the time to show.
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        GO_ON.store(true, SeqCst);
-        waiter.join().expect("no panic");
+        let probe = victim.register("add", consumer);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(add(1, 1), 4));
+            while !INSIDE.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            let waiter = scope.spawn(|| {
+                probe.unregister().expect("unregistered");
+                assert!(OVER.load(SeqCst), "returned while the handler ran");
+            });
+            // Not a proof of waiting, which the assertion above is; it gives a wrong one the time to show.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            GO_ON.store(true, SeqCst);
+            waiter.join().expect("no panic");
+        });
     });
 }
 
@@ -187,13 +190,15 @@ fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
 
 #[test]
 fn a_semaphore_is_raised_while_its_site_is_active() {
-    let victim = Victim::load();
-    let at = victim.address("semaphore") as *const u16;
-    // SAFETY: a word of the library's data.
-    let value = || unsafe { at.read_volatile() };
-    let request = Request::new(&victim.path, victim.offset("add"), counting(word()));
-    let probes = register_all([request.semaphore(victim.offset_of_data("semaphore"))]).expect("registered");
-    assert_eq!(value(), 1);
-    drop(probes);
-    assert_eq!(value(), 0);
+    Victim::in_both_forms(|victim| {
+        let at = victim.address("semaphore") as *const u16;
+        // SAFETY: a word of the library's data.
+        let value = || unsafe { at.read_volatile() };
+        let request = victim.request(victim.offset("add"), counting(word()));
+        let probes =
+            register_all([request.semaphore(victim.offset_of_data("semaphore"))]).expect("registered");
+        assert_eq!(value(), 1);
+        drop(probes);
+        assert_eq!(value(), 0);
+    });
 }

@@ -4,7 +4,10 @@
 
 mod calls;
 mod errors;
+mod forms;
+mod general;
 mod life;
 mod returns;
+mod state;
 mod storm;
 mod victim;

@@ -56,3 +56,62 @@ VISIBLE uint64_t with(uint64_t (*f)(uint64_t), uint64_t x) { return f(x) + 1; }
 ALIGNED(4096, far_a, "nop\n add x0, x0, x1\n ret");
 ALIGNED(4096, far_b, "nop\n sub x0, x0, x1\n ret");
 asm(".balign 4096\n nop\n");
+
+// Everything from x0 into the registers, some words, everything to x1: 32 vectors; flags and FPSR; x2 to x30 and x1; and behind that x0 as it was then.
+#define CALLEE_SAVED \
+	"stp x29, x30, [sp, #-128]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n" \
+	"stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n stp x1, x18, [sp, #96]\n" \
+	"stp d8, d9, [sp, #-64]!\n stp d10, d11, [sp, #16]\n stp d12, d13, [sp, #32]\n stp d14, d15, [sp, #48]\n"
+#define CALLEE_RESTORED \
+	"ldp d14, d15, [sp, #48]\n ldp d12, d13, [sp, #32]\n ldp d10, d11, [sp, #16]\n ldp d8, d9, [sp], #64\n" \
+	"ldp x27, x28, [sp, #80]\n ldp x25, x26, [sp, #64]\n ldp x23, x24, [sp, #48]\n ldp x21, x22, [sp, #32]\n" \
+	"ldp x19, x20, [sp, #16]\n ldr x18, [sp, #104]\n ldp x29, x30, [sp], #128\n ret"
+#define VECTORS(op) \
+	op " {v0.16b-v3.16b}, [x0], #64\n" op " {v4.16b-v7.16b}, [x0], #64\n" op " {v8.16b-v11.16b}, [x0], #64\n" \
+	op " {v12.16b-v15.16b}, [x0], #64\n" op " {v16.16b-v19.16b}, [x0], #64\n" op " {v20.16b-v23.16b}, [x0], #64\n" \
+	op " {v24.16b-v27.16b}, [x0], #64\n" op " {v28.16b-v31.16b}, [x0], #64\n"
+#define GENERAL(op) \
+	"" op " x2, x3, [x0, #16]\n" op " x4, x5, [x0, #32]\n" op " x6, x7, [x0, #48]\n" \
+	"" op " x8, x9, [x0, #64]\n" op " x10, x11, [x0, #80]\n" op " x12, x13, [x0, #96]\n" \
+	"" op " x14, x15, [x0, #112]\n" op " x16, x17, [x0, #128]\n" op " x18, x19, [x0, #144]\n" \
+	"" op " x20, x21, [x0, #160]\n" op " x22, x23, [x0, #176]\n" op " x24, x25, [x0, #192]\n" \
+	"" op " x26, x27, [x0, #208]\n" op " x28, x29, [x0, #224]\n"
+#define AROUND(name, words) \
+	FUNCTION(name, CALLEE_SAVED VECTORS("ld1") \
+		"ldp x2, x3, [x0]\n msr nzcv, x2\n msr fpsr, x3\n" GENERAL("ldp") "ldr x30, [x0, #240]\n ldr x1, [x0, #248]\n" \
+		".globl " #name "_at\n" #name "_at:\n" words "\n" \
+		"stp x0, x1, [sp, #-16]!\n ldr x0, [sp, #176]\n" VECTORS("st1") \
+		GENERAL("stp") "str x30, [x0, #240]\n mrs x2, nzcv\n mrs x3, fpsr\n stp x2, x3, [x0]\n" \
+		"ldp x2, x3, [sp], #16\n stp x3, x2, [x0, #248]\n" CALLEE_RESTORED)
+
+// Done by hand, copied, pushed with the stack below it used, and pulled up again.
+AROUND(around, "nop\n orr x0, x0, x0\n stp x29, x30, [sp, #-512]!\n add sp, sp, #512");
+FUNCTION(target, "ret");
+FUNCTION(elsewhere, "ret");
+AROUND(around_call, "bl target");
+
+// The same for what has the length of the processor: 32 Z, 16 P, FFR.
+#define SCALABLE(op, at, predicates) \
+	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n" op " z\\n, [" at ", #\\n, mul vl]\n.endr\n" \
+	".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n" op " p\\n, [" predicates ", #\\n, mul vl]\n.endr\n"
+FUNCTION(around_sve, ".arch_extension sve\n" CALLEE_SAVED
+	"addvl x2, x0, #16\n addvl x2, x2, #16\n addvl x3, x1, #16\n addvl x3, x3, #16\n"
+	"ldr p0, [x2, #16, mul vl]\n wrffr p0.b\n" SCALABLE("ldr", "x0", "x2")
+	".globl around_sve_at\naround_sve_at: nop\n orr x0, x0, x0\n"
+	SCALABLE("str", "x1", "x3") "rdffr p0.b\n str p0, [x3, #16, mul vl]\n"
+	CALLEE_RESTORED "\n.arch_extension nosve");
+
+// Where its stack pointer is, seen from its caller's, which has room above and below.
+FUNCTION(stack, "mov x0, sp\n ret");
+FUNCTION(other_stack, "mov x0, sp\n add x0, x0, #1\n ret");
+FUNCTION(on_stack, "stp x29, x30, [sp, #-32]!\n str x19, [sp, #16]\n mov x19, sp\n sub sp, sp, #16384\n mov x1, sp\n"
+	"bl stack\n sub x0, x0, x1\n mov sp, x19\n ldr x19, [sp, #16]\n ldp x29, x30, [sp], #32\n ret");
+
+// A word that faults, if its caller wants it to.
+FUNCTION(fetches, "ldr x0, [x0, #8]\n ret");
+
+// A loop: some way into a function, with x16 and x17 in use.
+FUNCTION(loops, "mov x16, #3\n mov x17, #5\n1: add x0, x0, x16\n add x0, x0, x17\n subs x1, x1, #1\n b.ne 1b\n ret");
+
+// Its argument is needed in a register that a hit may spoil.
+FUNCTION(scale_and_add, "add x2, x0, x0\n add x0, x2, x1\n ret");

@@ -6,13 +6,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use trapline::inside::{Consumer, Registration, Verdict, register};
+use trapline::inside::{Consumer, Registration, Request, Tactic, Verdict, register_all};
 use trapline_image::{Bytes, Image, NoDebugFiles};
 use trapline_record::FileOffset;
 
 /// A loaded copy.
 pub(crate) struct Victim {
     pub(crate) path: PathBuf,
+    /// How its sites are to be reached.
+    pub(crate) form: Tactic,
     image: Image,
     handle: *mut c_void,
 }
@@ -54,7 +56,20 @@ impl Victim {
     pub(crate) fn load() -> Self {
         Self::load_file(Self::file())
     }
+    /// Runs a test in both forms, each with a copy that nobody probed before.
+    pub(crate) fn in_both_forms(test: impl Fn(&Self)) {
+        for form in [Tactic::Jump, Tactic::Trap] {
+            let mut victim = Self::load();
+            victim.form = form;
+            test(&victim);
+        }
+    }
     pub(crate) fn load_file(path: PathBuf) -> Self {
+        fault::install();
+        // What the standard library gave this thread may hold one signal's frame, and no handler behind it.
+        let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        // SAFETY: this thread's handlers run on its own stack from now on.
+        assert_eq!(unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) }, 0);
         let name = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
         let guard = loading();
         // SAFETY: the library's constructor calls a function of its own.
@@ -63,7 +78,7 @@ impl Victim {
         assert!(!handle.is_null());
         let bytes = std::fs::read(&path).expect("readable");
         let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("an ELF file");
-        Self { path, image, handle }
+        Self { path, form: Tactic::Jump, image, handle }
     }
     pub(crate) fn address(&self, name: &str) -> u64 {
         let name = CString::new(name).expect("a name");
@@ -94,8 +109,17 @@ impl Victim {
         let at = add.0.wrapping_add(self.address(name)).wrapping_sub(self.address("add"));
         self.image.offset_of(trapline_record::Svma(at)).expect("in a segment").0
     }
+    /// In the form of this copy.
+    pub(crate) fn request(&self, offset: u64, consumer: Consumer) -> Request {
+        let request = Request::new(&self.path, offset, consumer);
+        if self.form == Tactic::Trap { request.by_trap() } else { request }
+    }
+    pub(crate) fn register_at(&self, offset: u64, consumer: Consumer) -> Registration {
+        let mut one = register_all([self.request(offset, consumer)]).expect("registered");
+        one.pop().expect("one")
+    }
     pub(crate) fn register(&self, name: &str, consumer: Consumer) -> Registration {
-        register(&self.path, self.offset(name), consumer).expect(name)
+        self.register_at(self.offset(name), consumer)
     }
     /// The words of the code, as they are now, from the first function to the last.
     pub(crate) fn text(&self) -> Vec<u32> {
@@ -165,5 +189,53 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
         assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
         assert!(libc::WIFEXITED(status), "signal {}", libc::WTERMSIG(status));
         libc::WEXITSTATUS(status)
+    }
+}
+
+/// A handler of SIGSEGV of the program's, from before anything was probed.
+pub(crate) mod fault {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+    /// Where one is expected, and what x0 is to be then; where it was, and of which address.
+    static EXPECTED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+    /// One at a time.
+    pub(crate) fn expected(at: u64, x0: u64) -> MutexGuard<'static, ()> {
+        static ONE: Mutex<()> = Mutex::new(());
+        let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        [at, x0].into_iter().zip(&EXPECTED).for_each(|(value, word)| word.store(value, Relaxed));
+        guard
+    }
+    pub(crate) fn seen() -> [u64; 2] {
+        [0, 1].map(|n: usize| SEEN[n].load(Relaxed))
+    }
+    /// Before the first probe: handlers that are set later stand alone.
+    pub(crate) fn install() {
+        static INSTALLED: Once = Once::new();
+        INSTALLED.call_once(|| {
+            // SAFETY: an action whose handler touches words of ours, and its own context.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = on_fault as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+                assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, std::ptr::null_mut()), 0);
+            }
+        });
+    }
+    extern "C" fn on_fault(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel's own structures.
+        unsafe {
+            let context = &mut *context.cast::<libc::ucontext_t>();
+            let machine = &mut context.uc_mcontext;
+            SEEN[0].store(machine.pc, Relaxed);
+            SEEN[1].store((*info).si_addr() as u64, Relaxed);
+            if machine.pc != EXPECTED[0].swap(0, Relaxed) {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                return;
+            }
+            machine.regs[0] = EXPECTED[1].load(Relaxed);
+        }
     }
 }

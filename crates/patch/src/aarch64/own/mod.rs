@@ -1,7 +1,7 @@
-//! The writer of code for our own process on arm64: one word at a time, by traps. Steps and interleavings are argued in [`protocol`].
+//! The writer of code for our own process on arm64: one word at a time, by jumps and traps. Steps and interleavings are argued in [`protocol`].
 //!
-//! In: words that are to trap, each with what becomes of it at a hit. Out: sites in place, each as a value that takes it out again and puts it back; what the handler of
-//! traps needs, before anything traps. Invariants: PATCH-4 what a trap leads to is there before it; PATCH-11 present words are compared before any is changed.
+//! In: words to be patched, each with what becomes of it at a hit. Out: sites in place, each as a value that takes it out again and puts it back; what the handler of
+//! traps needs, before anything traps. Invariants: PATCH-4 what a patch leads to is there before it; PATCH-11 present words are compared before any is changed.
 //! Does not: lock (the caller does), know consumers, wait for them, keep a journal (nobody else takes this process' traps out).
 
 mod pages;
@@ -11,22 +11,22 @@ mod rooms;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use trapline_plan::aarch64::{BRK, Options, Step};
+use trapline_plan::aarch64::{BRK, Options, Step, branch, is_landing_pad};
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 use trapline_record::{FileOffset, RemoteAddr};
-use trapline_runtime::aarch64::Windows;
-use trapline_target::{FileId, Mapping, Process};
+use trapline_runtime::aarch64::{Called, Windows, gate};
+use trapline_target::{FileId, Mapping, OwnCaller, Process};
 
 use crate::blocked::no_traps;
 use crate::error::PatchError;
-use crate::why::Why;
+use crate::why::{NoTraps, Why};
 use pages::{Pages, Words, mapping};
 use rooms::{Displaced, Rooms};
 
-/// A word that is to trap.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Word {
+/// A word to be patched.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Word<'a> {
     /// Where it stands.
     pub at: RemoteAddr,
     /// The file's.
@@ -39,6 +39,21 @@ pub struct Word {
     pub role: PatchRole,
     /// Which file, and where in it, the mapping there must show.
     pub place: (FileId, FileOffset),
+    /// Who is called, where a jump may lead to them. `None`: it is to be a trap.
+    pub by_jump: Option<&'a [Called]>,
+}
+
+/// What there is for a word, before anything leads there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Which word.
+    pub index: usize,
+    /// How it will be reached: [`Tactic::Jump`] or [`Tactic::Trap`].
+    pub tactic: Tactic,
+    /// Where its copy lies; 0: there is none, as it is simulated.
+    pub copy: u64,
+    /// What will stand in its place.
+    new: u32,
 }
 
 /// A site of our own: enough to take it out and to put it back.
@@ -46,7 +61,7 @@ pub struct Word {
 pub struct OwnSite {
     /// What it is for.
     pub role: PatchRole,
-    /// How it is reached: [`Tactic::Trap`].
+    /// How it is reached: [`Tactic::Jump`] or [`Tactic::Trap`].
     pub tactic: Tactic,
     /// Address and words.
     pub entry: Entry,
@@ -57,7 +72,7 @@ pub struct OwnSite {
 pub struct Added {
     /// Sites in place, each with the index of its word.
     pub sites: Vec<(usize, OwnSite)>,
-    /// Words that do not trap, and why.
+    /// Words that are not patched, and why.
     pub refused: Vec<(usize, Why)>,
 }
 
@@ -67,8 +82,10 @@ pub struct Own {
     process: Process,
     windows: &'static Windows,
     rooms: Rooms,
-    /// Words of the file where our traps stand.
-    placed: BTreeMap<u64, u32>,
+    /// Where jumps lead through.
+    gate: u64,
+    /// Where our patches stand: the file's word, and ours.
+    placed: BTreeMap<u64, (u32, u32)>,
     /// Those of them that are planned anew (S1).
     soft: BTreeSet<u64>,
 }
@@ -80,7 +97,9 @@ impl Own {
     /// When /proc/self cannot be used, or a tracer holds us.
     pub fn open(windows: &'static Windows) -> Result<Self, PatchError> {
         let process = Process::open(std::process::id())?;
-        Ok(Self { process, windows, rooms: Rooms::default(), placed: BTreeMap::new(), soft: BTreeSet::new() })
+        let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
+        let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { process, windows, rooms: Rooms::default(), gate, placed, soft })
     }
     /// Our process.
     #[must_use]
@@ -100,39 +119,26 @@ impl Own {
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
-    /// O1 to O6. Addresses are distinct. `tell` learns of traps, by the index of their word, each with where its copy lies (0: none), before they are written.
+    /// O1 to O6. Addresses are distinct. `tell` learns of what will be in place, before anything leads there.
     ///
     /// # Errors
     /// Nothing was changed, or what was changed was undone.
-    pub fn add(
-        &mut self,
-        words: &[Word],
-        tell: &mut dyn FnMut(&[(usize, u64)]),
-    ) -> Result<Added, PatchError> {
+    pub fn add(&mut self, words: &[Word<'_>], tell: &mut dyn FnMut(&[Ready])) -> Result<Added, PatchError> {
         self.alone()?;
         let maps = self.process.maps()?;
-        let because = no_traps(&self.process, false, &mut || {
-            std::thread::sleep(Duration::from_micros(200));
-            Ok(())
-        })?;
-        let mut added = Added::default();
-        let mut told = Vec::with_capacity(words.len());
+        let (mut look, mut added, mut ready) =
+            (Look::default(), Added::default(), Vec::with_capacity(words.len()));
         for (index, word) in words.iter().enumerate() {
-            let found = match because {
-                Some(because) => Err(Why::NeedsTraps { addr: word.at, because }),
-                None => match self.compare(&maps, word)? {
-                    Some(why) => Err(why),
-                    None => self.displace(word)?,
-                },
-            };
-            match found {
-                Ok(copy) => told.push((index, copy)),
+            match self.prepare(index, word, &maps, &mut look)? {
+                Ok(one) => ready.push(one),
                 Err(why) => added.refused.push((index, why)),
             }
         }
-        tell(&told);
-        let sites = told.iter().map(|&(index, _)| (index, words[index].site()));
-        added.sites = sites.collect();
+        if self.rooms.are_fresh() {
+            OwnCaller::default().sync_cores()?;
+        }
+        tell(&ready);
+        added.sites = ready.iter().map(|one| (one.index, words[one.index].site(one))).collect();
         let all: Vec<OwnSite> = added.sites.iter().map(|site| site.1).collect();
         if let Err(error) = self.write(&maps, &all) {
             self.take_out(&all)?;
@@ -140,7 +146,40 @@ impl Own {
         }
         Ok(added)
     }
-    /// Takes sites out. Those that hold anything but our trap are left alone; how many that were is the answer.
+    /// O1 and O2 of a word.
+    fn prepare(
+        &mut self,
+        index: usize,
+        word: &Word<'_>,
+        maps: &[Mapping],
+        look: &mut Look,
+    ) -> Result<Result<Ready, Why>, PatchError> {
+        if let Some(why) = self.compare(maps, word)? {
+            return Ok(Err(why));
+        }
+        if let Some(jump) = self.jump(index, word, look.guards(maps, word.at))? {
+            return Ok(Ok(jump));
+        }
+        if let Some(because) = look.no_traps(&self.process)? {
+            return Ok(Err(Why::NeedsTraps { addr: word.at, because }));
+        }
+        let trap = |copy| Ready { index, tactic: Tactic::Trap, copy, new: BRK };
+        Ok(self.displace(word)?.map(trap))
+    }
+    /// A stub, if a branch to one may stand there. On a page that is guarded none may in a landing pad's place.
+    fn jump(&mut self, index: usize, word: &Word<'_>, guarded: bool) -> Result<Option<Ready>, PatchError> {
+        let Some(called) = word.by_jump.filter(|_| !(guarded && is_landing_pad(word.old))) else {
+            return Ok(None);
+        };
+        let options = Options { guarded, ..word.options };
+        let one = Displaced { at: word.at, word: word.old, options, comes_back: true };
+        let stub = self.rooms.stub((&self.process, self.windows), &one, (self.gate, called))?;
+        Ok(stub.and_then(|stub| {
+            let new = branch(word.at.0, stub.at)?;
+            Some(Ready { index, tactic: Tactic::Jump, copy: stub.displaced, new })
+        }))
+    }
+    /// Takes sites out. Those that hold anything but our patch are left alone; how many that were is the answer.
     ///
     /// # Errors
     /// When memory cannot be reached at all.
@@ -152,9 +191,9 @@ impl Own {
             for site in sites.iter().filter(|site| (site.entry.kind == Kind::Exit) == returns) {
                 let at = site.entry.addr;
                 self.soft.remove(&at.0);
-                let Some(old) = self.placed.remove(&at.0) else { continue };
+                let Some((old, new)) = self.placed.remove(&at.0) else { continue };
                 match self.word(at) {
-                    Some(BRK) => drop(words.insert(at.0, old)),
+                    Some(word) if word == new => drop(words.insert(at.0, old)),
                     Some(word) if word == old => {}
                     _ => left += 1,
                 }
@@ -165,7 +204,7 @@ impl Own {
         }
         Ok(left)
     }
-    /// S1: these are planned anew. Their traps stay meanwhile.
+    /// S1: these are planned anew. What stands there stays meanwhile.
     ///
     /// # Errors
     /// None here.
@@ -174,7 +213,7 @@ impl Own {
         self.soft.extend(placed);
         Ok(())
     }
-    /// S3: takes away the traps that nobody placed anew, and that are none of `stay`.
+    /// S3: takes away what nobody placed anew, and is none of `stay`.
     ///
     /// # Errors
     /// When memory cannot be reached at all.
@@ -182,7 +221,9 @@ impl Own {
         let soft = std::mem::take(&mut self.soft);
         let over = soft.into_iter().filter(|at| !stay(*at));
         let over: Vec<OwnSite> = over
-            .filter_map(|at| Some(site(RemoteAddr(at), *self.placed.get(&at)?, PatchRole::Entry)))
+            .filter_map(|at| {
+                Some(site(RemoteAddr(at), *self.placed.get(&at)?, PatchRole::Entry, Tactic::Trap))
+            })
             .collect();
         self.take_out(&over).map(drop)
     }
@@ -197,7 +238,7 @@ impl Own {
         let fits = |site: &OwnSite| {
             let at = site.entry.addr;
             let is_free = !self.placed.contains_key(&at.0) || self.soft.contains(&at.0);
-            is_free && self.original(at) == Some(old(site))
+            is_free && self.original(at) == Some(words(site).0)
         };
         let fit: Vec<bool> = sites.iter().map(fits).collect();
         let back: Vec<OwnSite> = sites.iter().zip(&fit).filter(|one| *one.1).map(|one| *one.0).collect();
@@ -207,28 +248,29 @@ impl Own {
         }
         Ok(fit)
     }
-    /// Whether all of these hold our traps now. A library that was unloaded, and loaded there again, holds the file's words.
+    /// Whether all of these hold our patches now. A library that was unloaded, and loaded there again, holds the file's words.
     #[must_use]
     pub fn holds(&self, sites: &[OwnSite]) -> bool {
-        sites.iter().all(|site| self.word(site.entry.addr) == Some(BRK))
+        sites.iter().all(|site| self.word(site.entry.addr) == Some(words(site).1))
     }
     /// Sites that went away with their mapping.
     pub fn forget(&mut self, sites: &[OwnSite]) {
-        for site in sites {
-            self.placed.remove(&site.entry.addr.0);
-            self.soft.remove(&site.entry.addr.0);
-        }
+        sites.iter().for_each(|site| self.forget_at(site.entry.addr));
+    }
+    fn forget_at(&mut self, at: RemoteAddr) {
+        self.placed.remove(&at.0);
+        self.soft.remove(&at.0);
     }
     /// O4 to O6, returns before entries.
     fn write(&mut self, maps: &[Mapping], sites: &[OwnSite]) -> Result<(), PatchError> {
         for returns in [true, false] {
             let mut words = Words::new();
             for site in sites.iter().filter(|site| (site.entry.kind == Kind::Exit) == returns) {
-                let at = site.entry.addr.0;
-                if !self.soft.remove(&at) {
-                    words.insert(at, BRK);
+                let (at, (old, new)) = (site.entry.addr.0, self::words(site));
+                let stands = self.placed.insert(at, (old, new)).filter(|_| self.soft.remove(&at));
+                if stands != Some((old, new)) {
+                    words.insert(at, new);
                 }
-                self.placed.insert(at, old(site));
             }
             if !words.is_empty() {
                 // Each was found in a file's code a moment ago.
@@ -238,7 +280,7 @@ impl Own {
         Ok(())
     }
     /// O1: what is in the way of a word.
-    fn compare(&mut self, maps: &[Mapping], word: &Word) -> Result<Option<Why>, PatchError> {
+    fn compare(&mut self, maps: &[Mapping], word: &Word<'_>) -> Result<Option<Why>, PatchError> {
         let addr = word.at;
         let shows = |one: &&Mapping| {
             let offset = one.offset + (addr - one.start);
@@ -250,20 +292,20 @@ impl Own {
         let mut found = [0; 4];
         self.process.read(addr, &mut found)?;
         let present = u32::from_le_bytes(found);
-        if present != BRK {
+        match self.placed.get(&addr.0) {
+            Some(&(old, new)) if present == new => {
+                let is_free = self.soft.contains(&addr.0) && old == word.old;
+                return Ok((!is_free).then_some(Why::Held { addr }));
+            }
             // Whatever stood here went away with its mapping.
-            self.placed.remove(&addr.0);
-            self.soft.remove(&addr.0);
-        } else if self.soft.contains(&addr.0) && self.placed.get(&addr.0) == Some(&word.old) {
-            return Ok(None);
-        } else if self.placed.contains_key(&addr.0) {
-            return Ok(Some(Why::Held { addr }));
+            Some(_) => self.forget_at(addr),
+            None => {}
         }
         let differs = Why::Differs { addr, file: word.old.to_le_bytes().to_vec(), found: found.to_vec() };
         Ok((present != word.old).then_some(differs))
     }
     /// O2 and the copy's part of O3.
-    fn displace(&mut self, word: &Word) -> Result<Result<u64, Why>, PatchError> {
+    fn displace(&mut self, word: &Word<'_>) -> Result<Result<u64, Why>, PatchError> {
         let Step::Copy { comes_back } = word.step else { return Ok(Ok(0)) };
         let one = Displaced { at: word.at, word: word.old, options: word.options, comes_back };
         self.rooms.copy((&self.process, self.windows), &one)
@@ -274,12 +316,11 @@ impl Own {
         self.process.read(at, &mut word).ok()?;
         Some(u32::from_le_bytes(word))
     }
-    /// The same, as if soft traps were not there.
+    /// The same, as if soft patches were not there.
     fn original(&self, at: RemoteAddr) -> Option<u32> {
-        match self.word(at)? {
-            BRK if self.soft.contains(&at.0) => self.placed.get(&at.0).copied(),
-            word => Some(word),
-        }
+        let word = self.word(at)?;
+        let soft = self.placed.get(&at.0).filter(|placed| placed.1 == word && self.soft.contains(&at.0));
+        Some(soft.map_or(word, |placed| placed.0))
     }
     /// No tracer holds us: two who put `brk` into the same code would take each other's for theirs.
     fn alone(&self) -> Result<(), PatchError> {
@@ -292,28 +333,53 @@ impl Own {
     }
 }
 
-impl Word {
-    fn site(&self) -> OwnSite {
-        site(self.at, self.old, self.role)
+/// What a batch has found out so far.
+#[derive(Default)]
+struct Look {
+    /// Whether mappings are guarded, by where they begin.
+    guarded: BTreeMap<u64, bool>,
+    /// Why there may be no traps now, if that was asked.
+    no_traps: Option<Option<NoTraps>>,
+}
+
+impl Look {
+    fn guards(&mut self, maps: &[Mapping], at: RemoteAddr) -> bool {
+        let start = mapping(maps, at).map_or(at.0, |mapping| mapping.start.0);
+        *self.guarded.entry(start).or_insert_with(|| OwnCaller::is_guarded(at))
+    }
+    fn no_traps(&mut self, process: &Process) -> Result<Option<NoTraps>, PatchError> {
+        if let Some(known) = self.no_traps {
+            return Ok(known);
+        }
+        let because = no_traps(process, false, &mut || {
+            std::thread::sleep(Duration::from_micros(200));
+            Ok(())
+        })?;
+        Ok(*self.no_traps.insert(because))
     }
 }
 
-fn site(addr: RemoteAddr, old: u32, role: PatchRole) -> OwnSite {
+impl Word<'_> {
+    fn site(&self, ready: &Ready) -> OwnSite {
+        site(self.at, (self.old, ready.new), self.role, ready.tactic)
+    }
+}
+
+fn site(addr: RemoteAddr, (old, new): (u32, u32), role: PatchRole, tactic: Tactic) -> OwnSite {
     let bytes = |word: u32| {
         let mut bytes = [0; MAX_PATCH];
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         bytes
     };
     let kind = if role == PatchRole::ExitRet { Kind::Exit } else { Kind::Entry };
-    OwnSite {
-        role,
-        tactic: Tactic::Trap,
-        entry: Entry { addr, len: 4, kind, old: bytes(old), new: bytes(BRK) },
-    }
+    OwnSite { role, tactic, entry: Entry { addr, len: 4, kind, old: bytes(old), new: bytes(new) } }
 }
 
-/// The file's word.
-fn old(site: &OwnSite) -> u32 {
-    let [a, b, c, d, ..] = site.entry.old;
-    u32::from_le_bytes([a, b, c, d])
+/// The file's word, and ours.
+fn words(site: &OwnSite) -> (u32, u32) {
+    let word = |bytes: &[u8; MAX_PATCH]| {
+        let [a, b, c, d, ..] = *bytes;
+        u32::from_le_bytes([a, b, c, d])
+    };
+    (word(&site.entry.old), word(&site.entry.new))
 }

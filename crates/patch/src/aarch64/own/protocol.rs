@@ -1,8 +1,16 @@
 //! How our own code changes on arm64 while our own threads run it. No code here.
 //!
-//! A patch is one word, `brk #0`, in the place of another. The handler of traps (`runtime::trap`) finds it in `Sites`, calls the consumers, and simulates
+//! A patch is one word in the place of another. It is a *jump*, one `b` to a stub (`plan`'s `stub::call`), which leads through a gate (`runtime::aarch64::gate`) to the consumers, does the
+//! word and branches back; or a *trap*, `brk #0`: the handler (`runtime::trap`) finds it in `Sites`, calls the consumers, and simulates
 //! the word or sends the thread on to its copy. Who takes part is as on x86-64: one writer, which holds the engine's lock and may run patched code itself; threads, none
 //! ever stopped; the handler, which takes no lock; children forked meanwhile.
+//!
+//! # Jump or trap
+//!
+//! A word takes a trap where somebody asks for one (on request; whoever may move the program counter or the stack pointer inside a function or at a return); where no room for
+//! a stub lies within 128 MiB of it, or its copy in a stub would not reach what it names (the simulation reaches everything); and where it is a landing pad on a guarded
+//! page: what lands there must find a pad, of which `brk` is one and `b` is none (Arm ARM D8.4.10). Such pads stay what they are. An island in between would help
+//! nobody: the way back from the displaced word is a branch too, and no register is free for another.
 //!
 //! # Why a page is exchanged, and no word stored
 //!
@@ -11,7 +19,7 @@
 //! has not synchronised since. Functions begin with `stp`, `sub` and `paciasp`. One way out is to stop all threads, which a process cannot do to itself. The other is the one
 //! that the kernel's own uprobes take (`__replace_page`, kernel/events/uprobes.c): not to modify the memory that threads run, but to make the address lead to other
 //! memory, in which the word was changed before anybody ran it. An instruction is then fetched from the old page or from the new one. So any word can be
-//! changed, also by a branch, should there be stubs one day.
+//! changed, also to a branch.
 //!
 //! A user-mode emulator keeps translations of code by address, and is told of a change by the calls that make it: `mremap` is one, a write to
 //! `/proc/self/mem` is none (QEMU 7.2 translates nothing anew behind it). What is right on the processor works there as well.
@@ -25,21 +33,27 @@
 //!
 //! | step | what | what others may meet |
 //! |---|---|---|
-//! | O1 | look: a tracer, maps, who blocks SIGTRAP; compare each word with the file's | nothing was changed |
-//! | O2 | copies of words that are not simulated, in rooms within reach of a `b` | nobody comes there yet |
+//! | O1 | look: a tracer, maps, if there are to be traps who blocks SIGTRAP; compare each word with the file's | nothing was changed |
+//! | O2 | stubs, and copies of words that trap and are not simulated, in rooms within reach of a `b`; if there are new stubs, `membarrier` (SYNC_CORE) | nobody comes there yet |
 //! | O3 | tell the handler: which copy stands for which original; which traps are whose | a table that has more than the code |
-//! | O4 | for each page with words to change: a spare page of the file (S), filled with what the page holds, and `brk` in the words' places | as before |
+//! | O4 | for each page with words to change: a spare page of the file (S), filled with what the page holds, and `b` or `brk` in the words' places | as before |
 //! | O5 | `mremap` S over the page | the old page, or the new one; who comes between waits for the kernel's lock on the mappings |
 //! | O6 | when all pages are done: `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) | behind it, nobody runs what was fetched from an old page |
 //!
 //! Pages with returns are exchanged before those with entries, so that no call is seen entering whose return is not (where both are in one page, both at once).
 //!
+//! - *a thread comes to a new stub*: the branch that leads there was fetched behind O5, so behind O2's barrier: what a processor may have fetched of the stub's memory before it was
+//!   written is gone. (Who comes to a copy comes from a handler, which synchronises.) The room was mapped and cleaned before, by the kernel's own writes.
+//! - *a thread stands in a stub when its word is taken out*: it goes on, calls nobody if nobody is registered any more, and branches back behind the word. Stubs stay as copies do.
+//! - *a signal arrives in a stub, in the gate or in a consumer*: its handler runs below the stack pointer, above which all that is in use lies. It may hit the same stub, which is nested
+//!   from the moment at which the thread has entered its line, as behind a trap. It sees the stub's address until the displaced word, and that word's copy's behind it, as it does of
+//!   copies; a fault of the displaced word is shown where the word stood.
 //! - *a thread runs in the page during O5*: its next fetch misses the translation, which the kernel has invalidated on all processors, and waits in the
 //!   fault for the kernel's lock on the mappings. The kernel takes the old page away and puts the new one there under that lock.
 //! - *the writer itself runs in the page* (it is in `mremap`, whose caller's code may lie there): the same when it comes back.
 //! - *a word of the page is changed by somebody else between O4's reading and O5*: nobody may. Our writers take the engine's lock; a debugger is refused in O1;
 //!   the program cannot, as the page is not writable.
-//! - *a fork between O5 of two pages*: the child has the traps of the first, the table that knows them, and a handler. Its first registration opens its own memory.
+//! - *a fork between O5 of two pages*: the child has the patches of the first, rooms, the table that knows them, and a handler. Its first registration opens its own memory.
 //! - *`mremap` fails behind the point where the old page is gone* (the kernel has no memory for a few hundred bytes; the number of mappings, which might be exhausted, is
 //!   checked before): the program ends at its next step there, as it would for lack of memory anywhere. All failures but this one leave all as it was.
 //! - *the file was replaced on disk*: it is opened by what is mapped (`/proc/self/map_files`), or by its path, with device and inode compared; where neither can be, that is
@@ -50,26 +64,30 @@
 //!
 //! # Traps
 //!
-//! A thread that blocks SIGTRAP is killed by a trap. Here every patch is one, so while a thread blocks it for good, nothing is placed
-//! ([`Why::NeedsTraps`](crate::Why)); what is there stays. A thread that begins to block it later, or for an instant inside the C library, must not run probed
+//! A thread that blocks SIGTRAP is killed by a trap. So while a thread blocks it for good, no trap is placed
+//! ([`Why::NeedsTraps`](crate::Why)), only jumps; what is there stays. A thread that begins to block it later, or for an instant inside the C library, must not run probed
 //! code meanwhile: stated, not solved, as for x86-64's traps.
 //!
 //! # One word, several calls
 //!
 //! A word that is an entry and a return, or a return and an instruction that somebody probes, is one site, whose calls the table lists. So when such a word
-//! is wanted again for more, what is there is planned anew with it (`trapline::inside`, `with_neighbours`). The trap stays meanwhile:
+//! is wanted again for more, what is there is planned anew with it (`trapline::inside`, `with_neighbours`). The patch stays meanwhile:
 //!
 //! | step | what | what a thread meets |
 //! |---|---|---|
-//! | S1 | the sites are called *soft* ([`Own::soften`](super::Own)); nothing is written | the trap; who was called before |
-//! | S2 | O1 to O6 for what is planned now: a word with a soft trap reads as the file's, and is not written again | the trap; who was called before, or who is called now |
-//! | S3 | soft traps that nobody needs now are taken out ([`Own::harden`](super::Own)) | the trap, or the word |
+//! | S1 | the sites are called *soft* ([`Own::soften`](super::Own)); the table learns who is called there; nothing is written | the patch; who was called before |
+//! | S2 | O1 to O6 for what is planned now: a word with a soft patch reads as the file's, and is written again only if it becomes another (another stub; a trap instead of a jump, or the other way round) | one patch or the other; who was called before, or who is called now |
+//! | S3 | soft patches that nobody needs now are taken out ([`Own::harden`](super::Own)); the table forgets what is no trap | the patch, or the word |
+//!
+//! - *a thread has trapped, and a jump takes the trap's place before the handler looks*: it finds the table's entry, and the hit is made by the trap; or none any more, sees
+//!   that no trap stands there, and goes back to the word (`trap`, T6), which is the jump. Once either way.
+//! - *a thread is in the old stub when the word becomes a trap or another stub's*: its hit calls those that the old one names, by their lists of now; it goes back behind the word.
 //!
 //! # Remove
 //!
 //! | step | what | what others may meet |
 //! |---|---|---|
-//! | Q1 | pages with entries, then those with returns: as O4 to O6, with the file's words | the trap, or the word |
+//! | Q1 | pages with entries, then those with returns: as O4 to O6, with the file's words | the patch, or the word |
 //! | Q2 | the traps are taken out of the table (the caller) | a thread that trapped before finds nothing, sees that there is no trap, and goes back to the word (`trap`, T6) |
 //!
-//! Copies stay, and serve again if the same word is wanted at the same place: registering and unregistering for ever takes no more memory than once.
+//! Copies and stubs stay, and serve again if the same word is wanted at the same place for the same probes: registering and unregistering for ever takes no more memory than once.

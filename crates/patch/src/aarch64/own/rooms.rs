@@ -1,6 +1,6 @@
-//! Copies of displaced words, and the rooms that they lie in.
+//! Copies of displaced words and stubs of jumps, and the rooms that they lie in.
 //!
-//! In: a word and where it stands. Out: the address of its copy, within reach; what the handler must know of it. Invariants: COPY-1; a copy is written once, and
+//! In: a word and where it stands. Out: the address of its copy or stub, within reach; what the handler must know of it. Invariants: COPY-1; a copy or stub is written once, and
 //! stays. Does not: lead anybody there.
 
 use std::collections::HashMap;
@@ -8,13 +8,18 @@ use std::io::ErrorKind;
 
 use trapline_plan::AddressSpace;
 use trapline_plan::aarch64::room::{LEN, near, reaches};
+use trapline_plan::aarch64::stub::{Called as Stub, call};
 use trapline_plan::aarch64::{Options, Refusal};
 use trapline_record::RemoteAddr;
-use trapline_runtime::aarch64::{Brought, CopyError, SLOT, Windows, copy};
+use trapline_runtime::aarch64::gate::Jump;
+use trapline_runtime::aarch64::{Brought, Called, CopyError, SLOT, Windows, copy};
 use trapline_target::{OwnCaller, Process, TargetError};
 
 use crate::error::PatchError;
 use crate::why::Why;
+
+/// Bytes of the longest stub.
+const MOST: u64 = 2 * SLOT;
 
 #[derive(Debug)]
 struct Room {
@@ -28,6 +33,18 @@ pub(super) struct Rooms {
     all: Vec<Room>,
     /// By address and word.
     copies: HashMap<(u64, u32), u64>,
+    /// The same, each with who is called, and what the copy may use.
+    stubs: HashMap<(u64, u32), Vec<(&'static Jump, Options, Entrance)>>,
+    /// Stubs were written that processors may not have heard of.
+    fresh: bool,
+}
+
+/// Of a stub.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entrance {
+    pub(super) at: u64,
+    /// Where its displaced code begins.
+    pub(super) displaced: u64,
 }
 
 /// A word to be copied.
@@ -69,9 +86,47 @@ impl Rooms {
         self.copies.insert((at.0, word), to.0);
         Ok(Ok(to.0))
     }
-    /// A room in reach with a free slot, made if there is none.
+    /// A stub through `gate` that calls these, of which the handler knows behind this. `None`: no branch leads there and back, or the word cannot be moved there.
+    pub(super) fn stub(
+        &mut self,
+        (process, windows): (&Process, &Windows),
+        &Displaced { at, word, options, .. }: &Displaced,
+        (gate, called): (u64, &[Called]),
+    ) -> Result<Option<Entrance>, PatchError> {
+        let known = self.stubs.get(&(at.0, word)).into_iter().flatten();
+        let mut same = known.filter(|(jump, of, _)| *jump.called == *called && *of == options);
+        if let Some(&(.., entrance)) = same.next() {
+            return Ok(Some(entrance));
+        }
+        // All come by a branch from the word.
+        let Some(room) = self.room(process, &Displaced { at, word, options, comes_back: true })? else {
+            return Ok(None);
+        };
+        let to = room.at.0 + room.used;
+        let jump = Box::new(Jump::new(at.0, called));
+        let argument = std::ptr::from_ref(&*jump).addr() as u64;
+        let Ok(Stub { words, displaced }) = call(to, (word, at.0), options, (gate, argument)) else {
+            return Ok(None);
+        };
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        process.write_text(RemoteAddr(to), &bytes)?;
+        room.used += (bytes.len() as u64).next_multiple_of(SLOT);
+        // Nothing is done yet at its first word; then it is no place of the program's until its own word.
+        let (begins, ends) = displaced;
+        let originals = vec![(to, at.0), (to + 4, 0), (begins, at.0), (ends, at.0 + 4), (ends + 4, 0)];
+        windows.add(Brought { region: room.at.0..room.at.0 + LEN, originals, guards: Vec::new() });
+        let entrance = Entrance { at: to, displaced: begins };
+        self.stubs.entry((at.0, word)).or_default().push((Box::leak(jump), options, entrance));
+        self.fresh = true;
+        Ok(Some(entrance))
+    }
+    /// Whether stubs were written since this was asked last.
+    pub(super) fn are_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.fresh)
+    }
+    /// A room in reach with as much left as the longest stub takes, made if there is none.
     fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
-        let serves = |room: &Room| room.used + SLOT <= LEN && (!one.comes_back || reaches(room.at, one.at));
+        let serves = |room: &Room| room.used + MOST <= LEN && (!one.comes_back || reaches(room.at, one.at));
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }

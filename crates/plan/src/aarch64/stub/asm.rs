@@ -185,6 +185,18 @@ impl Asm {
     pub(super) fn store_exclusive(&mut self, failed: Reg, from: Reg, to: Reg) {
         self.word(0xC800_7C00 | failed << 16 | to << 5 | from);
     }
+    /// `stp a, b, [sp, #at]`; `at` a multiple of 8 below 512.
+    pub(super) fn store_pair(&mut self, a: Reg, b: Reg, at: u32) {
+        self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | SP << 5 | a);
+    }
+    /// `ldr to, [sp, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn load_from_stack(&mut self, to: Reg, at: u32) {
+        self.word(0xF940_0000 | (at / 8) << 10 | SP << 5 | to);
+    }
+    /// `blr to`
+    pub(super) fn call(&mut self, to: Reg) {
+        self.word(0xD63F_0000 | to << 5);
+    }
     /// `stp a, b, [sp, #-16]!`
     pub(super) fn push_pair(&mut self, a: Reg, b: Reg) {
         self.word(0xA9BF_0000 | b << 10 | SP << 5 | a);

@@ -7,10 +7,12 @@
 //! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
 
 mod asm;
+mod call;
 mod count;
 pub mod latency;
 mod rseq;
 
+pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
 

@@ -1,4 +1,4 @@
-//! What is arm64's own: patches by traps alone, returns at return instructions.
+//! What is arm64's own: patches of one word, returns at return instructions.
 
 pub(super) mod check;
 pub(super) mod place;

@@ -1,19 +1,20 @@
-//! From wanted places to traps of our own: one batch, planned together.
+//! From wanted places to jumps and traps of our own: one batch, planned together.
 //!
 //! In: spots, each with a mapping of its file and what is wanted there. Out: groups of words that belong together, because one spot needs all of them, or because a word
-//! serves several; and why others could not be. Does not: know consumers.
+//! serves several; and why others could not be. A word is a trap if one of those whom it serves asks for that. Does not: know consumers, or whether a jump fits (`patch::own`).
 
 use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 use trapline_image::FunctionIndex;
-use trapline_patch::own::{Own, OwnSite, Word};
+use trapline_patch::own::{Own, OwnSite, Ready, Word};
 use trapline_patch::{PatchError, Why};
-use trapline_plan::PatchRole;
 use trapline_plan::aarch64::site::Place;
 use trapline_plan::aarch64::{Options, Refusal, exits, trapped};
+use trapline_plan::{PatchRole, Tactic};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
+use trapline_runtime::native::{Called, Role};
 
 use super::check::word;
 use crate::files::ModuleFile;
@@ -30,10 +31,25 @@ pub(in crate::inside) struct Setting {
     pub(in crate::inside) shadow_stack: bool,
 }
 
-/// A word that is to trap, and for whom: indices of the wanted, each with whether it is a return.
+/// A word to be patched, and for whom: indices of the wanted, each with whether it is a return.
 struct Site {
-    word: Word,
+    word: Word<'static>,
     called: SmallVec<[(usize, bool); 1]>,
+}
+
+impl Site {
+    /// Who is called, if a jump will do for all.
+    fn by_jump(&self, wanted: &[Wanted]) -> Option<Vec<Called>> {
+        let traps = |&(which, exit): &(usize, bool)| {
+            let part = wanted[which].part;
+            if exit { part.exits_trap } else { part.entry_traps }
+        };
+        let one = |&(which, exit): &(usize, bool)| {
+            let role = if exit { Role::Exit } else { Role::Entry };
+            Called { probe: wanted[which].probe, role }
+        };
+        (!self.called.iter().any(traps)).then(|| self.called.iter().map(one).collect())
+    }
 }
 
 /// What planning near these offsets wants to know beforehand: nothing that takes long.
@@ -53,15 +69,19 @@ pub(in crate::inside) fn place(
     for site in &sites {
         site.called.iter().skip(1).for_each(|other| sets.join(site.called[0].0, other.0));
     }
-    let words: Vec<Word> = sites.iter().map(|site| site.word).collect();
+    let by_jump: Vec<Option<Vec<Called>>> = sites.iter().map(|site| site.by_jump(wanted)).collect();
+    let words = sites.iter().zip(&by_jump);
+    let words: Vec<Word<'_>> =
+        words.map(|(site, called)| Word { by_jump: called.as_deref(), ..site.word }).collect();
     let mut told: HashMap<usize, (Here, Option<Told>)> = HashMap::new();
-    let mut tell = |copies: &[(usize, u64)]| {
-        for &(index, copy) in copies {
+    let mut tell = |all: &[Ready]| {
+        for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
             let one = &wanted[called[0].0];
             let here =
                 Here::new(word.at.0, copy, called.iter().map(|&(which, exit)| (wanted[which].probe, exit)));
-            let new = Told::new(&here, one.load, &one.file.image, known, false);
+            let is_trap = tactic == Tactic::Trap;
+            let new = is_trap.then(|| Told::new(&here, one.load, &one.file.image, known, false)).flatten();
             new.iter().for_each(|new| new.put(known));
             told.insert(index, (here, new));
         }
@@ -128,7 +148,7 @@ fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
 }
 
 /// The words that a spot needs, each with whether it is a return.
-fn words_of(one: &Wanted) -> Result<SmallVec<[(Word, bool); 2]>, Refusal> {
+fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusal> {
     let bias = Bias(one.load.bias);
     let (start, words) = code(&one.file, one.function, one.at);
     let live = bias.live(start).0;
@@ -153,6 +173,7 @@ fn words_of(one: &Wanted) -> Result<SmallVec<[(Word, bool); 2]>, Refusal> {
             options,
             role,
             place: (one.load.file, offset),
+            by_jump: None,
         };
         Ok((word, exit))
     };

@@ -1,0 +1,410 @@
+//! The gate: what all stubs of jumps lead through.
+//!
+//! In: from a stub (`plan`'s `stub::call`), sp at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out: consumers called;
+//! all registers but x30 as they left them, back in the stub, which loads that, gives the frame back and does the displaced word; or elsewhere. Invariants: SAFE-2
+//! registers, flags, vectors and their control words are bit-identical behind it but for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
+//! Does not: choose who is called ([`jumped`] asks `dispatch`), know where stubs lie.
+//!
+//! | step | what |
+//! |---|---|
+//! | G1 | the way back and the jump into the frame's last words, x2 to x29, sp, the address and the flags into `Regs` |
+//! | A | if one probe alone is called, at its own site: its consumer, if that is all there is to do and it uses general registers only (below). Then G5 to G7 |
+//! | G2 | vectors, FPSR and FPCR below. With SVE: all of Z, P and FFR, since a store to a vector register clears what lies above its 128 bits; without: V |
+//! | G3 | [`jumped`]: from the thread's entering its line to its leaving it that is a hit as any other (`epoch`) |
+//! | G4 | what G2 stored. FPCR only if somebody changed it, as writing it waits for all that is under way |
+//! | G5 | answer 0: flags and registers, back to the stub |
+//! | G6 | the stack pointer was moved: the frame is copied to below the new one. With the same program counter that is G5 there |
+//! | G7 | the program counter was moved: flags and all registers from the frame there, the frame is given back, `ret x17` |
+//!
+//! - *a signal at any instruction*: what is in use lies at or above sp, at every one. In G6 the frame goes down to below both places first, as the new one may lie across the old; sp
+//!   is below all of these until the copy is whole.
+//! - *G7 spoils x17*. Another program counter may be chosen at a function's entry by a jump (elsewhere and at returns the site is a trap, which spoils nothing), and there x16 and
+//!   x17 are anybody's: a linker may put a veneer in front of every call (AAPCS64 6.1.1), which compilers count with. A `ret`, as it lands anywhere, whatever guards the page.
+//! - *a handler that does not come back* (`longjmp`, the thread's end): nothing but stack was in use.
+//! - *a fork in a handler, or of another thread meanwhile*: the stack and the code are the child's as well.
+//! - *streaming mode* (SME): code that runs in it calls no function that is not made for it, and neither can we: such code takes no probe by a jump. Stated, not checked.
+//!
+//! # A: general registers only
+//!
+//! What a compiler makes of `dispatch` may pass through vector registers, this does not: the steps D1 to D5 and D7 of `dispatch`, and those of `epoch`, for one consumer with an entry
+//! handler and no filter, whose declaration is in the list (`probe`'s `Alone`). Whatever else there is to do goes on at G2: a thread without a line, a hit inside a hit, a list that is empty,
+//! longer, or changed since; entering and leaving without a call is a hit that looked and found nothing to do. Asked at each hit, so that no stub is made anew when consumers come and go.
+
+use alloc::boxed::Box;
+use core::arch::naked_asm;
+use core::mem::{offset_of, size_of};
+use core::ptr;
+
+use trapline_insn::aarch64::{FRAME, Regs};
+
+use crate::consumer::{Hit, Verdict};
+use crate::dispatch::GoOn;
+use crate::engine::{Engine, Raw};
+use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
+use crate::probe::{Alone, Consumers, List, Probe};
+use crate::trap::{Called, Role, call};
+
+/// Whose a stub is. It outlives the stub.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Jump {
+    /// The address of its word.
+    pub at: u64,
+    /// The only one that is called, if it is at its own site; else null.
+    alone: *const Probe,
+    /// Who is called, in this order, until one moves the program counter.
+    pub called: Box<[Called]>,
+}
+
+impl Jump {
+    /// Of the word at `at`, for these.
+    #[must_use]
+    pub fn new(at: u64, called: &[Called]) -> Self {
+        let alone = match called {
+            [Called { probe, role: Role::Entry }] => ptr::from_ref::<Probe>(probe),
+            _ => ptr::null(),
+        };
+        Self { at, alone, called: called.into() }
+    }
+}
+// SAFETY: `alone` is one of `called`, which are shared.
+unsafe impl Send for Jump {}
+// SAFETY: as above.
+unsafe impl Sync for Jump {}
+
+/// The gate's address, on a processor that has SVE or not.
+#[must_use]
+pub fn address(has_sve: bool) -> u64 {
+    if has_sve { with_sve as *const () as u64 } else { without_sve as *const () as u64 }
+}
+
+/// G3.
+///
+/// # Safety
+/// `jump` was made for a stub that leads here; `regs` is the state of the calling thread at its site.
+unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { call(&(*jump).called, &mut *regs) as u64 }
+}
+
+/// The frame's last words.
+const WORDS: usize = size_of::<Regs>();
+const _: () = assert!(offset_of!(Jump, at) == 0 && WORDS + 16 == FRAME as usize && FRAME.is_multiple_of(16));
+
+/// On the stack of A: the seal, which the frame is named after, and the hit.
+const HIT: usize = 16;
+const ROOM: usize = (HIT + size_of::<Hit>()).next_multiple_of(16);
+/// Of a line.
+const LINE_SHIFT: u32 = size_of::<Line>().trailing_zeros();
+const _: () = assert!(
+    offset_of!(Hit, site) == offset_of!(Hit, regs) + 8 && offset_of!(Regs, pc) == offset_of!(Regs, sp) + 8
+);
+const _: () = assert!(1 << LINE_SHIFT == size_of::<Line>() && SPREAD >> 32 == 0);
+
+/// `stp` or `ldp` of x2 to x29.
+macro_rules! general {
+    ($op:literal) => {
+        concat!(
+            $op,
+            " x2, x3, [sp, #16]\n",
+            $op,
+            " x4, x5, [sp, #32]\n",
+            $op,
+            " x6, x7, [sp, #48]\n",
+            $op,
+            " x8, x9, [sp, #64]\n",
+            $op,
+            " x10, x11, [sp, #80]\n",
+            $op,
+            " x12, x13, [sp, #96]\n",
+            $op,
+            " x14, x15, [sp, #112]\n",
+            $op,
+            " x16, x17, [sp, #128]\n",
+            $op,
+            " x18, x19, [sp, #144]\n",
+            $op,
+            " x20, x21, [sp, #160]\n",
+            $op,
+            " x22, x23, [sp, #176]\n",
+            $op,
+            " x24, x25, [sp, #192]\n",
+            $op,
+            " x26, x27, [sp, #208]\n",
+            $op,
+            " x28, x29, [sp, #224]\n",
+        )
+    };
+}
+
+/// The same of V0 to V31.
+macro_rules! vectors {
+    ($op:literal) => {
+        concat!(
+            $op,
+            " q0, q1, [sp]\n",
+            $op,
+            " q2, q3, [sp, #32]\n",
+            $op,
+            " q4, q5, [sp, #64]\n",
+            $op,
+            " q6, q7, [sp, #96]\n",
+            $op,
+            " q8, q9, [sp, #128]\n",
+            $op,
+            " q10, q11, [sp, #160]\n",
+            $op,
+            " q12, q13, [sp, #192]\n",
+            $op,
+            " q14, q15, [sp, #224]\n",
+            $op,
+            " q16, q17, [sp, #256]\n",
+            $op,
+            " q18, q19, [sp, #288]\n",
+            $op,
+            " q20, q21, [sp, #320]\n",
+            $op,
+            " q22, q23, [sp, #352]\n",
+            $op,
+            " q24, q25, [sp, #384]\n",
+            $op,
+            " q26, q27, [sp, #416]\n",
+            $op,
+            " q28, q29, [sp, #448]\n",
+            $op,
+            " q30, q31, [sp, #480]\n",
+        )
+    };
+}
+
+/// `str` or `ldr` of Z0 to Z31 and P0 to P15, at sp and `$predicates` vectors above.
+macro_rules! scalable {
+    ($op:literal) => {
+        concat!(
+            ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n",
+            $op,
+            " z\\n, [sp, #\\n, mul vl]\n",
+            ".endr\n",
+        )
+    };
+}
+macro_rules! predicates {
+    ($op:literal) => {
+        concat!(
+            ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n",
+            $op,
+            " p\\n, [sp, #\\n, mul vl]\n",
+            ".endr\n",
+        )
+    };
+}
+
+/// G1 to G7, with the two halves of G2 and G4 that differ. They keep x0 and x19 to x28, and the first ends at a multiple of 16.
+macro_rules! gate {
+    ($keep:expr, $give_back:expr) => {
+        naked_asm!(
+            // bti c
+            "hint #34",
+            // G1
+            "stp x30, x0, [sp, #{words}]",
+            general!("stp"),
+            "add x2, sp, #{frame}",
+            "ldr x3, [x0]",
+            "mrs x4, nzcv",
+            "stp x2, x3, [sp, #{sp}]",
+            "str x4, [sp, #{pstate}]",
+            "mov x19, sp",
+            // A, D1: the thread's line, if it is where the search begins.
+            "ldr x20, [x0, #{alone}]",
+            "cbz x20, 9f",
+            "ldr x9, [x20, #{engine}]",
+            "mrs x10, tpidr_el0",
+            "movz x11, #{spread_low}",
+            "movk x11, #{spread_high}, lsl #16",
+            "mul x11, x10, x11",
+            "lsr x11, x11, #{spread_shift}",
+            "ldr x12, [x9, #{mask}]",
+            "and x11, x11, x12",
+            "ldr x12, [x9, #{lines}]",
+            "add x21, x12, x11",
+            "ldr x12, [x21, #{owner}]",
+            "cmp x12, x10",
+            "b.ne 9f",
+            // D2: R1, and R2 with the seal.
+            "add x23, x21, #{active}",
+            "ldr x22, [x23]",
+            "lsr x12, x22, #{turn_bits}",
+            "cbnz x12, 9f",
+            "add x22, x22, #1",
+            "and x22, x22, #{turn}",
+            "sub sp, sp, #{room}",
+            "mov x12, sp",
+            "orr x12, x22, x12, lsl #{frame_shift}",
+            "str x12, [sp]",
+            "stlr x12, [x23]",
+            // D4: the list (H2), before D3, which the other way would count again.
+            "add x13, x20, #{consumers}",
+            "ldar x13, [x13]",
+            "cbz x13, 8f",
+            "ldr x14, [x13, #{handler}]",
+            "cbz x14, 8f",
+            // D3: the row's word of this probe.
+            "ldr x12, [x9, #{row}]",
+            "ldr x10, [x20, #{words_of}]",
+            "madd x11, x11, x12, x10",
+            "2: ldxr x12, [x11]",
+            "add x12, x12, #1",
+            "stxr w10, x12, [x11]",
+            "cbnz w10, 2b",
+            "ldp x24, x25, [x19, #{sp}]",
+            "stp x19, x25, [sp, #{hit}]",
+            "str xzr, [sp, #{cookie}]",
+            "ldr x0, [x13, #{data}]",
+            "add x1, sp, #{hit}",
+            "blr x14",
+            // D5
+            "cmp w0, #{remove}",
+            "b.ne 3f",
+            "mov w10, #1",
+            "str w10, [x20, #{removal}]",
+            // D7
+            "3: stlr x22, [x23]",
+            "mov sp, x19",
+            "ldp x9, x10, [sp, #{sp}]",
+            "mov x0, #{elsewhere}",
+            "cmp x10, x25",
+            "b.ne 5f",
+            "mov x0, #{other_stack}",
+            "cmp x9, x24",
+            "b.ne 5f",
+            "b 3f",
+            // To be done with everything saved.
+            "8: stlr x22, [x23]",
+            "mov sp, x19",
+            "ldr x0, [sp, #{site}]",
+            // G2
+            "9: mov x1, sp",
+            "mrs x20, fpsr",
+            "mrs x21, fpcr",
+            $keep,
+            // G3
+            "bl {jumped}",
+            // G4
+            $give_back,
+            "msr fpsr, x20",
+            "mrs x2, fpcr",
+            "cmp x2, x21",
+            "b.eq 2f",
+            "msr fpcr, x21",
+            "2: mov sp, x19",
+            "cbnz x0, 5f",
+            // G5
+            "3: ldr x2, [sp, #{pstate}]",
+            "msr nzcv, x2",
+            general!("ldp"),
+            "ldr x30, [sp, #{words}]",
+            "ldp x0, x1, [sp]",
+            "ret",
+            // G6: x2 is the new frame, x3 below both.
+            "5: ldr x2, [x19, #{sp}]",
+            "sub x2, x2, #{frame}",
+            "cmp x2, x19",
+            "csel x3, x2, x19, lo",
+            "sub x3, x3, #{frame}",
+            "mov sp, x3",
+            "mov x4, x19",
+            "mov x5, x3",
+            "mov x6, #{frame}",
+            "6: ldp x7, x8, [x4], #16",
+            "stp x7, x8, [x5], #16",
+            "subs x6, x6, #16",
+            "b.ne 6b",
+            "mov x5, x2",
+            "mov x6, #{frame}",
+            "7: ldp x7, x8, [x3], #16",
+            "stp x7, x8, [x5], #16",
+            "subs x6, x6, #16",
+            "b.ne 7b",
+            "mov sp, x2",
+            "cmp x0, #{other_stack}",
+            "b.eq 3b",
+            // G7
+            "ldr x2, [sp, #{pstate}]",
+            "msr nzcv, x2",
+            general!("ldp"),
+            "ldp x0, x1, [sp]",
+            "ldr x30, [sp, #{x30}]",
+            "ldr x17, [sp, #{pc}]",
+            "add sp, sp, #{frame}",
+            "ret x17",
+            words = const WORDS,
+            frame = const FRAME,
+            sp = const offset_of!(Regs, sp),
+            pc = const offset_of!(Regs, pc),
+            pstate = const offset_of!(Regs, pstate),
+            x30 = const 30 * 8,
+            other_stack = const GoOn::OtherStack as u64,
+            jumped = sym jumped,
+            site = const WORDS + 8,
+            alone = const offset_of!(Jump, alone),
+            engine = const offset_of!(Probe, engine),
+            consumers = const offset_of!(Probe, consumers) + offset_of!(Consumers, list),
+            removal = const offset_of!(Probe, removal),
+            words_of = const offset_of!(Probe, words),
+            lines = const offset_of!(Engine, raw) + offset_of!(Raw, lines),
+            mask = const offset_of!(Engine, raw) + offset_of!(Raw, mask),
+            row = const offset_of!(Engine, raw) + offset_of!(Raw, row),
+            owner = const offset_of!(Line, owner),
+            active = const offset_of!(Line, active),
+            handler = const offset_of!(List, alone) + offset_of!(Alone, handler),
+            data = const offset_of!(List, alone) + offset_of!(Alone, data),
+            spread_low = const SPREAD & 0xFFFF,
+            spread_high = const SPREAD >> 16,
+            spread_shift = const SPREAD_SHIFT - LINE_SHIFT,
+            turn_bits = const TURN_BITS,
+            turn = const (1_u64 << TURN_BITS) - 1,
+            frame_shift = const TURN_BITS - FRAME_ALIGN,
+            room = const ROOM,
+            hit = const HIT + offset_of!(Hit, regs),
+            cookie = const HIT + offset_of!(Hit, cookie),
+            remove = const Verdict::REMOVE.0,
+            elsewhere = const GoOn::Elsewhere as u64,
+        )
+    };
+}
+
+/// See the module.
+///
+/// # Safety
+/// For stubs alone: no C function.
+#[unsafe(naked)]
+unsafe extern "C" fn without_sve() {
+    gate!(concat!("sub sp, sp, #512\n", vectors!("stp")), vectors!("ldp"))
+}
+
+/// See the module. P and FFR take 17 eighths of a vector.
+///
+/// # Safety
+/// For stubs alone, on a processor with SVE: no C function.
+#[unsafe(naked)]
+unsafe extern "C" fn with_sve() {
+    gate!(
+        concat!(
+            ".arch_extension sve\n",
+            "addvl sp, sp, #-32\n",
+            scalable!("str"),
+            "addvl sp, sp, #-3\n",
+            predicates!("str"),
+            "rdffr p0.b\n",
+            "str p0, [sp, #16, mul vl]\n",
+        ),
+        concat!(
+            "ldr p0, [sp, #16, mul vl]\n",
+            "wrffr p0.b\n",
+            predicates!("ldr"),
+            "addvl sp, sp, #3\n",
+            scalable!("ldr"),
+            ".arch_extension nosve\n",
+        )
+    )
+}
