@@ -3,16 +3,13 @@
 //!
 //! In: a file, an offset in it, a process. Out: a [`Program`], there until it is dropped; how often it ran. Assembled by hand, and written here rather than taken
 //! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
-//!
-//! A link lasts as long as any process has its descriptor, and a child that some other test just forked has all of its parent's until it
-//! executes. So descriptors are in a table of one thread of ours alone, which forks nothing (`apart`): a dropped program is gone.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
-use std::sync::OnceLock;
-use std::sync::mpsc::{self, Sender};
+
+use crate::apart::apart;
 
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP: i32 = 1;
@@ -28,32 +25,12 @@ const UPROBE_SESSION: u32 = 57;
 #[derive(Debug)]
 pub struct Program(Option<Files>);
 
-/// Descriptors in the table of [`apart`]'s thread.
+/// Descriptors that are kept apart.
 #[derive(Debug)]
 struct Files {
     _link: File,
     _program: File,
     runs: File,
-}
-
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Does it in the thread that has a table of descriptors of its own.
-fn apart<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
-    static KEEPER: OnceLock<Sender<Job>> = OnceLock::new();
-    let keeper = KEEPER.get_or_init(|| {
-        let (jobs, todo) = mpsc::channel::<Job>();
-        std::thread::spawn(move || {
-            // SAFETY: this thread has opened nothing, and what it closes it closes in a table that from here on is its own.
-            let closed = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
-            assert_eq!(closed, 0, "{}", std::io::Error::last_os_error());
-            todo.into_iter().for_each(|job| job());
-        });
-        jobs
-    });
-    let (tell, told) = mpsc::channel();
-    keeper.send(Box::new(move || tell.send(job()).expect("it waits"))).expect("it ends with us");
-    told.recv().expect("the job did not panic")
 }
 
 /// At entries of the function that begins there, or at its returns.

@@ -4,6 +4,7 @@
 //! Does not: test anything itself. A test that cannot run where it is calls [`skip!`], which `cargo xtask test` counts.
 
 mod alone;
+mod apart;
 pub mod bpf;
 pub mod counted;
 pub mod debugger;

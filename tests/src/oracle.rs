@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::os::fd::FromRawFd as _;
 use std::path::Path;
 
+use crate::apart::Kept;
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
 /// `struct perf_event_attr` in its fifth published size (112 bytes), with the names that the uprobe unit gives to two
@@ -41,7 +42,7 @@ const FD_CLOEXEC: u64 = 8;
 
 /// Counting events, one for each function, on a process and its future children.
 #[derive(Debug)]
-pub struct Kernel(Vec<File>);
+pub struct Kernel(Vec<Kept>);
 
 /// Where each function lies in its file, read with a library of its own.
 ///
@@ -73,7 +74,7 @@ fn open(
     returns: bool,
     tid: u32,
     rest: PerfEventAttr,
-) -> Result<File, String> {
+) -> Result<Kept, String> {
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")
         .map_err(|error| format!("no kernel uprobes here: {error}"))?;
     let kind = kind.trim().parse().map_err(|error| format!("the uprobe unit's type: {error}"))?;
@@ -89,13 +90,16 @@ fn open(
         probe_offset,
         ..rest
     };
-    // SAFETY: `attr` and the path in it outlive the call, and `size` states how much of it there is.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid, -1, -1, FD_CLOEXEC) };
-    if fd < 0 {
-        return Err(format!("no kernel uprobes here: {}", std::io::Error::last_os_error()));
-    }
-    // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
-    Ok(unsafe { File::from_raw_fd(fd as i32) })
+    Kept::open(move || {
+        // SAFETY: `attr` and the path in it outlive the call, and `size` states how much of it there is.
+        let fd =
+            unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid, -1, -1, FD_CLOEXEC) };
+        if fd < 0 {
+            return Err(format!("no kernel uprobes here: {}", std::io::Error::last_os_error()));
+        }
+        // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
+        Ok(unsafe { File::from_raw_fd(fd as i32) })
+    })
 }
 
 /// Kernel probes on these functions of a process.
@@ -121,7 +125,7 @@ const INHERIT: u64 = 1 << 1;
 fn open_all(path: &Path, places: &[(u64, bool)], tid: u32, flags: u64) -> Result<Kernel, String> {
     let attr = || PerfEventAttr { flags, ..PerfEventAttr::default() };
     let open = |&(offset, returns): &(u64, bool)| open(path, offset, returns, tid, attr());
-    places.iter().map(open).collect::<Result<Vec<File>, String>>().map(Kernel)
+    places.iter().map(open).collect::<Result<Vec<Kept>, String>>().map(Kernel)
 }
 
 impl Kernel {
@@ -136,7 +140,7 @@ impl Kernel {
             file.read_exact(&mut word).expect("a counting event reads as one word");
             u64::from_le_bytes(word)
         };
-        self.0.iter().map(read).collect()
+        self.0.iter().map(|event| event.with(read)).collect()
     }
 }
 
@@ -147,7 +151,7 @@ pub type Registers = [u64; 18];
 #[derive(Debug)]
 pub struct Sampled {
     ring: *mut u8,
-    _event: File,
+    _event: Kept,
 }
 
 const PAGE: usize = 4096;
@@ -187,17 +191,22 @@ pub fn sample(path: &Path, offset: u64, returns: bool, tid: u32) -> Result<Sampl
     map(open(path, offset, returns, tid, attr)?)
 }
 
-fn map(event: File) -> Result<Sampled, String> {
+fn map(event: Kept) -> Result<Sampled, String> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a mapping of an event of ours, at an address of the kernel's choice.
-    let ring = unsafe {
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&event);
-        libc::mmap(std::ptr::null_mut(), (1 + PAGES) * PAGE, prot, libc::MAP_SHARED, fd, 0)
-    };
-    if ring == libc::MAP_FAILED {
-        return Err(format!("no ring: {}", std::io::Error::last_os_error()));
-    }
-    Ok(Sampled { ring: ring.cast(), _event: event })
+    let ring = event.with(move |event| {
+        // SAFETY: a mapping of an event of ours, at an address of the kernel's choice.
+        let ring = unsafe {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(event);
+            libc::mmap(std::ptr::null_mut(), (1 + PAGES) * PAGE, prot, libc::MAP_SHARED, fd, 0)
+        };
+        if ring == libc::MAP_FAILED {
+            Err(std::io::Error::last_os_error())
+        } else {
+            Ok(ring.expose_provenance())
+        }
+    });
+    let ring = ring.map_err(|error| format!("no ring: {error}"))?;
+    Ok(Sampled { ring: std::ptr::with_exposed_provenance_mut(ring), _event: event })
 }
 
 impl Sampled {
