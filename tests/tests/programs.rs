@@ -1,6 +1,7 @@
-//! SAFE-1 on real programs: redis under its benchmark, sqlite from a stripped library, git under `-c`, Go's net/http.
+//! SAFE-1 on real programs: redis under its benchmark, sqlite from a stripped library, git under `-c`, Go's net/http; counted, timed, and traced
+//! call by call.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -117,6 +118,68 @@ fn redis_timed_under_its_benchmark() {
     ping(port).expect("redis answers afterwards");
 }
 
+/// How many commands redis has run, by its own account; the one that asks is not among them yet.
+fn commands(port: u16) -> u64 {
+    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).expect("redis listens"));
+    stream.get_mut().write_all(b"INFO stats\r\n").expect("redis reads");
+    let mut lines = stream.lines().map(|line| line.expect("redis answers"));
+    let number = lines.find_map(|line| line.strip_prefix("total_commands_processed:")?.trim().parse().ok());
+    number.expect("redis says it")
+}
+
+/// The calls of a function that were told.
+fn calls<'a>(report: &'a Report, func: &str) -> impl Iterator<Item = &'a serde_json::Value> {
+    let end = format!(":{func}");
+    report.objects.iter().filter(move |one| {
+        one["type"] == "call" && one["probe"].as_str().is_some_and(|probe| probe.ends_with(&end))
+    })
+}
+
+/// A short benchmark with these probes' calls told; how many commands redis itself counted meanwhile, all but the first question.
+fn traced_redis(server: &Running, port: u16, probes: &[String]) -> (Report, u64) {
+    let pid = server.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(probes.iter().map(String::as_str)).collect();
+    let tracing = Tracing::start("trace", &words).expect("attaches");
+    let first = commands(port);
+    let output = Command::new("redis-benchmark")
+        .args(["-q", "-P", "16", "-n", "8000", "-t", "set,get,lpush,hset,zadd", "-p", &port.to_string()])
+        .output()
+        .expect("redis-benchmark runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !said.contains("Error"), "{said}");
+    let last = commands(port);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    (report, last - first)
+}
+
+/// Arguments, texts, values and durations of a server under load. Its own count of commands is the judge: each is told, or missed.
+#[test]
+fn redis_traced_under_its_benchmark() {
+    let path = or_skip!(redis_server());
+    or_skip!(find(&["/usr/bin/redis-benchmark"]));
+    let (server, port) = redis(&path);
+    let (before, file) = (text::signals(server.pid()), path.display());
+    let (report, run) = traced_redis(&server, port, &[format!("{file}:call(ptr c, int flags)")]);
+    let told = report.hits("call");
+    // Neither question was counted when it was answered; the first one was by the time of the second.
+    assert_eq!(told + report.number("missed"), run + 1, "{}", report.errors);
+    assert_eq!(calls(&report, "call").count() as u64, told);
+    assert!(told > 1000 && run > 40_000, "{told} of {run}");
+    let more = [
+        format!("{file}:setCommand(ptr c) -> void"),
+        format!("{file}:createStringObject(buf(len=len) text, size_t len) -> ptr"),
+    ];
+    let (report, _) = traced_redis(&server, port, &more);
+    let sets = calls(&report, "setCommand").filter(|call| call["dur_ns"].as_u64() > Some(0)).count() as u64;
+    let texts = calls(&report, "createStringObject").filter(|call| call["args"][0]["value"].is_string());
+    assert!(sets > 0 && sets + report.number("missed") >= 8000, "{sets}");
+    assert!(texts.count() > 0, "{}", report.errors);
+    ping(port).expect("redis answers afterwards");
+    text::assert_clean(server.pid(), &before);
+    assert!(benchmark(port).lines().count() >= 5);
+}
+
 /// Runs a command bare and under `trapline count -c`, and compares everything that it says itself.
 fn same_under_c(words: &[&str], dir: &Path, probe: &str) -> Report {
     let bare = Command::new(words[0]).args(&words[1..]).current_dir(dir).output().expect("the command runs");
@@ -191,6 +254,25 @@ fn a_go_http_server_counted_and_timed() {
     let report = tracing.stop();
     assert_eq!(told["wrong"], 0, "{}", report.errors);
     assert_eq!(report.field("main.handle", "calls"), 2000, "{}", report.errors);
+    assert_eq!(text::differences(victim.pid()), [""; 0]);
+    assert_eq!(victim.run(2000)["wrong"], 0);
+}
+
+/// The same server with each call told: goroutines whose stacks grow meanwhile, under load.
+#[test]
+fn a_go_http_server_traced() {
+    let path = or_skip!(victims::go("http"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let words = ["-p", &pid, "main.handle", "main.growing", "net/http.readRequest"];
+    let tracing = Tracing::start("trace", &words).expect("attaches");
+    let told = victim.run(2000);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    assert_eq!(told["wrong"], 0, "{}", report.errors);
+    let (missed, handled) = (report.number("missed"), calls(&report, "main.handle").count() as u64);
+    assert_eq!(report.hits("main.handle"), 2000, "{}", report.errors);
+    assert!(handled <= 2000 && 2000 - handled <= missed, "{handled} told, {missed} missed");
     assert_eq!(text::differences(victim.pid()), [""; 0]);
     assert_eq!(victim.run(2000)["wrong"], 0);
 }

@@ -6,8 +6,8 @@ use common::elf::library_for;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
 use trapline_plan::{
-    AddressSpace, CodeMap, DataLayout, ModuleInput, ModulePlan, PatchRole, ProcessTraits, Role, RseqTraits,
-    Scope, Tactic, Want, bounds, plan_module,
+    AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan, PatchRole,
+    ProcessTraits, Role, RseqTraits, Scope, Tactic, Want, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -40,6 +40,16 @@ fn traits() -> ProcessTraits {
 }
 
 fn planned(image: &Image, traits: &ProcessTraits, space: &AddressSpace, wants: &[Want]) -> ModulePlan {
+    timed(image, traits, space, wants, None)
+}
+
+fn timed(
+    image: &Image,
+    traits: &ProcessTraits,
+    space: &AddressSpace,
+    wants: &[Want],
+    latency: Option<LatencyInput>,
+) -> ModulePlan {
     let map = CodeMap::build(image, Scope::For(wants), 1);
     let layout = DataLayout::new(&bounds(image, &map, traits, wants));
     let input = ModuleInput {
@@ -51,7 +61,7 @@ fn planned(image: &Image, traits: &ProcessTraits, space: &AddressSpace, wants: &
         home: None,
         alone: true,
         layout: &layout,
-        latency: None,
+        latency,
         calls: None,
         filters: &[],
         wants,
@@ -172,4 +182,61 @@ fn a_room_is_in_reach_or_there_is_none() {
         wants: &wants,
     };
     assert!(plan_module(&input).is_err());
+}
+
+fn latency() -> LatencyInput {
+    LatencyInput {
+        stamps: RemoteAddr(0x1000_0000_0000),
+        min_ticks: 0,
+        buckets: Buckets::Log,
+        outermost: false,
+        go_g: None,
+        slots: None,
+    }
+}
+
+fn time(number: u32) -> Want {
+    Want { latency: Some(number), ..want(number, Role::Latency) }
+}
+
+#[test]
+fn each_way_out_of_a_timed_function_has_a_stub() {
+    /// `b` by so many words.
+    const fn b(words: i32) -> u32 {
+        0x1400_0000 | words.cast_unsigned() & 0x03FF_FFFF
+    }
+    // To the second function, and from that to the first one's second word; a single return; one whose last word jumps to nobody.
+    let image = library(&[&[BTI_C, CBZ, b(2), RET], &[NOP, b(-4)], &[RET], &[NOP, b(0x1000)]]);
+    let wants = [time(0), time(1), time(2), time(3)];
+    let plan = timed(&image, &traits(), &space(), &wants, Some(latency()));
+    let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
+    let expected = [
+        (0x1004, PatchRole::Entry),
+        (0x1008, PatchRole::ExitTail),
+        (0x100c, PatchRole::ExitRet),
+        // Entry and exit, in this order.
+        (0x1018, PatchRole::Entry),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(plan.patches[3].want, 2);
+    assert!(plan.chunks.len() == 5 && plan.shares.is_empty());
+    // Into the middle of a function, and to where no code is.
+    assert_eq!(kinds(&plan), ["tail-call", "tail-call"]);
+}
+
+#[test]
+fn what_cannot_be_timed_is_refused_by_name() {
+    /// `br x1`
+    const JUMP: u32 = 0xD61F_0020;
+    let image = library(&[&[NOP, JUMP], &[NOP, RET], &[NOP, 0]]);
+    let kinds_of = |wants: &[Want], traits: &ProcessTraits, input: LatencyInput| {
+        let plan = timed(&image, traits, &space(), wants, Some(input));
+        assert!(plan.patches.is_empty());
+        kinds(&plan)
+    };
+    assert_eq!(kinds_of(&[time(0), time(2)], &traits(), latency()), ["exits-unknown", "no-exit"]);
+    let go = ProcessTraits { go: true, ..traits() };
+    assert_eq!(kinds_of(&[time(1)], &go, latency()), ["not-on-arm64"]);
+    let outermost = LatencyInput { outermost: true, ..latency() };
+    assert_eq!(kinds_of(&[time(1)], &traits(), outermost), ["not-on-arm64"]);
 }

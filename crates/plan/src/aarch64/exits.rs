@@ -2,11 +2,12 @@
 //!
 //! In: the words of a function. Out: those at which it returns to its caller, or why they cannot all be known. Only what can be reached from the
 //! entry is looked at: other words may be data.
-//! Does not: follow a branch out of the function: what returns there is another function's, or its own cold part's.
+//! A branch to another function is a way out too, for whoever asks for it ([`ways_out`]); what returns there is not looked at.
 
 use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
 
 use super::site::Refusal;
+use super::stub::ExitKind;
 
 /// Where control goes from a word.
 enum Goes {
@@ -55,6 +56,19 @@ fn is_call(word: u32) -> bool {
 /// # Errors
 /// It may leave in another way, or nowhere.
 pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
+    let found = ways_out(words, start, |_| false)?;
+    Ok(found.into_iter().map(|(index, _)| index).collect())
+}
+
+/// By which words a function that begins at `start` is left, in order: it returns, or jumps to where `is_other` says that another function begins.
+///
+/// # Errors
+/// It may leave in another way, or nowhere.
+pub fn ways_out(
+    words: &[u32],
+    start: u64,
+    is_other: impl Fn(u64) -> bool,
+) -> Result<Vec<(usize, ExitKind)>, Refusal> {
     let mut seen = vec![false; words.len()];
     let (mut open, mut found) = (vec![0_usize], Vec::new());
     while let Some(index) = open.pop() {
@@ -72,11 +86,17 @@ pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
         let (on, to) = match goes(word) {
             Goes::On => (true, None),
             Goes::Either(offset) => (true, Some(inside(offset)?)),
-            Goes::To(offset) => (false, Some(inside(offset)?)),
+            Goes::To(offset) => match inside(offset) {
+                Err(Refusal::LeavesByJump { to, .. }) if is_other(to) => {
+                    found.push((index, ExitKind::Tail));
+                    (false, None)
+                }
+                to => (false, Some(to?)),
+            },
             Goes::Nowhere => (false, None),
             Goes::Anywhere => return Err(Refusal::LeavesAnywhere { at, word }),
             Goes::Back => {
-                found.push(index);
+                found.push((index, ExitKind::Return));
                 (false, None)
             }
         };
@@ -90,13 +110,13 @@ pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
     if found.is_empty() {
         return Err(Refusal::NeverReturns { start });
     }
-    found.sort_unstable();
+    found.sort_unstable_by_key(|one| one.0);
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Refusal, exits};
+    use super::{ExitKind, Refusal, exits, ways_out};
     use trapline_insn::aarch64::encode;
 
     const START: u64 = 0x40_0000;
@@ -135,5 +155,17 @@ mod tests {
         refused(&[cbz(2), RET, NOP], Refusal::RunsOn { at: START + 8, word: NOP });
         refused(&[NOP, UDF], Refusal::NeverReturns { start: START });
         refused(&[], Refusal::NoWord { start: START, index: 0 });
+    }
+
+    #[test]
+    fn a_jump_to_another_function_is_a_way_out() {
+        let other = |to| to == START + 40;
+        let found = ways_out(&[cbz(2), b(9), RET], START, other);
+        assert_eq!(found, Ok(vec![(1, ExitKind::Tail), (2, ExitKind::Return)]));
+        let why = Refusal::LeavesByJump { at: START + 4, word: b(8), to: START + 36 };
+        assert_eq!(ways_out(&[cbz(2), b(8), RET], START, other), Err(why));
+        // Only if it is taken: then what stays of the function would have to be told apart.
+        let why = Refusal::LeavesByJump { at: START, word: cbz(10), to: START + 40 };
+        assert_eq!(ways_out(&[cbz(10), RET], START, other), Err(why));
     }
 }

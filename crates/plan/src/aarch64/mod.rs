@@ -3,6 +3,7 @@
 //! One instruction is one word and so is a patch, so there is no window: nothing can stand or branch inside it (PLAN-1, PLAN-2 hold
 //! of themselves). What stays of the rules: PLAN-3, PLAN-4.
 
+mod deed;
 pub mod exits;
 pub mod module;
 pub mod room;
@@ -11,8 +12,8 @@ pub mod stub;
 pub mod target;
 pub mod trap;
 
-pub use exits::exits;
-pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch};
+pub use exits::{exits, ways_out};
+pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch, patch_with};
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};
 /// What a word's copy may use, why there is none, the word that traps, and the one that branches.

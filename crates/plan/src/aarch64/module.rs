@@ -1,15 +1,15 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): of all roles only counting is.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting and timing is done, what is recorded, tallied or called is not.
 //!
 //! # How a site is made
 //!
 //! 1. The word: at an entry the first behind the landing pads, which stay, since something may land there; for `func+off` the word there; for returns each word
-//!    by which the function returns ([`exits`]).
+//!    by which the function returns ([`exits`]); for durations the entry and each word that leaves the function, jumps to others too ([`ways_out`]).
 //! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Data may lie anywhere:
 //!    stubs hold its address.
-//! 3. The stub: counts, does what the word did, and jumps back. Where several are counted at one word, the stub of each but the last leads to the next one's.
+//! 3. The stub: does its deed and what the word did, and jumps back. Where a word has several deeds, the stub of each but the last leads to the next one's.
 //!
 //! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no guards, and nothing traps.
 //!
@@ -22,16 +22,15 @@ use trapline_insn::aarch64::{Options, encode};
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
-use super::exits::exits;
+use super::deed::{Deed, Setting, is_looped};
+use super::exits::{exits, ways_out};
 use super::site::{self, Place as Word, entry_index};
-use super::stub::{self, Machine, Rseq, SIGNATURE};
+use super::stub::{Code as _, ExitKind, Machine, Rseq, SIGNATURE};
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
 use crate::request::{ModuleInput, ProcessTraits, Role, Want};
 use crate::space::{AddressSpace, PAGE};
 
-/// Bytes that a stub takes at most, with what it displaces.
-const STUB: u64 = 512;
 /// Where stubs begin: a line of their own.
 const LINE: u64 = 64;
 /// Bytes left behind the stubs, as everywhere; nothing is put there here.
@@ -49,8 +48,8 @@ struct Site {
     start: Svma,
     index: usize,
     role: PatchRole,
-    /// Indices of the wants that are counted there.
-    wants: Vec<u32>,
+    /// What happens there, in order, and for which wants, by their indices.
+    deeds: Vec<(u32, Deed)>,
 }
 
 impl Site {
@@ -80,31 +79,34 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
         plan.refused.push(Refused { probe, want, why });
         sites.retain(|_, site| {
-            site.wants.retain(|&one| one != want);
-            !site.wants.is_empty()
+            site.deeds.retain(|one| one.0 != want);
+            !site.deeds.is_empty()
         });
     }
     plan.refused.sort_by_key(|refused| refused.want);
     for site in sites.values() {
-        plan.shares.extend(site.wants[1..].iter().map(|&other| (site.wants[0], other)));
+        let first = site.deeds[0].0;
+        let others = site.deeds[1..].iter().map(|other| other.0).filter(|&other| other != first);
+        plan.shares.extend(others.map(|other| (first, other)));
     }
     plan.stats.sites[Tactic::Jump as usize] = plan.patches.len() as u32;
     plan.stats.refused = plan.refused.len() as u32;
     Ok(plan)
 }
 
-fn add(sites: &mut Sites, want: u32, found: Vec<Site>) {
-    for site in found {
+fn add(sites: &mut Sites, want: u32, found: Vec<(Site, Deed)>) {
+    for (site, deed) in found {
         let known = sites.entry(site.at()).or_insert_with(|| site.clone());
         if site.role == PatchRole::Entry {
             known.role = PatchRole::Entry;
         }
-        known.wants.push(want);
+        known.deeds.push((want, deed));
+        known.deeds.sort_by_key(|one| one.1.rank());
     }
 }
 
-/// The words that a want needs, without wants.
-fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<Site>, Refusal> {
+/// The words that a want needs, and what for.
+fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, Refusal> {
     let image = input.image;
     let at = match (want.role, want.function) {
         (Role::CountAt(at), _) => at,
@@ -113,29 +115,58 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<Site>, Refusal> 
     };
     check(input, want, at)?;
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
-    let one = |index: usize, role| Site { words: words.clone(), start, index, role, wants: Vec::new() };
+    let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
+    let count = Deed::Count { probe: want.probe };
     let found = match want.role {
-        Role::CountEntry => vec![one(entry_index(&words), PatchRole::Entry)],
+        Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
         Role::CountAt(at) if !at.0.is_multiple_of(4) => {
             let site = image.text(Svma(at.0 & !3), 4).map(|bytes| Place::new(at, bytes));
             let site = site.unwrap_or_else(|| Place::new(at, &[]));
             return Err(Refusal::InsideInstruction { site, starts: Svma(at.0 & !3) });
         }
-        Role::CountAt(at) => vec![one(((at - start) / 4) as usize, PatchRole::Entry)],
+        Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::CountExits => {
             let found = exits(&words, start.0).map_err(|why| Refusal::Word { why })?;
-            found.into_iter().map(|index| one(index, PatchRole::ExitRet)).collect()
+            found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
-        _ => return Err(Refusal::NotHere { at, what: "counting is all that is done" }),
+        Role::Latency => {
+            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
+            let found = ways_out(&words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
+            let entry = entry_index(&words);
+            let enter = Deed::Enter { latency, looped: is_looped(&words, entry) };
+            let exits = found.map_err(|why| Refusal::Word { why })?.into_iter().map(|(index, kind)| {
+                let role = if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
+                (one(index, role), Deed::Exit { latency, kind })
+            });
+            [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
+        }
+        Role::LatencySlot => {
+            return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
+        }
+        _ => return Err(Refusal::NotHere { at, what: "counting and timing is all that is done" }),
     };
-    found.iter().try_for_each(|site| movable(input, site)).map(|()| found)
+    found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+}
+
+/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
+/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
+fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
+    let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
+    match image.function_at(to) {
+        Some(other) => to != from && image.function(other).start == to,
+        None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
+    }
 }
 
 /// What is asked besides the role.
 fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
+    let timed = want.role == Role::Latency;
+    let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filtered = input.filters.get(want.probe as usize).is_some_and(Option::is_some);
     let what = match () {
         () if want.role.calls() => "no code calls consumers",
+        () if timed && outermost => "no code times outermost calls alone",
+        () if timed && input.traits.go => "no code knows a goroutine's stack",
         () if filtered => "no code filters or tallies values",
         () if input.layout.threads.rows > 0 => "no code counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",
@@ -199,7 +230,7 @@ fn lay(
         return Ok(Ok(()));
     };
     let (low, high) = (input.bias.live(*first), input.bias.live(*last));
-    let stubs = sites.values().map(|site| STUB * site.wants.len() as u64).sum::<u64>();
+    let stubs = sites.values().flat_map(|site| &site.deeds).map(|one| one.1.room()).sum::<u64>();
     let len = stubs.next_multiple_of(PAGE) + SPARE;
     let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
     let code = near(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
@@ -209,13 +240,14 @@ fn lay(
     space.occupy(code, code + len);
     let data = space.find(input.layout.len).ok_or(none)?;
     plan.data = Region { addr: data, len: input.layout.len };
+    let setting = Setting::new(machine(input.traits), input.layout, data, input.latency);
     let mut next = code;
     for site in sites.values() {
         let head = next;
-        match stubs_of(input, site, data, &mut next, plan) {
+        match stubs_of(input, &setting, site, &mut next, plan) {
             Ok(new) => plan.patches.push(patch_of(input, site, head, new)),
             // The others there need nothing else: it is the word that cannot be had.
-            Err(why) => return Ok(Err((site.wants[0], why))),
+            Err(why) => return Ok(Err((site.deeds[0].0, why))),
         }
     }
     plan.free = next;
@@ -225,36 +257,34 @@ fn lay(
 /// The stubs of a site, one behind the other; the word that leads to the first.
 fn stubs_of(
     input: &ModuleInput<'_>,
+    setting: &Setting<'_>,
     site: &Site,
-    data: RemoteAddr,
     next: &mut RemoteAddr,
     plan: &mut ModulePlan,
 ) -> Result<u32, Refusal> {
-    let machine = machine(input.traits);
-    let counter = |want: u32| {
-        let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);
-        data.0 + input.layout.counters.word(probe)
-    };
     let start = input.bias.live(site.start).0;
     let at = start + 4 * site.index as u64;
     let word = |why| Refusal::Word { why };
     let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
+    let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
-    let (last, others) = site.wants.split_last().ok_or(Refusal::Incomplete { at: site.at() })?;
-    for &want in others {
-        let stub = stub::count(next.0, &machine, counter(want), false);
-        let words = stub.finish(&[], Some(next.0 + STUB)).ok_or_else(|| far(next.0))?;
-        put(plan, next, &words, STUB);
+    let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
+    for &(_, deed) in others {
+        let stub = setting.begin(*next, deed).ok_or_else(incomplete)?;
+        let words = stub.finish(&[], Some(next.0 + deed.room())).ok_or_else(|| far(next.0))?;
+        put(plan, next, &words, deed.room());
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
-    let made = site::patch(&place, &machine, counter(*last), next.0, None).map_err(word)?;
+    let stub = setting.begin(*next, last.1).ok_or_else(incomplete)?;
+    let made = site::patch_with(&place, stub, next.0, None).map_err(word)?;
+    debug_assert!(4 * made.stub.len() as u64 <= last.1.room(), "a stub of {} words", made.stub.len());
     let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);
     put(plan, next, &made.stub, len);
     encode::b(at, head).ok_or_else(|| far(head))
 }
 
 fn put(plan: &mut ModulePlan, next: &mut RemoteAddr, words: &[u32], taken: u64) {
-    debug_assert!(4 * words.len() as u64 <= STUB, "a stub of {} words", words.len());
+    debug_assert!(4 * words.len() as u64 <= taken, "a stub of {} words", words.len());
     let (off, len) = (plan.bytes.len() as u32, 4 * words.len() as u32);
     plan.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
     plan.chunks.push(Chunk { addr: *next, off, len });
@@ -267,7 +297,7 @@ fn patch_of(input: &ModuleInput<'_>, site: &Site, head: RemoteAddr, new: u32) ->
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         bytes
     };
-    let want = site.wants.first().copied().unwrap_or(0);
+    let want = site.deeds.first().map_or(0, |one| one.0);
     Patch {
         probe: input.wants.get(want as usize).map_or(0, |want| want.probe),
         want,
@@ -318,16 +348,21 @@ fn near(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> 
 /// Room left above the heap's end.
 const HEAP_GROWTH: u64 = crate::space::HEAP_GROWTH;
 
-/// For each function, how many words it returns by at most; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
+/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
 pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
-    let returns = |word: &[u8; 4]| {
-        let word = u32::from_le_bytes(*word);
+    let leaves = |index: usize, words: usize, word: u32| {
+        let far = ((word << 6).cast_signed() >> 6) as isize;
+        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
         // `ret`, `retaa`, `retab`.
-        word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
+        jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
     };
     let of = |f: &trapline_image::Function| {
-        let bytes = image.text(f.start, f.len).unwrap_or(&[]);
-        bytes.as_chunks::<4>().0.iter().filter(|word| returns(word)).count() as u32
+        let words = image.text(f.start, f.len).unwrap_or(&[]).as_chunks::<4>().0;
+        let exits = words
+            .iter()
+            .enumerate()
+            .filter(|&(index, word)| leaves(index, words.len(), u32::from_le_bytes(*word)));
+        exits.count() as u32
     };
     image.functions().iter().map(of).collect()
 }

@@ -9,7 +9,7 @@ use trapline_insn::aarch64::{
     Gpr, Immovable, Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
 };
 
-use super::stub::{self, Machine};
+use super::stub::{self, Code, Machine};
 
 /// The word to be patched.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +179,19 @@ pub fn patch(
     stub: u64,
     island: Option<u64>,
 ) -> Result<Patch, Refusal> {
+    patch_with(place, stub::count(stub, machine, word, place.options.ip_free), stub, island)
+}
+
+/// Patches `place` so that each execution runs `code`, which begins at `stub`; or goes there by `island`, in reach of a `b`.
+///
+/// # Errors
+/// Why not.
+pub fn patch_with(
+    place: &Place<'_>,
+    code: impl Code,
+    stub: u64,
+    island: Option<u64>,
+) -> Result<Patch, Refusal> {
     let missing = Refusal::NoWord { start: place.start, index: place.index };
     let &old = place.words.get(place.index).ok_or(missing)?;
     let at = place.start.wrapping_add(4 * place.index as u64);
@@ -203,7 +216,6 @@ pub fn patch(
         }
         _ => return Err(far),
     };
-    let code = stub::count(stub, machine, word, place.options.ip_free);
     let moved = relocate(old, at, code.displaced_at(), place.options).map_err(immovable)?;
     let back = moved.falls_through.then_some(moved.next);
     let stub = code.finish(moved.words(), back).ok_or(far)?;

@@ -18,10 +18,10 @@ pub mod windows;
 
 pub use copies::{Arena, Copies, Copy};
 pub use install::{Block, InstallError, Signal, blocks_traps, install, standing, stands, uninstall};
-#[cfg(not(loom))]
-pub use sites::{Called, Placed, Role, Sites};
 #[cfg(all(not(loom), target_arch = "aarch64"))]
 pub(crate) use sites::call;
+#[cfg(not(loom))]
+pub use sites::{Called, Placed, Role, Sites};
 pub use windows::{Brought, Windows};
 
 use crate::native::{Op, Regs};

@@ -34,6 +34,6 @@ fn trapline_count_counts_a_process() {
 }
 
 /// Words that differ.
-fn patched(before: &[u8], now: &[u8]) -> usize {
+pub(crate) fn patched(before: &[u8], now: &[u8]) -> usize {
     before.chunks_exact(4).zip(now.chunks_exact(4)).filter(|(a, b)| a != b).count()
 }

@@ -1,7 +1,7 @@
 //! As many hits as the kernel's own uprobes see, and as the victim made.
 
 use crate::kernel::Uprobe;
-use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, of};
+use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, of};
 
 const TIMES: u64 = 200;
 
@@ -22,12 +22,7 @@ fn the_kernels_uprobes_count_the_same() {
     let finished = session.detach();
     let report = finished.reports.first().expect("the victim");
     for (name, ..) in FUNCTIONS {
-        let own = match name {
-            "victim_loop" => 8,
-            // victim_push calls it.
-            "victim_nop" => 2,
-            _ => 1,
-        };
+        let own = if name == "victim_loop" { 8 } else { calls_of(name) };
         assert_eq!(of(report, name), own * TIMES * THREADS, "{name}");
     }
     match kernels {

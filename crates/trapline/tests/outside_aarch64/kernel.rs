@@ -15,16 +15,35 @@ pub(crate) struct Uprobe {
 impl Uprobe {
     /// On the word `past` bytes behind the start of a function of this program's file.
     pub(crate) fn new(function: &str, past: u64) -> Result<Self, String> {
+        Self::make("p", function, past)
+    }
+    /// On returns: of calls that reach that word, which must come before the function stores the address that it returns to.
+    pub(crate) fn of_returns(function: &str, past: u64) -> Result<Self, String> {
+        Self::make("r", function, past)
+    }
+    fn make(kind: &str, function: &str, past: u64) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let bytes = fs::read(&program).map_err(|error| error.to_string())?;
         let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).map_err(|error| error.to_string())?;
         let is = |one: &&trapline_image::Function| image.display_name(one, "") == function;
         let found = image.functions().iter().find(is).ok_or("no such function")?;
         let offset = image.offset_of(found.start + past).ok_or("no such place")?.0;
-        let name = format!("outside_{function}_{past}");
-        write("uprobe_events", &format!("p:trapline/{name} {}:{offset:#x}", program.display()))?;
+        let name = format!("outside_{kind}_{function}_{past}");
+        write("uprobe_events", &format!("{kind}:trapline/{name} {}:{offset:#x}", program.display()))?;
         write(&format!("events/trapline/{name}/enable"), "1")?;
-        Ok(Self { name })
+        let probe = Self { name };
+        if kind == "r" {
+            // Its own count is of entries.
+            write(&format!("events/trapline/{}/trigger", probe.name), "hist:keys=common_pid")?;
+        }
+        Ok(probe)
+    }
+    /// How many returns there were.
+    pub(crate) fn returns(&self) -> u64 {
+        let file = format!("{TRACING}/events/trapline/{}/hist", self.name);
+        let text = fs::read_to_string(file).expect("the kernel's histogram");
+        let hits = text.lines().find_map(|line| line.trim().strip_prefix("Hits: "));
+        hits.and_then(|word| word.trim().parse().ok()).expect("a count")
     }
     /// How often it was hit.
     pub(crate) fn hits(&self) -> u64 {
@@ -37,6 +56,7 @@ impl Uprobe {
 
 impl Drop for Uprobe {
     fn drop(&mut self) {
+        drop(write(&format!("events/trapline/{}/trigger", self.name), "!hist:keys=common_pid"));
         drop(write(&format!("events/trapline/{}/enable", self.name), "0"));
         drop(write("uprobe_events", &format!("-:trapline/{}", self.name)));
     }

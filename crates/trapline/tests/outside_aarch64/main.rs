@@ -7,6 +7,7 @@ mod command;
 mod counts;
 mod death;
 mod kernel;
+mod latency;
 mod load;
 mod refusals;
 mod victim;

@@ -20,10 +20,24 @@ fn what_is_not_made_here_is_named() {
     let Some(victim) = Victim::start() else { return };
     let before = victim.text();
     let builder = || trapline::Session::builder().pid(victim.pid()).probe("victim_push").expect("a probe");
-    for error in [builder().latency(), builder().record(2, true)] {
+    let outermost = builder().outermost(true).latency();
+    let slot = builder().returns(trapline::Returns::Stack).latency();
+    for error in [outermost, slot, builder().record(2, true)] {
         let error = error.expect_err("refused").to_string();
         println!("{error}");
         assert!(error.contains("not on arm64 yet"), "{error}");
     }
+    assert_eq!(victim.text(), before);
+}
+
+/// A function whose exits cannot all be found.
+#[test]
+fn what_cannot_be_timed_is_named() {
+    let Some(victim) = Victim::start() else { return };
+    let before = victim.text();
+    let builder = trapline::Session::builder().pid(victim.pid()).probe("victim_jumps").expect("a probe");
+    let error = builder.latency().expect_err("refused").to_string();
+    println!("{error}");
+    assert!(error.contains("a jump through a register"), "{error}");
     assert_eq!(victim.text(), before);
 }

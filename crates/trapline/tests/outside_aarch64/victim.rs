@@ -7,6 +7,7 @@ use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use trapline::Session;
@@ -96,7 +97,26 @@ global_asm!(
     "b.ne 1b",
     "ret",
     ".size victim_loop, . - victim_loop",
+    "victim victim_tail",
+    "sub x0, x0, #1",
+    "b victim_push",
+    ".size victim_tail, . - victim_tail",
+    "victim victim_deep",
+    "cbz x0, 1f",
+    "stp x29, x30, [sp, #-16]!",
+    "sub x0, x0, #1",
+    "bl victim_deep",
+    "add x0, x0, #2",
+    "ldp x29, x30, [sp], #16",
+    "ret",
+    "1: ret",
+    ".size victim_deep, . - victim_deep",
     // What takes no probe.
+    "victim victim_jumps",
+    "adr x16, 1f",
+    "br x16",
+    "1: ret",
+    ".size victim_jumps, . - victim_jumps",
     "victim victim_call",
     "svc #0",
     "ret",
@@ -121,6 +141,9 @@ unsafe extern "C" {
     fn victim_zero(value: u64) -> u64;
     fn victim_address(value: u64) -> u64;
     fn victim_loop(value: u64) -> u64;
+    fn victim_tail(value: u64) -> u64;
+    fn victim_deep(value: u64) -> u64;
+    fn victim_jumps(value: u64) -> u64;
     fn victim_call(value: u64) -> u64;
     fn victim_exclusive(value: u64) -> u64;
 }
@@ -128,7 +151,7 @@ unsafe extern "C" {
 type Function = unsafe extern "C" fn(u64) -> u64;
 
 /// Name, function, the word at which the kernel's uprobe counts the same calls, what 8 becomes.
-pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 10] = [
+pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     ("victim_nop", victim_nop, 4, 9),
     ("victim_push", victim_push, 4, 9),
     ("victim_ret", victim_ret, 0, 8),
@@ -140,10 +163,24 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 10] = [
     ("victim_address", victim_address, 4, 15),
     // Its first word runs eight times.
     ("victim_loop", victim_loop, 4, 16),
+    ("victim_tail", victim_tail, 4, 8),
+    // It calls itself eight times, and the last call takes another way.
+    ("victim_deep", victim_deep, 0, 16),
 ];
 
+/// How often a function is called when each is called once.
+pub(crate) fn calls_of(name: &str) -> u64 {
+    match name {
+        // victim_tail jumps to it, and it calls victim_nop.
+        "victim_push" => 2,
+        "victim_nop" => 3,
+        "victim_deep" => 9,
+        _ => 1,
+    }
+}
+
 /// So that the linker keeps what nobody calls.
-pub(crate) const UNPROBED: [Function; 2] = [victim_call, victim_exclusive];
+pub(crate) const UNPROBED: [Function; 3] = [victim_call, victim_exclusive, victim_jumps];
 
 /// What the victim does. As a test of its own it does nothing.
 #[test]
@@ -195,8 +232,9 @@ fn call(name: &str, times: u64) -> u64 {
     if times == ENDLESS { wrong } else { right }
 }
 
-/// A running victim; it is ended when this is dropped.
+/// A running victim; it is ended when this is dropped. There is one at a time: the kernel's probes are in all that run this file.
 pub(crate) struct Victim {
+    _one: MutexGuard<'static, ()>,
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
@@ -209,6 +247,8 @@ impl Victim {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
             return None;
         }
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program)
             .args(["--exact", "victim::run", "--nocapture", "--test-threads=1"])
@@ -219,7 +259,7 @@ impl Victim {
             .expect("it starts");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut victim = Self { child, to, from };
+        let mut victim = Self { _one: one, child, to, from };
         // It is past its loader when it answers.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
@@ -248,6 +288,11 @@ impl Victim {
     pub(crate) fn count(&self, probe: &str) -> Session {
         let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
         builder.count().expect("a session")
+    }
+    /// A session that times what is named.
+    pub(crate) fn time(&self, probe: &str) -> Session {
+        let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
+        builder.latency().expect("a session")
     }
     /// The bytes of its code, all of it.
     pub(crate) fn text(&self) -> Vec<u8> {
@@ -282,6 +327,13 @@ impl Drop for Victim {
 /// Hits by name, in the last report of a process.
 pub(crate) fn hits(report: &trapline::ProcessReport) -> Vec<(String, u64)> {
     report.counts.iter().map(|count| (count.site.label.clone(), count.hits)).collect()
+}
+
+/// Durations of one function.
+pub(crate) fn times_of<'a>(report: &'a trapline::ProcessReport, name: &str) -> &'a trapline::Times {
+    let is = |times: &&trapline::Times| times.site.as_ref().is_some_and(|site| site.label.contains(name));
+    let found = report.times.iter().find(is);
+    found.unwrap_or_else(|| panic!("{name} in {:?}, refused {:?}", report.times, report.refused))
 }
 
 /// Hits of one function.

@@ -10,6 +10,26 @@ pub(super) type Reg = u32;
 pub(super) const SP: Reg = 31;
 pub(super) const ZERO: Reg = 31;
 
+/// When a branch is taken (Arm ARM C1.2.4), after a comparison of numbers without sign.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(super) enum Cond {
+    Equal = 0,
+    NotEqual = 1,
+    AboveEq = 2,
+    Below = 3,
+    Above = 8,
+    BelowEq = 9,
+}
+
+/// What is done to a word in memory by one access.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Update {
+    Add,
+    /// The greater of both, without sign.
+    Max,
+}
+
 /// A word that names a place which comes later.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -20,13 +40,15 @@ pub(super) struct Fix(usize);
 pub(super) struct Asm {
     words: Vec<u32>,
     origin: u64,
+    /// Constants that stand behind the code, and what loads them.
+    constants: Vec<(u64, Vec<Fix>)>,
     /// A distance was too long for its form.
     broken: bool,
 }
 
 impl Asm {
     pub(super) const fn new(origin: u64) -> Self {
-        Self { words: Vec::new(), origin, broken: false }
+        Self { words: Vec::new(), origin, constants: Vec::new(), broken: false }
     }
     /// Address of the next word.
     pub(super) const fn here(&self) -> u64 {
@@ -60,6 +82,11 @@ impl Asm {
         let Some(word) = self.words.get_mut(fix.0) else { return };
         let distance = to.wrapping_sub(from);
         let bound = match *word >> 24 {
+            // b: 26 bits.
+            0x14 => {
+                *word |= distance as u32 >> 2 & 0x03FF_FFFF;
+                1 << 27
+            }
             // tbz, tbnz: 14 bits.
             0x36 | 0x37 => {
                 *word |= (distance as u32 >> 2 & 0x3FFF) << 5;
@@ -70,7 +97,7 @@ impl Asm {
                 *word |= (distance as u32 >> 2 & 0x7_FFFF) << 5;
                 1 << 20
             }
-            // Literals, cbnz: 19 bits.
+            // Literals, b.cond, cbz, cbnz: 19 bits.
             _ => {
                 *word |= (distance as u32 >> 2 & 0x7_FFFF) << 5;
                 1 << 20
@@ -177,5 +204,143 @@ impl Asm {
     /// `ldp a, b, [sp], #16`
     pub(super) fn pop_pair(&mut self, a: Reg, b: Reg) {
         self.word(0xA8C1_0000 | b << 10 | SP << 5 | a);
+    }
+    /// `to` becomes any number, which stands behind the code ([`Asm::pool`]).
+    pub(super) fn constant(&mut self, to: Reg, value: u64) {
+        let fix = self.literal_later(to);
+        match self.constants.iter_mut().find(|constant| constant.0 == value) {
+            Some(constant) => constant.1.push(fix),
+            None => self.constants.push((value, vec![fix])),
+        }
+    }
+    /// The constants, behind code that does not run on.
+    pub(super) fn pool(&mut self) {
+        self.align(8);
+        for (value, fixes) in core::mem::take(&mut self.constants) {
+            fixes.into_iter().for_each(|fix| self.bind(fix));
+            self.double(value);
+        }
+    }
+    /// `to` becomes a number of 32 bits.
+    pub(super) fn number(&mut self, to: Reg, value: u32) {
+        self.word(encode::movz(Gpr::field(to, 0), value as u16, 0));
+        if value >> 16 != 0 {
+            self.word(encode::movk(Gpr::field(to, 0), (value >> 16) as u16, 1));
+        }
+    }
+    pub(super) fn b_later(&mut self) -> Fix {
+        self.later(0x1400_0000)
+    }
+    pub(super) fn if_later(&mut self, cond: Cond) -> Fix {
+        self.later(0x5400_0000 | cond as u32)
+    }
+    pub(super) fn if_to(&mut self, cond: Cond, to: u64) {
+        self.push(encode::with_imm19(0x5400_0000 | cond as u32, self.here(), to));
+    }
+    /// `cbz of`, 64 bits.
+    pub(super) fn if_zero_later(&mut self, of: Reg) -> Fix {
+        self.later(0xB400_0000 | of)
+    }
+    /// `cbnz of`, 64 bits.
+    pub(super) fn unless_zero_later(&mut self, of: Reg) -> Fix {
+        self.later(0xB500_0000 | of)
+    }
+    /// `cmp a, b`
+    pub(super) fn compare(&mut self, a: Reg, b: Reg) {
+        self.subs(ZERO, a, b);
+    }
+    /// `subs to, a, b`
+    pub(super) fn subs(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0xEB00_0000 | b << 16 | a << 5 | to);
+    }
+    pub(super) fn sub(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0xCB00_0000 | b << 16 | a << 5 | to);
+    }
+    /// `add to, a, b, lsl #shift`
+    pub(super) fn add_shifted(&mut self, to: Reg, a: Reg, b: Reg, shift: u32) {
+        self.word(0x8B00_0000 | b << 16 | (shift & 63) << 10 | a << 5 | to);
+    }
+    pub(super) fn or(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0xAA00_0000 | b << 16 | a << 5 | to);
+    }
+    /// `mvn to, of`
+    pub(super) fn not(&mut self, to: Reg, of: Reg) {
+        self.word(0xAA20_03E0 | of << 16 | to);
+    }
+    /// `mov to, from`; 31 is zero.
+    pub(super) fn mov(&mut self, to: Reg, from: Reg) {
+        self.or(to, ZERO, from);
+    }
+    /// `csel to, a, b, cond`
+    pub(super) fn select(&mut self, to: Reg, a: Reg, b: Reg, cond: Cond) {
+        self.word(0x9A80_0000 | b << 16 | (cond as u32) << 12 | a << 5 | to);
+    }
+    /// The low halves' product, 32 bits.
+    pub(super) fn mul32(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0x1B00_7C00 | b << 16 | a << 5 | to);
+    }
+    /// `madd to, a, b, plus`
+    pub(super) fn mul_add(&mut self, to: Reg, a: Reg, b: Reg, plus: Reg) {
+        self.word(0x9B00_0000 | b << 16 | plus << 10 | a << 5 | to);
+    }
+    pub(super) fn div(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0x9AC0_0800 | b << 16 | a << 5 | to);
+    }
+    /// `lsr to, of, by`
+    pub(super) fn shift_right(&mut self, to: Reg, of: Reg, by: Reg) {
+        self.word(0x9AC0_2400 | by << 16 | of << 5 | to);
+    }
+    pub(super) fn leading_zeros(&mut self, to: Reg, of: Reg) {
+        self.word(0xDAC0_1000 | of << 5 | to);
+    }
+    /// `ldr to, [from, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn load_at(&mut self, to: Reg, from: Reg, at: u32) {
+        self.word(0xF940_0000 | (at / 8) << 10 | from << 5 | to);
+    }
+    /// `ldr to, [from, index, lsl #3]`
+    pub(super) fn load_nth(&mut self, to: Reg, from: Reg, index: Reg) {
+        self.word(0xF860_7800 | index << 16 | from << 5 | to);
+    }
+    /// `stp a, b, [to, #at]`; `at` a multiple of 8 below 512.
+    pub(super) fn store_two(&mut self, a: Reg, b: Reg, to: Reg, at: u32) {
+        self.word(0xA900_0000 | (at / 8) << 15 | b << 10 | to << 5 | a);
+    }
+    /// `ldp a, b, [from, #at]`; the same.
+    pub(super) fn load_two(&mut self, a: Reg, b: Reg, from: Reg, at: u32) {
+        self.word(0xA940_0000 | (at / 8) << 15 | b << 10 | from << 5 | a);
+    }
+    pub(super) fn flags(&mut self, to: Reg) {
+        self.word(0xD53B_4200 | to);
+    }
+    pub(super) fn set_flags(&mut self, from: Reg) {
+        self.word(0xD51B_4200 | from);
+    }
+    /// `mrs to, cntvct_el0`
+    pub(super) fn clock(&mut self, to: Reg) {
+        self.word(0xD53B_E040 | to);
+    }
+    /// The word at `[to]` and `value`, by an atomic access; spoils the two scratch registers and, without FEAT_LSE, flags.
+    pub(super) fn update(&mut self, lse: bool, how: Update, value: Reg, to: Reg, scratch: [Reg; 2]) {
+        if lse {
+            // stadd, stumax.
+            let opcode = match how {
+                Update::Add => 0xF820_001F,
+                Update::Max => 0xF820_601F,
+            };
+            self.word(opcode | value << 16 | to << 5);
+            return;
+        }
+        let [new, failed] = scratch;
+        let again = self.here();
+        self.load_exclusive(new, to);
+        match how {
+            Update::Add => self.add(new, new, value),
+            Update::Max => {
+                self.compare(new, value);
+                self.select(new, new, value, Cond::Above);
+            }
+        }
+        self.store_exclusive(failed, new, to);
+        self.unless_zero(failed, again);
     }
 }

@@ -9,9 +9,29 @@
 mod asm;
 mod call;
 mod count;
+pub mod latency;
+mod rseq;
 
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
+pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
+
+/// The code of a stub, which waits for what it displaces.
+pub trait Code {
+    /// Where the displaced code will run: the caller relocates it to there.
+    fn displaced_at(&self) -> u64;
+    /// The whole stub: with the displaced code, and a branch `back` if it falls through. `None` if that is out of reach.
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>>;
+}
+
+impl Code for Pending {
+    fn displaced_at(&self) -> u64 {
+        Self::displaced_at(self)
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        Self::finish(self, displaced, back)
+    }
+}
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells. Its signature is the architecture's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

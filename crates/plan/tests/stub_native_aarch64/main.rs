@@ -2,9 +2,12 @@
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
+mod latency;
+
 use std::arch::naked_asm;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use trapline_insn::aarch64::{Options, encode};
 use trapline_plan::aarch64::stub::{Machine, Rseq, count};
@@ -222,6 +225,18 @@ unsafe extern "C" fn around(state: *mut u64, code: u64) {
     )
 }
 
+/// What the code at `code` makes of registers and of these flags.
+fn changes(code: u64, flags: u64) -> ([u64; 32], [u64; 32]) {
+    let mut before: [u64; 32] = std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
+    before[0] = before.as_ptr() as u64;
+    before[31] = flags << 28;
+    let mut after = before;
+    before[0] = after.as_ptr() as u64;
+    // SAFETY: 32 words; code that keeps what a function keeps.
+    unsafe { around(after.as_mut_ptr(), code) };
+    (before, after)
+}
+
 #[test]
 fn registers_and_flags_are_as_they_were() {
     for ip_free in [true, false] {
@@ -231,14 +246,7 @@ fn registers_and_flags_are_as_they_were() {
                 let room = Room::new();
                 let code = room.counted(&machine, ip_free, &[RET]);
                 for flags in 0..16_u64 {
-                    let mut before: [u64; 32] =
-                        std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
-                    before[0] = before.as_ptr() as u64;
-                    before[31] = flags << 28;
-                    let mut after = before;
-                    before[0] = after.as_ptr() as u64;
-                    // SAFETY: 32 words; code that keeps what a function keeps.
-                    unsafe { around(after.as_mut_ptr(), code) };
+                    let (before, mut after) = changes(code, flags);
                     if ip_free {
                         (after[16], after[17]) = (before[16], before[17]);
                     }
@@ -253,12 +261,24 @@ fn registers_and_flags_are_as_they_were() {
 /// LOSS-1, as far as this machine goes: threads that are moved and interrupted, with the kernel's own areas where it has them.
 #[test]
 fn nothing_is_lost() {
+    for machine in machines(registered) {
+        let room = Room::new();
+        let (called, handled) = storm(room.counted(&machine, true, &[ADD, RET]));
+        assert_eq!(room.counts().iter().sum::<u64>(), called + handled, "{machine:?}");
+        println!("{machine:?}: {called} and {handled} from signals");
+    }
+}
+
+/// Four threads, moved from CPU to CPU and interrupted all the time, call what is at `code`, and so do their signal handlers. How many calls there were.
+fn storm(code: u64) -> (u64, u64) {
+    static ONE: Mutex<()> = Mutex::new(());
     static CODE: AtomicU64 = AtomicU64::new(0);
     static HANDLED: AtomicU64 = AtomicU64::new(0);
     extern "C" fn hits_too(_: i32) {
         call(CODE.load(Ordering::Relaxed), 1, 1);
         HANDLED.fetch_add(1, Ordering::Relaxed);
     }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     if registered().is_none() {
         println!("SKIP: no rseq here: those stubs are only run by hand");
     }
@@ -269,53 +289,48 @@ fn nothing_is_lost() {
         action.sa_flags = libc::SA_RESTART;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
     }
-    for machine in machines(registered) {
-        let room = Room::new();
-        CODE.store(room.counted(&machine, true, &[ADD, RET]), Ordering::Relaxed);
-        HANDLED.store(0, Ordering::Relaxed);
-        let (threads, calls, done) = (4, 20_000, AtomicBool::new(false));
-        let (send, receive) = std::sync::mpsc::channel();
-        let called: u64 = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|_| {
-                    let send = send.clone();
-                    scope.spawn(move || {
-                        // SAFETY: no arguments.
-                        send.send(unsafe { libc::gettid() }).expect("somebody listens");
-                        let mut n = 0;
-                        while n < calls || HANDLED.load(Ordering::Relaxed) < 200 {
-                            assert_eq!(call(CODE.load(Ordering::Relaxed), n, 2), n + 2);
-                            n += 1;
-                        }
-                        n
-                    })
+    CODE.store(code, Ordering::Relaxed);
+    HANDLED.store(0, Ordering::Relaxed);
+    let (threads, calls, done) = (4, 20_000, AtomicBool::new(false));
+    let (send, receive) = std::sync::mpsc::channel();
+    let called: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                let send = send.clone();
+                scope.spawn(move || {
+                    // SAFETY: no arguments.
+                    send.send(unsafe { libc::gettid() }).expect("somebody listens");
+                    let mut n = 0;
+                    while n < calls || HANDLED.load(Ordering::Relaxed) < 200 {
+                        assert_eq!(call(code, n, 2), n + 2);
+                        n += 1;
+                    }
+                    n
                 })
-                .collect();
-            let tids: Vec<i32> = receive.iter().take(threads).collect();
-            let done = &done;
-            scope.spawn(move || {
-                for (round, tid) in (0..).zip(tids.iter().cycle()) {
-                    if done.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    // SAFETY: a set of one CPU, and signals, for threads of ours.
-                    unsafe {
-                        let mut set: libc::cpu_set_t = std::mem::zeroed();
-                        libc::CPU_SET(round % 2, &mut set);
-                        libc::sched_setaffinity(*tid, size_of_val(&set), &raw const set);
-                        libc::syscall(libc::SYS_tgkill, libc::getpid(), *tid, libc::SIGUSR1);
-                    }
-                    std::thread::yield_now();
+            })
+            .collect();
+        let tids: Vec<i32> = receive.iter().take(threads).collect();
+        let done = &done;
+        scope.spawn(move || {
+            for (round, tid) in (0..).zip(tids.iter().cycle()) {
+                if done.load(Ordering::Relaxed) {
+                    break;
                 }
-            });
-            let called = workers.into_iter().map(|worker| worker.join().expect("a worker")).sum();
-            done.store(true, Ordering::Relaxed);
-            called
+                // SAFETY: a set of one CPU, and signals, for threads of ours.
+                unsafe {
+                    let mut set: libc::cpu_set_t = std::mem::zeroed();
+                    libc::CPU_SET(round % 2, &mut set);
+                    libc::sched_setaffinity(*tid, size_of_val(&set), &raw const set);
+                    libc::syscall(libc::SYS_tgkill, libc::getpid(), *tid, libc::SIGUSR1);
+                }
+                std::thread::yield_now();
+            }
         });
-        let handled = HANDLED.load(Ordering::Relaxed);
-        assert_eq!(room.counts().iter().sum::<u64>(), called + handled, "{machine:?}");
-        println!("{machine:?}: {called} and {handled} from signals");
-    }
+        let called = workers.into_iter().map(|worker| worker.join().expect("a worker")).sum();
+        done.store(true, Ordering::Relaxed);
+        called
+    });
+    (called, HANDLED.load(Ordering::Relaxed))
 }
 
 /// A function's entry, its `ret`, and a branch in it, patched: it does what it did, and each is counted.

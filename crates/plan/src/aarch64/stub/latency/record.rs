@@ -1,0 +1,210 @@
+//! What an exit leaves: the duration, in the function's block of this CPU's line.
+//!
+//! In: `TIME` = duration, `SLOT` = the function's block on line 0. Out: code that counts the exit, adds to the sum and to a bucket, and keeps the extremes, each
+//! by a commit of its own (STUB-4).
+
+use trapline_record::hist;
+use trapline_record::latency::{self as words, at};
+
+use super::super::Rseq;
+use super::super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
+use super::super::rseq::{self, CPU_ID, Section};
+use super::{A, B, C, ExitKind, INDEX, KEY, SLOT, TIME, Timed};
+use crate::request::Buckets;
+
+/// Jumps out of `record_owned` and the places to come back to.
+#[derive(Debug)]
+pub(super) struct Rare {
+    rseq: Rseq,
+    sections: [Section; 3],
+    unregistered: Option<Fix>,
+    clear: u64,
+    minimum: Fix,
+    after_minimum: u64,
+    maximum: Fix,
+    after_maximum: u64,
+}
+
+impl Timed<'_> {
+    /// In: `TIME`. Out: `INDEX` = bucket; spoils `A`, `B`, `C`.
+    fn bucket(&self, asm: &mut Asm) {
+        match self.latency.buckets {
+            Buckets::Log => {
+                // With octave e (at least 4), bucket = (e - 4) · 16 + (duration >> (e - 4)).
+                asm.number(A, hist::SUB as u32);
+                asm.or(A, A, TIME);
+                asm.leading_zeros(A, A);
+                asm.number(B, 63 - hist::SUB_BITS);
+                asm.sub(B, B, A);
+                asm.shift_right(INDEX, TIME, B);
+                asm.add_shifted(INDEX, INDEX, B, hist::SUB_BITS);
+                Self::cap(asm, hist::BUCKETS as u32 - 1);
+            }
+            Buckets::Linear { min, step, count } => {
+                asm.constant(B, min);
+                asm.constant(C, step.max(1));
+                asm.sub(INDEX, TIME, B);
+                asm.div(INDEX, INDEX, C);
+                asm.add_imm(INDEX, INDEX, 1);
+                Self::cap(asm, count.min(hist::BUCKETS as u32 - 2) + 1);
+                asm.compare(TIME, B);
+                asm.select(INDEX, ZERO, INDEX, Cond::Below);
+            }
+        }
+    }
+    fn cap(asm: &mut Asm, last: u32) {
+        asm.number(A, last);
+        asm.compare(INDEX, A);
+        asm.select(INDEX, INDEX, A, Cond::BelowEq);
+    }
+    /// Jumps to the returned place if the duration is too short to keep; spoils `B`.
+    fn filter(&self, asm: &mut Asm) -> Option<Fix> {
+        (self.latency.min_ticks > 0).then(|| {
+            asm.constant(B, self.latency.min_ticks);
+            asm.compare(TIME, B);
+            asm.if_later(Cond::Below)
+        })
+    }
+
+    /// One commit: `store` ends with the committing instruction, and finds the function's block on this CPU's line in `A`; it may use `B`
+    /// and `KEY`.
+    fn commit(&self, asm: &mut Asm, rseq: Rseq, store: impl FnOnce(&mut Asm)) -> Section {
+        rseq::section(asm, rseq, [B, A], |asm| {
+            asm.load32(A, B, CPU_ID);
+            Self::line(asm);
+            store(asm);
+        })
+    }
+    /// In: `A` = a line's number, `SLOT` = block on line 0. Out: `A` = block there; spoils `KEY`.
+    fn line(asm: &mut Asm) {
+        asm.number(KEY, words::STRIDE as u32);
+        asm.mul_add(A, A, KEY, SLOT);
+    }
+
+    /// In: `TIME`, `SLOT`. Everything else is free. The usual case: this CPU's line.
+    pub(super) fn record_owned(&self, asm: &mut Asm, rseq: Rseq, kind: ExitKind) -> Rare {
+        let mut unregistered = None;
+        let counted = rseq::section(asm, rseq, [B, A], |asm| {
+            asm.load32(A, B, CPU_ID);
+            // Negative, or a CPU that was never told of.
+            asm.number(KEY, self.machine.lines.saturating_sub(1));
+            asm.compare(A, KEY);
+            unregistered = Some(asm.if_later(Cond::AboveEq));
+            Self::line(asm);
+            add(asm, A, kind.word(), None);
+        });
+        let short = self.filter(asm);
+        self.bucket(asm);
+        let summed = self.commit(asm, rseq, |asm| add(asm, A, at::TOTAL, Some(TIME)));
+        let sorted = self.commit(asm, rseq, |asm| {
+            asm.add_shifted(B, A, INDEX, 3);
+            add(asm, B, at::BUCKETS, None);
+        });
+        asm.not(C, TIME);
+        asm.load_at(KEY, A, at::MIN_NOT as u32);
+        asm.compare(C, KEY);
+        let minimum = asm.if_later(Cond::Above);
+        let after_minimum = asm.here();
+        asm.load_at(KEY, A, at::MAX as u32);
+        asm.compare(TIME, KEY);
+        let maximum = asm.if_later(Cond::Above);
+        let after_maximum = asm.here();
+        if let Some(short) = short {
+            asm.bind(short);
+        }
+        let clear = asm.here();
+        rseq::clear(asm, rseq, B);
+        let sections = [counted, summed, sorted];
+        Rare { rseq, sections, unregistered, clear, minimum, after_minimum, maximum, after_maximum }
+    }
+
+    /// New extremes and threads without an area. The line may have changed since an extreme was noticed, so the section looks again.
+    pub(super) fn record_rare(&self, asm: &mut Asm, rare: Rare, kind: ExitKind) {
+        let extremes = [
+            (rare.minimum, rare.after_minimum, at::MIN_NOT, C),
+            (rare.maximum, rare.after_maximum, at::MAX, TIME),
+        ]
+        .map(|(from, back, at, value)| {
+            asm.bind(from);
+            let section = self.commit(asm, rare.rseq, |asm| {
+                asm.load_at(KEY, A, at as u32);
+                asm.compare(value, KEY);
+                let stays = asm.if_later(Cond::BelowEq);
+                asm.store(value, A, at as u32);
+                asm.bind(stays);
+            });
+            asm.b(back);
+            section
+        });
+        if let Some(unregistered) = rare.unregistered {
+            asm.bind(unregistered);
+            self.record_shared(asm, kind);
+            asm.b(rare.clear);
+        }
+        rseq::descriptors(asm, &rare.sections);
+        rseq::descriptors(asm, &extremes);
+    }
+
+    /// As `record_owned`, for threads without an area and processes without rseq: by atomic accesses to some line.
+    pub(super) fn record_shared(&self, asm: &mut Asm, kind: ExitKind) {
+        self.bucket(asm);
+        match self.machine.rseq {
+            Some(_) => asm.number(A, self.machine.lines - 1),
+            None => self.any_line(asm),
+        }
+        Self::line(asm);
+        asm.mov(SLOT, A);
+        self.update(asm, Update::Add, kind.word(), None);
+        let short = self.filter(asm);
+        self.update(asm, Update::Add, at::TOTAL, Some(TIME));
+        self.update(asm, Update::Max, at::MAX, Some(TIME));
+        asm.not(TIME, TIME);
+        self.update(asm, Update::Max, at::MIN_NOT, Some(TIME));
+        asm.add_shifted(SLOT, SLOT, INDEX, 3);
+        self.update(asm, Update::Add, at::BUCKETS, None);
+        if let Some(short) = short {
+            asm.bind(short);
+        }
+    }
+    /// `A` = a number below the lines that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.
+    fn any_line(&self, asm: &mut Asm) {
+        match self.machine.lines.max(1).ilog2() {
+            0 => asm.mov(A, ZERO),
+            bits => {
+                asm.thread_pointer(A);
+                asm.bits(A, A, 16, bits);
+            }
+        }
+    }
+    /// A word of the block at `SLOT`, and a register or 1; spoils `A`, `B`, `C`, `KEY`.
+    fn update(&self, asm: &mut Asm, how: Update, word: u64, value: Option<Reg>) {
+        asm.add_imm(B, SLOT, word as i32);
+        if word == 0 {
+            asm.mov(B, SLOT);
+        }
+        let value = value.unwrap_or_else(|| {
+            asm.one(A);
+            A
+        });
+        asm.update(self.machine.lse, how, value, B, [C, KEY]);
+    }
+}
+
+/// Adds a register, or 1, to a word of the block at `to`: the last instruction is the store. Spoils `KEY`.
+fn add(asm: &mut Asm, to: Reg, word: u64, value: Option<Reg>) {
+    asm.load_at(KEY, to, word as u32);
+    match value {
+        Some(value) => asm.add(KEY, KEY, value),
+        None => asm.add_imm(KEY, KEY, 1),
+    }
+    asm.store(KEY, to, word as u32);
+}
+
+impl ExitKind {
+    const fn word(self) -> u64 {
+        match self {
+            Self::Return => at::RETURNS,
+            Self::Tail => at::TAIL_EXITS,
+        }
+    }
+}

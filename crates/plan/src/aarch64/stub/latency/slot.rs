@@ -1,0 +1,93 @@
+//! A call's slot: from the stack pointer at its entry to the place of its stamp.
+//!
+//! In: what is timed. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
+//! first look did not end. See `record::latency` for tags and blocks.
+
+use trapline_record::latency as words;
+
+use super::super::asm::{Asm, Cond, Fix, Reg, SP};
+use super::{A, B, C, FRAME, INDEX, KEY, SLOT, Timed};
+
+/// Leaves the bits of a 32-bit hash that number a block.
+const INDEX_BITS: u32 = words::STAMP_BLOCKS.trailing_zeros();
+/// 2^32 over the golden ratio: spreads neighbouring numbers.
+const PHI: u32 = 0x9E37_79B1;
+
+/// A search for a slot, and where it leaves the usual path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lookup {
+    elsewhere: Fix,
+    found: u64,
+}
+
+/// Whether a missing tag is claimed or only reported.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Claim {
+    Yes,
+    No,
+}
+
+impl Timed<'_> {
+    /// Out: `SLOT`. Spoils `A`, `B`, `KEY`, `INDEX`.
+    pub(super) fn lookup(&self, asm: &mut Asm) -> Lookup {
+        asm.constant(SLOT, self.latency.stamps);
+        asm.add_imm(B, SP, FRAME.cast_signed());
+        asm.bits(KEY, B, 12, 52);
+        asm.number(INDEX, PHI);
+        asm.mul32(INDEX, KEY, INDEX);
+        asm.bits(INDEX, INDEX, 32 - INDEX_BITS, INDEX_BITS);
+        asm.load_nth(A, SLOT, INDEX);
+        asm.compare(A, KEY);
+        let elsewhere = asm.if_later(Cond::NotEqual);
+        let found = asm.here();
+        // In: SLOT = tags, INDEX = block's number, B = stack pointer, of whose distance into its page a slot takes twice.
+        asm.add_shifted(SLOT, SLOT, INDEX, words::STAMP_BLOCK.trailing_zeros());
+        asm.bits(B, B, 3, 9);
+        asm.add_shifted(SLOT, SLOT, B, 4);
+        asm.add_imm(SLOT, SLOT, words::STAMP_TAGS_LEN as i32);
+        Lookup { elsewhere, found }
+    }
+
+    /// Goes on where the first look did not end: from that block on. Found: goes to `found` with the block's number. Falls out of the end if there is
+    /// none, and also when `Claim::No` meets a free tag. Spoils `A` and `C`.
+    pub(super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
+        const LEFT: Reg = 10;
+        const FAILED: Reg = 9;
+        asm.bind(lookup.elsewhere);
+        asm.push_pair(LEFT, FAILED);
+        asm.number(LEFT, words::STAMP_PROBES as u32);
+        let again = asm.here();
+        asm.add_shifted(C, SLOT, INDEX, 3);
+        asm.load_exclusive(A, C);
+        asm.compare(A, KEY);
+        let same = asm.if_later(Cond::Equal);
+        let (mine, free) = match claim {
+            Claim::Yes => {
+                let taken = asm.unless_zero_later(A);
+                asm.store_exclusive(FAILED, KEY, C);
+                // A signal came between, or another thread: it is looked at again.
+                asm.unless_zero(FAILED, again);
+                let mine = asm.b_later();
+                asm.bind(taken);
+                (Some(mine), None)
+            }
+            Claim::No => (None, Some(asm.if_zero_later(A))),
+        };
+        asm.add_imm(INDEX, INDEX, 1);
+        asm.bits(INDEX, INDEX, 0, INDEX_BITS);
+        asm.subtract32(LEFT, 1);
+        asm.unless_zero(LEFT, again);
+        if let Some(free) = free {
+            asm.bind(free);
+        }
+        asm.pop_pair(LEFT, FAILED);
+        let lost = asm.b_later();
+        asm.bind(same);
+        if let Some(mine) = mine {
+            asm.bind(mine);
+        }
+        asm.pop_pair(LEFT, FAILED);
+        asm.b(lookup.found);
+        asm.bind(lost);
+    }
+}

@@ -1,0 +1,64 @@
+//! Restartable sequences: one committing store, on the CPU it was computed for, or none.
+//!
+//! In: what computes and ends with the store. Out: the section; its abort handler and descriptor for behind the code. A section is: announce the
+//! descriptor in the thread's area, read the CPU number, compute, store. If the kernel moves or interrupts the thread in between, it
+//! continues at the abort handler, which starts again. The signature before that is a `brk` that nothing executes.
+
+use super::asm::{Asm, Fix, Reg, ZERO};
+use super::{Rseq, SIGNATURE};
+
+/// `struct rseq`, field `cpu_id`: negative in a thread that is not registered.
+pub(super) const CPU_ID: u32 = 4;
+/// `struct rseq`, field `rseq_cs`.
+const RSEQ_CS: u32 = 8;
+
+/// A section whose descriptor is still to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Section {
+    descriptor: Fix,
+    restart: u64,
+    start: u64,
+    end: u64,
+}
+
+/// Emits a section. `body` finds the thread's area in `area`, and ends with the committing instruction; it may use both registers.
+pub(super) fn section(
+    asm: &mut Asm,
+    rseq: Rseq,
+    [area, scratch]: [Reg; 2],
+    body: impl FnOnce(&mut Asm),
+) -> Section {
+    let restart = asm.here();
+    find_area(asm, rseq, area);
+    let descriptor = asm.adr_later(scratch);
+    asm.store(scratch, area, RSEQ_CS);
+    let start = asm.here();
+    body(asm);
+    Section { descriptor, restart, start, end: asm.here() }
+}
+
+/// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.
+pub(super) fn clear(asm: &mut Asm, rseq: Rseq, scratch: Reg) {
+    find_area(asm, rseq, scratch);
+    asm.store(ZERO, scratch, RSEQ_CS);
+}
+
+fn find_area(asm: &mut Asm, rseq: Rseq, to: Reg) {
+    asm.thread_pointer(to);
+    asm.add_imm(to, to, rseq.offset);
+}
+
+/// Emits abort handlers and descriptors, after code that does not fall through.
+pub(super) fn descriptors(asm: &mut Asm, sections: &[Section]) {
+    for section in sections {
+        asm.word(SIGNATURE);
+        let abort = asm.here();
+        asm.b(section.restart);
+        asm.align(32);
+        asm.bind(section.descriptor);
+        // Version 0, no flags.
+        [0, section.start, section.end - section.start, abort]
+            .into_iter()
+            .for_each(|field| asm.double(field));
+    }
+}

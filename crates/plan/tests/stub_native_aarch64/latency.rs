@@ -1,0 +1,306 @@
+//! Stubs that time calls, executed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trapline_insn::aarch64::encode;
+use trapline_plan::Buckets;
+use trapline_plan::aarch64::stub::{
+    Code as _, ExitKind, Latency, Machine, Timed, latency_enter, latency_exit,
+};
+use trapline_record::hist;
+use trapline_record::latency::{STAMP_BLOCK, STAMP_BLOCKS, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, at};
+
+use super::{ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, storm};
+
+const FUNCTIONS: u32 = 3;
+/// The one that is timed.
+const FUNCTION: u32 = 1;
+
+/// Stamp memory of its own.
+struct Stamps(u64);
+
+impl Stamps {
+    fn new() -> Self {
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), STAMPS_LEN as usize, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at as u64)
+    }
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at < STAMPS_LEN);
+        // SAFETY: aligned memory of our own, read and written as atomics only.
+        unsafe { &*((self.0 + at) as *const AtomicU64) }
+    }
+    /// Where stamps stand: distances of their times.
+    fn stamps(&self) -> Vec<u64> {
+        let blocks = (0..STAMP_BLOCKS).filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
+        let slots = blocks.flat_map(|block| {
+            let block = STAMP_TAGS_LEN + block * STAMP_BLOCK;
+            (block..block + STAMP_BLOCK).step_by(16)
+        });
+        slots.filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
+    }
+}
+
+impl Drop for Stamps {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which no code uses any more.
+        unsafe { libc::munmap(self.0 as *mut _, STAMPS_LEN as usize) };
+    }
+}
+
+/// What is timed, and what was found.
+struct Bench {
+    room: Room,
+    stamps: Stamps,
+    machine: Machine,
+    latency: Latency,
+}
+
+impl Bench {
+    fn new(machine: Machine) -> Self {
+        let (room, stamps) = (Room::new(), Stamps::new());
+        let area = room.base + DATA + 4096;
+        let (missed, functions, stamp) = (room.base + DATA, FUNCTIONS, stamps.0);
+        let latency = Latency { area, functions, stamps: stamp, missed, min_ticks: 0, buckets: Buckets::Log };
+        Self { room, stamps, machine, latency }
+    }
+    fn timed(&self) -> Timed<'_> {
+        Timed { machine: &self.machine, latency: &self.latency, function: FUNCTION }
+    }
+    fn enter(&self, looped: bool, rest: &[u32], back: Option<u64>) -> u64 {
+        let pending = latency_enter(self.room.next(), self.timed(), looped);
+        self.room.put(&pending.finish(rest, back).expect("in reach"))
+    }
+    fn exit(&self, kind: ExitKind) -> u64 {
+        let pending = latency_exit(self.room.next(), self.timed(), kind);
+        self.room.put(&pending.finish(&[RET], None).expect("in reach"))
+    }
+    /// A function that adds, timed.
+    fn function(&self, kind: ExitKind) -> u64 {
+        let exit = self.exit(kind);
+        self.enter(false, &[ADD], Some(exit))
+    }
+    /// A word of the function's block on a line.
+    fn word(&self, line: u32, word: u64) -> u64 {
+        let block = self.latency.area + u64::from(FUNCTION * self.machine.lines + line) * STRIDE;
+        // SAFETY: aligned memory of our own.
+        unsafe { &*((block + word) as *const AtomicU64) }.load(Ordering::Relaxed)
+    }
+    /// On all lines together.
+    fn sum(&self, word: u64) -> u64 {
+        (0..self.machine.lines).map(|line| self.word(line, word)).sum()
+    }
+    fn buckets(&self) -> Vec<u64> {
+        (0..hist::BUCKETS as u64).map(|bucket| self.sum(at::BUCKETS + 8 * bucket)).collect()
+    }
+    fn missed(&self) -> u64 {
+        self.room.word(0).load(Ordering::Relaxed)
+    }
+    fn most(&self, word: u64) -> u64 {
+        (0..self.machine.lines).map(|line| self.word(line, word)).max().unwrap_or(0)
+    }
+}
+
+fn on_cpu(cpu: u32) {
+    AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
+}
+
+#[test]
+fn a_call_is_timed_on_its_cpus_line() {
+    for machine in machines(by_hand) {
+        let bench = Bench::new(machine);
+        let code = bench.function(ExitKind::Return);
+        for (cpu, line) in [(0, 0), (7, 7), (8, 8), (4000, 8), (u32::MAX, 8)] {
+            on_cpu(cpu);
+            let before = (bench.sum(at::RETURNS), bench.word(line % machine.lines, at::RETURNS));
+            for n in 1..=50 {
+                assert_eq!(call(code, n, 5), n + 5, "{machine:?}");
+            }
+            assert_eq!(bench.sum(at::RETURNS), before.0 + 50);
+            if machine.rseq.is_some() {
+                assert_eq!(bench.word(line, at::RETURNS), before.1 + 50, "cpu {cpu}");
+            }
+            assert_eq!(AREA.with(|area| area.section.load(Ordering::Relaxed)), 0, "cleared");
+        }
+        assert_eq!(bench.buckets().iter().sum::<u64>(), 250, "{machine:?}");
+        let (least, most, total) = (!bench.most(at::MIN_NOT), bench.most(at::MAX), bench.sum(at::TOTAL));
+        assert!(least <= most && least * 250 <= total && total <= most * 250, "{least} {most} {total}");
+        assert_eq!([at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED, at::CLAMPED].map(|w| bench.sum(w)), [0; 4]);
+        assert!(bench.missed() == 0 && bench.stamps.stamps().is_empty());
+        assert_eq!(call(bench.function(ExitKind::Tail), 1, 2), 3);
+        assert_eq!((bench.sum(at::TAIL_EXITS), bench.sum(at::RETURNS)), (1, 250));
+    }
+}
+
+#[test]
+fn registers_and_flags_stay() {
+    for machine in machines(by_hand) {
+        for cpu in [2, u32::MAX] {
+            on_cpu(cpu);
+            for buckets in [Buckets::Log, Buckets::Linear { min: 1, step: 3, count: 4 }] {
+                let mut bench = Bench::new(machine);
+                bench.latency.buckets = buckets;
+                bench.latency.min_ticks = 1;
+                let exit = bench.exit(ExitKind::Return);
+                let whole = bench.enter(false, &[], Some(exit));
+                let enters = [false, true].map(|looped| bench.enter(looped, &[RET], None));
+                let same = |code: u64, what: &str| {
+                    for flags in 0..16 {
+                        let (before, after) = changes(code, flags);
+                        assert_eq!(after, before, "{what}, {machine:?} {cpu}");
+                    }
+                };
+                same(whole, "claimed, and found");
+                same(exit, "nobody entered");
+                enters.into_iter().for_each(|enter| same(enter, "entered again"));
+                (0..STAMP_BLOCKS).for_each(|tag| bench.stamps.word(8 * tag).store(1, Ordering::Relaxed));
+                same(whole, "no room");
+                assert_eq!((bench.missed(), bench.sum(at::UNPAIRED)), (16, 16 + 16));
+            }
+        }
+    }
+}
+
+/// Entered without an exit, left without an entry.
+#[test]
+fn what_has_no_other_end_is_counted() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let bench = Bench::new(machine);
+        let (enter, looped) = (bench.enter(false, &[RET], None), bench.enter(true, &[RET], None));
+        let exit = bench.exit(ExitKind::Return);
+        // One place of calls, so that the stack pointer is the same.
+        for (code, unreturned, unpaired, returns) in [
+            (exit, 0, 1, 0),
+            (enter, 0, 1, 0),
+            (enter, 1, 1, 0),
+            (looped, 1, 1, 0),
+            (exit, 1, 1, 1),
+            (exit, 1, 2, 1),
+            (looped, 1, 2, 1),
+            (exit, 1, 2, 2),
+        ] {
+            call(code, 0, 0);
+            let found = [at::UNRETURNED, at::UNPAIRED, at::RETURNS].map(|word| bench.sum(word));
+            assert_eq!(found, [unreturned, unpaired, returns], "{machine:?}");
+        }
+    }
+}
+
+fn now() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks) };
+    ticks
+}
+
+/// Durations as long as wished for: their stamps are set back.
+#[test]
+fn durations_fall_into_their_buckets() {
+    for machine in machines(by_hand) {
+        on_cpu(3);
+        for buckets in [Buckets::Log, Buckets::Linear { min: 1 << 20, step: 1 << 22, count: 9 }] {
+            for bits in [0, 4, 5, 11, 20, 21, 22, 24, 25, 26, 40, 46, 47, 48, 60] {
+                if now() >> bits < 2 {
+                    // The counter began less than that ago.
+                    continue;
+                }
+                let mut bench = Bench::new(machine);
+                bench.latency.buckets = buckets;
+                bench.latency.min_ticks = 1 << 8;
+                let (enter, exit) = (bench.enter(false, &[RET], None), bench.exit(ExitKind::Return));
+                for code in [enter, exit] {
+                    call(code, 0, 0);
+                    if let [slot] = bench.stamps.stamps()[..] {
+                        bench.stamps.word(slot).fetch_sub((1 << bits) - 1, Ordering::Relaxed);
+                    }
+                }
+                assert_eq!(bench.sum(at::RETURNS), 1);
+                let took = bench.sum(at::MAX);
+                if took == 0 {
+                    assert!(bits < 9, "{bits}");
+                    assert_eq!(bench.buckets().iter().sum::<u64>() + bench.sum(at::TOTAL), 0);
+                    continue;
+                }
+                assert!(took >= ((1 << bits) - 1).max(1 << 8), "{took} {bits}");
+                assert_eq!((bench.sum(at::TOTAL), !bench.most(at::MIN_NOT)), (took, took));
+                let bucket = match buckets {
+                    Buckets::Log => hist::bucket(took),
+                    Buckets::Linear { min, .. } if took < min => 0,
+                    Buckets::Linear { min, step, count } => {
+                        (1 + (took - min) / step).min(u64::from(count) + 1) as usize
+                    }
+                };
+                let found = bench.buckets();
+                assert_eq!(
+                    (found[bucket], found.iter().sum()),
+                    (1, 1_u64),
+                    "{took}, {machine:?} {buckets:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A stamp of the future: the clock never goes back, but memory may be spoilt.
+#[test]
+fn a_negative_duration_counts_as_none() {
+    for machine in machines(by_hand) {
+        let bench = Bench::new(machine);
+        let (enter, exit) = (bench.enter(false, &[RET], None), bench.exit(ExitKind::Return));
+        for code in [enter, exit] {
+            call(code, 0, 0);
+            if let [slot] = bench.stamps.stamps()[..] {
+                bench.stamps.word(slot).fetch_add(1 << 60, Ordering::Relaxed);
+            }
+        }
+        let found = [at::CLAMPED, at::RETURNS, at::TOTAL, at::BUCKETS].map(|word| bench.sum(word));
+        assert_eq!(found, [1, 1, 0, 1], "{machine:?}");
+    }
+}
+
+/// An abort starts the section over: each of the five, entered at its handler, does what it had to do once.
+#[test]
+fn sections_end_with_their_store() {
+    let machine = Machine { rseq: by_hand(), lse: true, lines: LINES };
+    let bench = Bench::new(machine);
+    let start = bench.room.next();
+    let pending = latency_exit(start, bench.timed(), ExitKind::Return);
+    let words = pending.finish(&[RET], None).expect("in reach");
+    let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
+    let mut sections = 0;
+    for (index, _) in words.iter().enumerate().filter(|(_, word)| **word == 0xD428_BC00) {
+        let abort = start + 4 * (index as u64 + 1);
+        let descriptor = (0..words.len() - 7).find(|&at| double(at + 6) == abort).expect("a descriptor");
+        let (begin, len) = (double(descriptor + 2), double(descriptor + 4));
+        assert!(double(descriptor) == 0 && (start + 4 * descriptor as u64).is_multiple_of(32));
+        assert!(begin > start && begin + len < abort && len.is_multiple_of(4));
+        // The last of the section is a store of 64 bits, and there is no other.
+        let section = &words[((begin - start) / 4) as usize..((begin + len - start) / 4) as usize];
+        let stores = section.iter().filter(|word| **word & 0xFFC0_0000 == 0xF900_0000).count();
+        assert_eq!((stores, section.last().map(|word| word & 0xFFC0_0000)), (1, Some(0xF900_0000)));
+        // The handler goes back to where the section is announced.
+        let back = (0..4).map(|n| encode::b(abort, begin - 4 * (n + 3)));
+        assert!(back.flatten().any(|word| word == words[index + 1]), "{index}");
+        sections += 1;
+    }
+    assert_eq!(sections, 5);
+}
+
+/// LOSS-1 for durations: threads that are moved and interrupted, whose handlers call the same function.
+#[test]
+fn no_call_is_lost() {
+    for machine in machines(registered) {
+        let bench = Bench::new(machine);
+        let (called, handled) = storm(bench.function(ExitKind::Return));
+        let found = [at::RETURNS, at::UNPAIRED, at::UNRETURNED, at::CLAMPED].map(|word| bench.sum(word));
+        assert_eq!(found, [called + handled, 0, 0, 0], "{machine:?}");
+        assert_eq!(bench.buckets().iter().sum::<u64>(), called + handled);
+        assert_eq!((bench.missed(), bench.stamps.stamps().len()), (0, 0));
+    }
+}
