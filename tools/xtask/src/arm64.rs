@@ -76,15 +76,16 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
     println!(
         "what a hit leaves alone, with vectors of 2048 bits, whose state does not fit into a signal's usual frame"
     );
-    let state = |cpu: &str| {
-        let targets = &["--test=trap_aarch64", "--test=inside_aarch64"];
-        let mut command = tests(PORTABLE, targets, runs, &["--", "--show-output", "state::"]);
+    let state = |cpu: &str, test: &str| {
+        let mut command = tests(PORTABLE, &[test], runs, &["--", "--show-output", "state::"]);
         command.env(RUNNER, format!("{EMULATOR} -cpu {cpu}"));
         command
     };
-    total.add(run_and_count(state("max,sve-default-vector-length=256"))?);
-    println!("the same without scalable vectors and without atomic additions");
-    total.add(run_and_count(state("cortex-a57"))?);
+    for test in ["--test=trap_aarch64", "--test=inside_aarch64"] {
+        total.add(run_and_count(state("max,sve-default-vector-length=256", test))?);
+    }
+    println!("the same without scalable vectors, and without atomic additions");
+    total.add(run_and_count(state("cortex-a57", "--test=inside_aarch64"))?);
     Ok(total)
 }
 

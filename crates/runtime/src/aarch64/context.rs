@@ -90,12 +90,12 @@ impl Context {
             room.iter_mut().zip(words).for_each(|(room, word)| *room = word);
         }
     }
-    /// The record that leads to more records behind all this, if there is one: its second word (`EXTRA_MAGIC`, the address), and its
-    /// third, their bytes.
-    pub(super) fn extra(&mut self) -> Option<[&mut u64; 2]> {
+    /// The record that leads to more records behind all this, if there is one: its second word (`EXTRA_MAGIC`, the address), and their bytes: half of
+    /// its third word, whose other half holds whatever the stack held.
+    pub(super) fn extra(&mut self) -> Option<(&mut u64, u64)> {
         let (at, found) = self.record(EXTRA_HEAD);
         match self.records.get_mut(at + 1..at + 3) {
-            Some([to, len]) if found => Some([to, len]),
+            Some([to, len]) if found => Some((to, *len & u64::from(u32::MAX))),
             _ => None,
         }
     }
@@ -104,7 +104,7 @@ impl Context {
         let start = ptr::from_ref(self).addr() as u64;
         let (at, _) = self.record(0);
         let own = start + offset_of!(Self, records) as u64 + 8 * (at + SYNDROME_LEN) as u64;
-        let end = self.extra().map_or(own, |[to, len]| to.wrapping_add(*len));
+        let end = self.extra().map_or(own, |(to, len)| to.wrapping_add(len));
         (start..end).contains(&addr)
     }
     /// Where the record that begins so is, and true; or where the records end.
@@ -219,6 +219,16 @@ mod tests {
         let regs = Regs { x: std::array::from_fn(|n| 100 + n as u64), sp: 1, pc: 2, pstate: 3 };
         context.set_regs(&regs);
         assert_eq!((context.regs(), context.pc(), context.x1()), (regs, 2, 101));
+    }
+
+    #[test]
+    fn what_stands_beside_the_length_of_more_records_is_nobodys() {
+        let mut context = context();
+        assert_eq!(context.extra(), None);
+        let mut to = std::ptr::from_ref(&context).addr() as u64 + 8192;
+        context.records[..4].copy_from_slice(&[super::EXTRA_HEAD, to, 0x9100_0000_0000_0120, 7]);
+        assert_eq!(context.extra(), Some((&mut to, 0x120)));
+        assert!(context.reaches(to) && !context.reaches(to + 0x120));
     }
 
     #[test]

@@ -43,8 +43,8 @@ impl Memory for Pushed {
 pub(super) fn push(op: &Op, regs: &mut Regs, context: &mut Context) {
     // The siginfo stands before the context, and extra records end the frame.
     let start = ptr::from_ref(context).addr() - size_of::<Info>();
-    let Some([to, len]) = context.extra() else { return };
-    let end = to.wrapping_add(*len).next_multiple_of(16) as usize;
+    let Some((to, len)) = context.extra() else { return };
+    let end = to.wrapping_add(len).next_multiple_of(16) as usize;
     let pointer = ptr::from_ref(to).addr() - start;
     let mut pushed = Pushed::default();
     if simulate(*op, regs, &mut pushed).is_err() {
