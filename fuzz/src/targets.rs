@@ -4,6 +4,8 @@ use std::sync::atomic::AtomicU64;
 
 use trapline::saved::{Saved, Step, example};
 use trapline_image::{Image, NoDebugFiles, ProbeSpec};
+use trapline_insn::aarch64;
+use trapline_insn::effect::Stored;
 use trapline_insn::x86_64::{Accessor, Options, RegFile, relocate_bytes, sweep};
 use trapline_plan::filter::{self, MAX_NODES, MAX_TEMPORARIES};
 use trapline_record::control::at;
@@ -260,7 +262,14 @@ fn store(bytes: &[u8]) {
     if let Some(one) = Accessor::decode(bytes, 0x40_0000) {
         let effect = one.effect(&regs);
         assert!(one.end() > one.addr(), "an instruction has a length");
-        assert!(!one.writes() || effect.stored != trapline_insn::x86_64::Stored::Nothing, "a store stores");
+        assert!(!one.writes() || effect.stored != Stored::Nothing, "a store stores");
+    }
+    let regs = aarch64::Regs { x: [0x40_0010; 31], sp: u64::MAX - 8, ..aarch64::Regs::default() };
+    for word in bytes.chunks_exact(4).filter_map(|word| word.first_chunk()) {
+        if let Some(one) = aarch64::Accessor::decode(u32::from_le_bytes(*word), 0x40_0000) {
+            let effect = one.effect(&regs, 0x40_0010, 8);
+            assert!(effect.len > 0 && one.writes() == (effect.stored != Stored::Nothing), "a store stores");
+        }
     }
     for in_step in [false, true] {
         let code = Code { bytes, addr: 0x40_0000, in_step };

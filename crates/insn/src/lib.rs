@@ -12,4 +12,5 @@
 #![forbid(unsafe_code)]
 
 pub mod aarch64;
+pub mod effect;
 pub mod x86_64;

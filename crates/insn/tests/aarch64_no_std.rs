@@ -6,6 +6,10 @@
 #[allow(dead_code, unused_imports, unreachable_pub, reason = "a library's modules in a test's crate")]
 mod aarch64;
 
+#[path = "../src/effect.rs"]
+#[allow(dead_code, unreachable_pub, reason = "as above")]
+mod effect;
+
 use aarch64::{Op, Verdict, decode};
 
 #[test]

@@ -6,11 +6,12 @@
 
 use std::sync::OnceLock;
 
-use trapline_target::perf::{Access, Breakpoint, SLOTS, possible_cpus};
+use trapline_target::perf::{Access, Breakpoint, possible_cpus};
 
 use crate::constraints::{
-    Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Slots, Target, TaskId,
+    Accounting as _, Claim, Constraints, Cpu, Kind, Machine, Refusal, Reservation, Target, TaskId,
 };
+use crate::native::SLOTS;
 
 /// Slots of one thread; given back when dropped.
 #[derive(Debug, Default)]
@@ -20,15 +21,24 @@ pub(crate) struct Slotted {
 
 fn books() -> Option<&'static Constraints> {
     static BOOKS: OnceLock<Option<Constraints>> = OnceLock::new();
-    let machine = || Machine::new(possible_cpus(), Slots::Shared(SLOTS)).ok();
+    let machine = || Machine::new(possible_cpus(), SLOTS).ok();
     BOOKS.get_or_init(|| machine().map(Constraints::new)).as_ref()
 }
 
 const fn claim(point: Breakpoint) -> Claim {
-    Claim::one(match point.access {
+    Claim::one(kind(point))
+}
+
+const fn kind(point: Breakpoint) -> Kind {
+    match point.access {
         Access::Write | Access::ReadWrite => Kind::Data,
         Access::Execute => Kind::Instruction,
-    })
+    }
+}
+
+/// Slots of each CPU for breakpoints of this kind.
+pub(crate) fn slots(point: Breakpoint) -> u32 {
+    Machine::new(1, SLOTS).map_or(0, |machine| machine.slots_for(kind(point)).into())
 }
 
 /// Slots that this process holds for a thread, on the CPU where they are most.
@@ -72,7 +82,7 @@ impl Drop for Slotted {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Access, Breakpoint, SLOTS, Slotted, held_for};
+    use super::{Access, Breakpoint, Slotted, held_for, slots};
     use crate::constraints::Refusal;
     use trapline_record::RemoteAddr;
 
@@ -82,8 +92,8 @@ mod tests {
         let point = |access| Breakpoint { addr: RemoteAddr(8), len: 1, access };
         let some = Slotted::take(NOBODY, &[point(Access::Write); 3]);
         assert_eq!(held_for(NOBODY), 3);
-        let refused = Slotted::take(NOBODY, &[point(Access::Execute); 2]);
-        let slots = u32::from(SLOTS);
+        let refused = Slotted::take(NOBODY, &[point(Access::ReadWrite); 2]);
+        let slots = slots(point(Access::Write));
         assert!(
             matches!(refused, Err(Refusal::NoSlot { slots: of, by_task, .. }) if (of, by_task) == (slots, slots)),
             "{refused:?}"

@@ -9,6 +9,7 @@ use trapline_target::perf::{Access, Breakpoint, Family, NotArmed, SampleOptions,
 use crate::accounts::Slotted;
 use crate::error::{ENOSPC, WatchError, explain};
 use crate::holders::no_slots;
+use crate::native;
 use crate::watching::Options;
 
 /// Writes that are timed; some 20 ms.
@@ -45,7 +46,7 @@ pub fn cost(options: Options) -> Result<Cost, WatchError> {
         family: Family::Alone,
         registers: options.values,
         stack: options.stack,
-        values: options.values && options.bpf,
+        values: options.values && options.bpf && !native::TRAPS_BEFORE,
         kernel: false,
         pages: PAGES,
     };

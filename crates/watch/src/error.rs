@@ -15,9 +15,6 @@ pub enum WatchError {
     /// A process, or the right to touch it.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Accesses are understood from this processor's own instructions and registers, which are x86-64's as yet.
-    #[error("watching is not made for {0} yet")]
-    Processor(&'static str),
     /// A range that no debug register holds.
     #[error("cannot watch {len} bytes at {addr}: {why}")]
     Range {

@@ -7,9 +7,9 @@
 use std::fmt;
 use std::fs;
 
-use trapline_target::perf::{Breakpoint, SLOTS, SampleRings, this_thread};
+use trapline_target::perf::{Breakpoint, SampleRings, this_thread};
 
-use crate::accounts::held_for;
+use crate::accounts::{held_for, slots};
 
 /// Threads that are looked at, and shown.
 const LOOKED_AT: usize = 64;
@@ -117,7 +117,7 @@ impl fmt::Display for NoSlots {
 
 /// Who has what, for a thread that could not be armed and the others of its process.
 pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &[Breakpoint]) -> NoSlots {
-    let slots = u32::from(SLOTS);
+    let slots = points.first().map_or(0, |&point| slots(point));
     let free = |tid| points.first().and_then(|&point| rings.free_slots(tid, point).ok());
     let held = |tid| slots.saturating_sub(free(tid).unwrap_or(slots));
     let me = this_thread();

@@ -5,6 +5,8 @@
 //! one that this access left; WCH-4 what the kernel dropped is counted. Does not: resolve names, print, wait for Ctrl-C.
 #![forbid(unsafe_code)]
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 mod accounts;
 mod arm;
 mod births;
@@ -15,11 +17,19 @@ pub mod expr;
 mod holders;
 pub mod record;
 mod rotate;
-pub mod site;
 pub mod spec;
 pub mod value;
 mod watching;
 mod watchpoint;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+/// The twin of the processor that this runs on.
+#[cfg(target_arch = "aarch64")]
+use aarch64 as native;
+pub use native::site;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as native;
 
 pub use arm::Progress;
 pub use calibrate::{Cost, cost};

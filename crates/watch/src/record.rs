@@ -3,7 +3,7 @@
 //! In: a record's type and body, and what was asked to be in it. Out: [`Record`]. The other side of a shared ring is not
 //! believed: every length is checked, and what does not fit is [`Record::Malformed`]. Layout: perf_event_open(2).
 
-use trapline_insn::x86_64::RegFile;
+use crate::native::{REGISTERS, RegFile, user_regs};
 
 const LOST: u32 = 2;
 const COMM: u32 = 3;
@@ -18,8 +18,6 @@ const MAX_CHAIN: u64 = 4096;
 const MISC_EXEC: u16 = 1 << 13;
 /// `PERF_CONTEXT_MAX`: entries from here on are marks, not addresses.
 const CONTEXT: u64 = -4095_i64 as u64;
-/// `perf_regs.h` order of ax bx cx dx si di bp sp, as hardware numbers.
-const LEGACY: [usize; 8] = [0, 3, 1, 2, 6, 7, 5, 4];
 
 /// What samples hold.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -35,7 +33,7 @@ pub struct Layout {
 /// The user's registers at a trap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UserRegs {
-    /// General registers and flags.
+    /// General registers.
     pub file: RegFile,
     /// Instruction pointer.
     pub ip: u64,
@@ -46,7 +44,7 @@ pub struct UserRegs {
 pub struct Sample {
     /// The event, or the one that it was inherited from.
     pub id: u64,
-    /// Behind the access; in the kernel when that made it.
+    /// Behind the access (x86-64), or at it (arm64); in the kernel when that made it.
     pub ip: u64,
     /// Process.
     pub pid: u32,
@@ -206,15 +204,11 @@ fn registers(at: &mut Cursor<'_>) -> Option<Option<UserRegs>> {
     if at.u64()? == 0 {
         return Some(None);
     }
-    let mut regs = UserRegs::default();
-    for number in LEGACY {
-        regs.file.gprs[number] = at.u64()?;
+    let mut sampled = [0; REGISTERS];
+    for word in &mut sampled {
+        *word = at.u64()?;
     }
-    (regs.ip, regs.file.flags) = (at.u64()?, at.u64()?);
-    for gpr in &mut regs.file.gprs[8..] {
-        *gpr = at.u64()?;
-    }
-    Some(Some(regs))
+    Some(Some(user_regs(&sampled)))
 }
 
 /// Length of what follows, then the program's four words.
@@ -248,7 +242,7 @@ fn named(misc: u16, at: &mut Cursor<'_>) -> Happened {
 
 #[cfg(test)]
 mod tests {
-    use super::{COMM, FORK, LOST, Layout, MISC_EXEC, Record, SAMPLE, Task, parse, task};
+    use super::{COMM, FORK, LOST, Layout, MISC_EXEC, REGISTERS, Record, SAMPLE, Task, parse, task};
     use proptest::prelude::*;
 
     fn words(words: &[u64]) -> Vec<u8> {
@@ -259,17 +253,26 @@ mod tests {
     fn a_sample_is_read_field_by_field() {
         let layout = Layout { registers: true, stack: true, value_ids: vec![7] };
         let mut all = vec![5, 0x1000, 42 | 43 << 32, 99, 0x2000, 1, 3, -512_i64 as u64, 0x1000, 0x3000, 2];
-        all.extend(100..118);
+        all.extend((100..).take(REGISTERS));
         let Record::Sample(one) = parse(&layout, SAMPLE, &words(&all)) else { panic!("a sample") };
         assert_eq!((one.id, one.ip, one.pid, one.tid, one.time_ns), (5, 0x1000, 42, 43, 99));
         assert_eq!((one.addr, one.cpu, &one.stack[..]), (0x2000, 1, &[0x1000, 0x3000][..]));
-        let regs = one.regs.expect("registers");
-        // ax bx cx dx si di bp sp ip flags r8…r15 came as 100…117.
-        assert_eq!(regs.file.gprs[..8], [100, 102, 103, 101, 107, 106, 104, 105]);
-        assert_eq!((regs.ip, regs.file.flags, regs.file.gprs[8], regs.file.gprs[15]), (108, 109, 110, 117));
+        check_registers(one.regs.expect("registers"));
         for short in 0..all.len() {
             assert_eq!(parse(&layout, SAMPLE, &words(&all[..short])), Record::Malformed, "{short}");
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn check_registers(regs: super::UserRegs) {
+        // ax bx cx dx si di bp sp ip flags r8…r15 came as 100…117.
+        assert_eq!(regs.file.gprs[..8], [100, 102, 103, 101, 107, 106, 104, 105]);
+        assert_eq!((regs.ip, regs.file.flags, regs.file.gprs[8], regs.file.gprs[15]), (108, 109, 110, 117));
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn check_registers(regs: super::UserRegs) {
+        assert_eq!((regs.file.x[0], regs.file.x[30], regs.file.sp, regs.ip), (100, 130, 131, 132));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! far as all who write them are watched: memory shared with another process, or written by a debugger, is not. What
 //! is read any later is [`How::Late`]. Does not: read anything.
 
-use trapline_insn::x86_64::{Effect, Op, Stored};
+use trapline_insn::effect::{Effect, Op, Stored};
 
 /// Watched bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,7 +193,7 @@ impl Chain {
 mod tests {
     use super::{Chain, How, Range};
     use proptest::prelude::*;
-    use trapline_insn::x86_64::{Effect, Op, Stored};
+    use trapline_insn::effect::{Effect, Op, Stored};
 
     const RANGE: Range = Range { addr: 0x1000, len: 4 };
 

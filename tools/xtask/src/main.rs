@@ -39,7 +39,8 @@ cargo xtask COMMAND
   test     what the tests need, then every test, then what was skipped and why [-- libtest's arguments]
   arm64    the portable crates built for arm64, their tests under user-mode emulation [--runs N]
   a64-sweep  each of the 2^32 words of A64 against a second decoder (not part of ci, which looks at every 61st)
-  arm64-system  a stock arm64 kernel under full emulation: the trap path, beside its own uprobes, with figures (not part of ci)
+  arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
+           (not part of ci)
   stress   attach and detach under load [--cycles N]
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]";
 
@@ -121,7 +122,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         "build" => test::build(),
         "test" => test::run(args),
         "arm64" => arm64::run(flag(args, "--runs", 100_000)?),
-        "arm64-system" => arm64_system::run(),
+        "arm64-system" => arm64_system::run(args),
         "a64-sweep" => {
             let args = [
                 "test",

@@ -48,6 +48,9 @@ pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
         ended: false,
     };
     let broken = report.follow(&mut session, &interrupts, &mut output).err();
+    if talkative {
+        session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
+    }
     let mut end = session.finish();
     let rest = std::mem::take(&mut end.rest);
     let closed = match broken {

@@ -11,6 +11,7 @@ pub mod padding;
 pub mod regs;
 pub mod relocate;
 pub mod simulate;
+pub mod store;
 
 pub use decode::{Away, Cond, Literal, Op, Refusal, Test, Through, Vector, Verdict, decode};
 pub use exclusive::in_exclusive;
@@ -20,3 +21,4 @@ pub use padding::padding_len;
 pub use regs::{FRAME, Regs};
 pub use relocate::{Immovable, Options, Relocated, relocate};
 pub use simulate::{Fault, Memory, simulate};
+pub use store::Accessor;

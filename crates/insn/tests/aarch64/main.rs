@@ -10,6 +10,7 @@ mod live;
 mod llvm;
 mod relocate;
 mod simulate;
+mod store;
 mod words;
 
 #[cfg(target_arch = "aarch64")]

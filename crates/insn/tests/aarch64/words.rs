@@ -41,7 +41,7 @@ fn operands_agree_with_a_second_decoder() {
 
 /// Runs `check` over the words, by default every 61st (all of them with `TRAPLINE_A64_STRIDE=1`, `cargo xtask a64-sweep`), on all processors. Fails
 /// with one word for each thing that it says.
-fn sweep(check: impl Fn(u32) -> Option<String> + Sync) -> u64 {
+pub(crate) fn sweep(check: impl Fn(u32) -> Option<String> + Sync) -> u64 {
     let stride = setting("TRAPLINE_A64_STRIDE", 61);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let found = Mutex::new(BTreeMap::new());

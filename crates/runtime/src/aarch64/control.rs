@@ -52,7 +52,7 @@ fn find() -> Option<u64> {
     while end > here.saturating_sub(LONGEST) {
         let mut words = [0_u64; (PIECE / 8) as usize];
         let start = (end - 8) / PIECE * PIECE;
-        let words = &mut words[..((end - start) / 8) as usize];
+        let words = words.get_mut(..((end - start) / 8) as usize)?;
         if read_words(start, words) != Read::All {
             return None;
         }

@@ -205,7 +205,8 @@ impl Table {
     fn quick(&self, word: u64, real: u64) -> &AtomicU32 {
         let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
         let at = (sum >> QUICK_SHIFT & self.raw.quick_mask) as usize / size_of::<AtomicU32>();
-        &self.quick[at & (self.quick.len() - 1)]
+        // SAFETY: the mask is the hints' bytes but for a last word's, so this is at most the last hint (`new`).
+        unsafe { self.quick.get_unchecked(at) }
     }
     /// The hints that a call's may be among. Different return addresses at one stack word have different lines.
     #[inline]

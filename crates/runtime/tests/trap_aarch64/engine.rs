@@ -108,6 +108,8 @@ impl Whole {
 pub(crate) enum Way {
     Simulated,
     Copied,
+    /// By a copy with a trap behind it.
+    Stepped,
     /// In a stub, behind the gate, no trap: with vectors saved, or by a consumer that uses none.
     Jumped,
     JumpedGeneral,
@@ -161,6 +163,7 @@ pub(crate) fn probed(
         let step = match way {
             Way::Simulated => simulated(page + offset),
             Way::Copied => crate::site::copied(page + offset),
+            Way::Stepped => crate::site::stepped(page + offset),
             Way::Jumped | Way::JumpedGeneral => {
                 let at = page + offset;
                 let called: Vec<Called> = roles.iter().map(|&role| Called { probe, role }).collect();

@@ -189,6 +189,18 @@ pub(crate) fn copied(addr: u64) -> Step {
     copy_of(arena, addr, unsafe { *(addr as *const u32) })
 }
 
+/// A copy of the instruction at `addr`, and behind it a trap from which the thread goes on behind the original: two exceptions, as where the kernel
+/// steps over a copy.
+pub(crate) fn stepped(addr: u64) -> Step {
+    let to = room(8);
+    let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let behind = Site { addr: to + 4, step: Step::At(addr + 4), hits: AtomicU64::new(0), consumer: nothing };
+    change(|sites| sites.push(Box::leak(Box::new(behind))));
+    // SAFETY: code of the test's own.
+    write(to, &[unsafe { *(addr as *const u32) }, encode::BRK]);
+    Step::At(to)
+}
+
 fn copy_of(arena: &Arena, addr: u64, word: u32) -> Step {
     let to = arena.claim(addr).expect("a free slot");
     let made = copy(&word.to_le_bytes(), addr, to, Options::default()).expect("a copy");

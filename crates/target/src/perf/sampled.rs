@@ -29,11 +29,12 @@ const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 
-/// Debug registers that an x86-64 processor has for addresses, for data and instructions alike (Intel SDM 3B, 18.2.1).
+/// Debug registers that an x86-64 processor has for addresses, for data and instructions alike (Intel SDM 3B, 18.2.1); and those for data that most of
+/// arm64 have (2 to 16: Arm ARM D2.8).
 pub const SLOTS: u8 = 4;
 
-/// The user registers that are sampled: bit numbers of `asm/perf_regs.h` for ax bx cx dx si di bp sp ip flags, r8…r15.
-pub const USER_REGS: u64 = 0x3ff | 0xff << 16;
+/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp ip flags, r8…r15; on arm64 x0…x30 sp pc.
+pub const USER_REGS: u64 = if cfg!(target_arch = "aarch64") { (1 << 33) - 1 } else { 0x3ff | 0xff << 16 };
 
 /// Which accesses trap. x86-64 cannot watch reads alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

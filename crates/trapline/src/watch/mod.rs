@@ -130,6 +130,8 @@ pub struct WatchSession {
     /// Execs in which nothing was found yet.
     unsettled: Vec<Exec>,
     programs: Vec<NewProgram>,
+    /// That the program could not go on.
+    told_stuck: bool,
 }
 
 /// What a session leaves.
@@ -246,6 +248,7 @@ impl WatchBuilder {
         let watching =
             Watching::start(targets, self.options, Box::new(locate::Map(locator.clone())), progress)?;
         notices.extend(blind_spots(&watching));
+        notices.extend(neighbours(&watched));
         Ok(WatchSession {
             watching,
             locator,
@@ -260,6 +263,7 @@ impl WatchBuilder {
             forks: self.options.forks,
             unsettled: Vec::new(),
             programs: Vec::new(),
+            told_stuck: false,
         })
     }
 }
@@ -287,11 +291,25 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
         );
     }
     if !watching.sees_kernel() {
-        notices.push(
-            "writes by the kernel, such as read(2) into a buffer, are not seen without CAP_PERFMON".into(),
-        );
+        let why = if cfg!(target_arch = "aarch64") { "on arm64" } else { "without CAP_PERFMON" };
+        notices.push(format!("writes by the kernel, such as read(2) into a buffer, are not seen {why}"));
     }
     notices
+}
+
+/// Where one store may touch several places, of which arm64's kernel tells one.
+fn neighbours(watched: &[Watched]) -> Option<String> {
+    /// The longest stores, of whole vectors.
+    const REACH: u64 = 64;
+    let data: Vec<&Watched> = watched.iter().filter(|one| one.access != Access::Execute).collect();
+    let close = |(index, one): (usize, &&Watched)| {
+        let near = |other: &&&Watched| other.pid == one.pid && other.addr.0.abs_diff(one.addr.0) < REACH;
+        data[..index].iter().find(near).map(|other| (other.label.clone(), one.label.clone()))
+    };
+    let (a, b) = data.iter().enumerate().find_map(close).filter(|_| cfg!(target_arch = "aarch64"))?;
+    Some(format!(
+        "{a} and {b} lie close together: of an instruction that touches both, such as stp, arm64's kernel tells one"
+    ))
 }
 
 fn launch(words: &[String]) -> Result<(Launched, Parked), Error> {
@@ -327,7 +345,19 @@ impl WatchSession {
         let events = self.watching.poll(at_most);
         let accesses = events.into_iter().map(|event| self.accessed(event)).collect();
         self.follow_execs();
+        self.tell_stuck();
         accesses
+    }
+    /// Watching has ended because the program could not go on.
+    fn tell_stuck(&mut self) {
+        let Some((target, ip)) = self.watching.stuck().filter(|_| !self.told_stuck) else { return };
+        self.told_stuck = true;
+        let at = self.locator.borrow_mut().place(target, ip, false);
+        self.notices.push(format!(
+            "watching has ended: {} stores by an exclusive pair (ldxr, stxr), which a breakpoint lets fail each time, so the program could \
+             not go on; what was counted there are its attempts. Built for FEAT_LSE (-march=armv8.1-a) it can be watched",
+            at.function
+        ));
     }
     /// What was counted so far.
     #[must_use]

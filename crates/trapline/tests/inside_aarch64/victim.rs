@@ -24,10 +24,16 @@ unsafe impl Send for Victim {}
 // SAFETY: as above; dlsym may be called by any thread.
 unsafe impl Sync for Victim {}
 
+/// Where the compiled library is, in a system that has no compiler (`cargo xtask arm64-system`).
+const VARIABLE: &str = "TRAPLINE_INSIDE_VICTIM";
+
 /// By the compiler that linked this program: it runs beside the emulator, not in it.
 fn compiled() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
+        if let Some(path) = std::env::var_os(VARIABLE) {
+            return path.into();
+        }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inside_aarch64/victim.c");
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inside-{}.so", std::process::id()));
         let mut cc = Command::new("aarch64-linux-gnu-gcc");

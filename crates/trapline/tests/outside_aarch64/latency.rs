@@ -116,7 +116,7 @@ fn trapline_lat_times_a_process() {
     };
     let (pid, before) = (victim.pid().to_string(), victim.text());
     let mut child = Command::new(command)
-        .args(["lat", "-p", &pid, "--json", "victim_push"])
+        .args(["lat", "-p", &pid, "--json", "victim_nop"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("it starts");
@@ -124,7 +124,8 @@ fn trapline_lat_times_a_process() {
     while patched(&before, &victim.text()) < 2 && child.try_wait().expect("ours").is_none() {
         std::thread::yield_now();
     }
-    assert_eq!(victim.call("victim_push", 50), 50 * THREADS);
+    let kernels = Uprobe::of_returns("victim_nop", 4);
+    assert_eq!(victim.call(&format!("{TURNS}victim_nop"), 50), 50 * THREADS);
     // SAFETY: a child of ours, not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().expect("it ends");
@@ -132,4 +133,8 @@ fn trapline_lat_times_a_process() {
     println!("{text}");
     assert!(output.status.success(), "{text}");
     assert!(text.contains("\"calls\":100"), "{text}");
+    match kernels {
+        Ok(probe) => assert_eq!(probe.returns(), 100),
+        Err(why) => println!("SKIP the kernel's uretprobes: {why}"),
+    }
 }

@@ -11,3 +11,4 @@ mod latency;
 mod load;
 mod refusals;
 mod victim;
+mod watch;

@@ -111,6 +111,57 @@ global_asm!(
     "ret",
     "1: ret",
     ".size victim_deep, . - victim_deep",
+    // What stores its argument, or adds one, for `trapline watch`.
+    "victim store_plain",
+    "adrp x1, watched_plain",
+    "str x0, [x1, #:lo12:watched_plain]",
+    "ret",
+    ".size store_plain, . - store_plain",
+    "victim store_added",
+    "adrp x1, watched_added",
+    "add x1, x1, #:lo12:watched_added",
+    "mov x2, #1",
+    ".arch_extension lse",
+    "ldadd x2, x2, [x1]",
+    "ret",
+    ".size store_added, . - store_added",
+    "victim store_pair",
+    "adrp x1, watched_pair",
+    "add x1, x1, #:lo12:watched_pair",
+    "add x2, x0, #1000",
+    "stp x0, x2, [x1]",
+    "ret",
+    ".size store_pair, . - store_pair",
+    "victim store_byte",
+    "adrp x1, watched_byte",
+    "add x1, x1, #:lo12:watched_byte",
+    "strb w0, [x1, #3]",
+    "ldrb w2, [x1, #3]",
+    "ret",
+    ".size store_byte, . - store_byte",
+    "victim store_exclusive",
+    "adrp x1, watched_exclusive",
+    "add x1, x1, #:lo12:watched_exclusive",
+    "1: ldxr x2, [x1]",
+    "add x2, x2, #1",
+    "stxr w3, x2, [x1]",
+    "cbnz w3, 1b",
+    "ret",
+    ".size store_exclusive, . - store_exclusive",
+    ".macro watched name, size",
+    ".globl \\name",
+    ".type \\name, %object",
+    ".size \\name, \\size",
+    ".p2align 4",
+    "\\name: .zero \\size",
+    ".endm",
+    ".data",
+    "watched watched_plain, 8",
+    "watched watched_added, 8",
+    "watched watched_pair, 16",
+    "watched watched_byte, 4",
+    "watched watched_exclusive, 8",
+    ".text",
     // What takes no probe.
     "victim victim_jumps",
     "adr x16, 1f",
@@ -144,6 +195,11 @@ unsafe extern "C" {
     fn victim_tail(value: u64) -> u64;
     fn victim_deep(value: u64) -> u64;
     fn victim_jumps(value: u64) -> u64;
+    fn store_plain(value: u64) -> u64;
+    fn store_added(value: u64) -> u64;
+    fn store_pair(value: u64) -> u64;
+    fn store_byte(value: u64) -> u64;
+    fn store_exclusive(value: u64) -> u64;
     fn victim_call(value: u64) -> u64;
     fn victim_exclusive(value: u64) -> u64;
 }
@@ -166,6 +222,15 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     ("victim_tail", victim_tail, 4, 8),
     // It calls itself eight times, and the last call takes another way.
     ("victim_deep", victim_deep, 0, 16),
+];
+
+/// Name, function: each stores once, whatever it is called with.
+const STORES: [(&str, Function); 5] = [
+    ("store_plain", store_plain),
+    ("store_added", store_added),
+    ("store_pair", store_pair),
+    ("store_byte", store_byte),
+    ("store_exclusive", store_exclusive),
 ];
 
 /// How often a function is called when each is called once.
@@ -219,6 +284,11 @@ fn run() {
 
 fn call(name: &str, times: u64) -> u64 {
     let (mut right, mut wrong) = (0, 0);
+    for (_, function) in STORES.iter().filter(|one| one.0 == name) {
+        // SAFETY: functions of a number, which store it to words of their own.
+        (0..times).for_each(|value| _ = unsafe { function(value) });
+        right += times;
+    }
     for (_, function, _, expected) in FUNCTIONS.iter().filter(|one| name == "all" || one.0 == name) {
         for _ in 0..times {
             // SAFETY: functions of a number, which touch nothing else.

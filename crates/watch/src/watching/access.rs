@@ -10,19 +10,27 @@
 //! **Dispute.** Where two CPUs accessed the bytes at about the same time, only what the store's own registers tell is this access's:
 //! what was read at the trap may be the other's, and the order of the two is not known.
 //!
+//! **In flight.** Where a trap comes before the access (arm64), a thread may be kept waiting between its sample and its store for any time. Its store
+//! is known to be made when it is sampled again, or has ended. While one of another thread may be outstanding, what is there is not known: then only
+//! registers tell, and nothing is derived. A signal that comes between is handled first, and then the access is made and told again.
+//!
+//! **No way out.** Of an instruction that can never be got past while it traps, the address is left in [`Accesses::take_stuck`]: its program goes on
+//! only when whoever watches lets go.
+//!
 //! **Doubt.** When a ring may have been full, something may have been dropped from the time of its last record to the time at which it
 //! had room again: meanwhile nothing is derived, and nothing from what was known then.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use trapline_insn::x86_64::Accessor;
+use trapline_insn::effect::Effect;
 use trapline_record::RemoteAddr;
 use trapline_target::Process;
 use trapline_target::perf::{Access, Breakpoint};
 
 use super::stream::Trap;
 use super::words::{CodeMap, Event, Kind, Target};
+use crate::native::{self, Accessor};
 use crate::site::{self, AHEAD, BACK, Code};
 use crate::value::{Chain, Change, How, Range};
 
@@ -43,11 +51,24 @@ pub(super) struct First {
     pub(super) from_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Link {
     chain: Chain,
     /// The latest sample, or when one may have been dropped.
     last_ns: u64,
+    /// Threads whose latest access may still be outstanding.
+    in_flight: Vec<u32>,
+}
+
+impl Link {
+    /// A thread is about to access: what it did before is done.
+    fn arrive(&mut self, tid: u32) {
+        self.in_flight.retain(|&other| other != tid);
+        if !self.in_flight.is_empty() {
+            self.chain.doubt();
+        }
+        self.in_flight.push(tid);
+    }
 }
 
 /// What is known from access to access.
@@ -58,20 +79,23 @@ pub(super) struct Accesses {
     map: Box<dyn CodeMap>,
     /// Rings that may have dropped something now.
     doubts: u32,
+    /// Target, and an instruction that its program cannot get past.
+    stuck: Option<(usize, u64)>,
 }
 
 impl Accesses {
     pub(super) fn new(values: bool, map: Box<dyn CodeMap>) -> Self {
-        Self { values, links: HashMap::new(), sites: HashMap::new(), map, doubts: 0 }
+        Self { values, links: HashMap::new(), sites: HashMap::new(), map, doubts: 0, stuck: None }
     }
     /// Watching begins, with bytes that were read a moment before.
     pub(super) fn begin(&mut self, at: Where, value: Option<u64>) {
-        self.links.insert(at, Link { chain: Chain::starting_with(value), last_ns: 0 });
+        self.links.insert(at, Link { chain: Chain::starting_with(value), ..Link::default() });
     }
     /// Nobody was in a trap handler any more at this point of time.
     pub(super) fn first(&mut self, first: First) {
         if let Some(link) = self.links.get_mut(&first.at)
             && link.last_ns < first.from_ns
+            && link.in_flight.is_empty()
             && self.doubts == 0
         {
             link.chain.is_now(first.value);
@@ -94,6 +118,14 @@ impl Accesses {
         let of = self.links.iter_mut().filter(|(at, _)| (at.1, at.2) == (target, point));
         of.for_each(|(_, link)| link.chain.doubt());
     }
+    /// A thread has ended: nothing of it is outstanding.
+    pub(super) fn ended(&mut self, tid: u32) {
+        self.links.values_mut().for_each(|link| link.in_flight.retain(|&other| other != tid));
+    }
+    /// Target, and an instruction that its program cannot get past while it traps.
+    pub(super) const fn take_stuck(&mut self) -> Option<(usize, u64)> {
+        self.stuck.take()
+    }
     /// What the access was, who made it, and what it changed.
     pub(super) fn access(&mut self, of: (usize, &Target), point: usize, trap: &Trap) -> (Kind, u64, Change) {
         let (target, Target { process, points }) = of;
@@ -108,17 +140,27 @@ impl Accesses {
         let in_kernel = sample.ip >= KERNEL;
         let told = regs.filter(|_| !in_kernel).and_then(|regs| {
             let sites = self.site(target, process, sample.ip);
-            let effects = sites.iter().map(|one| (one, one.effect(&regs.file)));
+            let effects = sites.iter().map(|one| (one, native::effect(one, &regs, range)));
             effects
                 .into_iter()
                 .find(|(_, effect)| range.touched_by(effect))
                 .map(|(one, effect)| (*one, effect))
         });
+        if native::TRAPS_BEFORE {
+            let whole = told.zip(regs).map(|((one, _), regs)| native::whole(&one, &regs));
+            self.touch_others(sample.pid, sample.tid, of, point, whole.as_ref());
+        }
         let effect = told.map(|(_, effect)| effect);
         let link = self.links.entry((sample.pid, target, point)).or_default();
         link.last_ns = sample.time_ns;
+        if native::TRAPS_BEFORE {
+            link.arrive(sample.tid);
+        }
         if self.doubts > 0 {
             link.chain.doubt();
+        }
+        if told.is_some_and(|(one, _)| native::never_ends(&one)) {
+            self.stuck = Some((target, sample.ip));
         }
         let change = match (self.values, disputed) {
             (false, _) => nothing,
@@ -126,8 +168,7 @@ impl Accesses {
             (true, true) => link.chain.disputed(range, effect.as_ref(), *word),
         };
         let called = || {
-            // A call pushed its return address and went: that address is there now.
-            let pushed = regs?.file.gprs[4] == range.addr && range.len == 8;
+            let pushed = native::has_pushed(&regs?, range);
             change.after.filter(|_| pushed && !in_kernel)
         };
         match told {
@@ -136,8 +177,31 @@ impl Accesses {
             None if in_kernel => (Kind::Kernel, regs.map_or(sample.ip, |regs| regs.ip), change),
             None => match called() {
                 Some(returns_to) => (Kind::Write, returns_to, change),
+                // What it stores is not told, but that it does.
+                None if native::TRAPS_BEFORE && at.access == Access::Write => {
+                    (Kind::Write, sample.ip, change)
+                }
                 None => (Kind::Unknown, sample.ip, change),
             },
+        }
+    }
+    /// Of several places that an instruction touches, one is told: what is known of the others is not sure any more.
+    fn touch_others(
+        &mut self,
+        pid: u32,
+        tid: u32,
+        of: (usize, &Target),
+        told: usize,
+        whole: Option<&Effect>,
+    ) {
+        let (target, Target { points, .. }) = of;
+        for (point, other) in points.iter().enumerate().filter(|(point, _)| *point != told) {
+            let range = Range { addr: other.at.addr.0, len: other.at.len };
+            let link = self.links.get_mut(&(pid, target, point));
+            if let Some(link) = link.filter(|_| whole.is_none_or(|whole| range.touched_by(whole))) {
+                link.arrive(tid);
+                link.chain.doubt();
+            }
         }
     }
     /// Reads what no event told: the last one of each point is as late as can be.

@@ -22,6 +22,7 @@ use crate::accounts::Slotted;
 use crate::arm::{Armory, Progress};
 use crate::births::Births;
 use crate::error::WatchError;
+use crate::native;
 use crate::record::Layout;
 use access::{Accesses, First, read_bytes};
 use opening::{Group, Opened, check, group, open};
@@ -51,6 +52,7 @@ pub struct Watching {
     execs: Vec<Exec>,
     began_ns: u64,
     tally: Tally,
+    stuck: Option<(usize, RemoteAddr)>,
 }
 
 impl std::fmt::Debug for Watching {
@@ -74,9 +76,6 @@ impl Watching {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Self, WatchError> {
         let begun = Instant::now();
-        if std::env::consts::ARCH != "x86_64" {
-            return Err(WatchError::Processor(std::env::consts::ARCH));
-        }
         targets.iter().try_for_each(check)?;
         let Opened { rings, births, inherit, groups } = open(&targets, options, progress)?;
         let layout =
@@ -98,6 +97,7 @@ impl Watching {
             execs: Vec::new(),
             began_ns: monotonic_ns(),
             tally: Tally::default(),
+            stuck: None,
         };
         let last = targets.len();
         for (target, group) in targets.into_iter().zip(groups) {
@@ -178,7 +178,15 @@ impl Watching {
     /// Why no program reads values at the trap, if none does and one was wanted.
     #[must_use]
     pub fn no_bpf(&self) -> Option<&str> {
+        if self.options.values && self.options.bpf && native::TRAPS_BEFORE {
+            return Some("this processor traps before an access, not behind it");
+        }
         self.rings.no_values()
+    }
+    /// Where a program could not go on while it was watched, so that it is not watched any more: the instruction, and its target.
+    #[must_use]
+    pub const fn stuck(&self) -> Option<(usize, RemoteAddr)> {
+        self.stuck
     }
     /// Whether accesses of the kernel are seen.
     #[must_use]
@@ -216,10 +224,10 @@ impl Watching {
     pub fn watches(&self, tid: u32) -> bool {
         self.members.contains_key(&tid)
     }
-    /// Whether a target still lives.
+    /// Whether a target still lives, and is watched.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.targets.iter().any(|target| target.process.alive())
+        self.stuck.is_none() && self.targets.iter().any(|target| target.process.alive())
     }
     /// Waits for events, at most so long, and hands out those that are sure to be in order.
     pub fn poll(&mut self, at_most: Duration) -> Vec<Event> {
@@ -303,6 +311,11 @@ impl Watching {
         }
         if self.options.values {
             self.accesses.complete(&self.targets, &mut events);
+        }
+        if let Some((target, ip)) = self.accesses.take_stuck() {
+            self.stuck = Some((target, RemoteAddr(ip)));
+            // All of it: who forked or shares memory may be stuck at the same place.
+            self.groups.iter_mut().for_each(|group| group.threads.clear());
         }
         self.tally.events += events.len() as u64;
         self.tally.exact += events.iter().filter(|event| event.change.how.is_exact()).count() as u64;

@@ -2,7 +2,8 @@
 //!
 //! In: targets, options. Out: rings, and an armed [`Group`] for each target, nothing enabled. Tried in turn: with the accesses
 //! that the kernel makes for a program, and without them where they are denied; with inheritance, and each thread by itself where
-//! the kernel does not know the flags (before Linux 5.13) or refuses them together.
+//! the kernel does not know the flags (before Linux 5.13) or refuses them together. Where a trap comes before the access, no BPF program reads at it: it would
+//! find what was there before, and kernels before 6.6 never step over a breakpoint that has one (arm64's hw_breakpoint.c).
 
 use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
 
@@ -10,6 +11,7 @@ use super::words::{Options, Target};
 use crate::arm::{ArmedThread, Armory, Progress};
 use crate::births::Births;
 use crate::error::{EINVAL, WatchError};
+use crate::native;
 use crate::rotate::Rotation;
 
 /// Pages of each CPU's ring: 4 MiB hold some 15,000 samples, a sixth of a second of the most that one CPU can trap.
@@ -60,7 +62,7 @@ pub(super) fn open(
     options: Options,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Opened, WatchError> {
-    let (mut kernel, mut inherit) = (true, options.inherit);
+    let (mut kernel, mut inherit) = (native::SEES_KERNEL, options.inherit);
     loop {
         match attempt(targets, options, kernel, inherit, progress) {
             Err(WatchError::Denied { .. }) if kernel => kernel = false,
@@ -87,7 +89,7 @@ fn attempt(
         },
         registers: options.values,
         stack: options.stack,
-        values: options.values && options.bpf,
+        values: options.values && options.bpf && !native::TRAPS_BEFORE,
         kernel,
         pages: PAGES,
     };

@@ -34,7 +34,10 @@ impl Watching {
                     self.born(parent, (pid, tid), time_ns);
                 }
             }
-            Task::Exit => drop(self.members.remove(&tid)),
+            Task::Exit => {
+                self.members.remove(&tid);
+                self.accesses.ended(tid);
+            }
             Task::Comm(name) => drop(self.names.insert(tid, name.into())),
             Task::Exec(comm) => {
                 self.names.insert(tid, comm.as_str().into());

@@ -96,8 +96,10 @@ fn expected(row: &Value) -> Option<[f64; 3]> {
         ("kernel", "ret", "uprobe") => Some([1.0, 0.0, 0.0]),
         // Until Linux 6.13 a nop is stepped too; no kernel simulates the push.
         ("kernel", "push", "uprobe") => Some([1.0, 1.0, 0.0]),
-        // Entry and exit are one instruction, and one trap.
-        ("simulated" | "out-of-line", "ret", _) => Some([1.0, 0.0, 1.0]),
+        // Entry and exit are one instruction, and one trap; a return goes away from its copy.
+        ("simulated" | "out-of-line" | "stepped", "ret", _) => Some([1.0, 0.0, 1.0]),
+        ("stepped", ..) => Some([twice + 1.0, 0.0, twice + 1.0]),
+        ("jump" | "jump, general registers only", ..) => Some([0.0; 3]),
         ("simulated" | "out-of-line", ..) => Some([twice, 0.0, twice]),
         _ => None,
     }

@@ -1,26 +1,32 @@
 //! arm64 under a whole system: the distribution's own kernel, booted in an emulator, with our tests as its only programs.
 //!
-//! In: the distribution's kernel and shell for arm64, which are fetched and not installed. Out: the tests' lines, counted like any others;
-//! for each way to do a hit, instructions and exceptions. Two boots: one for the tests (all processors at once), one for
-//! figures (one processor, which counts instructions exactly). Emulated, not silicon.
+//! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for all. Out: the tests' lines, counted like
+//! any others; for each way to do a hit, instructions and exceptions. Each part is a boot of its own with a log of its own, so one that failed can be had again alone:
+//! every test program on two processors (all at once), and `figures` on one that counts instructions exactly. Emulated, not silicon.
 //! What cannot be fetched or built is a skip by name, never a pass.
 
+mod boot;
 mod exceptions;
+mod fetch;
 mod initramfs;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::tally::Tally;
 use crate::{Outcome, arm64, packages};
+use boot::System;
+use fetch::{fetch, first_in, kernel_package};
 use initramfs::Initramfs;
 
 /// Crates whose tests run there.
-const CRATES: &[&str] = &["trapline-runtime", "trapline-plan", "trapline-target", "trapline"];
+const CRATES: &[&str] =
+    &["trapline-runtime", "trapline-plan", "trapline-target", "trapline-watch", "trapline"];
 /// Their test programs that do.
 const TARGETS: &[&str] = &[
     "--lib",
@@ -29,19 +35,30 @@ const TARGETS: &[&str] = &[
     "--test=lookup",
     "--test=pool",
     "--test=stub_native_aarch64",
+    "--test=inside_aarch64",
+    "--test=live",
     "--test=outside_aarch64",
 ];
 /// Of tests inside crates, those that run there: others look at files and programs which are not there.
-const LIBRARY: &str = "trapline_runtime-";
-/// What only the boot for figures runs.
+const LIBRARIES: [&str; 2] = ["trapline_runtime-", "trapline_watch-"];
+/// What only the boot for figures runs, and the part that it is.
 const FIGURES: &str = "figures::";
+const FIGURES_PART: &str = "figures";
 /// What does not come to an end in reasonable time where every instruction is emulated, while four threads trap as fast as they can: run under
 /// user-mode emulation alone.
 const TOO_SLOW: &str = "storm::traps_that_come_and_go";
-const SECONDS: &str = "900";
 
-/// Runs the step. The console's lines are kept in the target folder.
-pub(crate) fn run() -> Result<Outcome> {
+/// What is run.
+struct Programs {
+    tests: Vec<PathBuf>,
+    /// `trapline` itself.
+    command: PathBuf,
+    /// What `inside_aarch64` probes.
+    library: PathBuf,
+}
+
+/// Runs the step. The console's lines are kept in the target folder, part by part.
+pub(crate) fn run(parts: &[String]) -> Result<Outcome> {
     let skip = |why: String| {
         println!("LOUD SKIP: arm64-system: {why}");
         Ok(Outcome { skipped: vec![format!("arm64-system: {why}")], ..Outcome::default() })
@@ -50,68 +67,47 @@ pub(crate) fn run() -> Result<Outcome> {
     if !missing.is_empty() {
         return skip(format!("packages {} are missing", missing.join(" ")));
     }
-    let folder = arm64::folder() + "-system";
-    let folder = Path::new(&folder);
-    fs::create_dir_all(folder)?;
-    let (kernel, shell) = match (fetch(folder, &kernel_package()?), fetch(folder, "busybox-static")) {
+    let folder = PathBuf::from(arm64::folder() + "-system");
+    fs::create_dir_all(&folder)?;
+    let (kernel, shell) = match (fetch(&folder, &kernel_package()?), fetch(&folder, "busybox-static")) {
         (Ok(kernel), Ok(shell)) => (first_in(&kernel.join("boot"), "vmlinuz-")?, shell.join("bin/busybox")),
         (Err(why), _) | (_, Err(why)) => return skip(format!("{why:#}")),
     };
-    let (tests, command) = (build()?, build_command()?);
-    let mut total = boot_tests(folder, &kernel, &shell, &tests, &command)?;
-    total.add(boot_figures(folder, &kernel, &shell, &tests)?);
+    let programs = Programs { tests: build()?, command: build_command()?, library: build_library(&folder)? };
+    run_parts(&System { folder, kernel, shell }, &programs, parts)
+}
+
+/// Each part in a boot of its own; a table of them at the end.
+fn run_parts(system: &System, programs: &Programs, parts: &[String]) -> Result<Outcome> {
+    let tests = &programs.tests;
+    let names: Vec<String> =
+        tests.iter().map(|test| part_of(test)).chain([FIGURES_PART.to_owned()]).collect();
+    if let Some(unknown) = parts.iter().find(|part| !names.contains(part)) {
+        bail!("no part {unknown}; there are {}", names.join(" "));
+    }
+    println!("{}, emulated", system.kernel.display());
+    let (mut total, mut table) = (Outcome::default(), Vec::new());
+    for (index, name) in names.iter().enumerate() {
+        if !(parts.is_empty() || parts.contains(name)) {
+            continue;
+        }
+        println!("\n=== {name}");
+        let begun = Instant::now();
+        let outcome = match tests.get(index) {
+            Some(test) => boot_test(system, name, test, programs)?,
+            None => boot_figures(system, tests)?,
+        };
+        table.push(format!("{name:24} {:>5} s  {}", begun.elapsed().as_secs(), outcome.closing_line()));
+        total.add(outcome);
+    }
+    println!("\n{}", table.join("\n"));
     Ok(total)
 }
 
-/// The package that the distribution's name for "the kernel" stands for now.
-fn kernel_package() -> Result<String> {
-    let output = Command::new("apt-cache").args(["depends", "linux-image-arm64:arm64"]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let name = text.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-    let name = name.context("no linux-image-arm64 is known: apt-get update")?;
-    Ok(format!("linux-image-{}", name.trim_end_matches(":arm64")))
-}
-
-/// A package for arm64, unpacked under `folder`, not installed.
-fn fetch(folder: &Path, package: &str) -> Result<PathBuf> {
-    let into = folder.join(package);
-    if into.is_dir() {
-        return Ok(into);
-    }
-    let debs = folder.join("debs");
-    fs::create_dir_all(&debs)?;
-    let status = Command::new("apt-get")
-        .args(["-qq", "download", &format!("{package}:arm64")])
-        .current_dir(&debs)
-        .status()?;
-    if !status.success() {
-        bail!("{package}:arm64 cannot be downloaded");
-    }
-    let deb = first_in(&debs, &format!("{package}_"))?;
-    let unpacked = folder.join(format!("{package}.part"));
-    // What is needed of a kernel is a few of thousands of files.
-    let wanted = if package.starts_with("linux-image") { "./boot" } else { "./bin" };
-    let mut unpack =
-        Command::new("dpkg-deb").arg("--fsys-tarfile").arg(&deb).stdout(Stdio::piped()).spawn()?;
-    fs::create_dir_all(&unpacked)?;
-    let tar = unpack.stdout.take().context("a pipe")?;
-    let status = Command::new("tar").args(["-x", "-C"]).arg(&unpacked).arg(wanted).stdin(tar).status()?;
-    if !unpack.wait()?.success() || !status.success() {
-        bail!("{} cannot be unpacked", deb.display());
-    }
-    fs::rename(&unpacked, &into)?;
-    fs::remove_file(deb)?;
-    Ok(into)
-}
-
-fn first_in(folder: &Path, prefix: &str) -> Result<PathBuf> {
-    let mut names: Vec<PathBuf> = fs::read_dir(folder)
-        .with_context(|| folder.display().to_string())?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
-        .collect();
-    names.sort();
-    names.pop().with_context(|| format!("{}: no {prefix}…", folder.display()))
+/// A test program's name, without what cargo puts behind it.
+fn part_of(test: &Path) -> String {
+    let name = test.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.rsplit_once('-').map_or(name.clone(), |(part, _)| part.to_owned())
 }
 
 /// The test programs, built.
@@ -122,7 +118,8 @@ fn build() -> Result<Vec<PathBuf>> {
         bail!("the tests do not build for arm64");
     }
     let runs_there = |message: &serde_json::Value| {
-        message["target"]["kind"][0] != "lib" || message["executable"].to_string().contains(LIBRARY)
+        let program = message["executable"].to_string();
+        message["target"]["kind"][0] != "lib" || LIBRARIES.iter().any(|name| program.contains(name))
     };
     Ok(executables(&output.stdout, runs_there))
 }
@@ -135,6 +132,18 @@ fn build_command() -> Result<PathBuf> {
     executables(&output.stdout, |_| true).pop().context("the command does not build for arm64")
 }
 
+/// The library that a test loads and probes: there is no compiler where it runs.
+fn build_library(folder: &Path) -> Result<PathBuf> {
+    let library = folder.join("inside.so");
+    let mut compiler = Command::new("aarch64-linux-gnu-gcc");
+    compiler.args(["-O1", "-g0", "-shared", "-fPIC", "-w", "-Wl,-Bsymbolic"]);
+    compiler.args(["crates/trapline/tests/inside_aarch64/victim.c", "-o"]).arg(&library);
+    if !compiler.status().context("aarch64-linux-gnu-gcc")?.success() {
+        bail!("the library that inside_aarch64 probes does not build");
+    }
+    Ok(library)
+}
+
 /// The programs that cargo's messages name.
 fn executables(messages: &[u8], wanted: impl Fn(&serde_json::Value) -> bool) -> Vec<PathBuf> {
     let lines = messages.split(|byte| *byte == b'\n');
@@ -143,54 +152,46 @@ fn executables(messages: &[u8], wanted: impl Fn(&serde_json::Value) -> bool) -> 
 }
 
 /// Everything but the figures, on two processors.
-fn boot_tests(
-    folder: &Path,
-    kernel: &Path,
-    shell: &Path,
-    tests: &[PathBuf],
-    command: &Path,
-) -> Result<Outcome> {
-    let mut image = Initramfs::new(shell)?;
-    image.file("bin/trapline", 0o755, &fs::read(command)?);
-    let mut script = String::from("export TRAPLINE_COMMAND=/bin/trapline\n");
-    for (number, test) in tests.iter().enumerate() {
-        let name = format!("tests/{number}");
-        image.file(&name, 0o755, &fs::read(test)?);
-        let shown = test.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        script += &format!(
-            "echo Running {shown}; /{name} --show-output --test-threads=2 --skip {FIGURES} --skip {TOO_SLOW}\n"
-        );
-    }
-    let initrd = folder.join("tests.cpio");
+fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> Result<Outcome> {
+    let mut image = Initramfs::new(&system.shell)?;
+    image.file("bin/trapline", 0o755, &fs::read(&programs.command)?);
+    image.file("tmp/inside.so", 0o755, &fs::read(&programs.library)?);
+    image.file("tests/it", 0o755, &fs::read(test)?);
+    let script = format!(
+        "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so\necho Running {name}; \
+         /tests/it --show-output --test-threads=2 --skip {FIGURES} --skip {TOO_SLOW}\n"
+    );
+    let initrd = system.folder.join(format!("{name}.cpio"));
     fs::write(&initrd, image.finish(&script))?;
-    println!("{} programs on {}, emulated", tests.len(), kernel.display());
-    let mut emulator = emulator(kernel, &initrd);
+    let mut emulator = system.emulator(&initrd);
     emulator.args(["-smp", "2"]);
     let mut tally = Tally::default();
-    let programs = watch(emulator, &folder.join("tests.log"), |line| _ = tally.line(line))?;
-    let binaries = tally.binaries();
+    let ended = system.boot(emulator, name, |line| _ = tally.line(line))?;
+    fs::remove_file(&initrd)?;
+    let closed = tally.binaries() == 1;
     let mut outcome = tally.outcome();
-    if programs != tests.len() || binaries != tests.len() as u64 {
-        println!("{programs} of {} programs ended", tests.len());
+    if outcome.failed == 0 && !(ended && closed) {
         outcome.failed += 1;
+        outcome.failures.push(format!("{name}: did not come to its end"));
     }
     Ok(outcome)
 }
 
 /// The figures, on one processor that counts.
-fn boot_figures(folder: &Path, kernel: &Path, shell: &Path, tests: &[PathBuf]) -> Result<Outcome> {
-    let mut image = Initramfs::new(shell)?;
-    let program = tests.iter().find(|test| test.to_string_lossy().contains("trap_aarch64-"));
+fn boot_figures(system: &System, tests: &[PathBuf]) -> Result<Outcome> {
+    let folder = &system.folder;
+    let mut image = Initramfs::new(&system.shell)?;
+    let program = tests.iter().find(|test| part_of(test) == "trap_aarch64");
     image.file("tests/figures", 0o755, &fs::read(program.context("no trap_aarch64")?)?);
     let script = format!("/tests/figures --nocapture --test-threads=1 {FIGURES}\n");
     let initrd = folder.join("figures.cpio");
     fs::write(&initrd, image.finish(&script))?;
     let trace = folder.join("exceptions.log");
-    let mut emulator = emulator(kernel, &initrd);
+    let mut emulator = system.emulator(&initrd);
     // One nanosecond for each instruction, and a line for each exception.
     emulator.args(["-icount", "shift=0", "-d", "int", "-D"]).arg(&trace);
     let (mut tally, mut rows) = (Tally::default(), Vec::new());
-    watch(emulator, &folder.join("figures.log"), |line| {
+    system.boot(emulator, FIGURES_PART, |line| {
         tally.line(line);
         // The first of a test's lines stands behind the test's name.
         let row = line.find('{').and_then(|at| serde_json::from_str::<serde_json::Value>(&line[at..]).ok());
@@ -209,32 +210,13 @@ fn boot_figures(folder: &Path, kernel: &Path, shell: &Path, tests: &[PathBuf]) -
     Ok(outcome)
 }
 
-/// An emulated machine with this kernel and these files; the same for both boots. Pointers are signed by a quick function of the emulator's own: the
-/// architected one takes it longer than all the rest.
-fn emulator(kernel: &Path, initrd: &Path) -> Command {
-    let mut command = Command::new("timeout");
-    let machine = ["-M", "virt", "-cpu", "max,pauth-impdef=on", "-m", "1G", "-nographic", "-no-reboot"];
-    command.args([SECONDS, "qemu-system-aarch64"]).args(machine);
-    command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-    command.args(["-append", "console=ttyAMA0 rdinit=/init panic=-1 quiet"]).stdin(Stdio::null());
-    command
-}
+#[cfg(test)]
+mod tests {
+    use super::part_of;
+    use std::path::Path;
 
-/// Runs it; its console is shown, kept in `log` and handed on. The number of programs that the guest said have ended.
-fn watch(mut emulator: Command, log: &Path, mut each: impl FnMut(&str)) -> Result<usize> {
-    let mut child = emulator.stdout(Stdio::piped()).spawn().context("the emulator")?;
-    let (mut kept, mut ended) = (String::new(), 0);
-    let console = BufReader::new(child.stdout.take().context("a pipe")?);
-    for line in console.split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-        println!("{line}");
-        ended += usize::from(line.starts_with("test result: "));
-        each(&line);
-        kept += &line;
-        kept.push('\n');
+    #[test]
+    fn parts_are_named_as_their_programs() {
+        assert_eq!(part_of(Path::new("target/deps/trap_aarch64-93b1a506eb1128f9")), "trap_aarch64");
     }
-    child.wait()?;
-    fs::write(log, kept)?;
-    Ok(ended)
 }

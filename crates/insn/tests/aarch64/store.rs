@@ -1,0 +1,238 @@
+//! What a load or store is told to do (`Accessor`), against a second decoder and, where this runs on aarch64, against execution (INSN-4).
+
+use disarm64::InsnOpcode as _;
+use disarm64::decoder;
+use trapline_insn::aarch64::Accessor;
+
+use super::words::sweep;
+
+/// Every load and store is told, but for those that the module says are not, and nothing else is.
+#[test]
+fn loads_and_stores_are_those_of_a_second_decoder() {
+    let looked = sweep(|word| {
+        let ours = Accessor::decode(word, 0);
+        let theirs = decoder::decode(word).map(|one| one.definition().mnemonic);
+        let theirs = theirs.filter(|name| accesses(name) && !is_left_out(word, name));
+        match (ours, theirs) {
+            (None, Some(name)) => Some(format!("they say {name}, we nothing")),
+            (Some(one), Some(name)) if one.writes() != writes(name) => {
+                Some(format!("they say {name}, and that it writes: {}", writes(name)))
+            }
+            (Some(one), Some(name)) => {
+                let is_exclusive = name.starts_with("stx") || name.starts_with("stlx");
+                (one.is_exclusive() != is_exclusive).then(|| format!("{name}: exclusive: {is_exclusive}"))
+            }
+            // Which encodings of a name are allocated, the executed ones show.
+            (Some(_), None) => decoder::decode(word)
+                .map(|one| one.definition().mnemonic)
+                .map(|name| format!("they say {name}, we that it accesses memory")),
+            (None, None) => None,
+        }
+    });
+    println!("{looked} words");
+}
+
+const CHANGES: [&str; 8] = ["ldadd", "ldclr", "ldeor", "ldset", "ldsmax", "ldsmin", "ldumax", "ldumin"];
+
+fn accesses(name: &str) -> bool {
+    ["ld", "st", "cas", "swp"].iter().any(|start| name.starts_with(start))
+}
+
+fn writes(name: &str) -> bool {
+    ["st", "cas", "swp"].iter().chain(&CHANGES).any(|start| name.starts_with(start))
+}
+
+/// Vectors of SVE and SME, tags, blocks of 64 bytes, 128 bits at once, and what came after (FEAT_LRCPC3, FEAT_LSUI, FEAT_LSFE, FEAT_THE, FEAT_GCS).
+fn is_left_out(word: u32, name: &str) -> bool {
+    let is_of_the_group = word & 0x0A00_0000 == 0x0800_0000;
+    let tags = ["stg", "stzg", "st2g", "stz2g", "ldg", "stgp", "stgm", "stzgm", "ldgm"];
+    let blocks = ["ld64b", "st64b", "st64bv", "st64bv0"];
+    let ordered = ["ldiapp", "stilp", "ldap1", "stl1", "ldap", "ldapp", "stlp"];
+    let is_ordered_vector = word & 0x3F20_0C00 == 0x1D00_0800;
+    let is_ordered_back = word & 0x3FA0_0C00 == 0x1980_0800;
+    let is_wide = ["swpp", "ldclrp", "ldsetp"].iter().any(|start| name.starts_with(start));
+    let is_unprivileged = word & 0x3F00_0000 == 0x0900_0000
+        || word & 0x3F20_0C00 == 0x1920_0400
+        || word & 0x3A00_0000 == 0x2800_0000 && word >> 30 == 3;
+    let is_of_floats = word & 0x3F20_0C00 == 0x3C20_0000;
+    !is_of_the_group
+        || tags.contains(&name)
+        || blocks.contains(&name)
+        || ordered.contains(&name)
+        || is_ordered_vector
+        || is_ordered_back
+        || is_wide
+        || is_unprivileged
+        || is_of_floats
+        || is_unallocated(word)
+}
+
+/// What they take for an instruction and the manual leaves unallocated: offsets by half a register, vectors of 16 bytes of another size, elements that
+/// do not fit their index.
+const fn is_unallocated(word: u32) -> bool {
+    let by_register = word & 0x3B20_4C00 == 0x3820_0800;
+    let wide_vector = word & 0x3E80_0000 == 0x3C80_0000 && word >> 30 != 0;
+    let one = word & 0xBF00_0000 == 0x0D00_0000
+        && match word >> 14 & 3 {
+            0 => false,
+            3 => word >> 22 & 1 == 0 || word >> 12 & 1 == 1,
+            1 => word >> 10 & 1 == 1,
+            _ => word >> 11 & 1 == 1 || word >> 10 & 1 == 1 && word >> 12 & 1 == 1,
+        };
+    let opcode = word >> 12 & 15;
+    let half = word >> 30 == 0 && word >> 10 & 3 == 3 && opcode & 3 == 0;
+    let several = word & 0xBF00_0000 == 0x0C00_0000 && (half || matches!(opcode, 1 | 3 | 5 | 9 | 11..));
+    let literal = word >> 24 == 0xDC;
+    by_register || wide_vector || one || several || literal
+}
+
+#[cfg(target_arch = "aarch64")]
+mod native {
+    use super::super::classes::Class;
+    use super::super::machine::{Machine, Registers, STACK};
+    use super::super::{Rng, setting};
+    use trapline_insn::aarch64::{Accessor, Regs};
+    use trapline_insn::effect::Stored;
+
+    const fn class(name: &'static str, mask: u32, fixed: u32) -> Class {
+        Class { name, mask, fixed }
+    }
+
+    const STORES: &[Class] = &[
+        class("stp w", 0xFE40_0000, 0x2800_0000),
+        class("stp x", 0xFE40_0000, 0xA800_0000),
+        class("stp s", 0xFE40_0000, 0x2C00_0000),
+        class("stp q", 0xFE40_0000, 0xAC00_0000),
+        class("str imm9", 0x3FE0_0000, 0x3800_0000),
+        class("str v imm9", 0x3F60_0000, 0x3C00_0000),
+        class("str imm12", 0x3FC0_0000, 0x3900_0000),
+        class("str v imm12", 0x3F40_0000, 0x3D00_0000),
+        class("str register", 0x3FE0_4C00, 0x3820_4800),
+        class("str v register", 0x3F60_4C00, 0x3C20_4800),
+        class("ldadd and kin", 0x3F20_8C00, 0x3820_0000),
+        class("swp", 0x3F20_FC00, 0x3820_8000),
+        class("cas", 0x3FA0_7C00, 0x08A0_7C00),
+        class("casp", 0xBFA1_7C01, 0x0820_7C00),
+        class("stlr", 0x3FFF_FC00, 0x089F_FC00),
+        class("stlur", 0x3FE0_0C00, 0x1900_0000),
+        class("stxr", 0x3FE0_7C00, 0x0800_7C00),
+        class("st1 to st4", 0xBFFF_0000, 0x0C00_0000),
+        class("st1 to st4, post", 0xBFE0_0000, 0x0C80_0000),
+        class("st1 to st4, one", 0xBFDF_0000, 0x0D00_0000),
+    ];
+
+    /// What a run is made of.
+    struct Run {
+        one: Accessor,
+        before: Registers,
+        regs: Regs,
+        /// First byte and bytes of all that it accesses.
+        at: u64,
+        len: u64,
+    }
+
+    impl Run {
+        fn new(class: &Class, machine: &Machine, rng: &mut Rng) -> Option<Self> {
+            let word = class.word(rng.next() as u32);
+            let pc = machine.middle();
+            let one = Accessor::decode(word, pc)?;
+            let (base, index) = ((word >> 5 & 31) as usize, (word >> 16 & 31) as usize);
+            // A base that is also stored or loaded, and written back, may do anything.
+            if [word & 31, word >> 10 & 31, word >> 16 & 31].contains(&(base as u32)) {
+                return None;
+            }
+            let mut x: [u64; 31] = std::array::from_fn(|_| match rng.below(4) {
+                0 => rng.next(),
+                1 => rng.below(3),
+                2 => u64::MAX - rng.below(3),
+                _ => rng.next() >> 32,
+            });
+            if let Some(index) = x.get_mut(index).filter(|_| class.name.ends_with("register")) {
+                *index = match rng.below(3) {
+                    0 => rng.below(200),
+                    1 => rng.below(200).wrapping_neg(),
+                    _ => rng.below(200) | rng.next() << 32,
+                };
+            }
+            let middle = machine.stack + STACK as u64 / 2 + 64 * rng.below(16);
+            // The top byte is ignored.
+            let tag = rng.below(2) * 0xA5 << 56;
+            if let Some(base) = x.get_mut(base) {
+                *base = (middle + rng.below(2) * rng.below(64)) | tag;
+            }
+            let v = std::array::from_fn(|_| u128::from(rng.next()) << 64 | u128::from(rng.next()));
+            let before = Registers { x, sp: middle, pc, nzcv: 0, v };
+            let regs = Regs { x, sp: middle, pc, pstate: 0 };
+            let whole = one.effect(&regs, 0, 255);
+            let (at, len) = (whole.at?, u64::from(whole.len));
+            let inside = at >= machine.stack && at + len <= machine.stack + STACK as u64;
+            machine.place(pc, &[word]);
+            machine.pad(pc + 4);
+            inside.then_some(Self { one, before, regs, at, len })
+        }
+        /// Memory before and after is as told of bytes within.
+        fn check(&self, name: &str, start: u64, old: &[u8], new: &[u8], rng: &mut Rng) -> bool {
+            let from = (self.at - start) as usize;
+            let end = from + self.len as usize;
+            assert!(
+                old[..from] == new[..from] && old[end..] == new[end..],
+                "{name}: {self:x?} stores beside"
+            );
+            let watched = 1_u64 << rng.below(4);
+            let at = (self.at + rng.below(self.len)) & !(watched - 1);
+            let told = self.one.effect(&self.regs, at, watched as u8);
+            let Some(place) = told.at.filter(|_| told.len <= 8) else { return false };
+            let word = |memory: &[u8]| {
+                let bytes = &memory[(place - start) as usize..][..told.len as usize];
+                bytes.iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
+            };
+            let after = match told.stored {
+                Stored::Value { new, .. } => new,
+                Stored::Changed(op) => op.apply(word(old), told.size),
+                _ => return false,
+            };
+            assert_eq!(after, word(new), "{name}: {self:x?}: {told:x?}, over {:#x}", word(old));
+            true
+        }
+    }
+
+    impl std::fmt::Debug for Run {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            write!(f, "{:?} on {:x?}", self.one, self.before)
+        }
+    }
+
+    #[test]
+    fn stores_leave_what_is_told() {
+        let (machine, mut rng) = (Machine::new(), Rng(0x0570_4E50));
+        let runs = setting("TRAPLINE_A64_RUNS", 100_000).max(4000) / 20;
+        let around = 4096;
+        for class in STORES {
+            let (mut ran, mut told) = (0, 0);
+            for _ in 0..runs {
+                let Some(run) = Run::new(class, &machine, &mut rng) else { continue };
+                let start = machine.stack.max(run.at.saturating_sub(around));
+                let end = (machine.stack + STACK as u64).min(run.at + around);
+                let mut old = vec![0; (end - start) as usize];
+                old.iter_mut().for_each(|byte| *byte = rng.next() as u8);
+                // Half of all comparisons find what they expect.
+                let expected = run.before.x[(rng.next() % 31) as usize].to_le_bytes();
+                let at = (run.at - start) as usize;
+                if let Some(place) = old.get_mut(at..at + 8).filter(|_| rng.below(2) == 0) {
+                    place.copy_from_slice(&expected);
+                }
+                machine.write(start, &old);
+                let (_, signal) = machine.run(run.before.pc, &run.before);
+                if signal.is_some() {
+                    continue;
+                }
+                let mut new = vec![0; old.len()];
+                machine.read(start, &mut new);
+                ran += 1;
+                told += u64::from(run.check(class.name, start, &old, &new, &mut rng));
+            }
+            println!("{:20} {ran} ran, of {told} a value was told", class.name);
+            assert!(ran * 20 > runs, "{}: {ran} of {runs}", class.name);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `trapline watch` as a person types it: as many accesses as the victim makes, each with its function and the value that it leaves.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+
+use crate::command::VARIABLE;
+use crate::victim::{THREADS, TURNS, Victim};
+
+const TIMES: u64 = 100;
+
+/// The command at work; it is ended when dropped.
+struct Watch {
+    child: Child,
+    lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Watch {
+    /// None where it is not known where the command is, which is said.
+    fn start(victim: &Victim, places: &[&str]) -> Option<Self> {
+        let Some(command) = std::env::var_os(VARIABLE) else {
+            println!("SKIP {VARIABLE} does not say where the command is");
+            return None;
+        };
+        let mut child = Command::new(command)
+            .args(["watch", "-p", &victim.pid().to_string(), "--json"])
+            .args(places)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("it talks");
+        let watch = Self { child, lines };
+        if first.is_empty() {
+            let (_, said) = watch.end();
+            panic!("it is armed when it says what it watches: {said}");
+        }
+        println!("{first}");
+        Some(watch)
+    }
+    /// What it told, and what it said on standard error.
+    fn end(self) -> (Vec<String>, String) {
+        // SAFETY: a child of ours, not waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        self.rest()
+    }
+    /// The same, when it has ended by itself.
+    fn rest(mut self) -> (Vec<String>, String) {
+        let mut said = String::new();
+        let told = self.lines.by_ref().lines().map(|line| line.expect("text")).collect();
+        self.child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        assert!(self.child.wait().expect("ours").success(), "{said}");
+        (told, said)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A member of an object, as text.
+fn member<'a>(line: &'a str, name: &str) -> &'a str {
+    let (_, rest) = line.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name} in {line}"));
+    rest.split([',', '}']).next().unwrap_or(rest).trim_matches('"')
+}
+
+fn number(line: &str, name: &str) -> u64 {
+    member(line, name).parse().unwrap_or_else(|_| panic!("{name} in {line}"))
+}
+
+/// The accesses of a place, in order.
+fn of<'a>(told: &'a [String], place: &str) -> Vec<&'a str> {
+    let is = |line: &&str| member(line, "type") == "watch" && member(line, "place") == place;
+    told.iter().map(String::as_str).filter(is).collect()
+}
+
+/// Nothing was lost, and as many were told as the program made.
+fn check_last(told: &[String], accesses: u64) {
+    let last = told.last().expect("a summary");
+    println!("{last}");
+    assert_eq!(member(last, "type"), "watch_summary");
+    let counted = ["accesses", "lost", "malformed"].map(|name| number(last, name));
+    assert_eq!(counted, [accesses, 0, 0], "{last}");
+}
+
+/// Threads one after the other: each value is what was stored, and what was there before is known too.
+#[test]
+fn every_store_is_told_with_function_and_value() {
+    let Some(mut victim) = Victim::start() else { return };
+    let stores: [(&[&str], &[&str], u64); 2] = [
+        (
+            &["watched_plain", "watched_pair+0:8", "watched_byte+3:1"],
+            &["store_plain", "store_pair", "store_byte"],
+            0,
+        ),
+        (&["watched_pair+8:8"], &["store_pair"], 1000),
+    ];
+    for (places, functions, more) in stores {
+        let Some(watch) = Watch::start(&victim, places) else { return };
+        for name in functions {
+            assert_eq!(victim.call(&format!("{TURNS}{name}"), TIMES), TIMES * THREADS);
+        }
+        let (told, _) = watch.end();
+        check_last(&told, places.len() as u64 * TIMES * THREADS);
+        for (place, function) in places.iter().zip(functions) {
+            check_stores(&of(&told, place), function, more);
+        }
+    }
+}
+
+/// The values 0 to `TIMES`, and so much more, once for each thread.
+fn check_stores(all: &[&str], function: &str, more: u64) {
+    assert_eq!(all.len() as u64, TIMES * THREADS, "{function}");
+    let mut before = None;
+    for (line, value) in all.iter().zip((0..THREADS).flat_map(|_| 0..TIMES)) {
+        assert_eq!((member(line, "kind"), member(line, "exact")), ("write", "true"), "{line}");
+        assert!(member(line, "function").contains(function), "{line}");
+        assert_eq!((member(line, "before_exact"), number(line, "after")), ("true", value + more), "{line}");
+        assert!(before.is_none_or(|before| before == number(line, "before")), "{line}");
+        before = Some(value + more);
+    }
+}
+
+/// Of two places that one instruction stores to, the kernel tells one; of the other nothing is said that is not so.
+#[test]
+fn a_place_beside_is_doubted() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(watch) = Watch::start(&victim, &["watched_pair+0:8", "watched_pair+8:8"]) else { return };
+    assert_eq!(victim.call(&format!("{TURNS}store_pair"), TIMES), TIMES * THREADS);
+    let (told, said) = watch.end();
+    assert!(said.contains("watched_pair+0:8 and watched_pair+8:8 lie close together"), "{said}");
+    check_last(&told, TIMES * THREADS);
+    for (place, more) in [("watched_pair+0:8", 0), ("watched_pair+8:8", 1000)] {
+        let last = |line: &&str| assert!(number(line, "after") - more < TIMES, "{line}");
+        of(&told, place).iter().for_each(last);
+    }
+}
+
+/// Threads at the same time, by one instruction that adds: each counts once. What one leaves is not sure while the other may be about to add.
+#[test]
+fn as_many_are_told_as_threads_make() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(watch) = Watch::start(&victim, &["watched_added"]) else { return };
+    assert_eq!(victim.call("store_added", TIMES), TIMES * THREADS);
+    let (told, _) = watch.end();
+    check_last(&told, TIMES * THREADS);
+    let all = of(&told, "watched_added");
+    assert_eq!(all.len() as u64, TIMES * THREADS);
+    for line in &all {
+        assert!(member(line, "function").contains("store_added"), "{line}");
+    }
+    // The last of all is read when everything is over.
+    let exact = all.iter().filter(|line| member(line, "exact") == "true");
+    println!("{} of {} exact", exact.clone().count(), all.len());
+    exact.for_each(|line| assert_eq!(number(line, "after"), number(line, "before") + 1, "{line}"));
+}
+
+/// One thread alone: an addition is exact from the first one on.
+#[test]
+fn additions_of_one_thread_are_exact() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(watch) = Watch::start(&victim, &["watched_added"]) else { return };
+    assert_eq!(victim.call(&format!("{TURNS}store_added"), TIMES), TIMES * THREADS);
+    let (told, _) = watch.end();
+    check_last(&told, TIMES * THREADS);
+    for (line, value) in of(&told, "watched_added").into_iter().zip(1..) {
+        assert_eq!((member(line, "exact"), number(line, "after")), ("true", value), "{line}");
+    }
+}
+
+#[test]
+fn loads_and_executions_are_told() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(watch) = Watch::start(&victim, &["watched_byte+3:1:rw", "store_byte:x"]) else { return };
+    assert_eq!(victim.call(&format!("{TURNS}store_byte"), TIMES), TIMES * THREADS);
+    let (told, _) = watch.end();
+    check_last(&told, 3 * TIMES * THREADS);
+    let kinds = |place: &str, kind: &str| {
+        of(&told, place).into_iter().filter(|line| member(line, "kind") == kind).count() as u64
+    };
+    for (place, kind) in
+        [("watched_byte+3:1:rw", "write"), ("watched_byte+3:1:rw", "read"), ("store_byte:x", "execute")]
+    {
+        assert_eq!(kinds(place, kind), TIMES * THREADS, "{place} {kind}");
+    }
+}
+
+/// A breakpoint lets an exclusive store fail for ever: watching ends by itself, says why, and the program goes on.
+#[test]
+fn who_cannot_go_on_is_let_go() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(watch) = Watch::start(&victim, &["watched_exclusive"]) else { return };
+    assert_eq!(victim.call("store_exclusive", TIMES), TIMES * THREADS, "it goes on");
+    let (_, said) = watch.rest();
+    println!("{said}");
+    assert!(said.contains("watching has ended: ") && said.contains("store_exclusive"), "{said}");
+}

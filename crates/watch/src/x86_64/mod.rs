@@ -1,0 +1,55 @@
+//! x86-64: a data breakpoint traps behind the access, with the registers that it left.
+//!
+//! In: samples' registers, code. Out: which instruction it was, and what it did. Does not: read.
+
+pub mod site;
+
+use trapline_insn::effect::Effect;
+pub(crate) use trapline_insn::x86_64::Accessor;
+pub(crate) use trapline_insn::x86_64::RegFile;
+
+use crate::constraints::Slots;
+use crate::record::UserRegs;
+use crate::value::Range;
+
+/// Every debug register takes either kind.
+pub(crate) const SLOTS: Slots = Slots::Shared(trapline_target::perf::SLOTS);
+/// A sample is taken when the access has been made.
+pub(crate) const TRAPS_BEFORE: bool = false;
+/// The kernel's own accesses for a program trap too.
+pub(crate) const SEES_KERNEL: bool = true;
+
+/// Registers in a sample, in the order of their bits (`perf_regs.h`): ax bx cx dx si di bp sp ip flags, r8…r15.
+pub(crate) const REGISTERS: usize = 18;
+/// The first eight as hardware numbers.
+const LEGACY: [usize; 8] = [0, 3, 1, 2, 6, 7, 5, 4];
+
+pub(crate) fn user_regs(sampled: &[u64; REGISTERS]) -> UserRegs {
+    let mut regs = UserRegs { ip: sampled[8], ..UserRegs::default() };
+    for (number, value) in LEGACY.into_iter().zip(sampled) {
+        regs.file.gprs[number] = *value;
+    }
+    regs.file.flags = sampled[9];
+    regs.file.gprs[8..].copy_from_slice(&sampled[10..]);
+    regs
+}
+
+/// What a candidate did, to these bytes.
+pub(crate) fn effect(one: &Accessor, regs: &UserRegs, _: Range) -> Effect {
+    one.effect(&regs.file)
+}
+
+/// All that a candidate accessed.
+pub(crate) fn whole(one: &Accessor, regs: &UserRegs) -> Effect {
+    one.effect(&regs.file)
+}
+
+/// A call pushed its return address and went: that address is there now.
+pub(crate) const fn has_pushed(regs: &UserRegs, range: Range) -> bool {
+    regs.file.gprs[4] == range.addr && range.len == 8
+}
+
+/// Whether its program can never get past it while it traps.
+pub(crate) const fn never_ends(_: &Accessor) -> bool {
+    false
+}
