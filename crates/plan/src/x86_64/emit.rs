@@ -15,6 +15,7 @@ use crate::request::{Floats, Unwind};
 use crate::space::Place;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
+use trapline_record::counters::filtered;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -328,7 +329,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             Deed::Record { probe, kind, values, marked, texts, floats, stack } => {
                 rings.as_ref().map(|rings| {
                     let data = place.data.addr.0;
-                    let words = data + layout.filtered.word(2 * probe);
+                    let words = data + layout.filtered.word(filtered::WORDS * probe);
                     let traced = Traced {
                         machine,
                         rings,
@@ -348,7 +349,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             }
             Deed::Tally { probe, kind } => self.set.env.tally(probe).map(|tally| {
                 let data = place.data.addr.0;
-                let words = data + layout.filtered.word(2 * probe);
+                let words = data + layout.filtered.word(filtered::WORDS * probe);
                 let table = Table { area: layout.tallies, base: data + layout.tallies.table(probe) };
                 let traits = self.set.env.traits;
                 // Of the rings only how threads are told.

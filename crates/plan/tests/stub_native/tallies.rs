@@ -32,7 +32,7 @@ impl Set {
         let area = TallyArea { off: 0, tables: 1, lines: LINES, shape: tally.shape() };
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
-        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), reads: Vec::new() };
+        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), reads: Vec::new(), late: None };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() } }
     }
     pub(crate) fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {

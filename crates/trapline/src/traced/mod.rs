@@ -52,6 +52,8 @@ pub(crate) struct Wishes {
     pub(crate) aim: Aim,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
+    /// Nanoseconds of a tick, as the target computes with them, where returns may decide which calls are told.
+    pub(crate) tick: Option<u64>,
     /// Durations fall into these steps.
     pub(crate) steps: Option<Steps>,
     /// Which calls are told, for each of the first specifications.
