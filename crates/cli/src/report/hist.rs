@@ -109,11 +109,11 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     out
 }
 
-/// Hits that a filter kept back, in the target or here.
+/// Hits that a filter kept back, in the target or here, and those about which no return decided.
 fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
     let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
     let filtered = count.and_then(|count| count.filtered);
-    filtered.map_or(tallied.filtered, |filtered| filtered.in_target + filtered.by_reader)
+    filtered.map_or(tallied.filtered, |all| all.in_target + all.by_reader + all.unended)
 }
 
 fn asides(tallied: &Tallied, filtered: u64) -> String {
