@@ -100,11 +100,11 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
     let every: Vec<(u64, u64)> = all.lines.iter().map(facts).collect();
     assert_eq!(every.len() as u64, TIMES);
     for (condition, passes, in_part) in [
-        ("ret % 5 == 2", &(|_, ret| ret % 5 == 2) as &Passes, false),
-        ("ret - a > 200 || a == 7", &|a, ret| ret - a > 200 || a == 7, false),
-        ("a % 2 == 0 && !(ret & 4) && dur >= 0", &|a, ret| a % 2 == 0 && ret & 4 == 0, true),
-        ("(ret ^ a) % 7 < 3 && dur < 3600s", &|a, ret| (ret ^ a) % 7 < 3, false),
-        ("arg1 != 2 || ret == 0", &|_, ret| ret == 0, false),
+        ("ret % 5 == 2", &(|_: u64, ret: u64| ret % 5 == 2) as &Passes, false),
+        ("ret - a > 300 || a == 7", &|a: u64, ret: u64| ret - a > 300 || a == 7, false),
+        ("a % 2 == 0 && !(ret & 4) && dur >= 0", &|a: u64, ret: u64| a % 2 == 0 && ret & 4 == 0, true),
+        ("(ret ^ a) % 7 < 3 && dur < 3600s", &|a: u64, ret: u64| (ret ^ a) % 7 < 3, false),
+        ("arg1 != 2 || ret == 0", &|_: u64, ret: u64| ret == 0, false),
     ] {
         let seen = traced(&mut victim, "many_args", MANY, &["--if", condition]);
         let want: Vec<(u64, u64)> = every.iter().copied().filter(|&(a, ret)| passes(a, ret)).collect();
