@@ -184,6 +184,11 @@ pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
         let latency = counts.latency.max(more.latency);
         counts = DataCounts { counters, latency, lines, ..counts.plus(more) };
     }
+    // Copying a text may fault at one place.
+    let texts = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let texts: u32 = texts.map(|tally| tally.texts().count_ones()).sum();
+    counts.texts |= texts > 0;
+    counts.guards += texts;
     // Each patch may need a guard at its head.
     counts.guards += counts.patches;
     counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();

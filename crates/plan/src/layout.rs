@@ -134,10 +134,7 @@ impl DataLayout {
         let (off, most) = (behind.next_multiple_of(PAGE), counts.most);
         let rings = RingArea { off, rings, slot: counts.slot, most, bytes };
         let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
-        let pages = PageArea {
-            off: end.next_multiple_of(PAGE),
-            tables: if counts.texts && !rings.is_empty() { cpus } else { 0 },
-        };
+        let pages = PageArea { off: end.next_multiple_of(PAGE), tables: if counts.texts { cpus } else { 0 } };
         let end = if pages.is_empty() { end } else { pages.off + pages.len() };
         Self {
             len: end.next_multiple_of(PAGE),

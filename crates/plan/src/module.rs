@@ -241,6 +241,8 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let staged = input.filters.iter().flatten().any(|filter| filter.late.is_some());
     let stage = if staged { STAGE_BYTES } else { 0 };
     let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
+    let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
+    let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
     let floats = |want: &Want| match want.role {
         Role::Record { floats, .. } => floats.arguments.count_ones(),
         _ => 0,
@@ -472,12 +474,17 @@ fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads>
     (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
 }
 
-fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
-    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
-    let known = (!layout.pages.is_empty()).then_some(Known {
+/// Where it is noted which pages texts are loaded from.
+pub(crate) fn known(layout: &DataLayout, place: Place) -> Option<Known> {
+    (!layout.pages.is_empty()).then_some(Known {
         tables: place.data.addr.0 + layout.pages.off,
         handler: place.data.addr.0 + control::at::FAULT_HANDLER,
-    });
+    })
+}
+
+fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
+    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
+    let known = known(layout, place);
     (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
 }
 

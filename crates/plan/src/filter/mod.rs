@@ -392,6 +392,8 @@ pub enum Sort {
     },
     /// Each value has a row.
     Each,
+    /// Each text that this argument points to at the entry has a row; the value is not used.
+    Text(u8),
 }
 
 impl Tally {
@@ -399,6 +401,7 @@ impl Tally {
     #[must_use]
     pub const fn shape(&self) -> Shape {
         match (self.sort, self.by_thread) {
+            (Sort::Text(_), _) => Shape::Texts(ROW_BITS),
             (Sort::Each, _) | (_, true) => Shape::Rows(ROW_BITS),
             (Sort::Log2, _) => Shape::Cells(LOG2_CELLS),
             (Sort::Linear { count, .. }, _) => Shape::Cells(count + 2),
@@ -407,7 +410,12 @@ impl Tally {
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.by_thread || self.value.asks_for_thread()
+        self.by_thread || self.value.asks_for_thread() || self.texts() != 0
+    }
+    /// Arguments that point to text, as bits.
+    #[must_use]
+    pub const fn texts(&self) -> u8 {
+        if let Sort::Text(argument) = self.sort { 1 << (argument & 7) & 0x3f } else { 0 }
     }
     /// The cell of a value, or the value itself: what generated code must agree with.
     #[must_use]
@@ -424,7 +432,7 @@ impl Tally {
                 let over = value.wrapping_sub(min.cast_unsigned()) / step.max(1);
                 if below { 0 } else { over.min(count.into()) + 1 }
             }
-            Sort::Each => value,
+            Sort::Each | Sort::Text(_) => value,
         }
     }
 }

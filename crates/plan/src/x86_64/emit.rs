@@ -354,7 +354,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
                 let traits = self.set.env.traits;
                 // Of the rings only how threads are told.
                 let (id, stacks) = (traits.thread_id, traits.stacks);
-                let rings = Rings { area: layout.rings, base: data, id, stacks, known: None };
+                let known = crate::module::known(layout, *place);
+                let rings = Rings { area: layout.rings, base: data, id, stacks, known };
                 let traced = Traced {
                     machine,
                     rings: &rings,
@@ -362,7 +363,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
                     dropped: data + layout.counters.word(probe),
                     site: act.dead,
                     filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
-                    texts: 0,
+                    texts: tally.texts(),
                     floats: Floats::default(),
                     fields: &[],
                     marks: None,

@@ -311,6 +311,9 @@ impl Traced {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
                     self.reclaim();
+                    if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
+                        self.records.forget(self.attached.segments());
+                    }
                 }
                 _ => self.end(Ended::Exited),
             }

@@ -87,6 +87,13 @@ impl Ring<'_> {
 }
 
 impl Records {
+    /// Forgets from time to time which pages texts may be loaded from, where no rings are read.
+    pub(super) fn forget(&mut self, segments: &[Segment]) {
+        if self.forgot.is_none_or(|at| at.elapsed() >= FORGET) {
+            self.forgot = Some(Instant::now());
+            segments.iter().for_each(|home| home.layout().pages.forget(home.view()));
+        }
+    }
     /// All rings, one after the other, and what else is done in a round.
     fn rings<E>(
         &mut self,

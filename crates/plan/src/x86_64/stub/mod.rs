@@ -120,6 +120,7 @@ impl Pending {
         match &self.kind {
             Kind::Traced(tail) => tail.fixups(),
             Kind::Staged(tail) => tail.fixups(),
+            Kind::Tallied(tail) => tail.fixups(),
             _ => &[],
         }
     }
