@@ -103,7 +103,7 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
     for (condition, passes, in_part) in [
         ("ret % 5 == 2", &(|_: u64, ret: u64| ret % 5 == 2) as &Passes, false),
         ("ret - a > 300 || a == 7", &|a: u64, ret: u64| ret - a > 300 || a == 7, false),
-        ("a % 2 == 0 && !(ret & 4) && dur >= 0", &|a: u64, ret: u64| a % 2 == 0 && ret & 4 == 0, true),
+        ("a % 2 == 0 && !(ret & 4) && dur >= 0", &|a: u64, ret: u64| a & 1 == 0 && ret & 4 == 0, true),
         ("(ret ^ a) % 7 < 3 && dur < 3600s", &|a: u64, ret: u64| (ret ^ a) % 7 < 3, false),
         ("arg1 != 2 || ret == 0", &|_: u64, ret: u64| ret == 0, false),
     ] {
