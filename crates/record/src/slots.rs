@@ -24,8 +24,6 @@ pub const RETURN: u64 = 1;
 pub const ENTER: u64 = 11;
 /// … which returns to this byte (`plan`'s `stub::landing`).
 pub const PAIRED: u64 = 17;
-/// From the way back to a site that enters functions like that up to its displaced instructions (`plan`'s `stub::call`).
-pub const BEHIND: u64 = 20;
 /// Bytes of an entry: a cache line, since neighbours are lent to different CPUs.
 pub const ENTRY: u64 = 64;
 /// Slots of a segment, unless said otherwise.
@@ -54,6 +52,8 @@ pub mod at {
     pub const BOUND: u64 = 40;
     /// In our own process: where a call by way of `ENTER` leads to.
     pub const GO: u64 = 48;
+    /// In our own process: where this slot's [`ENTER`](super::ENTER) is.
+    pub const INTO: u64 = 56;
 }
 
 /// Where the parts of a process' slots lie.

@@ -41,21 +41,43 @@ pub enum Word {
     Unknown,
 }
 
+/// What became of reading several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Read {
+    /// They are there.
+    All,
+    /// Not all are mapped.
+    Gone,
+    /// The system refuses the question.
+    Unknown,
+}
+
 /// Reads a word of our own that may be gone.
 #[must_use]
 pub fn read_word(at: u64) -> Word {
+    let mut word = [0];
+    match read_words(at, &mut word) {
+        Read::All => Word::Is(word[0]),
+        Read::Gone => Word::Gone,
+        Read::Unknown => Word::Unknown,
+    }
+}
+
+/// Reads words of our own that may be gone; of those of one page, all are or none.
+#[must_use]
+pub(crate) fn read_words(at: u64, words: &mut [u64]) -> Read {
     const EFAULT: i64 = -14;
-    let mut word = 0_u64;
-    let (local, remote) = ([(&raw mut word) as u64, 8], [at, 8]);
-    // SAFETY: process_vm_readv of ourselves writes 8 bytes to `word`, and nothing if it fails; getpid has no arguments.
+    let len = size_of_val(words) as u64;
+    let (local, remote) = ([words.as_mut_ptr() as u64, len], [at, len]);
+    // SAFETY: process_vm_readv of ourselves writes at most `len` bytes to `words`; getpid has no arguments.
     let read = unsafe {
         let pid = call(nr::GETPID, [0; 6]);
         call(nr::PROCESS_VM_READV, [pid as u64, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0])
     };
     match read {
-        8 => Word::Is(word),
-        EFAULT => Word::Gone,
-        _ => Word::Unknown,
+        read if read == len as i64 => Read::All,
+        EFAULT => Read::Gone,
+        _ => Read::Unknown,
     }
 }
 

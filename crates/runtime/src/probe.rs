@@ -251,7 +251,7 @@ impl Probe {
     /// Chooses that, for calls from now on.
     ///
     /// # Safety
-    /// If it arms: the site is the entry of a function, at which the stack pointer points to an address that the function returns to, which
+    /// If it arms: the engine has slots; the site is the entry of a function, at which the stack pointer points to an address that the function returns to, which
     /// nobody reads but who unwinds, and all who unwind know of slots.
     #[cfg(not(loom))]
     pub unsafe fn set_arms(&self, arms: bool) {

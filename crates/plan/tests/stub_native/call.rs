@@ -93,10 +93,10 @@ fn site_of(arena: &mut Arena, general: u64, entry: u64, number: u64, saves: bool
         entry,
         general,
         begin: 0,
-        arm: 0,
         exit: 0,
         general_exit: 0,
         begins: None,
+        arms: None,
         ends: None,
         state: state(),
     };
@@ -164,10 +164,10 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
         entry: 0,
         general: 0,
         begin,
-        arm: 0,
         exit: 0,
         general_exit: 0,
         begins: None,
+        arms: None,
         ends: None,
         state: state(),
     };
@@ -211,7 +211,7 @@ fn the_start_and_the_end_of_a_call_are_not_noticed() {
 }
 
 /// From where it begins, where its room does, what is behind that, and its end.
-fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
+pub(crate) fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
     let [start, room, on, end] = [start, room, on, end].map(|at| at as usize);
     // SAFETY: the text between two labels above.
     let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
@@ -220,7 +220,7 @@ fn piece([start, room, on, end]: [unsafe extern "C" fn(); 4]) -> Piece {
 
 /// The same where gates take in what is called most: their usual way, and all that they leave to functions.
 #[test]
-fn pieces_that_are_taken_in_are_not_noticed() {
+pub(crate) fn pieces_that_are_taken_in_are_not_noticed() {
     let _one = ONE.lock();
     let mut random = Random(0x9999_CAFE_1234_5679);
     let [begin, more, quiet, after_all, spoil] =
@@ -231,10 +231,10 @@ fn pieces_that_are_taken_in_are_not_noticed() {
         entry: spoil,
         general: after_all,
         begin,
-        arm: 0,
         exit: spoil,
         general_exit: quiet,
         begins: Some(begins),
+        arms: None,
         ends: Some(ends),
         state: state(),
     };

@@ -57,10 +57,10 @@ fn site(arena: &mut Arena, tells_use: bool) -> u64 {
         entry,
         general: 0,
         begin: 0,
-        arm: 0,
         exit: 0,
         general_exit: 0,
         begins: None,
+        arms: None,
         ends: None,
         state,
     };

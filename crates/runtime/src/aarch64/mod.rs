@@ -4,6 +4,8 @@ pub(crate) mod access;
 pub(crate) mod breakpoint;
 pub mod cache;
 pub mod context;
+#[cfg(not(loom))]
+pub(crate) mod control;
 pub mod copies;
 mod frame;
 #[cfg(not(loom))]

@@ -19,7 +19,7 @@ pub(crate) const HINT_SPREAD: u64 = 42_893;
 pub(crate) const HINT_SHIFT: u32 = 16;
 /// The same of what else a line is for.
 #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
-pub(crate) const OTHER_SPREAD: u64 = 0x61c8_8647;
+const OTHER_SPREAD: u64 = 0x61c8_8647;
 /// Bytes of hints that are looked at together.
 #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
 pub(crate) const LINE_LEN: usize = 64;

@@ -3,12 +3,11 @@
 //! In: stack pointers, thread pointers. Out: yes, or no where it cannot be told. Off the usual path: system calls. Does not: claim.
 
 use super::ask::{are_readable, is_thread};
+use crate::native::control::tid;
 use crate::native::thread::{Word, alternate_stack, read_word};
 
 /// Stacks reach no further, as far as anybody asks.
 const FAR: u64 = 8 << 20;
-/// `struct pthread`'s tid, in every glibc for x86-64; 0 when the thread has ended.
-const TID: u64 = 0x2d0;
 
 /// Whether a frame of the calling thread, which is at `here`, lies below on the same stack.
 pub(super) fn is_below(frame: u64, here: u64) -> bool {
@@ -21,18 +20,19 @@ pub(super) fn is_below(frame: u64, here: u64) -> bool {
 
 /// Whether another thread, on whose own stack the frame was, has ended.
 pub(super) fn has_ended(thread: u64, frame: u64) -> bool {
-    let (Word::Is(own), Word::Is(also)) = (read_word(thread), read_word(thread + 16)) else {
-        return read_word(thread) == Word::Gone && read_word(frame) == Word::Gone;
-    };
-    // glibc's control block names itself twice, and lies at the top of its thread's stack.
-    let is_its = own == thread && also == thread && frame < thread && thread - frame <= FAR;
-    let Word::Is(tid) = read_word(thread + TID) else { return false };
-    is_its && are_readable(frame, thread) && (tid as u32 == 0 || !is_thread(tid as u32))
+    if read_word(thread) == Word::Gone {
+        return read_word(frame) == Word::Gone;
+    }
+    // glibc's control block lies at the top of its thread's stack.
+    let is_its = frame < thread && thread - frame <= FAR;
+    let Some(tid) = tid(thread).filter(|_| is_its) else { return false };
+    are_readable(frame, thread) && (tid == 0 || !is_thread(tid))
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{FAR, TID, has_ended, is_below};
+    use super::{FAR, has_ended, is_below};
+    use crate::native::control::words;
     use crate::native::thread::{Word, read_word};
 
     const PAGE: u64 = 4096;
@@ -144,15 +144,14 @@ mod tests {
     impl Thread {
         fn new(tid: u64) -> Self {
             let pages = Pages::new(FAR + 4 * PAGE);
-            let at = FAR + 2 * PAGE + 128;
+            // The block reaches less than a page below.
+            let at = FAR + 3 * PAGE + 128;
             let one = Self { at: pages.0 + at, pages };
-            one.word(0, one.at);
-            one.word(16, one.at);
-            one.word(TID, tid);
+            words(one.at, tid).into_iter().for_each(|(at, word)| one.word(at, word));
             one
         }
         fn word(&self, at: u64, word: u64) {
-            self.pages.set(self.at - self.pages.0 + at, word);
+            self.pages.set(at - self.pages.0, word);
         }
         fn ended(&self, below: u64) -> bool {
             has_ended(self.at, self.at.wrapping_sub(below))
@@ -188,10 +187,11 @@ mod tests {
         }
         thread.pages.close(FAR + PAGE);
         assert!(!thread.ended(3 * PAGE) && thread.ended(64), "between lies what cannot be read");
-        for (word, at) in [("first", 0), ("third", 16)] {
-            let thread = Thread::new(0);
-            thread.word(at, 1);
-            assert!(!thread.ended(64), "no control block: its {word} word");
+        let all = words(thread.at, 0);
+        for (at, _) in &all[..all.len() - 1] {
+            let other = Thread::new(0);
+            other.word(other.at + at - thread.at, 1);
+            assert!(!other.ended(64), "no control block: {:#x}", thread.at.wrapping_sub(*at));
         }
     }
 

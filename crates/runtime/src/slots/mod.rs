@@ -7,8 +7,8 @@
 //!
 //! # The words
 //!
-//! Those of `record::slots`. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. One more table, *hints*: which slot
-//! a (stack word, return address) has, a line of eight for some of each stack page. A hint is a guess; what is true stands in the entry.
+//! Those of `record::slots`. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. Two more tables: *hints*, which slot
+//! a (stack word, return address) has, a line of eight for some of each stack page; and *quick* hints, one for each, which name bound slots without one under them alone. A hint is a guess; what is true stands in the entry.
 //!
 //! # Steps
 //!
@@ -16,7 +16,7 @@
 //! |---|---|---|---|
 //! | A1 | real := the stack word. If that is a slot, the function was reached by a tail call: `UNDER` := its `UNDER` + 1, at most CHAIN | B1 | the slot's code has put its number into the stack word |
 //! | A2 | the hint names a slot, its `WORD` is this word and its `REAL` is real: that one. If its `WHAT` is not 0, its last call was left, and it is *had again*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
-//! | A3 | a free one: its byte is exchanged with LENT, and was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | bound, or to be bound from now on (`BOUND` := 1; below): `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
+//! | A3 | a free one: its byte is exchanged with LENT, and was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | bound, or to be bound from now on (`BOUND` := 1; below): quick hint, `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
 //! | A4 | `SITE` := 0, `WHAT` := the probe. The instance, under the slot's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
 //! | A5 | consumers are called | B5 | consumers are called |
 //! | A6 | if somebody waits, and the stack word is real still: the stack word := the slot. Else as B3 | B6 | the landing's last instruction jumps to what the stack word holds |
@@ -65,10 +65,15 @@ use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
 
 use crate::instances::{Hint, Hints, LINE_LEN, Said};
 use crate::probe::Probe;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// The most slots that there may be: hints hold no larger numbers.
 pub const MOST: u32 = 1 << 15;
+
+/// Where the quick hint of a call lies, in bytes: (stack word · 2⁷ + return address) · that, from bit 20 on, so that neighbours of either kind lie apart.
+pub(crate) const QUICK_UP: u32 = 7;
+pub(crate) const QUICK_SPREAD: u64 = 0x61c8_8647;
+pub(crate) const QUICK_SHIFT: u32 = 20;
 
 /// Hints of a line that are not for bound slots.
 const UNBOUND: usize = 2;
@@ -84,25 +89,21 @@ pub struct Table {
     bound: AtomicU32,
     slots: Slots,
     hints: Hints,
+    quick: &'static [AtomicU32],
+    none: &'static [AtomicU32],
 }
 
 /// Where all that lies, in a layout that code in assembly knows (`general` of the twins).
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
-    pub(crate) code: u64,
-    pub(crate) code_len: u64,
     /// The first entry.
     pub(crate) entries: u64,
-    pub(crate) count: u64,
-    pub(crate) hints: *const Hint,
-    /// Bytes of all lines but one.
-    pub(crate) line_mask: u64,
+    /// Where entries of bound slots lie, from the first; a power of two of them. Where no slots are lent, words that are 0 for good: slot 0 is nobody's.
+    pub(crate) quick: AtomicPtr<AtomicU32>,
+    /// Bytes of all but one.
+    pub(crate) quick_mask: u64,
 }
-// SAFETY: the address of what `Table` has as a shared slice.
-unsafe impl Send for Raw {}
-// SAFETY: as above.
-unsafe impl Sync for Raw {}
 
 /// A slot between A3 and A6.
 #[derive(Debug)]
@@ -130,29 +131,30 @@ pub(crate) struct Landed {
 }
 
 impl Table {
-    /// Over slots that are mapped and lent to nobody. `None`: there are too many, or the hints are not whole cache lines, a power of two.
+    /// Over slots that are mapped and lent to nobody. `None`: there are too many, or the hints are not whole cache lines, a power of two, as
+    /// the quick ones must be, of which the second half stays 0.
     ///
     /// # Safety
     /// The private memory is zeroed but for the hints of [`Slots::hints`], readable and writable for good, and nobody else's. Of an entry whose byte is LENT,
     /// `WHAT` is 0 or the address of a probe that lives for good.
     #[must_use]
-    pub unsafe fn new(slots: Slots, hints: &'static [Hint]) -> Option<Self> {
+    pub unsafe fn new(slots: Slots, hints: &'static [Hint], quick: &'static [AtomicU32]) -> Option<Self> {
         let hints = Hints::new(hints)?;
         let lines = hints.first().addr().is_multiple_of(LINE_LEN) && hints.mask() >= LINE_LEN as u64 - 1;
-        let raw = Raw {
-            code: slots.code,
-            code_len: slots.code_len(),
-            entries: slots.entry(0),
-            count: slots.count.into(),
-            hints: hints.first(),
-            line_mask: hints.mask() & !(LINE_LEN as u64 - 1),
-        };
+        let (quick, none) = quick.split_at(quick.len() / 2);
+        let quick_mask = size_of_val(quick).checked_sub(size_of::<AtomicU32>())? as u64;
+        let first = AtomicPtr::new(quick.as_ptr().cast_mut());
+        let raw = Raw { entries: slots.entry(0), quick: first, quick_mask };
         let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
-        (slots.count <= MOST && lines).then_some(Self { raw, closed, bound, slots, hints })
+        let whole = quick.len() == none.len() && quick.len().is_power_of_two();
+        let made = Self { raw, closed, bound, slots, hints, quick, none };
+        (slots.count <= MOST && lines && whole).then_some(made)
     }
     /// Lends no more; what is lent stays so. Or lends again.
     pub fn close(&self, closed: bool) {
         self.closed.store(closed.into(), Release);
+        let quick = if closed { self.none } else { self.quick };
+        self.raw.quick.store(quick.as_ptr().cast_mut(), Release);
     }
     /// Whether none is lent now.
     #[must_use]
@@ -199,6 +201,12 @@ impl Table {
         // SAFETY: as in `word`.
         unsafe { &*(at as *const AtomicU32) }
     }
+    /// The quick hint of a call.
+    fn quick(&self, word: u64, real: u64) -> &AtomicU32 {
+        let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
+        let at = (sum >> QUICK_SHIFT & self.raw.quick_mask) as usize / size_of::<AtomicU32>();
+        &self.quick[at & (self.quick.len() - 1)]
+    }
     /// The hints that a call's may be among. Different return addresses at one stack word have different lines.
     #[inline]
     fn hints(&self, word: u64, real: u64) -> &'static [Hint] {
@@ -237,6 +245,8 @@ impl Table {
             }
             None => {
                 let number = self.free(home)?;
+                let enters = self.slots.address(number) - slots::RETURN + slots::ENTER;
+                self.word(number, at::INTO).store(enters, Relaxed);
                 self.word(number, at::REAL).store(real, Relaxed);
                 self.word(number, at::UNDER).store(under, Relaxed);
                 self.word(number, at::BOUND).store(0, Relaxed);
@@ -274,7 +284,7 @@ impl Table {
         let from = first.load(Relaxed);
         let is_free = |&number: &u32| {
             let byte = self.byte(number);
-            byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
+            number != 0 && byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
         };
         let all = (0..self.slots.count).map(|n| from.wrapping_add(n) & (self.slots.count - 1));
         let number = { all }.find(is_free)?;
@@ -320,6 +330,9 @@ impl Table {
         let (at, real) = (word.load(Relaxed), self.word(number, at::REAL).load(Relaxed));
         if bound.load(Relaxed) != 0 || self.may_bind(number, self.hints(at, real), at) {
             bound.store(1, Relaxed);
+            if self.word(number, at::UNDER).load(Relaxed) == 0 {
+                self.quick(at, real).store(number * slots::ENTRY as u32, Relaxed);
+            }
             self.word(number, at::WHAT).store(0, Relaxed);
             return;
         }

@@ -3,6 +3,8 @@
 pub(crate) mod access;
 pub(crate) mod breakpoint;
 pub mod context;
+#[cfg(not(loom))]
+pub(crate) mod control;
 pub mod copies;
 #[cfg(not(loom))]
 pub mod general;

@@ -10,8 +10,8 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
@@ -41,6 +41,8 @@ const REGIONS: usize = 1 << 16;
 const PLACES: usize = 1 << 18;
 /// Hints at slots, of as many pages.
 const HINTS: usize = 1 << 18;
+/// Quick hints at slots: four for each, so that few are two calls'; and as many that stay 0.
+const QUICK: usize = 1 << 17;
 
 /// Where the counts' address space is asked for: terabytes from where programs and libraries lie. The kernel would put these gigabytes right
 /// below the libraries, where jumps look for room.
@@ -84,9 +86,9 @@ fn make() -> Option<Engine> {
     })
 }
 
-/// Hints at slots.
-pub(super) fn hints() -> Option<&'static [Hint]> {
-    zeroed(0, HINTS, 0)
+/// Hints at slots, and quick ones.
+pub(super) fn hints() -> Option<(&'static [Hint], &'static [AtomicU32])> {
+    Some((zeroed(0, HINTS, 0)?, zeroed(0, QUICK, 0)?))
 }
 
 /// Room for all probes; null: there is none.
@@ -180,6 +182,8 @@ unsafe impl Zeroed for Hint {}
 unsafe impl Zeroed for Place {}
 // SAFETY: a word.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
+// SAFETY: a word.
+unsafe impl Zeroed for AtomicU32 {}
 
 /// At `near`, if that is free; 0: anywhere.
 fn zeroed<T: Zeroed>(near: usize, count: usize, advice: i32) -> Option<&'static [T]> {

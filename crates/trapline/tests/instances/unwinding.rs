@@ -318,22 +318,29 @@ fn unwinders_that_are_loaded_later() {
 /// One that cannot be told closes the slots: no more calls are armed while it is there.
 #[test]
 fn unwinders_that_cannot_be_told_close_the_slots() {
+    /// One place to call from, so that its slot is bound and found at once.
+    #[inline(never)]
+    fn call(victim: &Victim) {
+        assert_eq!(victim.function("add")(2, 1), 7);
+    }
     alone("unwinding::unwinders_that_cannot_be_told_close_the_slots", || {
-        let victim = Victim::load();
         let seen = Seen::new();
-        let probe = probe(&victim, "add", seen.session(), How::Slot);
-        let call = || assert_eq!(victim.function("add")(2, 1), 7);
-        call();
-        assert_eq!(probe.counts(), Tally { hits: 1, ..Tally::default() });
-        let handle = load_later(DEAF);
-        trapline::inside::rescan().expect("a look");
-        call();
-        assert_eq!(probe.counts(), Tally { hits: 1, empty: 1, ..Tally::default() });
-        // SAFETY: nobody uses it.
-        assert_eq!(unsafe { libc::dlclose(handle) }, 0);
-        trapline::inside::rescan().expect("a look");
-        call();
-        assert_eq!(probe.counts(), Tally { hits: 2, empty: 1, ..Tally::default() });
+        for (consumer, how) in [(seen.session(), How::Slot), (Consumer::returns(|_| ()), How::SlotGeneral)] {
+            let victim = Victim::load();
+            let probe = probe(&victim, "add", consumer, how);
+            let expect = |hits, empty| assert_eq!(probe.counts(), Tally { hits, empty, ..Tally::default() });
+            (0..4).for_each(|_| call(&victim));
+            expect(4, 0);
+            let handle = load_later(DEAF);
+            trapline::inside::rescan().expect("a look");
+            call(&victim);
+            expect(4, 1);
+            // SAFETY: nobody uses it.
+            assert_eq!(unsafe { libc::dlclose(handle) }, 0);
+            trapline::inside::rescan().expect("a look");
+            call(&victim);
+            expect(5, 1);
+        }
     });
 }
 

@@ -9,7 +9,7 @@
 //! A CPU keeps a stack of its own of where calls will return to. A return to a slot is not what that says, which costs some 20 cycles, and the
 //! caller's entry has been used up: so the last instruction here *jumps* to the real address, as a `ret` would use up that of the caller's caller.
 //!
-//! Where the stub itself puts the slot in (`call`'s way of `arm`), it leaves that to the CPU: it takes the stack pointer to above the stack word, as if the call were
+//! Where the stub itself puts the slot in (`call`'s way of `arms`), it leaves that to the CPU: it takes the stack pointer to above the stack word, as if the call were
 //! over, and goes to the slot at [`ENTER`](trapline_record::slots::ENTER), where a *call* puts the return address back, now one in the slot, and leads through the
 //! entry's `GO` to the function. The function's `ret` is foreseen then, and so is the `ret` that ends this landing, whose entry is the caller's.
 //!
@@ -26,12 +26,12 @@
 use trapline_record::slots::Slots;
 
 use super::asm::{Asm, Mem, RSP};
+use super::call::{landing, landing_gate};
 use super::latency::SlotCode;
 use super::slots::{lay, unwind_info};
-use super::{CallFunctions, call, gate};
-use crate::request::Callee;
+use super::{CallFunctions, call};
 
-/// Bytes of each of the two pieces of code that slots lead to, before the gate.
+/// Bytes of the piece of code that slots lead to whose call was not entered from there.
 const COMMON: u64 = 64;
 
 /// Bytes that [`landing_code`] makes, at most: a gate saves the extended state component by component.
@@ -40,30 +40,25 @@ pub const fn landing_code_len(slots: &Slots) -> u64 {
     slots.code_len() + 3 * 4096
 }
 
-/// The code of a process' slots, to lie at `slots.code`; `functions.general_exit` is called with `argument`, and the address of the common
-/// code as the instruction pointer, and `functions.exit` if that asks for the extended state.
+/// The code of a process' slots, to lie at `slots.code`; `functions.exit` is called with `argument`. Calls that were entered from their slots come to
+/// `functions.ends`, with the same, which is taken in before that. Nothing else of `functions` is used.
 #[must_use]
 pub fn landing_code(slots: &Slots, functions: &CallFunctions, argument: u64) -> SlotCode {
     let common = slots.code + slots.code_len();
     let mut behind = Vec::new();
-    let callee = Callee { argument, saves_state: false, only_returns: false, arms: false, by_trap: false };
-    let way = gate(&mut behind, common + 2 * COMMON, functions).way(true, &callee);
+    let gate = landing_gate(&mut behind, common + COMMON, functions);
+    let at = common + COMMON + behind.len() as u64;
+    let paired = functions.ends.as_ref().map(|piece| landing(&mut behind, at, piece, argument, &gate));
     let mut bytes = Vec::with_capacity(slots.code_len() as usize + behind.len() + 256);
-    lay(&mut bytes, slots, common, Some(common + COMMON));
+    lay(&mut bytes, slots, common, paired);
     // B1 is done: the number lies where the stack pointer points to.
-    call(&mut bytes, common, way, argument, common);
+    call(&mut bytes, common, gate.exit, argument, common);
     let at = slots.code + bytes.len() as u64;
     let mut asm = Asm::new(&mut bytes, at);
     asm.lea(RSP, Mem::At(RSP, 8));
     asm.unbroken(|asm| asm.jmp_mem(Mem::At(RSP, -8)));
     debug_assert!(asm.here() <= common + COMMON, "the common code has its place");
     bytes.resize((common + COMMON - slots.code) as usize, 0xCC);
-    call(&mut bytes, common + COMMON, way, argument, common);
-    let at = slots.code + bytes.len() as u64;
-    let mut asm = Asm::new(&mut bytes, at);
-    asm.unbroken(Asm::ret);
-    debug_assert!(asm.here() <= common + 2 * COMMON, "so has that of calls that are paired");
-    bytes.resize((common + 2 * COMMON - slots.code) as usize, 0xCC);
     bytes.append(&mut behind);
     let end = slots.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);

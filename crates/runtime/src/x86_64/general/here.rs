@@ -19,7 +19,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    fn of(function: unsafe extern "C" fn()) -> Self {
+    pub(super) fn of(function: unsafe extern "C" fn()) -> Self {
         let at = function as *const () as *const u64;
         // SAFETY: the functions below, which are such words and a text.
         unsafe {
@@ -54,6 +54,8 @@ macro_rules! room {
         concat!("62: .skip ", $bytes, ", 0xcc; 63:")
     };
 }
+
+pub(super) use {piece, room};
 
 #[unsafe(naked)]
 unsafe extern "C" fn begin() {

@@ -1,148 +1,107 @@
-//! A call whose return address is replaced, and whose return one consumer waits for that uses general registers alone: `arm` where nobody is called at the
-//! entry, `landed` at the slot.
+//! The usual way of a call whose return address is replaced, and whose return one consumer waits for that uses general registers alone, as text that gates take
+//! in: [`Piece::arm`] where nobody is called at the entry, [`Piece::land`] at the slot.
 //!
-//! In and out: as [`returns`](super::returns). The protocol is that of `slots`, where each step takes its short way: A2, of a slot that is bound to this stack
-//! word and return address, and idle. Such a call needs no instance, of which it would want the site alone: its slot's entry holds that (`SITE`), and it counts as the
+//! In and out: as each says. The protocol is that of `slots`, where each step takes its short way: A2, of a slot that is bound to this stack
+//! word and return address, and idle, as the *quick* hints say of it. Such a call needs no instance, of which it would want the site alone: its slot's entry holds that (`SITE`), and it counts as the
 //! thread's hit. It enters its function from within the slot ([`GO`](at::GO), `plan`'s `stub::landing`), which spares the CPU a return that it did not foresee.
-//! Everything else is asked for: a slot's first call, a tail call's, a call that was left here, a session.
+//! Everything else is asked for, and then nothing was done: a slot's first call, a tail call's, a call that was left here, a session.
 
 use core::mem::offset_of;
 
-use trapline_insn::x86_64::Regs;
-use trapline_record::slots::{BEHIND, CODE, ENTER, ENTRY, at};
+use trapline_record::slots::{ENTRY, at};
 
-use super::parts::{enter, general_asm, go_on, leave, own_line};
-use crate::instances::OTHER_SPREAD;
-use crate::slots::{self, Table};
+use super::here::{Piece, piece, room};
+use super::parts::{enter, general_asm, own_line};
+use crate::slots::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
 
-/// A1, A2 and A4 to A6, at an entry where nobody is called.
-///
-/// # Safety
-/// As [`returns::begin`](super::returns::begin), and 8 above its own return address lies the one of the site, as `plan`'s gate has it.
+impl Piece {
+    /// A1, A2 and A4 to A6, at an entry: as [`begin`](Self::begin), and `[rsp]` is where the displaced instructions are.
+    /// Its usual way: the stack word holds a slot, at [`ENTER`](trapline_record::slots::ENTER).
+    #[must_use]
+    pub fn arm() -> Self {
+        Self::of(arm)
+    }
+    /// B1 to B6, but for the last instruction, of a call that [`arm`](Self::arm) began: as [`end`](Self::end), with the slots' [`Table`] in the place of the probe.
+    /// The stack word holds where the call returns to, and so do `Regs`.
+    #[must_use]
+    pub fn land() -> Self {
+        Self::of(land)
+    }
+}
+
 #[unsafe(naked)]
-pub unsafe extern "C" fn arm() {
+unsafe extern "C" fn arm() {
     general_asm!(
+        piece!(),
         // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
         "mov r8, [rdi + {engine}]",
-        "mov rcx, fs:0",
-        "imul r9, rcx, {spread}",
-        "shr r9, {shift}",
-        "and r9, [r8 + {mask}]",
-        "mov r10, r9",
-        "add r9, [r8 + {lines}]",
-        ".p2align 5,,13",
-        "cmp [r9 + {owner}], rcx",
-        "jne 9f",
+        own_line!("r8", "r9", "rcx"),
         "cmp qword ptr [r9 + {active}], {turns}",
         ".p2align 5,,6",
         "jae 9f",
-        "cmp dword ptr [rdi + {only_returns}], 0",
-        ".p2align 5,,6",
-        "je 9f",
-        "cmp byte ptr [rdi + {arms}], 0",
-        ".p2align 5,,6",
-        "je 9f",
-        "mov r9, [r8 + {slots}]",
+        "mov rcx, {both}",
         ".p2align 5,,9",
-        "test r9, r9",
-        "jz 9f",
-        "cmp dword ptr [r9 + {closed}], 0",
-        ".p2align 5,,6",
+        "cmp [rdi + {only_returns}], rcx",
         "jne 9f",
         // D3: the row's word of this probe.
-        "imul r10, [r8 + {row}]",
-        "add r10, [rdi + {words}]",
-        // A2: the line of hints, and the first that is this stack word's.
-        "mov r11, [rdx]",
-        "imul rcx, rdx, {hint_spread}",
-        "imul r11, r11, {other_spread}",
-        "add rcx, r11",
-        "shr rcx, {hint_shift}",
-        "and rcx, [r9 + {line_mask}]",
-        "add rcx, [r9 + {line_hints}]",
-        "mov r11, rdx",
-        "shl r11, {hint_bits}",
-        "1: mov r8, [rcx]",
-        "xor r8, r11",
-        ".p2align 5,,13",
-        "cmp r8, {nobody}",
-        "ja 4f",
-        "dec r8",
-        ".p2align 5,,13",
-        "cmp r8, [r9 + {slot_count}]",
-        "jae 9f",
-        // Its entry.
-        "mov rcx, r8",
-        "shl rcx, {entry_shift}",
-        "add rcx, [r9 + {entries}]",
+        "sub r9, [r8 + {lines}]",
+        "imul r9, [r8 + {row}]",
+        "add r9, [rdi + {words}]",
+        // A2: the quick hint, an entry whatever it says. Who arms has slots (`Probe::set_arms`); of closed ones no hint names any.
+        "mov r8, [r8 + {slots}]",
+        "mov rcx, rdx",
+        "shl rcx, {quick_up}",
+        "add rcx, [rdx]",
+        "imul rcx, rcx, {quick_spread}",
+        "shr rcx, {quick_shift}",
+        "and rcx, [r8 + {quick_mask}]",
+        "add rcx, [r8 + {quick}]",
+        "mov ecx, [rcx]",
+        "add rcx, [r8 + {entries}]",
         ".p2align 5,,13",
         "cmp [rcx + {WORD}], rdx",
         "jne 9f",
-        "mov r11, [rdx]",
+        "mov r8, [rdx]",
         ".p2align 5,,13",
-        "cmp [rcx + {REAL}], r11",
+        "cmp [rcx + {REAL}], r8",
         "jne 9f",
-        // Bound, with no slot under it, and idle.
-        "mov r11, [rcx + {BOUND}]",
-        "dec r11",
-        "or r11, [rcx + {UNDER}]",
-        "or r11, [rcx + {WHAT}]",
+        // Bound, or it would be somebody's; idle.
+        "cmp qword ptr [rcx + {WHAT}], 0",
         ".p2align 5,,6",
         "jne 9f",
         // A4
-        "shl r8, {code_shift}",
-        "add r8, [r9 + {code}]",
-        "add r8, {into}",
         "mov [rcx + {SITE}], rsi",
         "mov [rcx + {WHAT}], rdi",
-        "mov r11, [rsp + 8]",
-        "add r11, {behind}",
-        ".p2align 5,,13",
-        "cmp [rcx + {GO}], r11",
-        "jne 6f",
+        "mov r8, [rsp]",
+        "mov [rcx + {GO}], r8",
         // A6
-        "7: mov [rdx], r8",
-        "add qword ptr [r10], 1",
-        "xor ecx, ecx",
-        ".p2align 5,,1",
-        "ret",
-        "6: mov [rcx + {GO}], r11",
-        "jmp 7b",
-        "4: add rcx, 8",
-        "test cl, 63",
-        "jnz 1b",
-        "9: mov ecx, 1",
-        "ret",
-        closed = const offset_of!(Table, closed),
-        code = const offset_of!(Table, raw) + offset_of!(slots::Raw, code),
+        "mov r8, [rcx + {INTO}]",
+        "mov [rdx], r8",
+        "add qword ptr [r9], 1",
+        room!("96"),
+        "9:",
+        "64:",
+        both = const 1_u64 << 32 | 1,
         entries = const offset_of!(Table, raw) + offset_of!(slots::Raw, entries),
-        slot_count = const offset_of!(Table, raw) + offset_of!(slots::Raw, count),
-        line_hints = const offset_of!(Table, raw) + offset_of!(slots::Raw, hints),
-        line_mask = const offset_of!(Table, raw) + offset_of!(slots::Raw, line_mask),
-        other_spread = const OTHER_SPREAD,
-        entry_shift = const ENTRY.trailing_zeros(),
-        code_shift = const CODE.trailing_zeros(),
-        into = const ENTER,
-        behind = const BEHIND,
+        quick = const offset_of!(Table, raw) + offset_of!(slots::Raw, quick),
+        quick_mask = const offset_of!(Table, raw) + offset_of!(slots::Raw, quick_mask),
+        quick_up = const QUICK_UP,
+        quick_spread = const QUICK_SPREAD,
+        quick_shift = const QUICK_SHIFT,
         REAL = const at::REAL,
         WORD = const at::WORD,
         SITE = const at::SITE,
         WHAT = const at::WHAT,
-        UNDER = const at::UNDER,
-        BOUND = const at::BOUND,
+        INTO = const at::INTO,
         GO = const at::GO,
     )
 }
 
-/// B1 to B6, but for the last instruction, of a call that `arm` began. Others have an instance.
-///
-/// # Safety
-/// As [`dispatch::landed`](crate::dispatch::landed); not a C function, as [`entry`](super::entry) is none.
 #[unsafe(naked)]
-pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
+unsafe extern "C" fn land() {
     general_asm!(
-        "mov r14, rsi",
-        "mov r15, [rsi + {rsp}]",
+        piece!(),
+        "mov r15, [rbx + 8 + {rsp}]",
         // B2
         "mov r8d, [r15]",
         "shl r8, {entry_shift}",
@@ -158,44 +117,54 @@ pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
         // D1
         "mov rax, [r9 + {engine}]",
         own_line!("rax", "r13", "rcx"),
-        "mov rsi, [r13 + {active}]",
+        "mov r10, [r13 + {active}]",
         ".p2align 5,,13",
-        "cmp rsi, {turns}",
+        "cmp r10, {turns}",
         "jae 9f",
         // D2
-        enter!("r13", "rsi", "esi", "rax", "{room}"),
+        enter!("r13", "r10", "r10d", "rax", "{room} + 8"),
         // H2
-        "mov rsi, [r9 + {consumers}]",
-        ".p2align 5,,9",
-        "test rsi, rsi",
+        "mov rdx, [r9 + {consumers}]",
+        ".p2align 5,,6",
+        "test rdx, rdx",
         "jz 8f",
-        "mov rax, [rsi + {ret}]",
-        ".p2align 5,,9",
+        "mov rax, [rdx + {ret}]",
+        ".p2align 5,,6",
         "test rax, rax",
         "jz 8f",
-        "cmp qword ptr [rsi + {session}], 0",
+        "cmp qword ptr [rdx + {session}], 0",
         ".p2align 5,,6",
         "jne 8f",
         "mov [rsp + {hit_site}], r11",
+        "mov [rsp + {hit_regs}], rsi",
         "mov qword ptr [rsp + {hit_cookie}], 0",
-        "mov [rsp + {hit_regs}], r14",
         // B3, B4. The slots are not asked for again.
         "mov r12, [r8 + {REAL}]",
         "mov qword ptr [r8 + {WHAT}], 0",
         "mov [r15], r12",
-        "mov [r14 + {rip}], r12",
+        "mov [rbx + 8 + {rip}], r12",
         // B5
-        "mov rdi, [rsi + {data}]",
+        "mov rdi, [rdx + {data}]",
         "lea rsi, [rsp + {hit}]",
         ".p2align 5,,3",
         "call rax",
-        leave!(),
-        go_on!(),
-        "8:",
-        leave!(),
-        "add rsp, {room}",
+        // D7: R5, the turn alone. One instruction of the line's only writer.
+        "and qword ptr [r13 + {active}], {turns} - 1",
+        ".p2align 5,,9",
+        "cmp r12, [rbx + 8 + {rip}]",
+        "jne 5f",
+        ".p2align 5,,9",
+        "cmp r15, [rbx + 8 + {rsp}]",
+        "jne 6f",
+        room!("192"),
+        "5: mov eax, {elsewhere}",
+        "jmp 4f",
+        "6: mov eax, {other_stack}",
+        "jmp 4f",
+        "8: and qword ptr [r13 + {active}], {turns} - 1",
         "9: mov eax, {with_state}",
-        "ret",
+        "4:",
+        "64:",
         entries = const offset_of!(Table, raw) + offset_of!(slots::Raw, entries),
         entry_shift = const ENTRY.trailing_zeros(),
         REAL = const at::REAL,

@@ -54,7 +54,7 @@ pub(in crate::inside) struct Setting {
     pub(in crate::inside) alone: bool,
 }
 
-fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
+pub(super) fn taken_in(general::here::Piece { text, room }: general::here::Piece) -> Piece {
     Piece { text, room }
 }
 
@@ -99,10 +99,10 @@ pub(in crate::inside) fn place(
         entry: dispatch::entry as *const () as u64,
         general: general::entry as *const () as u64,
         begin: general::returns::begin as *const () as u64,
-        arm: general::slots::arm as *const () as u64,
         exit: dispatch::exit as *const () as u64,
         general_exit: general::returns::exit as *const () as u64,
         begins: Some(taken_in(general::here::Piece::begin())),
+        arms: Some(taken_in(general::here::Piece::arm())),
         ends: Some(taken_in(general::here::Piece::end())),
         state: setting.state,
     };

@@ -32,8 +32,9 @@ use trapline_record::{RemoteAddr, slots};
 use trapline_runtime::dispatch;
 use trapline_runtime::engine::Engine;
 use trapline_runtime::slots::Table;
-use trapline_runtime::x86_64::general;
+use trapline_runtime::x86_64::general::here::Piece;
 
+use super::place::taken_in;
 use crate::Returns;
 use crate::inside::memory::{self, engine};
 use crate::inside::place::Wanted;
@@ -151,19 +152,19 @@ impl State {
             entry: landed,
             general: landed,
             begin: landed,
-            arm: landed,
             exit: landed,
-            general_exit: general::slots::landed as *const () as u64,
+            general_exit: landed,
             begins: None,
-            ends: None,
+            arms: None,
+            ends: Some(taken_in(Piece::land())),
             state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
         };
-        let hints = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
+        let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
         let mut table = None;
         let own = self.own().map_err(|error| error.to_string())?;
         let made = own.slots(SLOTS, |slots| {
             // SAFETY: `Own::slots` maps it for good right behind this; probes stay for good (INS-3).
-            let made = unsafe { Table::new(*slots, hints) }.map(Box::new).map(Box::leak);
+            let made = unsafe { Table::new(*slots, hints, quick) }.map(Box::new).map(Box::leak);
             table = made.map(|made| &*made);
             let argument = table.map_or(0, |table| std::ptr::from_ref(table) as u64);
             landing_code(slots, &functions, argument)

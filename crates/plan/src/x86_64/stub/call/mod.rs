@@ -24,12 +24,12 @@
 //! instructions. In the last two the last step is `ret 128` from a slot under the
 //! new red zone: one instruction that loads rip and rsp at once, so that no signal can come in between.
 //!
-//! What is called most may be *taken in* ([`Piece`]): a copy of its text in the gate, which costs no call and no return.
+//! What is called most may be *taken in* (`taken_in`): a copy of its text in the gate, which costs no call and no return.
 //!
 //! Where a return is waited for and nobody is called at the entry, most of that is not needed: a third function, which *begins* a call,
 //! finds only the registers stored that it may spoil. It may answer that more is to be done; the gate then begins anew, with the second.
 //!
-//! Where such a call is armed as well, the site goes on at its slot, and where it could not be, the way back is moved to behind the instructions that lead there.
+//! Where such a call is armed as well, nothing leads back: a jump leads to the gate, and another to the slot. A way back is made where it could not be armed.
 //!
 //! No jump, call or return of the usual way crosses or ends at a 32-byte boundary (`Asm::unbroken`): in a copy of the gate that stood alone, that was 2.5 of 13 ns.
 //!
@@ -38,11 +38,15 @@
 //!
 //! What a hit costs here is micro-operations, of which a core of 2019 takes four a cycle: some 120 from the site and back, 30 cycles.
 
-use trapline_record::slots::BEHIND;
+pub use taken_in::Piece;
+pub(super) use taken_in::landing;
+use taken_in::{arm_taken_in, begin_taken_in, end_taken_in};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
 use super::state::{ExtendedState, call_saved};
 use crate::request::Callee;
+
+mod taken_in;
 
 /// What is called: `extern "C" fn(number, *mut Regs) -> u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,13 +60,12 @@ pub struct CallFunctions {
     /// Called at entries first where [`only_returns`](crate::Callee::only_returns): with the number in rdi, the site in rsi, its stack
     /// pointer in rdx. It may change rcx, rdx and r8 to r11, and answers in ecx: 0, or otherwise: call `general` after all.
     pub begin: u64,
-    /// Called as `begin` where calls may also be [armed](crate::Callee::arms). It answers 0 if it has put a slot, at
-    /// [`ENTER`](trapline_record::slots::ENTER), into the stack word; the way back to the site lies 8 above its own, and what lies [`BEHIND`] bytes after that is the
-    /// slot's `GO`. Otherwise: `general`.
-    pub arm: u64,
     /// Taken in by the gate before `begin`, if there is one: with the same in the same registers. It changes rcx, rdx, r8 and r9. Its usual way: done. Its other one: call
     /// `begin`.
     pub begins: Option<Piece>,
+    /// Taken in where calls may also be [armed](crate::Callee::arms); without one none is. With the same in the same registers, and at rsp what is to be the slot's `GO`.
+    /// It changes the same. Its usual way: a slot, at [`ENTER`](trapline_record::slots::ENTER), stands in the stack word. Its other one: call `general` after all.
+    pub arms: Option<Piece>,
     /// At exits, with the extended state saved.
     pub exit: u64,
     /// At exits, as `general` at entries; the other one is `exit`.
@@ -74,23 +77,13 @@ pub struct CallFunctions {
     pub state: ExtendedState,
 }
 
-/// A text that is taken in, at a multiple of 64: it names no address, so it does the same wherever it lies. Its usual way goes on where there is room in it for
-/// the gate's own, its other way at its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// All of it.
-    pub text: &'static [u8],
-    /// Where the room begins, and how much there is.
-    pub room: (usize, usize),
-}
-
 /// Where calls of one segment go through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gate {
     general: u64,
     entry: u64,
     begin: u64,
-    arm: u64,
+    arm: Option<u64>,
     exit: u64,
     general_exit: u64,
     end: u64,
@@ -105,15 +98,17 @@ impl Gate {
             (true, false) if callee.only_returns => self.end,
             (true, false) => self.general_exit,
             (false, true) => self.entry,
-            (false, false) if callee.only_returns && callee.arms => self.arm,
-            (false, false) if callee.only_returns => self.begin,
+            (false, false) if callee.only_returns => match self.arm {
+                Some(arm) if callee.arms => arm,
+                _ => self.begin,
+            },
             (false, false) => self.general,
         }
     }
     /// Whether that is the one that arms calls.
     #[must_use]
-    pub const fn arms(&self, way: u64) -> bool {
-        way == self.arm
+    pub fn arms(&self, way: u64) -> bool {
+        self.arm == Some(way)
     }
 }
 
@@ -135,6 +130,8 @@ const DISPLACED: i32 = 2;
 const WITH_STATE: i32 = 3;
 /// Bytes of the instruction behind a site's call, which takes the stack pointer back up.
 const BACK_UP: i32 = 8;
+/// Bytes of a `lea` that names an address.
+const LEA: u64 = 7;
 
 const fn gpr(n: u8) -> i32 {
     n as i32 * 8
@@ -145,26 +142,27 @@ fn gprs() -> impl Iterator<Item = Reg> {
     (0..16).filter(|&n| n != RSP.0).map(Reg)
 }
 
-/// Bytes of what follows the call at a site that arms calls, where this one was armed.
-const ARMED: i8 = 12;
-const _: () = assert!(BEHIND == ARMED as u64 + BACK_UP as u64);
-
 /// Appends what leads a site at `ip`, anywhere, through the gate. `way` must lie within ±2 GiB.
 pub fn call(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
-    let mut asm = led(out, at, argument, ip);
+    let mut asm = Asm::new(out, at);
+    asm.lea(RSP, Mem::At(RSP, -DOWN));
+    led(&mut asm, 0, argument, ip);
     asm.unbroken(|asm| asm.call(way));
     back_up(&mut asm);
 }
 
-/// The same by the way of [`CallFunctions::arm`]. A call that was armed goes on at its slot (see `landing`), others behind that.
+/// The same by the way of [`CallFunctions::arms`], which a call that was armed does not come back from: it goes on at its slot (see `landing`).
 pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64) {
-    let mut asm = led(out, at, argument, ip);
+    const JUMP: u64 = 5;
+    let mut asm = Asm::new(out, at);
+    asm.lea(RSP, Mem::At(RSP, -DOWN - FRAME));
+    asm.store(Mem::At(RSP, FRAME + gpr(RCX.0)), RCX);
+    led(&mut asm, FRAME, argument, ip);
     asm.unbroken(|asm| {
-        asm.call(way);
-        let back = asm.here();
-        asm.lea(RSP, Mem::At(RSP, DOWN + 8));
-        asm.jmp_mem(Mem::At(RSP, -8));
-        debug_assert_eq!(asm.here() - back, ARMED as u64);
+        let behind = asm.here() + (LEA + JUMP) + BACK_UP as u64;
+        asm.lea(RCX, Mem::Rip(behind));
+        asm.jmp(way);
+        debug_assert_eq!(asm.here() + BACK_UP as u64, behind);
     });
     back_up(&mut asm);
 }
@@ -175,18 +173,16 @@ fn back_up(asm: &mut Asm<'_>) {
     debug_assert_eq!(asm.here() - back, BACK_UP as u64);
 }
 
-fn led(out: &mut Vec<u8>, at: u64, argument: u64, ip: u64) -> Asm<'_> {
-    let mut asm = Asm::new(out, at);
-    asm.lea(RSP, Mem::At(RSP, -DOWN));
-    asm.store(Mem::At(RSP, gpr(RDI.0)), RDI);
-    asm.store(Mem::At(RSP, gpr(RSI.0)), RSI);
+/// rdi and rsi wait in `Regs`, `regs` above the stack pointer.
+fn led(asm: &mut Asm<'_>, regs: i32, argument: u64, ip: u64) {
+    asm.store(Mem::At(RSP, regs + gpr(RDI.0)), RDI);
+    asm.store(Mem::At(RSP, regs + gpr(RSI.0)), RSI);
     asm.mov_imm64(RDI, argument);
-    if is_near(at, ip) {
+    if is_near(asm.here(), ip) {
         asm.lea(RSI, Mem::Rip(ip));
     } else {
         asm.mov_imm64(RSI, ip);
     }
-    asm
 }
 
 /// Whether an instruction close behind `at` can name an address by 32 bits from its own.
@@ -204,20 +200,37 @@ pub fn gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Gate {
     let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
     let general = way(&mut asm, functions.general, &Kind::General { again: entry.called }, moved);
     let general_exit = way(&mut asm, functions.general_exit, &Kind::General { again: exit.called }, moved);
-    let arm = begin(&mut asm, functions.arm, general.start, ARMED);
-    let begin = begin(&mut asm, functions.begin, general.start, 0);
+    let arm = functions.arms.as_ref().map(|piece| arm_taken_in(&mut asm, piece, general.start));
+    let begin = begin(&mut asm, functions.begin, general.start);
     let begin = functions.begins.as_ref().map_or(begin, |piece| begin_taken_in(&mut asm, piece, begin));
-    let end = match &functions.ends {
-        Some(piece) => end_taken_in(&mut asm, piece, functions.general_exit, (exit.called, moved)),
-        None => general_exit.start,
-    };
+    let end = functions.ends.as_ref().map_or(general_exit.start, |piece| {
+        end_taken_in(&mut asm, piece, functions.general_exit, (exit.called, moved))
+    });
     let [general, entry, exit, general_exit] = [general, entry, exit, general_exit].map(|way| way.start);
     Gate { general, entry, begin, arm, exit, general_exit, end }
 }
 
-/// The way through for [`CallFunctions::begin`] and `arm`. In: as for [`way`]. Flags wait in rax: the function uses no instruction that DF or NT
-/// change, and only words at their natural alignment (AC). Where it is not done, the way back is `skipped` bytes on.
-fn begin(asm: &mut Asm<'_>, function: u64, general: u64, skipped: i8) -> u64 {
+/// What the landings of slots need of a gate: the way to `functions.exit`.
+pub(super) struct Landing {
+    /// To be called.
+    pub(super) exit: u64,
+    again: u64,
+    moved: u64,
+}
+
+/// Appends that, to lie at `at`.
+pub(super) fn landing_gate(out: &mut Vec<u8>, at: u64, functions: &CallFunctions) -> Landing {
+    let mut asm = Asm::new(out, at);
+    asm.align(16);
+    let moved = asm.here();
+    leave(&mut asm);
+    let exit = way(&mut asm, functions.exit, &Kind::Saved(functions.state), moved);
+    Landing { exit: exit.start, again: exit.called, moved }
+}
+
+/// The way through for [`CallFunctions::begin`]. In: as for [`way`]. Flags wait in rax: the function uses no instruction that DF or NT
+/// change, and only words at their natural alignment (AC).
+fn begin(asm: &mut Asm<'_>, function: u64, general: u64) -> u64 {
     const SPOILT: [Reg; 6] = [RCX, RDX, R8, R9, R10, R11];
     let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
     asm.align(64);
@@ -236,104 +249,10 @@ fn begin(asm: &mut Asm<'_>, function: u64, general: u64, skipped: i8) -> u64 {
     [RAX, RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
     asm.unbroken(Asm::ret);
     asm.bind(after_all);
-    if skipped != 0 {
-        asm.alu_mem_imm(Alu::Add, Mem::At(RSP, 0), skipped, false);
-    }
     asm.flags_from_rax();
     [RAX].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
     asm.jmp(general);
     start
-}
-
-/// The same with a piece. Where that did not do it: all as it was, and on to `begin`.
-fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u64 {
-    const SPOILT: [Reg; 5] = [RAX, RCX, RDX, R8, R9];
-    let place = |reg: Reg| Mem::At(RSP, FRAME + gpr(reg.0));
-    let head = |asm: &mut Asm<'_>| {
-        let start = asm.here();
-        SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
-        asm.flags_to_rax();
-        asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
-        start
-    };
-    let start = take_in(asm, piece, head, |asm| {
-        asm.flags_from_rax();
-        [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
-        asm.unbroken(Asm::ret);
-    });
-    asm.flags_from_rax();
-    SPOILT.into_iter().for_each(|reg| asm.load(reg, place(reg)));
-    asm.jmp(begin);
-    start
-}
-
-/// [`way`] for exits, with a piece before the function.
-fn end_taken_in(asm: &mut Asm<'_>, piece: &Piece, function: u64, (again, moved): (u64, u64)) -> u64 {
-    let regs = |at: i32| Mem::At(RBX, FRAME + at);
-    let head = |asm: &mut Asm<'_>| {
-        let start = asm.here();
-        let special = fill(asm);
-        let called = asm.here();
-        asm.lea(RSI, regs(0));
-        asm.mov(R12, RDI);
-        asm.alu_imm(Alu::And, RSP, -16, true);
-        (start, called, special)
-    };
-    let mut back = None;
-    let (start, called, special) = take_in(asm, piece, head, |asm| {
-        let done = asm.here();
-        asm.mov(RSP, RBX);
-        let (unusual, load) = load_all(asm);
-        back = Some((done, unusual, load));
-    });
-    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
-    let answered = asm.jcc_later(Cond::NotEqual);
-    asm.lea(RSI, regs(0));
-    asm.mov(RDI, R12);
-    asm.mov(RSP, RBX);
-    asm.alu_imm(Alu::And, RSP, -16, true);
-    asm.mov_imm64(RAX, function);
-    asm.call_reg(RAX);
-    asm.test(RAX, RAX, false);
-    let Some((done, unusual, load)) = back else { unreachable!("the piece was taken in") };
-    asm.jcc(Cond::Equal, done);
-    asm.bind(answered);
-    asm.mov(RSP, RBX);
-    asm.mov(RDI, R12);
-    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
-    asm.jcc(Cond::Equal, again);
-    asm.jmp(moved);
-    special_and_unusual(asm, (special, called), (unusual, load));
-    start
-}
-
-/// A piece behind `head`, with `done` in its room.
-fn take_in<T>(
-    asm: &mut Asm<'_>,
-    piece: &Piece,
-    head: impl Fn(&mut Asm<'_>) -> T,
-    done: impl FnOnce(&mut Asm<'_>),
-) -> T {
-    const ALIGN: u64 = 64;
-    let ends_at = |start: u64| {
-        let mut out = Vec::new();
-        let mut asm = Asm::new(&mut out, start);
-        head(&mut asm);
-        asm.here()
-    };
-    let fits = |pad: &u64| ends_at(asm.here() + pad).is_multiple_of(ALIGN);
-    // Behind a head that ends there wherever it begins nothing has to be skipped.
-    let pad = (0..ALIGN).find(fits).unwrap_or(0);
-    asm.skip(pad);
-    let headed = head(asm);
-    asm.fill_to(ALIGN);
-    let (room, len) = piece.room;
-    asm.raw(&piece.text[..room]);
-    let end = asm.here() + len as u64;
-    done(asm);
-    asm.skip(end.checked_sub(asm.here()).expect("the room is large enough"));
-    asm.raw(&piece.text[room + len..]);
-    headed
 }
 
 /// Whether the extended state is saved.
@@ -356,7 +275,7 @@ struct Way {
 fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
     asm.align(64);
     let start = asm.here();
-    let special = fill(asm);
+    let special = fill(asm, Some(RSI));
     let called = asm.here();
     asm.lea(RSI, Mem::At(RBX, FRAME));
     let call = |asm: &mut Asm<'_>| {
@@ -379,7 +298,7 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
         asm.test(RAX, RAX, false);
         asm.jcc_later(Cond::NotEqual)
     });
-    let (unusual, load) = load_all(asm);
+    let loaded = load_all(asm, |asm| asm.unbroken(Asm::ret));
     asm.bind(not_on);
     if let Kind::General { again } = kind {
         asm.mov(RDI, R12);
@@ -387,12 +306,12 @@ fn way(asm: &mut Asm<'_>, function: u64, kind: &Kind, moved: u64) -> Way {
         asm.jcc(Cond::Equal, *again);
     }
     asm.jmp(moved);
-    special_and_unusual(asm, (special, called), (unusual, load));
+    special_and_unusual(asm, (special, called), loaded);
     Way { start, called }
 }
 
-/// Makes `Regs` complete. A jump is taken if flags are set that must not be in a call.
-fn fill(asm: &mut Asm<'_>) -> Fix {
+/// Makes `Regs` complete, but for the instruction pointer if no register holds that. A jump is taken if flags are set that must not be in a call.
+fn fill(asm: &mut Asm<'_>, rip: Option<Reg>) -> Fix {
     // All by rbx: on rsp, a core inserts a micro-operation between a push and the next use as an address.
     let regs = |at: i32| Mem::At(RBX, FRAME + at);
     asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
@@ -401,7 +320,7 @@ fn fill(asm: &mut Asm<'_>) -> Fix {
     for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
         asm.store(regs(gpr(reg.0)), reg);
     }
-    asm.store(regs(RIP), RSI);
+    rip.into_iter().for_each(|rip| asm.store(regs(RIP), rip));
     asm.pop(RAX);
     asm.store(regs(FLAGS), RAX);
     asm.lea(RCX, regs(DOWN));
@@ -412,8 +331,8 @@ fn fill(asm: &mut Asm<'_>) -> Fix {
     })
 }
 
-/// Flags and general registers from `Regs`, and back to the site. A jump is taken if the flags need more, and comes back to the second.
-fn load_all(asm: &mut Asm<'_>) -> (Fix, u64) {
+/// Flags and general registers from `Regs`, and `back` to the site. A jump is taken if the flags need more, and comes back to the second.
+fn load_all(asm: &mut Asm<'_>, back: impl Fn(&mut Asm<'_>)) -> (Fix, u64) {
     asm.load32(RAX, Mem::At(RSP, FRAME + FLAGS));
     let unusual = asm.unbroken(|asm| {
         asm.test_imm32(RAX, SPECIAL);
@@ -424,7 +343,7 @@ fn load_all(asm: &mut Asm<'_>) -> (Fix, u64) {
     for reg in gprs() {
         asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
     }
-    asm.unbroken(Asm::ret);
+    back(asm);
     (unusual, load)
 }
 

@@ -1,0 +1,186 @@
+//! Texts that a gate takes in: the usual way of a call whose return one consumer waits for (`runtime::x86_64::general::here` and `slots`).
+//!
+//! In: a [`Piece`], which was compiled somewhere else and is executed here. Out: a way through with a copy of it between what stores the registers that it may spoil and what loads them again, so that
+//! the usual way costs no call and no return; where the piece asks for more, nothing was done yet, and a function is called as if there were no piece. Stack and invariants: as `call` has them.
+//! Does not: know what a piece does.
+
+use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
+use super::{BACK_UP, DOWN, FRAME, Landing, WITH_STATE, back_up, fill, gpr, load_all, special_and_unusual};
+
+/// A text that is taken in, at a multiple of 64: it names no address, so it does the same wherever it lies. Its usual way goes on where there is room in it for
+/// the gate's own, its other way at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// All of it.
+    pub text: &'static [u8],
+    /// Where the room begins, and how much there is.
+    pub room: (usize, usize),
+}
+
+/// What a piece at an entry may spoil, and where it waits.
+const SPOILT: [Reg; 5] = [RAX, RCX, RDX, R8, R9];
+fn place(reg: Reg) -> Mem {
+    Mem::At(RSP, FRAME + gpr(reg.0))
+}
+
+/// The same with a piece. Where that did not do it: all as it was, and on to `begin`.
+pub(super) fn begin_taken_in(asm: &mut Asm<'_>, piece: &Piece, begin: u64) -> u64 {
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        SPOILT.into_iter().for_each(|reg| asm.store(place(reg), reg));
+        asm.flags_to_rax();
+        asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
+        start
+    };
+    let start = take_in(asm, piece, head, |asm| {
+        asm.flags_from_rax();
+        [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
+        asm.unbroken(Asm::ret);
+    });
+    asm.flags_from_rax();
+    SPOILT.into_iter().for_each(|reg| asm.load(reg, place(reg)));
+    asm.jmp(begin);
+    start
+}
+
+/// The way of [`call_arming`](super::call_arming), which jumps here: rcx waits in `Regs`, and is where the displaced instructions are; that stands where a way back would. A call that is armed goes on at its slot,
+/// another on to `general`, with a way back.
+pub(super) fn arm_taken_in(asm: &mut Asm<'_>, piece: &Piece, general: u64) -> u64 {
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        asm.store(Mem::At(RSP, 0), RCX);
+        SPOILT.into_iter().filter(|&reg| reg != RCX).for_each(|reg| asm.store(place(reg), reg));
+        asm.flags_to_rax();
+        asm.lea(RDX, Mem::At(RSP, FRAME + DOWN));
+        start
+    };
+    let start = take_in(asm, piece, head, |asm| {
+        asm.flags_from_rax();
+        [RDI, RSI].into_iter().chain(SPOILT).for_each(|reg| asm.load(reg, place(reg)));
+        asm.lea(RSP, Mem::At(RSP, FRAME + DOWN + 8));
+        asm.unbroken(|asm| asm.jmp_mem(Mem::At(RSP, -8)));
+    });
+    asm.alu_mem_imm(Alu::Sub, Mem::At(RSP, 0), BACK_UP as i8, false);
+    asm.flags_from_rax();
+    SPOILT.into_iter().for_each(|reg| asm.load(reg, place(reg)));
+    asm.jmp(general);
+    start
+}
+
+/// [`way`](super::way) for exits, with a piece before the function.
+pub(super) fn end_taken_in(
+    asm: &mut Asm<'_>,
+    piece: &Piece,
+    function: u64,
+    (again, moved): (u64, u64),
+) -> u64 {
+    let regs = |at: i32| Mem::At(RBX, FRAME + at);
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        let special = fill(asm, Some(RSI));
+        let called = asm.here();
+        asm.lea(RSI, regs(0));
+        asm.mov(R12, RDI);
+        asm.alu_imm(Alu::And, RSP, -16, true);
+        (start, called, special)
+    };
+    let mut back = None;
+    let (start, called, special) = take_in(asm, piece, head, |asm| {
+        let done = asm.here();
+        asm.mov(RSP, RBX);
+        back = Some((done, load_all(asm, |asm| asm.unbroken(Asm::ret))));
+    });
+    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+    let answered = asm.jcc_later(Cond::NotEqual);
+    asm.lea(RSI, regs(0));
+    asm.mov(RDI, R12);
+    asm.mov(RSP, RBX);
+    asm.alu_imm(Alu::And, RSP, -16, true);
+    asm.mov_imm64(RAX, function);
+    asm.call_reg(RAX);
+    asm.test(RAX, RAX, false);
+    let Some((done, loaded)) = back else { unreachable!("the piece was taken in") };
+    asm.jcc(Cond::Equal, done);
+    asm.bind(answered);
+    asm.mov(RSP, RBX);
+    asm.mov(RDI, R12);
+    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+    asm.jcc(Cond::Equal, again);
+    asm.jmp(moved);
+    special_and_unusual(asm, (special, called), loaded);
+    start
+}
+
+/// A piece behind `head`, with `done` in its room.
+fn take_in<T>(
+    asm: &mut Asm<'_>,
+    piece: &Piece,
+    head: impl Fn(&mut Asm<'_>) -> T,
+    done: impl FnOnce(&mut Asm<'_>),
+) -> T {
+    const ALIGN: u64 = 64;
+    let ends_at = |start: u64| {
+        let mut out = Vec::new();
+        let mut asm = Asm::new(&mut out, start);
+        head(&mut asm);
+        asm.here()
+    };
+    let fits = |pad: &u64| ends_at(asm.here() + pad).is_multiple_of(ALIGN);
+    // Behind a head that ends there wherever it begins nothing has to be skipped.
+    let pad = (0..ALIGN).find(fits).unwrap_or(0);
+    asm.skip(pad);
+    let headed = head(asm);
+    asm.fill_to(ALIGN);
+    let (room, len) = piece.room;
+    asm.raw(&piece.text[..room]);
+    let end = asm.here() + len as u64;
+    done(asm);
+    asm.skip(end.checked_sub(asm.here()).expect("the room is large enough"));
+    asm.raw(&piece.text[room + len..]);
+    headed
+}
+
+/// Appends a landing with a piece that ends the call, to lie at `at`, and returns where it begins. Nothing calls it: its usual way ends in a `ret` at the stack pointer that it found. The
+/// instruction pointer of `Regs` is nothing until the piece, or `exit`, has put the real one there.
+pub(in crate::x86_64::stub) fn landing(
+    out: &mut Vec<u8>,
+    at: u64,
+    piece: &Piece,
+    argument: u64,
+    gate: &Landing,
+) -> u64 {
+    let mut asm = Asm::new(out, at);
+    let asm = &mut asm;
+    let back = asm.here();
+    back_up(asm);
+    asm.ret();
+    let head = |asm: &mut Asm<'_>| {
+        let start = asm.here();
+        asm.lea(RSP, Mem::At(RSP, -DOWN - FRAME));
+        [RDI, RSI].into_iter().for_each(|reg| asm.store(place(reg), reg));
+        let special = fill(asm, None);
+        let called = asm.here();
+        asm.lea(RSI, Mem::At(RBX, FRAME));
+        asm.mov_imm64(R12, argument);
+        asm.alu_imm(Alu::And, RSP, -16, true);
+        (start, called, special)
+    };
+    let mut loaded = None;
+    let (start, called, special) = take_in(asm, piece, head, |asm| {
+        asm.mov(RSP, RBX);
+        loaded = Some(load_all(asm, |asm| {
+            asm.lea(RSP, Mem::At(RSP, FRAME + DOWN));
+            asm.unbroken(Asm::ret);
+        }));
+    });
+    asm.mov(RSP, RBX);
+    asm.lea(RDI, Mem::Rip(back));
+    asm.store(Mem::At(RSP, 0), RDI);
+    asm.mov(RDI, R12);
+    asm.alu_imm(Alu::Cmp, RAX, WITH_STATE, false);
+    asm.jcc(Cond::Equal, gate.again);
+    asm.jmp(gate.moved);
+    let Some(loaded) = loaded else { unreachable!("the piece was taken in") };
+    special_and_unusual(asm, (special, called), loaded);
+    start
+}

@@ -1,0 +1,122 @@
+//! The control block of a thread of glibc's, as far as it says which thread it is.
+//!
+//! In: a thread pointer. Out: the thread's number as its block has it, or none where no such block is told. Does not: write.
+//!
+//! On arm64 `struct pthread` ends where the thread pointer points to, and is as long as the release of glibc made it; what is known is its beginning: the number
+//! stands right behind the links of the list of all stacks. So the distance from the thread pointer down to the number is looked for once, in the block of the
+//! thread that asks: it is where the number of that thread is, with links before it that lead back. Those links are what other
+//! threads' blocks are told by, too, as nothing in a block names itself here; glibc keeps them when a thread ends, and in a forked child. (musl has no links there:
+//! no distance is found, and nothing is ever told.) While glibc changes the list, links may not lead back: then this is no block, and whoever asks asks again later.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::syscall::{call, nr};
+use super::thread::thread_pointer;
+use crate::kernel::{Read, Word, read_word, read_words};
+
+/// `struct pthread` is not longer (0x740 bytes in glibc 2.36).
+const LONGEST: u64 = 0x1000;
+/// The links, next and previous, lie so far below the number.
+const NEXT: u64 = 16;
+const PREVIOUS: u64 = 8;
+
+/// From the thread pointer down to the number; 0: not known yet. One value in all threads of a process, whoever finds it.
+static DISTANCE: AtomicU64 = AtomicU64::new(0);
+
+/// The number in the block of a thread of glibc's: 0 when the thread has ended. `None`: this is no such block, or cannot be read.
+pub(crate) fn tid(thread: u64) -> Option<u32> {
+    let at = thread.checked_sub(distance()?)?;
+    is_linked(at).then(|| word(at)).flatten().map(|tid| tid as u32)
+}
+
+/// From a thread pointer down to its thread's number.
+fn distance() -> Option<u64> {
+    match DISTANCE.load(Relaxed) {
+        0 => {
+            let found = find()?;
+            DISTANCE.store(found, Relaxed);
+            Some(found)
+        }
+        known => Some(known),
+    }
+}
+
+/// Looks for it in the block of this thread, downwards, until it is found or cannot be read any more.
+fn find() -> Option<u64> {
+    /// So aligned, a piece lies within a page.
+    const PIECE: u64 = 512;
+    // SAFETY: gettid has no arguments.
+    let own = unsafe { call(nr::GETTID, [0; 6]) } as u32;
+    let here = thread_pointer();
+    let mut end = here;
+    while end > here.saturating_sub(LONGEST) {
+        let mut words = [0_u64; (PIECE / 8) as usize];
+        let start = (end - 8) / PIECE * PIECE;
+        let words = &mut words[..((end - start) / 8) as usize];
+        if read_words(start, words) != Read::All {
+            return None;
+        }
+        let is_own = |&(at, tid): &(u64, u64)| tid as u32 == own && is_linked(at);
+        let found = (start..).step_by(8).zip(words.iter().copied()).find(is_own);
+        if let Some((at, _)) = found {
+            return Some(here - at);
+        }
+        end = start;
+    }
+    None
+}
+
+/// Whether the links before a number lead to others that lead back.
+fn is_linked(at: u64) -> bool {
+    let links = at.wrapping_sub(NEXT);
+    let leads_back = |by: u64, back: u64| {
+        word(at.wrapping_sub(by)).is_some_and(|other| word(other.wrapping_add(NEXT - back)) == Some(links))
+    };
+    leads_back(NEXT, PREVIOUS) && leads_back(PREVIOUS, NEXT)
+}
+
+fn word(at: u64) -> Option<u64> {
+    if let Word::Is(word) = read_word(at) { Some(word) } else { None }
+}
+
+/// What makes one, for tests: (address, word), the number last.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn words(thread: u64, tid: u64) -> std::vec::Vec<(u64, u64)> {
+    let at = thread - distance().expect("glibc");
+    // The only one in its list.
+    std::vec![(at - NEXT, at - NEXT), (at - PREVIOUS, at - NEXT), (at, tid)]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{distance, find, tid};
+    use crate::kernel::{Word, read_word};
+    use crate::native::thread::thread_pointer;
+
+    #[test]
+    fn each_thread_has_its_number_at_the_same_distance() {
+        let word = 1_u64;
+        if read_word(core::ptr::from_ref(&word) as u64) == Word::Unknown {
+            std::println!("SKIP: process_vm_readv is not to be had here");
+            return;
+        }
+        // SAFETY: no pointers.
+        let own = || unsafe { libc::gettid() } as u32;
+        let own_is_told = move || {
+            let thread = thread_pointer();
+            // Others come and go meanwhile, and change the list.
+            while find().is_none() || tid(thread) != Some(own()) {
+                std::thread::yield_now();
+            }
+            (find().or_else(distance), thread)
+        };
+        let first = own_is_told();
+        let others: std::vec::Vec<_> = (0..4).map(|_| std::thread::spawn(own_is_told)).collect();
+        for other in others {
+            let (at, thread) = other.join().expect("it ends");
+            assert!(at == first.0 && thread != first.1);
+        }
+        // Not any words are links.
+        assert_eq!(tid(first.1 - 64), None);
+    }
+}
