@@ -300,7 +300,9 @@ fn is_timed(request: &Request<'_>) -> bool {
 /// Whether stubs make system calls to read what arguments point to.
 fn has_texts(request: &Request<'_>) -> bool {
     let texts = |role| matches!(role, Role::Record { texts, fields, .. } if texts != 0 || fields != 0);
+    let tallied = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     request.modules.iter().flat_map(|m| m.wants).any(|w| texts(w.role))
+        || tallied.into_iter().any(|tally| tally.texts() != 0)
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {

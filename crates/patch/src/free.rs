@@ -6,8 +6,9 @@
 //! the program remembers. A stale one costs memory, never a crash.
 //! Does not: take patches out.
 
+use trapline_record::RemoteAddr;
 use trapline_record::control::at;
-use trapline_record::{RemoteAddr, latency};
+use trapline_record::latency::Stamps;
 use trapline_target::{Batch, Process, RemoteCaller, RemoteOptions, StoppedAll};
 
 use crate::error::PatchError;
@@ -55,8 +56,9 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
         caller.munmap(RemoteAddr(slots.table), slots.table_len())?;
     }
     let stamps = segment.block.get(at::STAMPS_ADDR);
-    if stamps != 0 && segment.block.get(at::STAMPS_LEN) == latency::STAMPS_LEN {
-        caller.munmap(RemoteAddr(stamps), latency::STAMPS_LEN)?;
+    let len = segment.block.get(at::STAMPS_LEN);
+    if stamps != 0 && Stamps::is_len(len) {
+        caller.munmap(RemoteAddr(stamps), len)?;
     }
     Ok(())
 }

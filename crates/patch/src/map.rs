@@ -7,9 +7,9 @@
 
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_plan::{DataLayout, Region};
+use trapline_record::RemoteAddr;
 use trapline_record::control::{MEMFD_NAME, RegionKind, at};
 use trapline_record::slots::Slots;
-use trapline_record::{RemoteAddr, latency};
 use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
 use crate::attached::{Attached, Installed};
@@ -57,8 +57,7 @@ fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
     let Prepared { layout, plans, stamps, .. } = prepared;
     let mut end = layout.len;
     let mut regions = Vec::new();
-    if let Some(addr) = *stamps {
-        let region = Region { addr, len: latency::STAMPS_LEN };
+    if let Some(region) = *stamps {
         regions.push(Region3 { region, off: 0, kind: RegionKind::Stamps });
     }
     for plan in plans {

@@ -13,11 +13,12 @@ use trapline_plan::{
     DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
     Want, bounds, plan_module, slots_for,
 };
+use trapline_record::RemoteAddr;
 use trapline_record::control::MAX_REGIONS;
 use trapline_record::journal::{Entry, Kind};
+use trapline_record::latency::Stamps;
 use trapline_record::slots::Slots;
 use trapline_record::tally::Shape;
-use trapline_record::{RemoteAddr, latency};
 use trapline_target::Process;
 
 use crate::attached::{Before, conflict};
@@ -72,7 +73,7 @@ pub(crate) struct Prepared {
     /// (module, want, other want) that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
-    pub(crate) stamps: Option<RemoteAddr>,
+    pub(crate) stamps: Option<Region>,
     pub(crate) semaphores: Vec<Entry>,
     /// Slots that are to be made, and their code.
     pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
@@ -118,7 +119,8 @@ pub(crate) fn prepare(
     let start = Instant::now();
     let modules = request.modules;
     let layout = survey.home.map_or_else(|| layout(request, survey), |home| home.1);
-    let stamps = needs_stamps(request).then(|| find_stamps(process.pid(), survey)).transpose()?;
+    let shape = stamps_of(request, &layout);
+    let stamps = shape.map(|shape| find_stamps(process.pid(), shape, survey)).transpose()?;
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
     let slots = match before.slots {
         _ if !wanted(Role::LatencySlot) => None,
@@ -127,7 +129,8 @@ pub(crate) fn prepare(
     };
     let Durations { min_ticks, buckets, outermost, go_g } = request.durations;
     let latency = (stamps.is_some() || slots.is_some()).then(|| LatencyInput {
-        stamps: stamps.unwrap_or_default(),
+        stamps: stamps.map(|region| region.addr).unwrap_or_default(),
+        shape: shape.unwrap_or_default(),
         min_ticks,
         buckets,
         outermost,
@@ -181,28 +184,35 @@ pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
         let latency = counts.latency.max(more.latency);
         counts = DataCounts { counters, latency, lines, ..counts.plus(more) };
     }
+    // Copying a text may fault at one place.
+    let texts = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let texts: u32 = texts.map(|tally| tally.texts().count_ones()).sum();
+    counts.texts |= texts > 0;
+    counts.guards += texts;
     // Each patch may need a guard at its head.
     counts.guards += counts.patches;
     counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();
     DataLayout::new(&counts)
 }
 
-/// Durations take stamps; and calls that a filter decides about, marks in the same place.
-fn needs_stamps(request: &Request<'_>) -> bool {
-    let filtered = |want: &Want| request.filters.get(want.probe as usize).is_some_and(Option::is_some);
+/// Durations take stamps; and calls that a filter decides about, marks in the same place. Where their return decides, records lie there.
+fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
+    let filter = |want: &Want| request.filters.get(want.probe as usize).and_then(Option::as_ref);
     let one = |want: &Want| match want.role {
         Role::Latency => true,
-        Role::Record { returns: true, .. } => filtered(want),
+        Role::Record { returns: true, .. } => filter(want).is_some(),
         _ => false,
     };
-    request.modules.iter().flat_map(|m| m.wants).any(one)
+    let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
+    let needed = request.modules.iter().flat_map(|m| m.wants).any(one);
+    needed.then(|| if late { Stamps::of(layout.rings.slot) } else { Stamps::default() })
 }
 
-fn find_stamps(pid: u32, survey: &mut Survey) -> Result<RemoteAddr, PatchError> {
-    let len = latency::STAMPS_LEN;
+fn find_stamps(pid: u32, shape: Stamps, survey: &mut Survey) -> Result<Region, PatchError> {
+    let len = shape.bytes();
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     survey.space.occupy(addr, addr + len);
-    Ok(addr)
+    Ok(Region { addr, len })
 }
 
 /// Room for slots: their code, then their entries.

@@ -77,7 +77,7 @@ impl Segment {
     pub const fn rings(&self) -> RingArea {
         self.layout.rings
     }
-    /// Where the words of its filters lie, two for each counter; empty when nothing is filtered.
+    /// Where the words of its filters lie (`record::counters::filtered`); empty when nothing is filtered.
     #[must_use]
     pub const fn filtered(&self) -> CounterArea {
         self.layout.filtered

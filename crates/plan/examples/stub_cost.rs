@@ -159,6 +159,7 @@ fn main() {
             area,
             functions: 1,
             stamps,
+            shape: Default::default(),
             missed: area - 8,
             min_ticks: 0,
             buckets: Default::default(),

@@ -3,7 +3,7 @@
 //! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing.
 
 use trapline_record::control::CONTROL_LEN;
-use trapline_record::counters::{CounterArea, LINE};
+use trapline_record::counters::{CounterArea, LINE, filtered};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{Shape, TallyArea};
@@ -90,7 +90,7 @@ pub struct DataLayout {
     pub rings: RingArea,
     /// Tables of pages that texts may be loaded from; empty when none are.
     pub pages: PageArea,
-    /// Two words for each counter, where hits are filtered: hits that did not pass, hits to leave out before the next sample.
+    /// Words for each counter, where hits are filtered: [`filtered`].
     pub filtered: CounterArea,
     /// Tables of values, one for each counter; empty when nothing is tallied.
     pub tallies: TallyArea,
@@ -113,12 +113,12 @@ impl DataLayout {
             rows: if counts.by_thread { ThreadArea::rows_for(counts.counters) } else { 0 },
             counters: counts.counters,
         };
-        let filtered = CounterArea {
+        let words = CounterArea {
             off: (threads.off + threads.len()).next_multiple_of(LINE),
-            count: if counts.filtered { 2 * counts.counters } else { 0 },
+            count: if counts.filtered { filtered::WORDS * counts.counters } else { 0 },
             lines: counts.lines,
         };
-        let tallies_off = (filtered.off + filtered.len()).next_multiple_of(LINE);
+        let tallies_off = (words.off + words.len()).next_multiple_of(LINE);
         let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
         let behind = tallies.off + tallies.len();
         let cpus = counts.lines.saturating_sub(1);
@@ -134,10 +134,7 @@ impl DataLayout {
         let (off, most) = (behind.next_multiple_of(PAGE), counts.most);
         let rings = RingArea { off, rings, slot: counts.slot, most, bytes };
         let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
-        let pages = PageArea {
-            off: end.next_multiple_of(PAGE),
-            tables: if counts.texts && !rings.is_empty() { cpus } else { 0 },
-        };
+        let pages = PageArea { off: end.next_multiple_of(PAGE), tables: if counts.texts { cpus } else { 0 } };
         let end = if pages.is_empty() { end } else { pages.off + pages.len() };
         Self {
             len: end.next_multiple_of(PAGE),
@@ -151,7 +148,7 @@ impl DataLayout {
             threads,
             rings,
             pages,
-            filtered,
+            filtered: words,
             tallies,
         }
     }

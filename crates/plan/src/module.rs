@@ -21,6 +21,7 @@ use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, SlotCode, Thread
 use crate::x86_64::window::JUMP;
 use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;
+use trapline_record::counters::filtered;
 use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma, control};
 
@@ -30,6 +31,8 @@ const ARENA_PER_SITE: u64 = 1024;
 const TEXT_BYTES: u64 = 704;
 /// Bytes that a filter takes at most, besides its condition: sampling, counting, marks.
 const FILTER_BYTES: usize = 832;
+/// Bytes that what is left for a return takes at most, and its copy to a ring.
+const STAGE_BYTES: u64 = 512;
 /// Bytes of code that a counted entry takes, about.
 const BYTES_PER_SITE: usize = 224;
 /// From this many wants on, two threads plan.
@@ -201,12 +204,12 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
             outside("latency area", latency, input.layout.latency_count)?;
         }
     }
-    let filtered =
+    let decided =
         input.wants.iter().filter(|w| input.filters.get(w.probe as usize).is_some_and(Option::is_some));
-    for want in filtered.clone() {
-        outside("filter's words", 2 * want.probe + 1, input.layout.filtered.count)?;
+    for want in decided.clone() {
+        outside("filter's words", filtered::WORDS * want.probe + 3, input.layout.filtered.count)?;
     }
-    let marked = filtered.clone().any(|w| matches!(w.role, Role::Record { returns: true, .. }));
+    let marked = decided.clone().any(|w| matches!(w.role, Role::Record { returns: true, .. }));
     let wanted = |role| input.wants.iter().any(|w| w.role == role);
     let slots = input.latency.and_then(|latency| latency.slots);
     let timed = wanted(Role::Latency) || marked;
@@ -230,11 +233,16 @@ const FLOAT_BYTES: u64 = 8;
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
         let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
-        tallied + filter.condition.as_ref().map_or(0, Tree::nodes)
+        let late = filter.late.as_ref().map_or(0, |late| late.condition.nodes());
+        tallied + late + filter.condition.as_ref().map_or(0, Tree::nodes)
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
+    let staged = input.filters.iter().flatten().any(|filter| filter.late.is_some());
+    let stage = if staged { STAGE_BYTES } else { 0 };
     let texts = input.wants.iter().map(|want| texts(want.role)).max().unwrap_or(0);
+    let tallied = |filter: &TargetFilter| filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
+    let texts = texts.max(input.filters.iter().flatten().map(tallied).max().unwrap_or(0));
     let floats = |want: &Want| match want.role {
         Role::Record { floats, .. } => floats.arguments.count_ones(),
         _ => 0,
@@ -247,6 +255,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
     ARENA_PER_SITE
         + filter
+        + stage
         + u64::from(texts) * TEXT_BYTES
         + floats.next_multiple_of(64)
         + stack
@@ -431,6 +440,7 @@ fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
         area: place.data.addr.0 + layout.latency_off,
         functions: layout.latency_count,
         stamps: input.stamps.0,
+        shape: input.shape,
         missed: place.data.addr.0 + control::at::MISSED,
         min_ticks: input.min_ticks,
         buckets: input.buckets,
@@ -448,6 +458,7 @@ pub fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> 
         area: 0,
         functions: 0,
         stamps: 0,
+        shape: input.shape,
         missed: 0,
         min_ticks: input.min_ticks,
         buckets: input.buckets,
@@ -463,12 +474,17 @@ fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads>
     (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
 }
 
-fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
-    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
-    let known = (!layout.pages.is_empty()).then_some(Known {
+/// Where it is noted which pages texts are loaded from.
+pub(crate) fn known(layout: &DataLayout, place: Place) -> Option<Known> {
+    (!layout.pages.is_empty()).then_some(Known {
         tables: place.data.addr.0 + layout.pages.off,
         handler: place.data.addr.0 + control::at::FAULT_HANDLER,
-    });
+    })
+}
+
+fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
+    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
+    let known = known(layout, place);
     (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
 }
 

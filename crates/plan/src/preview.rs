@@ -39,6 +39,7 @@ pub fn preview(
     ends.for_each(|(start, end)| space.occupy(start, end));
     let stamps = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
+        shape: Default::default(),
         min_ticks: 0,
         buckets: Buckets::Log,
         outermost: false,

@@ -7,6 +7,7 @@ use crate::space::{AddressSpace, Home};
 pub use crate::x86_64::stub::{Buckets, CallFunctions, ExtendedState, Piece, Rseq as RseqTraits, ThreadId};
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::addr::Bias;
+use trapline_record::latency::Stamps;
 use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -233,8 +234,10 @@ pub struct Want {
 /// How durations are kept; the same for all modules of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LatencyInput {
-    /// Where the entry stamps will be mapped (`STAMPS_LEN` bytes); any place, see `AddressSpace::find`.
+    /// Where the entry stamps will be mapped ([`Stamps::bytes`]); any place, see `AddressSpace::find`.
     pub stamps: RemoteAddr,
+    /// How large their slots are: those of records, where a return decides about some ([`TargetFilter::late`]).
+    pub shape: Stamps,
     /// Calls shorter than this many ticks count as returns only.
     pub min_ticks: u64,
     /// How durations fall into buckets.

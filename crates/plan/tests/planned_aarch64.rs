@@ -187,6 +187,7 @@ fn a_room_is_in_reach_or_there_is_none() {
 fn latency() -> LatencyInput {
     LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
+        shape: Default::default(),
         min_ticks: 0,
         buckets: Buckets::Log,
         outermost: false,

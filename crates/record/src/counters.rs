@@ -12,6 +12,20 @@ pub const LINE: u64 = 64;
 /// Counters to a line.
 pub const PER_LINE: u64 = LINE / 8;
 
+/// Words that a filtered probe has, beside each other on a line.
+pub mod filtered {
+    /// How many.
+    pub const WORDS: u32 = 4;
+    /// Hits that did not pass.
+    pub const REJECTED: u32 = 0;
+    /// Hits to leave out before the next sample.
+    pub const SAMPLE: u32 = 1;
+    /// Calls about which their return decides: begun.
+    pub const BEGUN: u32 = 2;
+    /// Of these, those that did not pass.
+    pub const REJECTED_LATE: u32 = 3;
+}
+
 /// Where counters lie in a segment's data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CounterArea {

@@ -20,7 +20,7 @@
 //! T1 load `HEAD` (acquire: W2's stores come before W3's). T2 copy the slots. T3 store `TAIL` (release: the copies come before
 //! it). T2 and T3 may be done in parts, oldest slots first. The target never waits: it reads `TAIL`, and a slow reader costs records, not time. Interleavings: a writer between T1 and
 //! T2 writes slots that are not copied; between T2 and T3 it finds the slots still taken, and drops at most what a later `TAIL`
-//! would have let in; a reader that dies leaves a ring that fills. `record/tests/interleavings/ring.rs` tries them all.
+//! would have let in; a reader that dies leaves a ring that fills. `record/tests/interleavings/ring.rs` tries them all, `long.rs` those of records of several slots.
 //!
 //! The reader keeps its own tail, and looks at `HEAD` as at any input (REC-2): one that is no whole number of slots ahead, or
 //! further than the ring is long, is [`Broken`], and the ring is taken up again at its head. A record that says to be longer than what is

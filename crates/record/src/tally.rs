@@ -21,6 +21,12 @@
 //! row for the same key, which the reader adds up; a thread that is killed under TAKING leaves a row that is no longer used, and whose
 //! hit never ran.
 //!
+//! # Texts
+//!
+//! Rows of texts have a hash of the text for a key ([`text_key`]), and a place behind all rows for its bytes, [`TEXT_BYTES`] of them, zeros behind its
+//! end. Who takes a free row stores the bytes before its first hit is committed, by the same steps as the key: so the bytes of a row with hits never change,
+//! and are those of its key. Two texts of one hash would be one row; of 65,536 texts some two are so once in eight thousand million tables.
+//!
 //! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
 
 use crate::counters::LINE;
@@ -55,6 +61,30 @@ pub enum Shape {
     Cells(u32),
     /// 2 to the power of this many rows, found by key, and [`PROBES`] behind them.
     Rows(u8),
+    /// The same, and the bytes of a text for each row behind all of them.
+    Texts(u8),
+}
+
+/// Bytes of a text that a row has.
+pub const TEXT_BYTES: usize = crate::ring::TEXT_BYTES;
+/// FNV-1a, 64 bits: where it begins, and what it multiplies by (Fowler, Noll, Vo: draft-eastlake-fnv).
+pub const FNV: (u64, u64) = (0xcbf2_9ce4_8422_2325, 0x0000_0100_0000_01b3);
+
+/// The key of a text, up to a 0 or its end.
+#[must_use]
+pub fn text_key(text: &[u8]) -> u64 {
+    let bytes = text.iter().take_while(|&&byte| byte != 0);
+    bytes.fold(FNV.0, |key, &byte| (key ^ u64::from(byte)).wrapping_mul(FNV.1))
+}
+
+/// Byte offset in a table of the first row's text.
+#[must_use]
+pub const fn texts(bits: u8) -> u64 {
+    CELLS + 16 * rows(bits)
+}
+
+const fn rows(bits: u8) -> u64 {
+    (1 << bits_in_reach(bits)) + PROBES as u64
 }
 
 impl Shape {
@@ -64,7 +94,8 @@ impl Shape {
         match self {
             Self::Nothing => 0,
             Self::Cells(cells) => CELLS / 8 + min(cells, MAX_CELLS) as u64,
-            Self::Rows(bits) => CELLS / 8 + 2 * ((1 << bits_in_reach(bits)) + PROBES as u64),
+            Self::Rows(bits) => CELLS / 8 + 2 * rows(bits),
+            Self::Texts(bits) => (texts(bits) + TEXT_BYTES as u64 * rows(bits)) / 8,
         }
     }
     /// The one that takes more.
@@ -132,11 +163,12 @@ impl TallyArea {
     #[must_use]
     pub const fn new(off: u64, tables: u32, lines: u32, shape: Shape) -> Self {
         let mut area = Self { off, tables, lines, shape };
-        while let Shape::Rows(bits) = area.shape {
-            if area.len() <= MAX_LEN || bits <= BITS.0 {
-                break;
-            }
-            area.shape = Shape::Rows(bits - 1);
+        while area.len() > MAX_LEN {
+            area.shape = match area.shape {
+                Shape::Rows(bits) if bits > BITS.0 => Shape::Rows(bits - 1),
+                Shape::Texts(bits) if bits > BITS.0 => Shape::Texts(bits - 1),
+                _ => break,
+            };
         }
         area
     }
@@ -162,26 +194,41 @@ impl TallyArea {
     }
     /// Calls `each` with every cell's number, or row's key, and its hits, if there are any; gives what is besides.
     pub fn read(&self, view: View<'_>, probe: u32, line: u32, mut each: impl FnMut(u64, u64)) -> Rest {
+        self.read_texts(view, probe, line, |key, hits, _| each(key, hits))
+    }
+    /// The same; `each` may ask for the words of a row's text.
+    pub fn read_texts(
+        &self,
+        view: View<'_>,
+        probe: u32,
+        line: u32,
+        mut each: impl FnMut(u64, u64, &dyn Fn(u64) -> u64),
+    ) -> Rest {
         if self.is_empty() || probe >= self.tables || line >= self.lines {
             return Rest::default();
         }
         let table = self.table(probe) + u64::from(line) * self.stride();
-        let words = self.shape.words() - CELLS / 8;
         match self.shape {
-            Shape::Rows(_) => {
-                for row in (0..words).step_by(2).map(|word| table + CELLS + word * 8) {
-                    // The key was stored before its first hit.
+            Shape::Rows(bits) | Shape::Texts(bits) => {
+                for nth in 0..rows(bits) {
+                    let row = table + CELLS + nth * 16;
+                    // The key was stored before its first hit, and the text.
                     let hits = view.get(row + 8);
                     if hits != 0 && hits & TAKING == 0 {
-                        each(view.get(row), hits);
+                        let text = table + texts(bits) + nth * TEXT_BYTES as u64;
+                        let of_text = matches!(self.shape, Shape::Texts(_));
+                        let word = |n: u64| {
+                            if of_text && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
+                        };
+                        each(view.get(row), hits, &word);
                     }
                 }
             }
             _ => {
-                for cell in 0..words {
+                for cell in 0..self.shape.words() - CELLS / 8 {
                     let hits = view.get(table + CELLS + cell * 8);
                     if hits != 0 {
-                        each(cell, hits);
+                        each(cell, hits, &|_| 0);
                     }
                 }
             }
@@ -194,7 +241,8 @@ impl TallyArea {
 mod tests {
     extern crate std;
     use super::{
-        CELLS, LOG2_CELLS, OVERFLOW, PROBES, Rest, Shape, TAKING, TallyArea, UNSEEN, first_row, log2_cell,
+        CELLS, FNV, LOG2_CELLS, OVERFLOW, PROBES, Rest, Shape, TAKING, TallyArea, UNSEEN, first_row,
+        log2_cell, text_key, texts,
     };
     use crate::sync::AtomicU64;
     use crate::view::View;
@@ -214,6 +262,36 @@ mod tests {
         assert_eq!(TallyArea::new(64, 1 << 20, 65, Shape::Rows(12)).shape, Shape::Rows(4));
         assert_eq!((Shape::Rows(200).words(), Shape::Cells(u32::MAX).words()), (2 + 2 * (16384 + 16), 4098));
         assert_eq!((first_row(0, 10), first_row(1, 10), first_row(u64::MAX, 4)), (0, 0x9E37 >> 6, 6));
+    }
+
+    #[test]
+    fn texts_lie_behind_all_rows() {
+        assert_eq!(
+            (text_key(b""), text_key(b"a"), text_key(b"foobar\0x")),
+            (FNV.0, 0xaf63_dc4c_8601_ec8c, 0x8594_4171_f739_67e8)
+        );
+        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::Texts(4) };
+        assert_eq!(
+            (texts(4), area.stride()),
+            (16 + 16 * 32, (16 + 16 * 32 + 64 * 32_u64).next_multiple_of(64))
+        );
+        let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
+        let view = View::new(&words);
+        let at = area.table(0) + area.stride();
+        for (word, value) in [
+            (0, 3),
+            (16 + 16 * 31, 7),
+            (24 + 16 * 31, 9),
+            (texts(4) + 64 * 31, 5),
+            (texts(4) + 64 * 31 + 56, 6),
+        ] {
+            assert!(view.set(at + word, value));
+        }
+        let mut seen = Vec::new();
+        let rest =
+            area.read_texts(view, 0, 1, |key, hits, word| seen.push((key, hits, [0, 6, 7, 8].map(word))));
+        assert_eq!((rest.overflow, seen), (3, Vec::from([(7, 9, [5, 0, 6, 0])])));
+        assert!(matches!(TallyArea::new(64, 5000, 65, Shape::Texts(12)).shape, Shape::Texts(4..12)));
     }
 
     #[test]

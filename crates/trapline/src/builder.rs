@@ -224,6 +224,7 @@ impl Builder {
             aim,
             options,
             durations,
+            tick: None,
             steps: None,
             filters,
             texts: self.texts.clone(),

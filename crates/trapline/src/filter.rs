@@ -1,9 +1,9 @@
 //! Which calls are told: conditions, samples, names of threads.
 //!
 //! In: a condition, and what a probe's arguments are called. Out: a [`Filter`]: what the target decides before anything is recorded,
-//! and what the reader decides of calls that were. The target knows arguments and the thread's number; what was returned, how long
-//! it took and what the thread is called are the reader's, which still costs the target its records. Does not: evaluate in the
-//! target (`trapline_plan`).
+//! and what the reader decides of calls that were. The target knows arguments and the thread's number at the entry, and with what was
+//! returned and how long it took at the return; fields, what the thread is called, and returns in Go programs are the reader's, which
+//! still costs the target its records. Does not: evaluate in the target (`trapline_plan`).
 
 mod constants;
 
@@ -13,7 +13,8 @@ pub use trapline_plan::filter::{
     parse, parse_with,
 };
 
-use trapline_plan::{Floats, Read, filter};
+use trapline_plan::filter::Late;
+use trapline_plan::{Floats, Read, Role, Unwind, filter};
 
 use crate::calls::{Call, Text};
 
@@ -108,16 +109,37 @@ impl Filter {
     pub fn floats(&self) -> Floats {
         self.late.as_ref().map_or_else(Floats::default, Tree::floats)
     }
-    /// What the target decides, if anything.
-    pub(crate) fn in_target(&self) -> Option<TargetFilter> {
+    /// Whether the target decides about calls at their return too, where this is learnt of them: not what fields say, or of stacks.
+    pub(crate) fn is_decided_at_return(&self, role: Role) -> bool {
+        let Role::Record { values, returns: true, floats, stack: Unwind::None, .. } = role else {
+            return false;
+        };
+        let known = |late: &Tree| {
+            let needed = late.floats();
+            late.is_known_at_return()
+                && self.arguments() <= values
+                && needed.arguments & !floats.arguments == 0
+                && needed.returned <= floats.returned
+        };
+        self.late.as_ref().is_some_and(known)
+    }
+    /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
+    pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
         let (condition, tally) = (self.early.clone(), self.tally.clone());
-        let filter = TargetFilter { condition, sample: self.sample.max(1), tally, reads: self.reads.clone() };
+        let tick = tick.filter(|_| self.is_decided_at_return(role));
+        let late = self.late.clone().zip(tick).map(|(condition, tick)| Late { condition, tick });
+        let (sample, reads) = (self.sample.max(1), self.reads.clone());
+        let filter = TargetFilter { condition, sample, tally, reads, late };
         (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
     }
     /// Whether the reader decides too.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.late.is_some() || !self.names.is_empty()
+    }
+    /// What is left to the reader, where the target decides at returns too.
+    pub(crate) fn without_late(&self) -> Self {
+        Self { late: None, ..self.clone() }
     }
     /// Whether it looks at what threads are called.
     pub(crate) fn is_named(&self) -> bool {

@@ -98,7 +98,7 @@ fn rehearsed(
 ) -> Result<Vec<Answer>, Error> {
     let guarded = traced.is_guarded(modules);
     let ask = |places: &[Place]| -> Result<_, Error> {
-        let question = Question::new(modules, places, guarded);
+        let question = Question::new(modules, places, guarded, wishes.tick);
         let asked = question.asked();
         let report = rehearse(&traced.process, &question.request(&asked, question.filters(), wishes))?;
         Ok(answers(&report, places))

@@ -27,7 +27,7 @@ pub(crate) struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// Asks for all places. `guarded`: guard traps can be served there.
-    pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool) -> Self {
+    pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool, tick: Option<u64>) -> Self {
         let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
         for (probe, place) in (0u32..).zip(places) {
@@ -39,7 +39,8 @@ impl<'a> Question<'a> {
             (!wants.is_empty()).then(|| module.file.code_map(wants, guarded, false))
         };
         let maps = modules.iter().zip(&wants).map(map).collect();
-        let filter = |place: &Place| place.filter.as_ref().and_then(|filter| filter.in_target());
+        let filter =
+            |place: &Place| place.filter.as_ref().and_then(|filter| filter.in_target(place.role, tick));
         let filters: Vec<_> = places.iter().map(filter).collect();
         let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
         Self { modules, wants, semaphores, maps, filters }

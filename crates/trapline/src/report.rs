@@ -46,6 +46,8 @@ pub struct Filtered {
     pub in_target: u64,
     /// Recorded, and left out by the reader.
     pub by_reader: u64,
+    /// Calls that their return would have decided about, had it come: they run still, or were left by a longjmp or an exception.
+    pub unended: u64,
 }
 
 /// How hits are split.

@@ -42,7 +42,7 @@ impl Decided {
         wishes: &Wishes,
         guarded: bool,
     ) -> Result<Self, Error> {
-        let question = Question::new(modules, places, guarded);
+        let question = Question::new(modules, places, guarded, None);
         let asked = question.asked();
         let report = rehearse(process, &question.request(&asked, question.filters(), wishes))?;
         let refused = refusals(&report, places);

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use trapline_plan::filter::Late;
 use trapline_target::{Launched, Process, TickClock};
 
 use crate::builder::Builder;
@@ -113,6 +114,9 @@ impl Session {
         if timed && !builder.min.is_zero() {
             let ticks = builder.min.as_nanos() as f64 / session.clock.ns_per_tick();
             session.wishes.durations.min_ticks = ticks.round() as u64;
+        }
+        if session.wishes.filters.iter().any(|filter| filter.is_late()) {
+            session.wishes.tick = Some(Late::tick_of(session.clock.ns_per_tick()));
         }
         let scale =
             Scale::new(if timed && builder.steps.is_some() { session.clock.ns_per_tick() } else { 1.0 });
@@ -408,6 +412,7 @@ impl Session {
                 let sum = summary.filtered.get_or_insert_default();
                 sum.in_target += more.in_target;
                 sum.by_reader += more.by_reader;
+                sum.unended += more.unended;
             }
             summary.guard_traps += traced.guard_hits();
             cpu += traced.cpu_time();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use trapline_patch::Segment;
 use trapline_plan::filter::{THREAD_UNIT, Tally};
-use trapline_record::tally::Rest;
+use trapline_record::tally::{Rest, TEXT_BYTES};
 
 use crate::report::{By, Site, Whose};
 use crate::threads::Names;
@@ -21,6 +21,8 @@ pub struct Tallied {
     pub site: Arc<Site>,
     /// What was counted, split as asked for; one part if not asked for.
     pub parts: Vec<Part>,
+    /// The text of each key, where texts were counted; what is no UTF-8 as its replacement.
+    pub texts: BTreeMap<u64, String>,
     /// Hits for which the table had no row left.
     pub overflow: u64,
     /// Hits that had no value: exits by a tail call, where a return is asked for.
@@ -51,6 +53,7 @@ impl Tallied {
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) hits: BTreeMap<(Option<u32>, u64), u64>,
+    pub(crate) texts: BTreeMap<u64, String>,
     pub(crate) rest: Rest,
 }
 
@@ -60,7 +63,10 @@ impl Gathered {
         let area = segment.tallies();
         for line in 0..area.lines {
             let cpu = (by == Some(By::Cpu) && owned && line + 1 < area.lines).then_some(line);
-            let rest = area.read(segment.view(), probe, line, |key, hits| {
+            let rest = area.read_texts(segment.view(), probe, line, |key, hits, word| {
+                if tally.texts() != 0 {
+                    self.texts.entry(key).or_insert_with(|| text(word));
+                }
                 let (owner, cell) = match tally.by_thread {
                     true => (Some((key / THREAD_UNIT) as u32), key % THREAD_UNIT),
                     false => (cpu, key),
@@ -106,6 +112,13 @@ impl Gathered {
         }
         parts
     }
+}
+
+/// A text by its words, up to a 0.
+fn text(word: &dyn Fn(u64) -> u64) -> String {
+    let bytes = (0..TEXT_BYTES as u64 / 8).flat_map(|n| word(n).to_le_bytes());
+    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl crate::traced::Traced {

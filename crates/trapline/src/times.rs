@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trapline_patch::Segment;
 use trapline_record::hist::BUCKETS;
-use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, at};
+use trapline_record::latency::{STAMP_BLOCK, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::{RemoteAddr, control};
 use trapline_target::Process;
 
@@ -19,7 +19,7 @@ pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<
     let view = segment.view();
     let (stamps, len) = (RemoteAddr(view.get(control::at::STAMPS_ADDR)), view.get(control::at::STAMPS_LEN));
     let mut found = HashMap::new();
-    if len < STAMPS_LEN {
+    if len != STAMPS_LEN {
         return Some(found);
     }
     let mut tags = vec![0u8; STAMP_TAGS_LEN as usize];
@@ -42,7 +42,8 @@ pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     const PAGE: u64 = 4096;
     const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
     let view = segment.view();
-    let (addr, len) = (view.get(control::at::STAMPS_ADDR), view.get(control::at::STAMPS_LEN).min(STAMPS_LEN));
+    let (addr, len) = (view.get(control::at::STAMPS_ADDR), view.get(control::at::STAMPS_LEN));
+    let len = if Stamps::is_len(len) { len } else { 0 };
     let mut entries = vec![0u8; (len / PAGE * 8) as usize];
     let pagemap = std::fs::File::open(format!("/proc/{}/pagemap", process.pid()));
     if pagemap.and_then(|map| map.read_exact_at(&mut entries, addr / PAGE * 8)).is_err() {

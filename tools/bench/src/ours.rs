@@ -71,8 +71,13 @@ impl Ours {
     ) -> Result<Self> {
         let mut builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(ring);
         if let Some(condition) = filter {
-            let first = ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64)));
-            builder = builder.filters(vec![Filter::default().condition(condition, &[first])?]);
+            let names = [
+                ("arg0", Known::Argument(0, Int::U64)),
+                ("ret", Known::Returned(Int::U64)),
+                ("dur", Known::Took),
+            ];
+            let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
+            builder = builder.filters(vec![Filter::default().condition(condition, &names)?]);
         }
         let session = builder.record(arguments, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())

@@ -1,6 +1,6 @@
 //! `record`: what a hit costs that leaves a record, in interleaved rounds of: bare, control, and for each case what it is there for.
 //! `nop`, `push`, `generic`: entries with three arguments, whole calls (three arguments, value, duration: two records), the same two
-//! behind a filter that lets nothing pass, in a process without rseq, where rings are locked (`locked`), and a log2 histogram of an argument
+//! behind a filter that lets nothing pass, calls that their return rejects (`filtered-late`), in a process without rseq, where rings are locked (`locked`), and a log2 histogram of an argument
 //! (`hist`). `deep`: stacks of sixteen callers by frame pointers. `text`: a text of
 //! 31 characters; `edge`: the same where the kernel has to be asked for it. Beside them bpftrace and uftrace, where they are installed.
 //!
@@ -24,6 +24,8 @@ use crate::victim::{Load, Victim};
 
 /// A condition that no call of the victim's fulfils.
 const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");
+/// The same, where only the return can say so: by what was returned and the time that it took.
+const NEVER_LATE: Option<&str> = Some("dur > 3600s && ret != arg0");
 const ARGUMENTS: u8 = 3;
 /// Frames that fit into a record of 256 bytes.
 const SHORT: u8 = 26;
@@ -55,11 +57,12 @@ enum What {
 type Way = (&'static str, What);
 
 const BARE: [Way; 2] = [("none", What::Bare), ("control", What::Control)];
-const NUMBERS: [Way; 7] = [
+const NUMBERS: [Way; 8] = [
     ("entry", What::Record(false, None)),
     ("call", What::Record(true, None)),
     ("filtered-entry", What::Record(false, NEVER)),
     ("filtered-call", What::Record(true, NEVER)),
+    ("filtered-late", What::Record(true, NEVER_LATE)),
     ("locked-entry", What::Locked(false)),
     ("locked-call", What::Locked(true)),
     ("hist", What::Log2),

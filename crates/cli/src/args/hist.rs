@@ -58,8 +58,8 @@ pub(crate) struct TypedHist {
 }
 
 const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, or ret at the exit, and what is computed of them; dur as lat does. What
-mixes both, text (str, buf) and --comm is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+The target adds up, in tables for each CPU: arguments at the entry, str too, or ret at the exit, and what is computed of them; dur as lat does. What
+mixes both, buf and --comm is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'";
@@ -237,6 +237,9 @@ fn gather(
             return Ok((filters, Gather::InTarget { exits }));
         }
     }
+    if !by_thread && let Some(filters) = texts_in_target(&values, &filters) {
+        return Ok((filters, Gather::InTarget { exits: false }));
+    }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
             "--by cpu is for what the target adds up: arguments alone, or ret alone, without --comm; see docs/hist.md",
@@ -260,6 +263,19 @@ fn gather(
     });
     let of = of.collect();
     Ok((filters, Gather::Here { of, returns, texts, floats }))
+}
+
+/// Filters that let the target add up texts, where all values are some and all that decides is known at the entry.
+fn texts_in_target(values: &[Value], filters: &[Filter]) -> Option<Vec<Filter>> {
+    let of = |(nth, value): (usize, &Value)| {
+        let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
+            return None;
+        };
+        let nothing = Tree::Number(0, false);
+        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread: false };
+        filters.get(nth).cloned().unwrap_or_default().tally(tally, false)
+    };
+    values.iter().enumerate().map(of).collect()
 }
 
 impl Value {
@@ -315,7 +331,11 @@ mod tests {
             (&["ret", "--if", "fd == 1", READ], "here"),
             (&["n - ret", READ], "here"),
             (&["fd", "--top", "--by", "tid", READ], "here, entries"),
-            (&["path", "libc:open(str path)"], "here, entries"),
+            (&["path", "libc:open(str path)"], "entry"),
+            (&["path", "--by=cpu", "--if", "flags & 1", "libc:open(str path, int flags)"], "entry"),
+            (&["path", "--by=tid", "libc:open(str path)"], "here, entries"),
+            (&["path", "--if", "ret < 0", "libc:open(str path) -> int"], "here"),
+            (&["data", "f(buf(len=n) data, int n)"], "here, entries"),
             (&["n", "--if", "x < 0.5", "f(double x, int n)"], "entry"),
             (&["ret < 0.5", "f(double x) -> double"], "exit"),
             (&["dur", "--if", "x < 0.5", "f(double x)"], "here"),

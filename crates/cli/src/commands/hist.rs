@@ -219,6 +219,7 @@ impl<'a> Here<'a> {
                     hits: hits.clone(),
                 })
                 .collect(),
+            texts: BTreeMap::new(),
             overflow: added.overflow,
             unseen: added.unseen,
             filtered: 0,

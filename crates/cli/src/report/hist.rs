@@ -16,7 +16,7 @@ use crate::args::types::Type;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     pub(crate) tallied: Vec<Tallied>,
-    /// Texts, by key, where texts were added up.
+    /// Texts were added up here: what keys mean.
     pub(crate) texts: Option<Vec<String>>,
 }
 
@@ -109,11 +109,11 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     out
 }
 
-/// Hits that a filter kept back, in the target or here.
+/// Hits that a filter kept back, in the target or here, and those about which no return decided.
 fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
     let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
     let filtered = count.and_then(|count| count.filtered);
-    filtered.map_or(tallied.filtered, |filtered| filtered.in_target + filtered.by_reader)
+    filtered.map_or(tallied.filtered, |all| all.in_target + all.by_reader + all.unended)
 }
 
 fn asides(tallied: &Tallied, filtered: u64) -> String {
@@ -157,7 +157,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
         sort: match args.sort {
             Sort::Log2 => "log2",
             Sort::Linear { .. } => "linear",
-            Sort::Each => "top",
+            Sort::Each | Sort::Text(_) => "top",
         },
         probes: probes.collect(),
         missed: report.missed,
@@ -201,9 +201,14 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
         return all.into_iter().map(|cell| (range(args.sort, cell), hits(cell))).collect();
     }
     let shown = shown(args, site);
+    let told = sums.tallied.iter().find(|tallied| std::ptr::eq(&*tallied.site, site));
+    let in_target = |key: u64| told.and_then(|tallied| tallied.texts.get(&key)).cloned();
     let what = |key: u64| match &sums.texts {
         Some(texts) => {
             What::Text(usize::try_from(key).ok().and_then(|key| texts.get(key)).cloned().unwrap_or_default())
+        }
+        None if told.is_some_and(|tallied| !tallied.texts.is_empty()) => {
+            What::Text(in_target(key).unwrap_or_default())
         }
         // Arguments were widened as their types say: signed ones are negative where their high bit is set.
         None => What::Value(match shown {

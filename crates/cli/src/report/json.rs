@@ -52,6 +52,8 @@ struct CountRow<'a> {
     filtered: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     left_out: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unended: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -113,6 +115,7 @@ pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) 
         by: by.filter(|&by| by != By::Cpu).map(|by| count.shares.iter().map(|one| share(one, by)).collect()),
         filtered: count.filtered.map(|filtered| filtered.in_target),
         left_out: count.filtered.map(|filtered| filtered.by_reader),
+        unended: count.filtered.map(|filtered| filtered.unended).filter(|&calls| calls > 0),
     });
     head("count", report, probes.collect(), time)
 }

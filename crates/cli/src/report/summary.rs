@@ -27,8 +27,12 @@ pub(crate) fn text(summary: &Summary) -> String {
         grouped(summary.guard_traps)
     ));
     if let Some(filtered) = summary.filtered {
+        let unended = match filtered.unended {
+            0 => String::new(),
+            calls => format!(", {} had not ended", grouped(calls)),
+        };
         say(format!(
-            "filtered: {} in the target, {} of the recorded by the reader",
+            "filtered: {} in the target{unended}, {} of the recorded by the reader",
             grouped(filtered.in_target),
             grouped(filtered.by_reader)
         ));

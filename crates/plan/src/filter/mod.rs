@@ -243,6 +243,57 @@ impl Tree {
         });
         known
     }
+    /// Whether generated code knows all of it when the function returns, from what its entry left ([`Late`]): all but fields.
+    #[must_use]
+    pub fn is_known_at_return(&self) -> bool {
+        let mut known = true;
+        self.each_known(&mut |one| known &= !matches!(one, Known::Field(..) | Known::FloatField(..)));
+        known && !self.hides_what_is_returned()
+    }
+    /// What it says of a call that went on as another function, which returned nothing yet: a comparison with that decides for nobody,
+    /// so it counts as what does not let the call pass.
+    #[must_use]
+    pub fn at_tail(&self) -> Self {
+        self.without_value(true)
+    }
+    fn without_value(&self, passes: bool) -> Self {
+        match self {
+            Self::Binary(op @ (Binary::And | Binary::Or), left, right) => {
+                let side = |side: &Self| Box::new(side.without_value(passes));
+                Self::Binary(*op, side(left), side(right))
+            }
+            Self::Unary(Unary::Not, of) => Self::Unary(Unary::Not, Box::new(of.without_value(!passes))),
+            tree if tree.asks_for_value() => Self::Number(u64::from(!passes), false),
+            tree => tree.clone(),
+        }
+    }
+    /// Whether it depends on what is returned.
+    #[must_use]
+    pub fn asks_for_value(&self) -> bool {
+        let mut asks = false;
+        self.each_known(&mut |one| asks |= matches!(one, Known::Returned(_) | Known::FloatReturned(_)));
+        asks
+    }
+    /// Whether a truth value that may be known without what is returned is computed with: [`Self::at_tail`] would not find it.
+    fn hides_what_is_returned(&self) -> bool {
+        match self {
+            Self::Number(..) | Self::Known(_) => false,
+            Self::Unary(Unary::Not, of) => of.hides_what_is_returned(),
+            Self::Binary(Binary::And | Binary::Or, left, right) => {
+                left.hides_what_is_returned() || right.hides_what_is_returned()
+            }
+            tree => tree.asks_for_value() && tree.holds_and_or(),
+        }
+    }
+    fn holds_and_or(&self) -> bool {
+        match self {
+            Self::Number(..) | Self::Known(_) => false,
+            Self::Unary(_, of) => of.holds_and_or(),
+            Self::Binary(op, left, right) => {
+                matches!(op, Binary::And | Binary::Or) || left.holds_and_or() || right.holds_and_or()
+            }
+        }
+    }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
@@ -272,8 +323,30 @@ impl Tree {
     }
 }
 
-/// What decides in the target whether a hit is recorded, and as what it is tallied.
+/// What decides at a call's return whether it is recorded, from what its entry left for that (`x86_64::stub::stage`).
 #[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// Must hold; [`Tree::is_known_at_return`].
+    pub condition: Tree,
+    /// Nanoseconds of a tick, times 2³²: what durations are computed with in the target.
+    pub tick: u64,
+}
+
+impl Late {
+    /// [`Self::tick`] of a clock.
+    #[must_use]
+    pub fn tick_of(ns_per_tick: f64) -> u64 {
+        (ns_per_tick * (1_u64 << 32) as f64).round() as u64
+    }
+    /// Nanoseconds of so many ticks: what generated code must agree with.
+    #[must_use]
+    pub const fn nanos(&self, ticks: u64) -> u64 {
+        ((ticks as u128 * self.tick as u128) >> 32) as u64
+    }
+}
+
+/// What decides in the target whether a hit is recorded, and as what it is tallied.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetFilter {
     /// Must hold; [`Tree::is_known_at_entry`], or, where exits are tallied, [`Tree::is_known_at_exit`].
     pub condition: Option<Tree>,
@@ -283,6 +356,8 @@ pub struct TargetFilter {
     pub tally: Option<Tally>,
     /// What records hold besides, at entries: see [`Read`].
     pub reads: Vec<Read>,
+    /// What decides at returns about calls that passed at their entry.
+    pub late: Option<Late>,
 }
 
 /// What a hit adds to.
@@ -317,6 +392,8 @@ pub enum Sort {
     },
     /// Each value has a row.
     Each,
+    /// Each text that this argument points to at the entry has a row; the value is not used.
+    Text(u8),
 }
 
 impl Tally {
@@ -324,6 +401,7 @@ impl Tally {
     #[must_use]
     pub const fn shape(&self) -> Shape {
         match (self.sort, self.by_thread) {
+            (Sort::Text(_), _) => Shape::Texts(ROW_BITS),
             (Sort::Each, _) | (_, true) => Shape::Rows(ROW_BITS),
             (Sort::Log2, _) => Shape::Cells(LOG2_CELLS),
             (Sort::Linear { count, .. }, _) => Shape::Cells(count + 2),
@@ -332,7 +410,12 @@ impl Tally {
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.by_thread || self.value.asks_for_thread()
+        self.by_thread || self.value.asks_for_thread() || self.texts() != 0
+    }
+    /// Arguments that point to text, as bits.
+    #[must_use]
+    pub const fn texts(&self) -> u8 {
+        if let Sort::Text(argument) = self.sort { 1 << (argument & 7) & 0x3f } else { 0 }
     }
     /// The cell of a value, or the value itself: what generated code must agree with.
     #[must_use]
@@ -349,7 +432,7 @@ impl Tally {
                 let over = value.wrapping_sub(min.cast_unsigned()) / step.max(1);
                 if below { 0 } else { over.min(count.into()) + 1 }
             }
-            Sort::Each => value,
+            Sort::Each | Sort::Text(_) => value,
         }
     }
 }
@@ -358,13 +441,14 @@ impl TargetFilter {
     /// Whether it lets every hit pass.
     #[must_use]
     pub const fn passes_all(&self) -> bool {
-        self.condition.is_none() && self.sample <= 1
+        self.condition.is_none() && self.sample <= 1 && self.late.is_none()
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
         self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
+            || self.late.as_ref().is_some_and(|late| late.condition.asks_for_thread())
     }
 }
 
@@ -393,6 +477,31 @@ mod tests {
         let (early, late) = split("flags & O_CREAT || ret < 0");
         assert!(early.is_none() && late.is_some(), "an `or` is decided as a whole");
         assert_eq!(split("flags > 1").1, None);
+    }
+
+    #[test]
+    fn a_call_that_returned_nothing_passes_where_that_does_not_matter() {
+        let names = names();
+        let facts = |flags: u64| super::Facts { arguments: [0, flags, 0, 0, 0, 0], ..Default::default() };
+        for text in [
+            "ret < 0",
+            "!(ret < 0)",
+            "ret < 0 || flags == 1",
+            "ret < 0 && flags == 1",
+            "!(ret < 0 && flags == 1)",
+            "!(ret < 0 || flags == 1) || flags == 2",
+            "!!(flags == 1 || !(ret == 3))",
+            "ret + flags || flags == 1",
+        ] {
+            let tree = parse(text, &names).expect(text);
+            assert!(tree.is_known_at_return(), "{text}");
+            for flags in 0..3 {
+                let of_reader = tree.holds(&facts(flags)) == Some(true);
+                assert_eq!(tree.at_tail().holds(&facts(flags)), Some(of_reader), "{text} {flags}");
+            }
+        }
+        let hidden = parse("(ret < 0 || flags == 1) + 1 == 2", &names).expect("reads");
+        assert!(!hidden.is_known_at_return());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::request::{Floats, Unwind};
 use crate::space::Place;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
+use trapline_record::counters::filtered;
 use trapline_record::journal::MAX_PATCH;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -328,7 +329,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             Deed::Record { probe, kind, values, marked, texts, floats, stack } => {
                 rings.as_ref().map(|rings| {
                     let data = place.data.addr.0;
-                    let words = data + layout.filtered.word(2 * probe);
+                    let words = data + layout.filtered.word(filtered::WORDS * probe);
                     let traced = Traced {
                         machine,
                         rings,
@@ -348,12 +349,13 @@ impl<'a, 'p> Emitter<'a, 'p> {
             }
             Deed::Tally { probe, kind } => self.set.env.tally(probe).map(|tally| {
                 let data = place.data.addr.0;
-                let words = data + layout.filtered.word(2 * probe);
+                let words = data + layout.filtered.word(filtered::WORDS * probe);
                 let table = Table { area: layout.tallies, base: data + layout.tallies.table(probe) };
                 let traits = self.set.env.traits;
                 // Of the rings only how threads are told.
                 let (id, stacks) = (traits.thread_id, traits.stacks);
-                let rings = Rings { area: layout.rings, base: data, id, stacks, known: None };
+                let known = crate::module::known(layout, *place);
+                let rings = Rings { area: layout.rings, base: data, id, stacks, known };
                 let traced = Traced {
                     machine,
                     rings: &rings,
@@ -361,7 +363,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
                     dropped: data + layout.counters.word(probe),
                     site: act.dead,
                     filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
-                    texts: 0,
+                    texts: tally.texts(),
                     floats: Floats::default(),
                     fields: &[],
                     marks: None,

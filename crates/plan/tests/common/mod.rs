@@ -63,6 +63,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
     let layout = DataLayout::new(&bounds(image, map, traits, wants));
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
+        shape: Default::default(),
         min_ticks: 0,
         buckets: Buckets::Log,
         outermost: false,

@@ -1,7 +1,7 @@
 //! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
 
 use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, slot_code, slot_code_len};
-use trapline_record::latency::{STAMPS_LEN, STRIDE, at};
+use trapline_record::latency::{STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::slots::Slots;
 
 unsafe extern "C" {
@@ -24,6 +24,8 @@ pub(crate) struct Arena {
     used: u64,
     stamps: u64,
     slots: u64,
+    /// Places that returns decide by, and their length.
+    places: (u64, u64),
 }
 
 pub(crate) fn map(len: u64, protection: i32, flags: i32) -> u64 {
@@ -40,7 +42,7 @@ impl Arena {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(CODE_LEN + DATA_LEN, RW | libc::PROT_EXEC, libc::MAP_SHARED | libc::MAP_NORESERVE);
         let stamps = map(STAMPS_LEN, RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
-        Self { base, used: 0, stamps, slots: 0 }
+        Self { base, used: 0, stamps, slots: 0, places: (0, 0) }
     }
     /// Gives it back: nothing runs in it any more.
     pub(crate) fn unmap(self) {
@@ -48,6 +50,9 @@ impl Arena {
         unsafe {
             libc::munmap(self.base as *mut libc::c_void, (CODE_LEN + DATA_LEN) as usize);
             libc::munmap(self.stamps as *mut libc::c_void, STAMPS_LEN as usize);
+            if self.places.1 > 0 {
+                libc::munmap(self.places.0 as *mut libc::c_void, self.places.1 as usize);
+            }
         }
     }
     /// Where the next code will lie.
@@ -109,6 +114,7 @@ impl Arena {
             area: self.data() + LATENCY,
             functions: FUNCTIONS,
             stamps: self.stamps,
+            shape: Stamps::default(),
             missed: self.missed(),
             min_ticks: 0,
             buckets: Default::default(),
@@ -116,6 +122,15 @@ impl Arena {
             go: None,
             slots: None,
         }
+    }
+    /// The same with places for records of that many bytes.
+    pub(crate) fn staged(&mut self, bytes: u32) -> Latency {
+        const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        assert_eq!(self.places.1, 0, "one set of places to an arena");
+        let shape = Stamps::of(bytes);
+        let stamps = map(shape.bytes(), RW, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+        self.places = (stamps, shape.bytes());
+        Latency { stamps, shape, ..self.latency() }
     }
     fn block(&self, function: u32, line: u32) -> u64 {
         self.data() + LATENCY + (u64::from(function) * u64::from(LINES) + u64::from(line)) * STRIDE

@@ -30,13 +30,13 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-fn number(random: &mut Random) -> u64 {
+pub(crate) fn number(random: &mut Random) -> u64 {
     let word = random.next();
     if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
 }
 
 /// Bits of a float of either width: zeros, infinities and what is no number among them.
-fn float(random: &mut Random) -> u64 {
+pub(crate) fn float(random: &mut Random) -> u64 {
     const BITS: [u64; 9] = [
         0x0000_0000_8000_0000,
         0x8000_0000_0000_0000,
@@ -52,7 +52,9 @@ fn float(random: &mut Random) -> u64 {
     if word.is_multiple_of(3) { random.next() } else { BITS[(word >> 8) as usize % BITS.len()] }
 }
 
-fn leaf(random: &mut Random) -> Tree {
+pub(crate) type Leaf = fn(&mut Random) -> Tree;
+
+pub(crate) fn leaf(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
     match word % 8 {
@@ -69,7 +71,7 @@ fn leaf(random: &mut Random) -> Tree {
     }
 }
 
-fn tree(random: &mut Random, depth: u32) -> Tree {
+pub(crate) fn tree(random: &mut Random, depth: u32, leaf: Leaf) -> Tree {
     use Binary::{
         Add, And, BitAnd, BitOr, BitXor, Divide, Equal, Greater, GreaterEqual, Less, LessEqual, Multiply,
         NotEqual, Or, Remainder, ShiftLeft, ShiftRight, Subtract,
@@ -100,14 +102,14 @@ fn tree(random: &mut Random, depth: u32) -> Tree {
     let word = random.next();
     if word.is_multiple_of(5) {
         let op = [Unary::Negate, Unary::Complement, Unary::Not][(word >> 8) as usize % 3];
-        return Tree::Unary(op, Box::new(tree(random, depth - 1)));
+        return Tree::Unary(op, Box::new(tree(random, depth - 1, leaf)));
     }
     let op = ALL[(word >> 8) as usize % ALL.len()];
-    let left = tree(random, depth - 1);
+    let left = tree(random, depth - 1, leaf);
     let right = match op {
         ShiftLeft | ShiftRight => Tree::Number(number(random) & 63, false),
         Divide | Remainder => Tree::Number((number(random) & (u64::MAX >> 1)).max(1), false),
-        _ => tree(random, (depth - 1) * u32::from(word >> 16 & 3 != 0)),
+        _ => tree(random, (depth - 1) * u32::from(word >> 16 & 3 != 0), leaf),
     };
     Tree::Binary(op, Box::new(left), Box::new(right))
 }
@@ -152,11 +154,17 @@ fn conditions_decide(machine: &Machine) {
     for round in 0..1500 {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, machine, 1 << 12, 64);
-        let condition = tree(&mut random, 1 + round % 4);
+        let condition = tree(&mut random, 1 + round % 4, leaf);
         if condition.temporaries() > trapline_plan::filter::MAX_TEMPORARIES {
             continue;
         }
-        let filter = TargetFilter { condition: Some(condition), sample: 1, tally: None, reads: Vec::new() };
+        let filter = TargetFilter {
+            condition: Some(condition),
+            sample: 1,
+            tally: None,
+            reads: Vec::new(),
+            late: None,
+        };
         let condition = filter.condition.as_ref().expect("as set");
         let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
         let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, site);
@@ -208,7 +216,7 @@ fn one_in_so_many_is_a_sample() {
 fn one_in_so_many(machine: &Machine) {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, machine, 1 << 16, 64);
-    let filter = TargetFilter { condition: None, sample: 3, tally: None, reads: Vec::new() };
+    let filter = TargetFilter { condition: None, sample: 3, tally: None, reads: Vec::new(), late: None };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     (0..300).for_each(|n| assert_eq!(call(code, n), n));
@@ -277,6 +285,7 @@ fn exits_are_those(machine: &Machine) {
         sample: 1,
         tally: None,
         reads: Vec::new(),
+        late: None,
     };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let traced = Traced { marks: Some(arena.latency()), ..traced };
@@ -327,6 +336,7 @@ fn state_is_kept(machine: &Machine) {
             sample: 2,
             tally: None,
             reads: Vec::new(),
+            late: None,
         };
         for n in 0..8 {
             let dead = if n & 4 == 4 { 1 << 10 | 1 << 11 } else { 0 };

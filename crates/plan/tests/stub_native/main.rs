@@ -16,6 +16,7 @@ mod rdpid;
 mod records;
 mod slots;
 mod stacks;
+mod stages;
 mod state;
 mod tallies;
 mod texts;

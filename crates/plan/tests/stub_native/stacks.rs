@@ -71,6 +71,8 @@ impl Bench {
         built(&mut self.arena, &traced, Kind::Entry, 6, &back())
     }
     /// One hit with this frame pointer.
+    // Each hit of one function is at one depth of the stack.
+    #[inline(never)]
     fn hit(&mut self, code: u64, rbp: u64) -> (Record, Vec<u64>) {
         let mut state = self.random.state();
         state.regs[RBP] = rbp;

@@ -12,6 +12,7 @@
 mod actions;
 mod blocks;
 mod locked;
+mod long;
 mod memory;
 mod publish;
 mod remove;

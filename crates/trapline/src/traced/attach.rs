@@ -27,6 +27,10 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
                            pthread_cancel or backtrace) sees no further than a probed call";
 
 impl Traced {
+    /// What returns decide with, where they do: a goroutine's stack moves, and with it what its calls' entries left.
+    fn tick(&self, wishes: &Wishes) -> Option<u64> {
+        wishes.tick.filter(|_| !self.is_go)
+    }
     /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
     pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {
         const SIGTRAP: u64 = 1 << 4;
@@ -105,7 +109,7 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.steps = wishes.steps;
         let start = Instant::now();
-        let question = Question::new(modules, places, self.is_guarded(modules));
+        let question = Question::new(modules, places, self.is_guarded(modules), self.tick(wishes));
         let asked = question.asked();
         let request = Request {
             unwinders: &unwinding.unwinders,

@@ -52,6 +52,8 @@ pub(crate) struct Wishes {
     pub(crate) aim: Aim,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
+    /// Nanoseconds of a tick, as the target computes with them, where returns may decide which calls are told.
+    pub(crate) tick: Option<u64>,
     /// Durations fall into these steps.
     pub(crate) steps: Option<Steps>,
     /// Which calls are told, for each of the first specifications.
@@ -309,6 +311,9 @@ impl Traced {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
                     self.reclaim();
+                    if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
+                        self.records.forget(self.attached.segments());
+                    }
                 }
                 _ => self.end(Ended::Exited),
             }

@@ -73,6 +73,7 @@ impl Traced {
             pid: self.process.pid(),
             site: Arc::clone(&tracked.site),
             parts: gathered.parts(by, &self.names),
+            texts: gathered.texts.clone(),
             overflow: gathered.rest.overflow,
             unseen: gathered.rest.unseen,
             filtered: self.filtered(tracked).map_or(0, |filtered| filtered.in_target),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapline_patch::Segment;
 use trapline_plan::Role;
+use trapline_record::counters::filtered;
 use trapline_record::ring::{Record, RingArea};
 use trapline_record::view::View;
 
@@ -15,6 +16,7 @@ use super::saving::Saved;
 use super::{Source, Traced, Tracked};
 use crate::calls::{Call, unpaired_notice};
 use crate::decode::{Clock, Decoder, Known, Probes, Shape, TextKey};
+use crate::filter::Filter;
 use crate::quick::Quick;
 use crate::report::Filtered;
 use crate::stacks::{StackId, Sums};
@@ -85,6 +87,13 @@ impl Ring<'_> {
 }
 
 impl Records {
+    /// Forgets from time to time which pages texts may be loaded from, where no rings are read.
+    pub(super) fn forget(&mut self, segments: &[Segment]) {
+        if self.forgot.is_none_or(|at| at.elapsed() >= FORGET) {
+            self.forgot = Some(Instant::now());
+            segments.iter().for_each(|home| home.layout().pages.forget(home.view()));
+        }
+    }
     /// All rings, one after the other, and what else is done in a round.
     fn rings<E>(
         &mut self,
@@ -195,7 +204,12 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let late = tracked.filter.clone().filter(|filter| filter.is_late());
+            let by_target = |filter: &Filter| !self.is_go && filter.is_decided_at_return(tracked.role);
+            let late = match &tracked.filter {
+                Some(filter) if by_target(filter) => Some(Arc::new(filter.without_late())),
+                other => other.clone(),
+            };
+            let late = late.filter(|filter| filter.is_late());
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
                 let known = Known {
@@ -223,16 +237,23 @@ impl Traced {
             .filter
             .as_ref()
             .filter(|filter| filter.rejects() || filter.tallied().is_none() && !filter.only_reads())?;
-        let mut filtered = Filtered::default();
+        let mut out = Filtered::default();
         for (nth, probe) in tracked.counters() {
             let segment = &self.attached.segments()[nth];
             let words = segment.filtered();
             if !words.is_empty() {
-                filtered.in_target += words.read(segment.view(), 2 * probe);
+                let word = |nth| words.read(segment.view(), filtered::WORDS * probe + nth);
+                let late = word(filtered::REJECTED_LATE);
+                out.in_target += word(filtered::REJECTED) + late;
+                let begun = word(filtered::BEGUN);
+                let ended = late
+                    + self.records.decoder.read.get(nth, probe)
+                    + segment.counters().read(segment.view(), probe);
+                out.unended += begun.saturating_sub(ended);
             }
-            filtered.by_reader += self.records.decoder.left_out.get(nth, probe);
+            out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
-        Some(filtered)
+        Some(out)
     }
     /// Of all sites.
     pub(crate) fn all_filtered(&self) -> Option<Filtered> {
@@ -240,6 +261,7 @@ impl Traced {
         all.reduce(|sum, one| Filtered {
             in_target: sum.in_target + one.in_target,
             by_reader: sum.by_reader + one.by_reader,
+            unended: sum.unended + one.unended,
         })
     }
     /// Records that found no room. Where hits are recorded, counters hold just these.

@@ -293,6 +293,11 @@ impl<'a> Asm<'a> {
         self.mem(false, true, &[0x81], Alu::Cmp as u8, with, 4);
         self.raw(&value.to_le_bytes());
     }
+    /// `cmp dword [with], imm32`.
+    pub(super) fn cmp_mem_imm32(&mut self, with: Mem, value: u32) {
+        self.mem(false, false, &[0x81], Alu::Cmp as u8, with, 4);
+        self.raw(&value.to_le_bytes());
+    }
     pub(super) fn test(&mut self, a: Reg, b: Reg, wide: bool) {
         self.regs(wide, &[0x85], b.0, a);
     }
@@ -332,6 +337,15 @@ impl<'a> Asm<'a> {
     /// `to *= by`, the low 64 bits.
     pub(super) fn multiply(&mut self, to: Reg, by: Reg) {
         self.regs(true, &[0x0F, 0xAF], to.0, by);
+    }
+    /// `rdx:rax = rax * by`.
+    pub(super) fn multiply_wide(&mut self, by: Reg) {
+        self.regs(true, &[0xF7], 4, by);
+    }
+    /// `shrd`: shifts to the right by less than 64, and `from` into it.
+    pub(super) fn shift_from(&mut self, to: Reg, from: Reg, by: u8) {
+        self.regs(true, &[0x0F, 0xAC], from.0, to);
+        self.raw(&[by]);
     }
     /// As `div`, signed, of rax alone.
     pub(super) fn divide_signed(&mut self, by: Reg) {

@@ -1,8 +1,10 @@
 //! A condition as code: falls through if it holds, jumps if not.
 //!
-//! Input: a tree that is known at the entry. Output: code, and the jumps that are taken where it does not hold. It reads the
+//! Input: a tree that is known where the code runs: at an entry, or at a return, with what the entry left ([`Left`]). Output: code, and the jumps that are taken where it does not hold. It reads
 //! argument registers as the program left them, and spoils rax, r11, rdx where it divides (which is read back) and flags; values that wait lie
 //! below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
+
+use trapline_record::ring::FIRST_VALUE;
 
 use super::ThreadId;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
@@ -26,6 +28,30 @@ pub(super) struct Conditions {
     pub(super) rdx: i32,
     /// Where rax was saved, at a return: what is returned.
     pub(super) returned: Option<i32>,
+    /// At a return: what the entry left.
+    pub(super) left: Option<Left>,
+}
+
+/// Where a call's entry left its record, in [`Left::AT`], and how it reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// Word of the record at which its floats begin, and which of the eight they are, as bits.
+    pub(super) floats: (u64, u8),
+    /// Where the nanoseconds since are, from the stack pointer on.
+    pub(super) took: i32,
+}
+
+impl Left {
+    /// Holds the record's address while a condition is evaluated.
+    pub(super) const AT: Reg = RSI;
+    const fn word(n: u64) -> Mem {
+        Mem::At(Self::AT, n as i32 * 8)
+    }
+    /// The word of a float.
+    const fn float(self, index: u8) -> Mem {
+        let before = self.floats.1 & ((1 << (index & 7)) - 1);
+        Self::word(self.floats.0 + before.count_ones() as u64)
+    }
 }
 
 impl Conditions {
@@ -125,11 +151,32 @@ impl Conditions {
     fn leaf(self, asm: &mut Asm<'_>, tree: &Tree, to: Reg) {
         match tree {
             Tree::Number(value, _) => asm.mov_imm64(to, *value),
+            Tree::Known(Known::Took) => match self.left {
+                Some(left) => asm.load(to, Mem::At(RSP, left.took)),
+                None => asm.mov_imm32(to, 0),
+            },
+            Tree::Known(Known::Thread) if self.left.is_some() => {
+                asm.load(to, Left::word(0));
+                asm.shift(Shift::Right, to, 32, true);
+            }
+            Tree::Known(Known::Argument(index, int)) if self.left.is_some() => {
+                asm.load(to, Left::word(FIRST_VALUE + u64::from(*index) % ARGUMENT.len() as u64));
+                asm.extend(to, to, int.bits, int.signed);
+            }
             Tree::Known(Known::Argument(index, int)) => {
                 asm.extend(to, ARGUMENT[usize::from(*index) % ARGUMENT.len()], int.bits, int.signed);
             }
-            Tree::Known(Known::Float(index, float)) => order_key(asm, to, *index % 8, *float),
-            Tree::Known(Known::FloatReturned(float)) => order_key(asm, to, 0, *float),
+            Tree::Known(Known::Float(index, float)) => {
+                match self.left {
+                    Some(left) => asm.load(to, left.float(*index)),
+                    None => asm.vector_to(to, *index % 8),
+                }
+                order_key(asm, to, *float);
+            }
+            Tree::Known(Known::FloatReturned(float)) => {
+                asm.vector_to(to, 0);
+                order_key(asm, to, *float);
+            }
             Tree::Known(Known::Returned(int)) => match self.returned {
                 Some(saved) => {
                     asm.load(to, Mem::At(RSP, saved));
@@ -219,9 +266,8 @@ impl Conditions {
     }
 }
 
-/// [`Float::key`] of a vector register, which is only read. Spoils flags.
-fn order_key(asm: &mut Asm<'_>, to: Reg, vector: u8, float: Float) {
-    asm.vector_to(to, vector);
+/// [`Float::key`] of the bits in a register. Spoils flags.
+fn order_key(asm: &mut Asm<'_>, to: Reg, float: Float) {
     let wide = float == Float::Double;
     if !wide {
         asm.extend(to, to, 32, true);

@@ -18,6 +18,7 @@ pub mod remote;
 mod rseq;
 pub mod slots;
 pub(crate) mod stack;
+mod stage;
 mod state;
 pub mod tally;
 mod text;
@@ -99,6 +100,7 @@ enum Kind {
     Count(count::Tail),
     Threads(threads::Tail),
     Traced(trace::Tail),
+    Staged(stage::Tail),
     Tallied(tally::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
@@ -115,7 +117,12 @@ impl Pending {
     /// Instructions that may fault, and where their thread goes on then.
     #[must_use]
     pub fn fixups(&self) -> &[(u64, u64)] {
-        if let Kind::Traced(tail) = &self.kind { tail.fixups() } else { &[] }
+        match &self.kind {
+            Kind::Traced(tail) => tail.fixups(),
+            Kind::Staged(tail) => tail.fixups(),
+            Kind::Tallied(tail) => tail.fixups(),
+            _ => &[],
+        }
     }
     /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the paths that
     /// are rarely taken, and the rseq descriptors.
@@ -128,6 +135,7 @@ impl Pending {
             Kind::Count(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => tail.finish(&mut asm),
+            Kind::Staged(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);

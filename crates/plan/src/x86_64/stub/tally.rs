@@ -3,15 +3,19 @@
 //! Input: what is tallied, where its table lies, what is dead. Output: code that computes the value, finds its cell or row, and adds one
 //! there by one commit; then the displaced code. A filter stands before it, as before a record, and counts what it rejects. All cells +
 //! overflow + unseen + filtered = hits.
+//! Of a text the value is a hash, over a copy on the stack (`text`); one of which not a byte can be read is unseen.
 //! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the
 //! row, add one. In a process without rseq all lines are written by `lock add`, and rows are taken by a compare-and-swap. Registers are
 //! saved below the stack pointer, as in `trace`.
 
 use trapline_record::ring::Kind;
-use trapline_record::tally::{CELLS, OVERFLOW, PHI, PROBES, Shape, TAKING, TallyArea, UNSEEN, bits_in_reach};
+use trapline_record::tally::{
+    CELLS, FNV, OVERFLOW, PHI, PROBES, Shape, TAKING, TEXT_BYTES, TallyArea, UNSEEN, bits_in_reach, texts,
+};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::rseq::{self, CPU_ID, Section};
+use super::text;
 use super::trace::{Counted, Passed, Traced, count};
 use super::{Machine, Pending, ThreadId};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
@@ -38,6 +42,11 @@ pub(super) struct Tail {
     passed: Passed,
     /// Where the usual path goes on.
     counted: u64,
+    /// The same, behind what a text takes of the stack.
+    without_text: u64,
+    /// The jump of those whose stack has no room for a text.
+    cramped: Option<Fix>,
+    fixups: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,9 +75,18 @@ pub fn tally(
         Some(filtered) => traced.pass(&mut asm, filtered, kind),
         None => Passed::default(),
     };
-    if seen {
-        traced.conditions(kind).value(&mut asm, &tally.value, 0);
-        key(&mut asm, tally, traced.rings.id);
+    let (mut cramped, mut fixups) = (None, Vec::new());
+    match tally.sort {
+        _ if !seen => {}
+        Sort::Text(_) => {
+            cramped = traced.room(&mut asm, kind);
+            fixups = traced.fetch(&mut asm, kind);
+            text_key(&mut asm);
+        }
+        _ => {
+            traced.conditions(kind).value(&mut asm, &tally.value, 0);
+            key(&mut asm, tally, traced.rings.id);
+        }
     }
     let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
     let (owned, pointer) = match machine.rseq {
@@ -80,11 +98,14 @@ pub fn tally(
         None => (None, add_anywhere(&mut asm, machine, table, seen)),
     };
     let counted = asm.here();
+    traced.drop_texts(&mut asm, kind);
+    let without_text = asm.here();
     if let Some(rseq) = machine.rseq {
         rseq::clear(&mut asm, rseq);
     }
     traced.leave(&mut asm, kind);
-    let tail = Tail { machine, table, owned, pointer, shared, passed, counted };
+    let tail =
+        Tail { machine, table, owned, pointer, shared, passed, counted, without_text, cramped, fixups };
     Pending::new(&asm, super::Kind::Tallied(tail))
 }
 
@@ -99,7 +120,8 @@ fn add(asm: &mut Asm<'_>, area: i32, machine: Machine, table: Table, seen: bool)
     let pointer = asm.alu_load_later(Alu::Add, R11);
     match table.area.shape {
         _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
-        Shape::Rows(bits) => row(asm, bits),
+        Shape::Rows(bits) => row(asm, bits, false),
+        Shape::Texts(bits) => row(asm, bits, true),
         _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
     }
     (unregistered, pointer)
@@ -112,7 +134,8 @@ fn add_anywhere(asm: &mut Asm<'_>, machine: Machine, table: Table, seen: bool) -
     let pointer = asm.alu_load_later(Alu::Add, R11);
     match table.area.shape {
         _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
-        Shape::Rows(bits) => row_anywhere(asm, bits),
+        Shape::Rows(bits) => row_anywhere(asm, bits, false),
+        Shape::Texts(bits) => row_anywhere(asm, bits, true),
         _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
     }
     pointer
@@ -120,7 +143,7 @@ fn add_anywhere(asm: &mut Asm<'_>, machine: Machine, table: Table, seen: bool) -
 
 const fn kept(shape: Shape) -> Shared {
     match shape {
-        Shape::Rows(_) => Shared::Word(OVERFLOW),
+        Shape::Rows(_) | Shape::Texts(_) => Shared::Word(OVERFLOW),
         _ => Shared::Cell,
     }
 }
@@ -129,7 +152,7 @@ const fn kept(shape: Shape) -> Shared {
 fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
-        Sort::Each => return,
+        Sort::Each | Sort::Text(_) => return,
         Sort::Log2 => log2(asm, unsigned),
         Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
     }
@@ -138,6 +161,54 @@ fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
         asm.shift(Shift::Left, RDX, THREAD_UNIT.trailing_zeros() as u8, true);
         asm.alu(Alu::Or, RAX, RDX);
     }
+}
+
+/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros behind its end. Spoils rdx, r10, r11.
+fn text_key(asm: &mut Asm<'_>) {
+    let byte = Mem::Sum(RSP, RDX, 0, text::BYTES);
+    asm.mov_imm64(R10, FNV.0);
+    asm.mov_imm64(R11, FNV.1);
+    asm.mov_imm32(RDX, 0);
+    let again = asm.here();
+    asm.alu_load(Alu::Cmp, RDX, Mem::At(RSP, text::ANSWER));
+    let ends = asm.jcc_later(Cond::GreaterEq);
+    asm.load_byte(RAX, byte);
+    asm.test(RAX, RAX, false);
+    let zero = asm.jcc_later(Cond::Equal);
+    asm.alu(Alu::Xor, R10, RAX);
+    asm.multiply(R10, R11);
+    asm.alu_imm(Alu::Add, RDX, 1, false);
+    asm.jmp(again);
+    asm.bind(ends);
+    asm.bind(zero);
+    let more = asm.here();
+    asm.alu_imm(Alu::Cmp, RDX, TEXT_BYTES as i32, false);
+    let filled = asm.jcc_later(Cond::AboveEq);
+    asm.store_byte_imm(byte, 0);
+    asm.alu_imm(Alu::Add, RDX, 1, false);
+    asm.jmp(more);
+    asm.bind(filled);
+    asm.mov(RAX, R10);
+}
+
+/// In: r10 = a row that is ours, r11 = table. Stores the text. Spoils rax, rdx.
+fn keep_text(asm: &mut Asm<'_>, bits: u8) {
+    asm.mov(RDX, R10);
+    asm.alu(Alu::Sub, RDX, R11);
+    // A text is as long as four rows.
+    asm.shift(Shift::Left, RDX, 2, true);
+    let first = texts(bits) as i32 - 4 * CELLS as i32;
+    for word in 0..TEXT_BYTES as i32 / 8 {
+        asm.load(RAX, Mem::At(RSP, text::BYTES + word * 8));
+        asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
+    }
+}
+
+/// Jumps where no text could be read, with r10 so that the commit counts the hit as unseen. In: r11 = table.
+fn unread(asm: &mut Asm<'_>) -> Fix {
+    asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
+    asm.cmp_mem_imm(Mem::At(RSP, text::ANSWER), 0);
+    asm.jcc_later(Cond::LessEq)
 }
 
 /// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
@@ -198,7 +269,8 @@ fn rows(asm: &mut Asm<'_>, bits: u8) {
 }
 
 /// In: rax = key, r11 = table. Adds one to the key's row, or to the overflow; spoils r10, rdx.
-fn row(asm: &mut Asm<'_>, bits: u8) {
+fn row(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
+    let unread = of_text.then(|| unread(asm));
     rows(asm, bits);
     let again = asm.here();
     asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
@@ -212,16 +284,21 @@ fn row(asm: &mut Asm<'_>, bits: u8) {
     let none = asm.jmp_later();
     asm.bind(free);
     asm.store(Mem::At(R10, 0), RAX);
+    if of_text {
+        keep_text(asm, bits);
+    }
     asm.bind(same);
     asm.bind(none);
+    unread.into_iter().for_each(|fix| asm.bind(fix));
     asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
 }
 
 /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
-fn row_anywhere(asm: &mut Asm<'_>, bits: u8) {
+fn row_anywhere(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
     // Where key and end wait; the value's own are done with.
     const KEY: Mem = Mem::At(RSP, -32);
     const END: Mem = Mem::At(RSP, -40);
+    let unread = of_text.then(|| unread(asm));
     rows(asm, bits);
     let again = asm.here();
     asm.cmp_mem_imm(Mem::At(R10, 8), 0);
@@ -245,21 +322,33 @@ fn row_anywhere(asm: &mut Asm<'_>, bits: u8) {
     asm.load(RDX, END);
     asm.jcc(Cond::NotEqual, again);
     asm.store(Mem::At(R10, 0), RAX);
+    if of_text {
+        keep_text(asm, bits);
+    }
     asm.store_imm(Mem::At(R10, 8), 1);
     let taken = asm.jmp_later();
     asm.bind(same);
     asm.bind(none);
+    unread.into_iter().for_each(|fix| asm.bind(fix));
     asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, true);
     asm.bind(taken);
 }
 
 impl Tail {
+    pub(super) fn fixups(&self) -> &[(u64, u64)] {
+        &self.fixups
+    }
     /// Appends what threads without an area do, what becomes of hits that do not pass, the descriptors and the addresses.
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
             self.add_shared(asm, self.shared);
             asm.jmp(self.counted);
+        }
+        if let Some(cramped) = self.cramped {
+            asm.bind(cramped);
+            self.add_shared(asm, Shared::Word(OVERFLOW));
+            asm.jmp(self.without_text);
         }
         let filtered = self.reject(asm);
         let own = self.owned.map(|(section, _)| section);
@@ -289,18 +378,18 @@ impl Tail {
         }
         self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let counted = count(asm, &self.machine);
-        asm.jmp(self.counted);
+        asm.jmp(self.without_text);
         if counted.section().is_some() {
             counted.bind_unregistered(asm);
             let last = self.passed.words.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
             asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
-            asm.jmp(self.counted);
+            asm.jmp(self.without_text);
         }
         if !self.passed.unregistered.is_empty() {
             // A thread that has no sample of its own: it is told as one for which there was no room.
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
             self.add_shared(asm, Shared::Word(OVERFLOW));
-            asm.jmp(self.counted);
+            asm.jmp(self.without_text);
         }
         Some(counted)
     }

@@ -18,6 +18,7 @@ use super::filter::{ARGUMENT, Conditions};
 use super::latency::{Claim, Mark};
 use super::rseq::{self, CPU_ID, Section};
 use super::stack::{self, Walk};
+use super::stage::stage;
 use super::text::{self, Known, Texts};
 use super::{Latency, Machine, Pending, Rseq, Site, ThreadId, Timed};
 use crate::filter::TargetFilter;
@@ -148,10 +149,13 @@ const SAVED_R11: i32 = -80;
 const SAVED_R10: i32 = -88;
 
 /// Appends the part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first)
-/// and the value returned at a return. The stub starts at `at`.
+/// and the value returned at a return, where `values` are those of the entry. The stub starts at `at`.
 pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values: usize) -> Pending {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
+    if let Some(staged) = stage(&mut asm, traced, kind, values) {
+        return staged;
+    }
     let apart = traced.rejects_apart(kind);
     traced.enter_first(&mut asm, kind);
     if !apart {
@@ -188,7 +192,11 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
             (Commit::Section(section, unregistered), ring, full)
         }
         None => {
-            let (ring, busy, full) = traced.lock(&mut asm);
+            let (ring, busy, full) = traced.lock(&mut asm, traced.rings.area.full());
+            asm.mov(R10, RAX);
+            traced.clock(&mut asm);
+            asm.mov(RAX, R10);
+            traced.behind(&mut asm);
             traced.write(&mut asm, kind, values, walk);
             (Commit::Lock(busy), ring, full)
         }
@@ -246,7 +254,7 @@ impl Traced<'_> {
         kind == Kind::Entry && self.marks.is_none() && !asks && self.filter.is_some_and(spares)
     }
     /// How far the stack pointer stands below the program's.
-    const fn step(&self) -> i32 {
+    pub(super) const fn step(&self) -> i32 {
         if self.site.red_zone_live { RED_ZONE } else { 0 }
     }
     pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
@@ -324,7 +332,7 @@ impl Traced<'_> {
     /// How what is known at a hit is read.
     pub(super) fn conditions(&self, kind: Kind) -> Conditions {
         let returned = (kind == Kind::Return).then_some(SAVED_RAX);
-        Conditions { id: self.rings.id, rdx: SAVED_RDX, returned }
+        Conditions { id: self.rings.id, rdx: SAVED_RDX, returned, left: None }
     }
     /// Leaves a mark at an entry; at an exit takes it back, or jumps away. Spoils rax, rdx and flags.
     fn look(&self, asm: &mut Asm<'_>, is_exit: bool) -> Option<Marks> {
@@ -354,12 +362,12 @@ impl Traced<'_> {
         }
     }
     /// Jumps away where texts are copied and a goroutine's stack has no room for them.
-    fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
+    pub(super) fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
         let depth = self.depth(kind);
         self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
     }
     /// Copies texts onto the stack.
-    fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
+    pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
         self.texts(kind).fetch(asm, SAVED_RDX)
     }
     /// Lines of its slot that a record fills, about.
@@ -371,14 +379,14 @@ impl Traced<'_> {
             _ => 1,
         }
     }
-    fn drop_texts(&self, asm: &mut Asm<'_>, kind: Kind) {
+    pub(super) fn drop_texts(&self, asm: &mut Asm<'_>, kind: Kind) {
         let depth = self.depth(kind);
         if depth > 0 {
             asm.lea(RSP, Mem::At(RSP, depth));
         }
     }
     /// How far texts have moved the stack pointer.
-    fn depth(&self, kind: Kind) -> i32 {
+    pub(super) fn depth(&self, kind: Kind) -> i32 {
         self.texts(kind).depth()
     }
     /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
@@ -397,8 +405,8 @@ impl Traced<'_> {
         }
         asm.store(Mem::At(R11, HEAD as i32), RAX);
     }
-    /// L1 to L3, and the clock. Out: as `slot`; the ring is locked. Jumps where all were, and where one is full.
-    fn lock(&self, asm: &mut Asm<'_>) -> (Fix, Fix, Fix) {
+    /// L1 to L3. Out: r11 = a ring, which is locked, rax = its head. Jumps where all were, and where one is `full`. Spoils rdx, r10.
+    pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix, Fix) {
         let area = &self.rings.area;
         rseq::likely_cpu(asm, R11, self.machine);
         asm.imul_imm(R11, R11, 2 * area.stride() as i32, true);
@@ -410,7 +418,7 @@ impl Traced<'_> {
         let taken = asm.jcc_later(Cond::NotEqual);
         asm.mov(R10, RAX);
         asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
-        asm.alu_imm(Alu::Cmp, R10, area.full() as i32, true);
+        asm.alu_imm(Alu::Cmp, R10, full as i32, true);
         let full = asm.jcc_later(Cond::AboveEq);
         asm.lea(R10, Mem::At(RAX, LOCKED as i32));
         asm.cmpxchg(Mem::At(R11, HEAD as i32), R10);
@@ -421,27 +429,30 @@ impl Traced<'_> {
         asm.jcc(Cond::NotEqual, again);
         let busy = asm.jmp_later();
         asm.bind(locked);
-        asm.mov(R10, RAX);
-        self.clock(asm);
-        asm.mov(RAX, R10);
-        self.behind(asm);
         (ring, busy, full)
     }
     /// Out: rdx = time. Spoils rax.
-    fn clock(&self, asm: &mut Asm<'_>) {
+    pub(super) fn clock(&self, asm: &mut Asm<'_>) {
         asm.rdtsc();
         asm.shift(Shift::Left, RDX, 32, true);
         asm.alu(Alu::Or, RDX, RAX);
     }
     /// In: r11 = ring, r10 = head. Out: r10 = the slot behind it.
-    fn behind(&self, asm: &mut Asm<'_>) {
+    pub(super) fn behind(&self, asm: &mut Asm<'_>) {
         asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
         asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
     }
     /// Out: rdx = time, r11 = this CPU's ring, rax = its head, r10 = the slot behind it.
     fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
-        let area = &self.rings.area;
         self.clock(asm);
+        let fixes = self.find(asm, rseq, self.rings.area.full());
+        asm.mov(R10, RAX);
+        self.behind(asm);
+        fixes
+    }
+    /// Out: r11 = this CPU's ring, rax = its head. Jumps in a thread without an area, and where the ring is `full`. Spoils r10.
+    pub(super) fn find(&self, asm: &mut Asm<'_>, rseq: Rseq, full: u32) -> (Fix, Fix, Fix) {
+        let area = &self.rings.area;
         asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
         let unregistered = asm.unbroken(|asm| {
             asm.alu_imm(Alu::Cmp, R11, self.machine.lines as i32 - 1, false);
@@ -453,19 +464,20 @@ impl Traced<'_> {
         asm.mov(R10, RAX);
         asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
         let full = asm.unbroken(|asm| {
-            asm.alu_imm(Alu::Cmp, R10, area.full() as i32, true);
+            asm.alu_imm(Alu::Cmp, R10, full as i32, true);
             asm.jcc_later(Cond::AboveEq)
         });
-        asm.mov(R10, RAX);
-        self.behind(asm);
         (ring, unregistered, full)
     }
     /// In: as `slot` leaves it. Spoils rdx.
     fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
-        let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
-        let slot = self.rings.area.slot as i32;
-        let ahead = AHEAD.max(SLOTS_AHEAD * slot);
+        let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
+        self.put(asm, kind, values);
+    }
+    /// The words of a record. In: rdx = time, r10 = where. Spoils rdx.
+    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
+        let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
         asm.store(word(1), RDX);
         match self.number(kind) {
             ThreadId::Unknown => asm.mov_imm32(RDX, self.probe),

@@ -31,8 +31,7 @@ use armed::Armed;
 pub use armed::{SlotCode, latency_arm, slot_code, slot_code_len};
 pub(super) use mark::Mark;
 use record::Rare;
-pub(super) use slot::Claim;
-use slot::Lookup;
+pub(super) use slot::{Claim, Lookup};
 
 /// How durations fall into buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,6 +59,8 @@ pub struct Latency {
     pub functions: u32,
     /// Address of the stamp memory: tags, then blocks. Anywhere.
     pub stamps: u64,
+    /// How large its slots are.
+    pub shape: words::Stamps,
     /// Address of the control block's MISSED word, within ±2 GiB of the code.
     pub missed: u64,
     /// Calls shorter than this many ticks count as returns only, and enter no bucket, total, minimum or maximum.

@@ -9,9 +9,6 @@ use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RS
 use super::super::rseq::PHI;
 use super::{Timed, reload, save, spill};
 
-/// Leaves the bits of a 32-bit hash that number a block.
-const INDEX_SHIFT: u8 = 32 - words::STAMP_BLOCKS.trailing_zeros() as u8;
-
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
@@ -28,8 +25,12 @@ pub(in super::super) enum Claim {
 }
 
 impl Timed<'_> {
+    /// Leaves the bits of a 32-bit hash that number a block.
+    const fn index_shift(&self) -> u8 {
+        32 - self.latency.shape.count_bits()
+    }
     /// Out: rsi = slot, r8 = S if `special`. Spoils rax, rdx.
-    pub(super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
+    pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.mov_imm64(RSI, self.latency.stamps);
         let nobody = self.key(asm);
         let elsewhere = asm.unbroken(|asm| {
@@ -48,7 +49,7 @@ impl Timed<'_> {
         if !self.special() {
             asm.shift(Shift::Right, RDX, 12, true);
             asm.imul_imm(RAX, RDX, PHI, false);
-            asm.shift(Shift::Right, RAX, INDEX_SHIFT, false);
+            asm.shift(Shift::Right, RAX, self.index_shift(), false);
             return None;
         }
         let nobody = self.latency.go.map(|offset| {
@@ -76,16 +77,18 @@ impl Timed<'_> {
         asm.shift(Shift::Right, RAX, 29, true);
         asm.alu(Alu::Xor, RAX, RDX);
         asm.imul_imm(RAX, RAX, PHI, false);
-        asm.shift(Shift::Right, RAX, INDEX_SHIFT, false);
+        asm.shift(Shift::Right, RAX, self.index_shift(), false);
         nobody
     }
 
     /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = slot.
     fn slot(&self, asm: &mut Asm<'_>) {
-        const BLOCKS: i32 = words::STAMP_TAGS_LEN as i32;
-        asm.shift(Shift::Left, RAX, words::STAMP_BLOCK.trailing_zeros() as u8, false);
+        let shape = self.latency.shape;
+        let blocks = shape.tags_len() as i32;
+        // A block's number times its length may need more than 32 bits no more than the memory does.
+        asm.shift(Shift::Left, RAX, shape.block_bits(), false);
         if self.latency.outermost {
-            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, BLOCKS + (self.function & 511) as i32 * 16));
+            asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + (self.function & 511) as i32 * 16));
             return;
         }
         if self.special() {
@@ -95,7 +98,14 @@ impl Timed<'_> {
         }
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
         asm.alu(Alu::Add, RSI, RAX);
-        asm.lea(RSI, Mem::Sum(RSI, RDX, 1, BLOCKS));
+        // A slot for every eight bytes of the page.
+        match shape.slot_bits() - 3 {
+            scale @ 0..=3 => asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks)),
+            scale => {
+                asm.shift(Shift::Left, RDX, scale, false);
+                asm.lea(RSI, Mem::Sum(RSI, RDX, 0, blocks));
+            }
+        }
     }
 
     /// Compares the slot's second word with what this call puts there.
@@ -133,7 +143,7 @@ impl Timed<'_> {
             Claim::No => (None, Some(asm.jcc_later(Cond::Equal))),
         };
         asm.alu_imm(Alu::Add, R9, 1, false);
-        asm.alu_imm(Alu::And, R9, words::STAMP_BLOCKS as i32 - 1, false);
+        asm.alu_imm(Alu::And, R9, (1 << self.latency.shape.count_bits()) - 1, false);
         asm.alu_imm(Alu::Sub, R10, 1, false);
         asm.jcc(Cond::NotEqual, again);
         if let Some(free) = free {
@@ -155,7 +165,7 @@ impl Timed<'_> {
     }
 
     /// Goes on where the first look did not end; falls out of the end if there is no block.
-    pub(super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+    pub(in super::super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         asm.bind(lookup.elsewhere);
         self.probe(asm, claim, lookup.found);
     }

@@ -1,0 +1,460 @@
+//! A call about which its return decides: nothing is recorded before that, and all of it then.
+//!
+//! Input: as for `trace`, with a filter that has a late part ([`Late`]): a condition on what is returned, on the duration, and on the
+//! entry's arguments with these. Output: the code of the entry, and of the exits. General registers only, no system call but those that
+//! texts and threads' numbers take at any entry.
+//!
+//! # Protocol
+//!
+//! The entry's record is written as ever, but into the call's own place in private memory, a slot as large as a ring's, in the block of its
+//! stack page (`record::latency`; the place goes by the stack pointer at the entry, which the exit has again). A place is *marked* while
+//! the record's third word is that stack pointer, and its first names the probe.
+//!
+//! E1 The early condition and the sample decide: who does not pass takes a mark away that an abandoned call left in his place, is
+//!    counted as rejected, and goes on.
+//! E2 The call is counted as begun.
+//! E3 Its place is found; without one (all blocks that its page may have are others') the call is counted as dropped, and its exit finds no mark.
+//! E4 The mark is taken away; texts are copied onto the stack; the clock is read; the record is written into the place, and with it the mark.
+//! X1 The exit looks for the mark: without one it is of a call that E1 or E3 ended, or that began before we came. It goes on.
+//! X2 In one restartable sequence: the clock is read; the late condition decides, by the record and by what is returned; this CPU's ring has
+//!    room for two records, or the call is dropped; the exit's record and the entry's are written behind the head, the exit's behind the
+//!    entry's, and the head is stored, two slots further.
+//! X3 Who was rejected or dropped in X2 is counted.
+//! X4 The mark is taken away.
+//!
+//! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and hits = rejected early + begun.
+//! A reader sees both records of a call or none, beside each other; it puts them in the order of the clock with all others, as it does with
+//! those of several rings.
+//!
+//! # Interleavings
+//!
+//! - *The thread is moved or interrupted in X2*: it starts again, with the time of now: what is written is what was decided about. In a process
+//!   without rseq X2 reads the clock and decides before it locks a ring; the record has that time, however long locking took.
+//! - *A signal handler anywhere*: what it calls has lower places on this stack, or others on its own. After E4 it may leave by longjmp: as below.
+//! - *Recursion*: each depth has its stack pointer, so its place.
+//! - *A call is left by longjmp, an exception, or the end of its thread*: its mark stays, and it counts as not ended. The next call with
+//!   this stack pointer, of whichever thread has that stack by then, takes the mark away in E1 or E4, before any exit of its own. The exit of a call of another
+//!   probe there finds another's name in it.
+//! - *A tail call*: the exit of the one comes before the entry of the other, which may have the same place. What it returned is not known:
+//!   a comparison with that decides for nobody ([`Tree::at_tail`]).
+//! - *Fork between entry and exit*: the child has the places too, its own. It comes back from the call as its parent does, and each writes
+//!   what passes: two calls ended of one begun.
+//! - *vfork*: the child runs on its parent's stack and in its memory, below it. It does not return from where it was called.
+//! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the call is one that has not ended.
+//! - *Detaching* waits for nobody: a call whose exit is no longer patched has not ended.
+//! - *Places of several segments* do not meet: each has memory of its own.
+//! - *A goroutine's stack moves*, and with it the place: such programs are not planned so, their reader decides.
+
+use trapline_record::counters::filtered;
+use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI, RSP};
+use super::filter::{Conditions, Left};
+use super::latency::{Claim, Lookup};
+use super::rseq::{self, Section};
+use super::trace::{ARGUMENTS, Counted, Passed, Traced, count};
+use super::{Latency, Machine, Pending, Site, Timed};
+use crate::filter::{Known, Late, Tree};
+
+/// Below what `trace` saves.
+const SAVED_RSI: Mem = Mem::At(RSP, -112);
+/// At an entry: the place.
+const PLACE: i32 = -120;
+/// At an exit: the time, and the nanoseconds that the call took.
+const TIME: Mem = Mem::At(RSP, -120);
+const TOOK: i32 = -128;
+/// The words of a place that make its mark: whose record, and the stack pointer.
+const WHO: Mem = Mem::At(RSI, 0);
+const BEGAN: Mem = Mem::At(RSI, 8);
+const MARK: Mem = Mem::At(RSI, 16);
+/// Words that are copied one by one; more go through a loop.
+const UNROLLED: u64 = 8;
+
+/// What is left to append behind the displaced code.
+#[derive(Clone, Debug)]
+pub(super) enum Tail {
+    Entry(EntryTail),
+    Exit(ExitTail),
+}
+
+/// Whose place is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Whose {
+    machine: Machine,
+    latency: Latency,
+    probe: u32,
+    site: Site,
+}
+
+impl Whose {
+    const fn timed(&self) -> Timed<'_> {
+        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
+    }
+    /// A word of probes on the last line.
+    fn last_line(&self, word: u64) -> Mem {
+        Mem::Rip(word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64))
+    }
+    /// Closes a count: what threads without an area do, and where all go on.
+    fn unregistered(&self, asm: &mut Asm<'_>, counted: Counted, word: u64, behind: u64) {
+        if counted.section().is_some() {
+            counted.bind_unregistered(asm);
+            asm.alu_mem_imm(Alu::Add, self.last_line(word), 1, true);
+            asm.jmp(behind);
+        }
+    }
+    fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
+        let Some(rseq) = self.machine.rseq else { return };
+        sections.iter().flatten().for_each(|&section| rseq::descriptors(asm, rseq, &[section]));
+    }
+}
+
+/// Addresses of the words that are counted in.
+#[derive(Clone, Copy, Debug)]
+struct Words {
+    rejected: u64,
+    begun: u64,
+    rejected_late: u64,
+    dropped: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct EntryTail {
+    whose: Whose,
+    words: Words,
+    passed: Passed,
+    begun: Counted,
+    /// Where the count of begun calls goes on.
+    behind_begun: u64,
+    lookup: Lookup,
+    cramped: Option<Fix>,
+    /// Where a call that has no place goes on, and one that does not pass.
+    placeless: u64,
+    leave: u64,
+    fixups: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct ExitTail {
+    whose: Whose,
+    words: Words,
+    base: u64,
+    /// With rseq: the section, and the jump of threads without an area; else the jump of those that found all rings locked.
+    section: Option<Section>,
+    astray: Fix,
+    ring: Fix,
+    full: Fix,
+    rejected: Vec<Fix>,
+    lookup: Lookup,
+    unmarked: [Fix; 2],
+    /// X4, and behind it.
+    done: u64,
+    leave: u64,
+}
+
+/// One probe's calls.
+struct Stage<'a> {
+    traced: &'a Traced<'a>,
+    late: &'a Late,
+    whose: Whose,
+    words: Words,
+    /// How many arguments an entry's record has.
+    values: usize,
+}
+
+/// Appends the part of a stub that comes before the displaced code; `None` if no return decides about its calls.
+pub(super) fn stage(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Pending> {
+    let filter = traced.filter?;
+    let (late, latency) = (filter.filter.late.as_ref()?, traced.marks?);
+    let word = |n: u32| filter.words + u64::from(n) * 8;
+    let words = Words {
+        rejected: word(filtered::REJECTED),
+        begun: word(filtered::BEGUN),
+        rejected_late: word(filtered::REJECTED_LATE),
+        dropped: traced.dropped,
+    };
+    let whose = Whose { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
+    let values = values.min(ARGUMENTS);
+    let stage = Stage { traced, late, whose, words, values };
+    let tail = match kind {
+        Kind::Entry => Tail::Entry(stage.entry(asm)?),
+        kind => Tail::Exit(stage.exit(asm, kind)),
+    };
+    Some(Pending::new(asm, super::Kind::Staged(tail)))
+}
+
+impl Stage<'_> {
+    /// E1 to E4.
+    fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
+        let (traced, kind) = (self.traced, Kind::Entry);
+        traced.enter(asm, kind);
+        traced.rings.id.ask(asm);
+        let passed = traced.pass(asm, traced.filter?, kind);
+        let begun = count(asm, &self.whose.machine);
+        let behind_begun = asm.here();
+        asm.store(SAVED_RSI, RSI);
+        let lookup = self.whose.timed().lookup(asm);
+        asm.store_imm(MARK, 0);
+        asm.store(Mem::At(RSP, PLACE), RSI);
+        asm.load(RSI, SAVED_RSI);
+        let cramped = traced.room(asm, kind);
+        let fixups = traced.fetch(asm, kind);
+        asm.load(R10, Mem::At(RSP, traced.depth(kind) + PLACE));
+        traced.clock(asm);
+        traced.put(asm, kind, self.values);
+        traced.drop_texts(asm, kind);
+        let leave = asm.here();
+        if let Some(rseq) = self.whose.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let (whose, words) = (self.whose, self.words);
+        let placeless = leave;
+        Some(EntryTail {
+            whose,
+            words,
+            passed,
+            begun,
+            behind_begun,
+            lookup,
+            cramped,
+            placeless,
+            leave,
+            fixups,
+        })
+    }
+
+    /// X1 to X4.
+    fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
+        let Self { traced, whose, words, .. } = *self;
+        traced.enter(asm, kind);
+        asm.store(SAVED_RSI, RSI);
+        let lookup = whose.timed().lookup(asm);
+        let unmarked = self.look(asm);
+        let (section, (rejected, (ring, astray, full))) = match whose.machine.rseq {
+            Some(rseq) => {
+                let (section, fixes) = rseq::section_with(asm, rseq, R11, |asm| {
+                    let rejected = self.decide(asm, kind);
+                    let fixes = traced.find(asm, rseq, self.full());
+                    self.write(asm, kind);
+                    (rejected, fixes)
+                });
+                (Some(section), fixes)
+            }
+            None => {
+                let rejected = self.decide(asm, kind);
+                let fixes = traced.lock(asm, self.full());
+                self.write(asm, kind);
+                (None, (rejected, fixes))
+            }
+        };
+        let done = asm.here();
+        asm.store_imm(MARK, 0);
+        asm.load(RSI, SAVED_RSI);
+        let leave = asm.here();
+        if let Some(rseq) = whose.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let base = traced.rings.base;
+        ExitTail { whose, words, base, section, astray, ring, full, rejected, lookup, unmarked, done, leave }
+    }
+
+    /// Bytes ahead in a ring from which on there is no room for two records.
+    const fn full(&self) -> u32 {
+        let area = &self.traced.rings.area;
+        area.bytes.saturating_sub(area.slot)
+    }
+
+    /// X1. In: rsi = the place. Spoils rdx.
+    fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
+        asm.lea(RDX, Mem::At(RSP, self.traced.step()));
+        let place = asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RDX, MARK);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let probe = asm.unbroken(|asm| {
+            asm.cmp_mem_imm32(WHO, self.whose.probe);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        [place, probe]
+    }
+
+    /// The clock, what it took, and the condition: jumps away if it does not hold. Spoils rax, rdx, r11.
+    fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
+        self.traced.clock(asm);
+        asm.store(TIME, RDX);
+        let at_tail;
+        let tree = match kind {
+            Kind::Tail => {
+                at_tail = self.late.condition.at_tail();
+                &at_tail
+            }
+            _ => &self.late.condition,
+        };
+        if asks_for_duration(tree) {
+            asm.mov(RAX, RDX);
+            asm.alu_load(Alu::Sub, RAX, BEGAN);
+            let forwards = asm.jcc_later(Cond::AboveEq);
+            asm.mov_imm32(RAX, 0);
+            asm.bind(forwards);
+            asm.mov_imm64(R11, self.late.tick);
+            asm.multiply_wide(R11);
+            asm.shift_from(RAX, RDX, 32);
+            asm.store(Mem::At(RSP, TOOK), RAX);
+        }
+        let traced = self.traced;
+        let first = first_float(self.values, traced.texts.count_ones() as usize);
+        let left = Left { floats: (first, traced.floats.arguments), took: TOOK };
+        let conditions = Conditions { left: Some(left), ..traced.conditions(Kind::Return) };
+        conditions.branch(asm, tree, false)
+    }
+
+    /// Words of the entry's record.
+    fn length(&self) -> u64 {
+        let traced = self.traced;
+        let fields: usize = traced.fields.iter().map(crate::request::Read::words).sum();
+        let behind = first_float(self.values, traced.texts.count_ones() as usize);
+        let all = behind + u64::from(traced.floats.arguments.count_ones()) + fields as u64;
+        all.min(u64::from(traced.rings.area.slot) / 8)
+    }
+
+    /// Both records, and the commit. In: r11 = ring, rax = its head, rsi = the place. Spoils rdx, r10.
+    fn write(&self, asm: &mut Asm<'_>, kind: Kind) {
+        let traced = self.traced;
+        let slot = traced.rings.area.slot as i32;
+        asm.lea(R10, Mem::At(RAX, slot));
+        traced.behind(asm);
+        asm.load(RDX, TIME);
+        traced.put(asm, kind, self.values);
+        asm.mov(R10, RAX);
+        traced.behind(asm);
+        let words = self.length();
+        if words <= UNROLLED {
+            for word in 0..words as i32 {
+                asm.load(RDX, Mem::At(RSI, word * 8));
+                asm.store(Mem::At(R10, word * 8), RDX);
+            }
+            asm.lea(RAX, Mem::At(RAX, 2 * slot));
+        } else {
+            asm.mov_imm32(RAX, words as u32);
+            let again = asm.here();
+            asm.load(RDX, Mem::Sum(RSI, RAX, 3, -8));
+            asm.store(Mem::Sum(R10, RAX, 3, -8), RDX);
+            asm.alu_imm(Alu::Sub, RAX, 1, false);
+            asm.jcc(Cond::NotEqual, again);
+            // Ours still: this CPU's, or locked.
+            let locked = if self.whose.machine.rseq.is_some() { 0 } else { LOCKED as i32 };
+            asm.load(RAX, Mem::At(R11, HEAD as i32));
+            asm.lea(RAX, Mem::At(RAX, 2 * slot - locked));
+        }
+        asm.store(Mem::At(R11, HEAD as i32), RAX);
+    }
+}
+
+fn asks_for_duration(tree: &Tree) -> bool {
+    let mut asks = false;
+    tree.each_known(&mut |known| asks |= known == Known::Took);
+    asks
+}
+
+impl Tail {
+    pub(super) fn fixups(&self) -> &[(u64, u64)] {
+        if let Self::Entry(tail) = self { &tail.fixups } else { &[] }
+    }
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        match self {
+            Self::Entry(tail) => tail.finish(asm),
+            Self::Exit(tail) => tail.finish(asm),
+        }
+    }
+}
+
+impl EntryTail {
+    fn finish(self, asm: &mut Asm<'_>) {
+        let Self { whose, words, leave, .. } = self;
+        whose.unregistered(asm, self.begun, words.begun, self.behind_begun);
+        // E3
+        whose.timed().search(asm, self.lookup, Claim::Yes);
+        asm.load(RSI, SAVED_RSI);
+        asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+        asm.jmp(self.placeless);
+        if let Some(cramped) = self.cramped {
+            asm.bind(cramped);
+            asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+            asm.jmp(leave);
+        }
+        let rejected = self.reject(asm);
+        let sample = self.passed.sample.and_then(|(section, _)| section);
+        let rejects = rejected.and_then(|rejected| rejected.section());
+        whose.descriptors(asm, &[self.begun.section(), sample, rejects]);
+        asm.align(8);
+        asm.bind(self.begun.line);
+        asm.u64(words.begun);
+        self.passed.addresses(asm, rejected);
+    }
+    /// E1, for who does not pass.
+    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+        let Self { whose, words, .. } = self;
+        if self.passed.rejected.is_empty() {
+            return None;
+        }
+        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let counted = count(asm, &whose.machine);
+        let forget = asm.here();
+        asm.store(SAVED_RSI, RSI);
+        let lookup = whose.timed().lookup(asm);
+        asm.store_imm(MARK, 0);
+        let none = asm.here();
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        whose.timed().search(asm, lookup, Claim::No);
+        asm.jmp(none);
+        whose.unregistered(asm, counted, words.rejected, forget);
+        if !self.passed.unregistered.is_empty() {
+            // A thread that has no sample of its own.
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            for word in [words.begun, words.dropped] {
+                asm.alu_mem_imm(Alu::Add, whose.last_line(word), 1, true);
+            }
+            asm.jmp(forget);
+        }
+        Some(counted)
+    }
+}
+
+impl ExitTail {
+    fn finish(self, asm: &mut Asm<'_>) {
+        let Self { whose, words, done, .. } = self;
+        // X3
+        asm.bind(self.full);
+        if self.section.is_none() {
+            asm.bind(self.astray);
+        }
+        let dropped = count(asm, &whose.machine);
+        asm.jmp(done);
+        if self.section.is_some() {
+            asm.bind(self.astray);
+            // Its count would take the same way.
+            asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
+            asm.jmp(done);
+        }
+        whose.unregistered(asm, dropped, words.dropped, done);
+        self.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let rejected = count(asm, &whose.machine);
+        asm.jmp(done);
+        whose.unregistered(asm, rejected, words.rejected_late, done);
+        // X1 without a mark.
+        whose.timed().search(asm, self.lookup, Claim::No);
+        self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        whose.descriptors(asm, &[self.section, dropped.section(), rejected.section()]);
+        asm.align(8);
+        asm.bind(self.ring);
+        asm.u64(self.base);
+        asm.bind(dropped.line);
+        asm.u64(words.dropped);
+        asm.bind(rejected.line);
+        asm.u64(words.rejected_late);
+    }
+}

@@ -1,0 +1,483 @@
+//! LOSS-2 and FLT-1 for calls about which their return decides: the records written are those of the calls that the language lets pass,
+//! entry and exit beside each other, and begun = written + dropped + rejected + not ended, to the call.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
+use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, trace};
+use trapline_plan::{Floats, Unwind};
+use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
+use trapline_record::ring::{Kind, Record, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
+
+use crate::arena::{Arena, LINES, call, get, machines, set, unregister};
+use crate::counts::{everywhere, storm};
+use crate::filters::{float, leaf, number, tree};
+use crate::records::{PROBE, Reader, rings_for, view};
+use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
+
+/// The group of lines that holds the filter's words.
+const WORDS: u64 = 1;
+/// A third of a nanosecond to a tick.
+const TICK: u64 = (1 << 32) / 3;
+
+fn late(condition: Tree) -> TargetFilter {
+    TargetFilter { late: Some(Late { condition, tick: TICK }), ..TargetFilter::default() }
+}
+
+fn names() -> Vec<(String, Symbol)> {
+    let mut names = registers();
+    names.push(("ret".to_owned(), Symbol::Known(Known::Returned(Int { bits: 32, signed: true }))));
+    names.push(("dur".to_owned(), Symbol::Known(Known::Took)));
+    names
+}
+
+fn read(text: &str) -> Tree {
+    let tree = parse(text, &names()).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert!(tree.is_known_at_return());
+    tree
+}
+
+fn counted(arena: &Arena, word: u32) -> u64 {
+    (0..u64::from(LINES)).map(|line| get(arena.word(WORDS) + u64::from(word) * 8 + line * 64)).sum()
+}
+
+fn traced<'a>(arena: &Arena, machine: &'a Machine, rings: &'a Rings, filter: &'a TargetFilter) -> Traced<'a> {
+    Traced {
+        machine,
+        rings,
+        probe: PROBE,
+        dropped: arena.word(0),
+        site: Site::default(),
+        filter: Some(Filtered { filter, words: arena.word(WORDS) }),
+        texts: 0,
+        floats: Floats::default(),
+        fields: &[],
+        marks: None,
+        unwind: Unwind::None,
+        at_entry: true,
+    }
+}
+
+/// An exit's stub before `end`.
+fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind, usize), end: &[u8]) -> u64 {
+    let mut out = Vec::new();
+    let pending = trace(&mut out, arena.next(), traced, kind, values);
+    out.extend(end);
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+/// A function: entry stub, body, and a jump to an exit's stub; of the body's bytes `call` is to be followed by that of the function.
+fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exit: u64) -> u64 {
+    let at = arena.next();
+    let mut out = Vec::new();
+    let pending = trace(&mut out, at, traced, Kind::Entry, values);
+    out.extend(body);
+    out.push(0xE9);
+    let here = at + out.len() as u64 + 4;
+    out.extend((exit.wrapping_sub(here) as u32).to_le_bytes());
+    pending.finish(&mut out, None);
+    arena.put(&out)
+}
+
+/// Leaves of what a return knows besides.
+fn leaf_at_return(random: &mut Random) -> Tree {
+    let word = random.next();
+    let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
+    match word >> 32 & 3 {
+        0 => Tree::Known(Known::Returned(int)),
+        1 if sets_vectors() => {
+            let float = if word >> 8 & 1 == 0 { Float::Single } else { Float::Double };
+            Tree::Known(Known::FloatReturned(float))
+        }
+        _ => leaf(random),
+    }
+}
+
+#[test]
+fn returns_decide_as_the_language_says() {
+    let _one = ONE.lock();
+    machines().iter().for_each(returns_decide);
+}
+
+fn returns_decide(machine: &Machine) {
+    let mut random = Random(0x57a6_ed00_1234_9876);
+    let (mut passed, mut rejected) = (0, 0);
+    // SAFETY: gettid has no precondition.
+    let tid = unsafe { libc::gettid() } as u32;
+    for round in 0..800 {
+        let condition = tree(&mut random, 1 + round % 4, leaf_at_return);
+        if condition.temporaries() > trapline_plan::filter::MAX_TEMPORARIES || !condition.is_known_at_return()
+        {
+            continue;
+        }
+        let mut arena = Arena::new();
+        // Two that leave many floats, and few.
+        let arguments = if sets_vectors() { [0b1111_1111, 0b0100_1010][(round & 1) as usize] } else { 0 };
+        let floats = Floats { arguments, returned: false };
+        let mut known = true;
+        condition.each_known(&mut |one| {
+            known &= !matches!(one, Known::Float(n, _) if arguments >> n & 1 == 0);
+        });
+        if !known {
+            arena.unmap();
+            continue;
+        }
+        let slot = RingArea::slot_with_floats(6, 0, 8);
+        let rings = rings_for(&arena, machine, 1 << 12, slot);
+        let filter = late(condition.clone());
+        let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
+        let marks = Some(arena.staged(slot));
+        let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
+        let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
+        let end = exit(&mut arena, &traced, (kind, 6), &back());
+        let code = entry(&mut arena, &traced, 6, &[], end);
+        let mut reader = Reader::new(&rings);
+        for _ in 0..20 {
+            let mut state = random.state();
+            for reg in [7, 6, 2, 1, 8, 9, 0] {
+                state.regs[reg] = number(&mut random);
+            }
+            for vector in &mut state.zmm[..8] {
+                vector[0] = float(&mut random);
+            }
+            let integer = state.regs[0];
+            let mut facts = Facts {
+                arguments: [7, 6, 2, 1, 8, 9].map(|reg: usize| state.regs[reg]),
+                floats: core::array::from_fn(|n| state.zmm[n][0]),
+                tid,
+                ..Facts::default()
+            };
+            let before = (state.regs, state.zmm, counted(&arena, REJECTED_LATE));
+            // SAFETY: the code runs from tl_run's loaded state to tl_back, and the harness has one user at a time.
+            unsafe { tl_run(code, &mut state) };
+            assert_eq!((state.regs, state.zmm), (before.0, before.1), "{condition:?}");
+            let mut seen = Vec::new();
+            reader.take(|record| seen.push(*record));
+            let holds = holds(&condition, &mut facts, kind, integer);
+            assert_eq!(
+                counted(&arena, REJECTED_LATE) - before.2,
+                u64::from(!holds),
+                "{condition:?} {facts:x?}"
+            );
+            if !holds {
+                assert_eq!(seen, [], "{condition:?} {facts:x?}");
+                rejected += 1;
+                continue;
+            }
+            passed += 1;
+            // They may lie in the order of the ring's places: of a small one the first comes after the last.
+            let [first, last] = seen[..] else { panic!("{seen:?} {condition:?} {facts:x?}") };
+            assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, kind, last.sp));
+            assert_eq!((first.probe, last.probe, first.tid), (PROBE, PROBE, tid));
+            assert!(first.ticks < last.ticks);
+            assert_eq!(first.values[..6], facts.arguments);
+            let all = (0..8).filter(|n| arguments >> n & 1 == 1).map(|n| facts.floats[n]);
+            let behind = first.values[6..].iter().copied();
+            all.zip(behind).for_each(|(want, is)| assert_eq!(is, want));
+            if kind == Kind::Return {
+                assert_eq!(last.values[0], integer);
+            }
+        }
+        assert_eq!(arena.counted(0), 0, "nothing was dropped");
+        // Until the ring is full, and then.
+        assert_kept(&format!("{condition:?} {site:?}"), code, &site, &mut random);
+        arena.unmap();
+    }
+    assert!(passed > 1000 && rejected > 1000, "{passed} {rejected}");
+}
+
+/// What the language says where both an integer and a float are returned, which no function does: each by its own.
+fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u64) -> bool {
+    if kind == Kind::Tail {
+        return condition.holds(facts) == Some(true);
+    }
+    let float = facts.floats[0];
+    let by_own = with_returned(condition, integer, float);
+    by_own.holds(facts) == Some(true)
+}
+
+fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
+    match tree {
+        Tree::Known(Known::Returned(int)) => Tree::Number(int.value(integer), int.bits == 64 && !int.signed),
+        Tree::Known(Known::FloatReturned(of)) => Tree::Number(of.key(float).cast_unsigned(), false),
+        Tree::Unary(op, of) => Tree::Unary(*op, Box::new(with_returned(of, integer, float))),
+        Tree::Binary(op, left, right) => {
+            let side = |side| Box::new(with_returned(side, integer, float));
+            Tree::Binary(*op, side(left), side(right))
+        }
+        other => other.clone(),
+    }
+}
+
+fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
+    let mut seen = Vec::new();
+    reader.take(|record| seen.push(*record));
+    seen.sort_by_key(|record| record.ticks);
+    seen
+}
+
+/// test rdi, rdi; je to the end; push rdi; sub rdi, 1; call `at`; pop rdi; mov rax, rdi
+fn recursing(call_from: impl FnOnce(usize) -> u32) -> Vec<u8> {
+    let mut body = vec![0x48, 0x85, 0xFF, 0x74, 11, 0x57, 0x48, 0x83, 0xEF, 1, 0xE8];
+    let rel = call_from(body.len() + 4);
+    body.extend(rel.to_le_bytes());
+    body.extend([0x5F, 0x48, 0x89, 0xF8]);
+    body
+}
+
+/// A function that calls itself with its argument less one, until that is 0, and returns its argument.
+fn recursive(arena: &mut Arena, traced: &Traced<'_>) -> u64 {
+    let end = exit(arena, traced, (Kind::Return, 1), &[0xC3]);
+    let at = arena.next();
+    let mut stub = Vec::new();
+    let pending = trace(&mut stub, at, traced, Kind::Entry, 1);
+    let body = recursing(|here| (stub.len() + here).wrapping_neg() as u32);
+    drop(pending);
+    entry(arena, traced, 1, &body, end)
+}
+
+#[test]
+fn each_depth_and_each_abandoned_call_is_its_own() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let rings = rings_for(&arena, &machine, 1 << 16, 64);
+        let filter =
+            TargetFilter { condition: Some(read("arg0 != 5")), ..late(read("arg0 % 3 == 1 && ret < 10")) };
+        let marks = Some(arena.staged(64));
+        let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
+        let code = recursive(&mut arena, &traced);
+        let mut reader = Reader::new(&rings);
+        let mut all = 0;
+        for depth in [0_u64, 1, 7, 20, 600] {
+            assert_eq!(call(code, depth), depth);
+            let records = seen(&mut reader);
+            let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
+            assert_eq!(of(Kind::Return).collect::<Vec<_>>(), want, "from the deepest on");
+            assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
+            all += depth + 1;
+            let five = counted(&arena, REJECTED);
+            let written = records.len() as u64 / 2;
+            let late = counted(&arena, REJECTED_LATE);
+            assert_eq!(counted(&arena, BEGUN) + five, all);
+            set(arena.data(), get(arena.data()) + written);
+            assert_eq!(get(arena.data()) + late, counted(&arena, BEGUN), "{depth}");
+        }
+        // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
+        let abandoned = {
+            let mut out = Vec::new();
+            let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 1);
+            out.extend([0x48, 0x89, 0xF8, 0xC3]);
+            pending.finish(&mut out, None);
+            arena.put(&out)
+        };
+        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let late = counted(&arena, REJECTED_LATE);
+        let both = |first: u64, second: u64| [call(abandoned, first), call(code, second)];
+        assert_eq!(both(1, 5), [1, 5]);
+        let records = seen(&mut reader);
+        assert_eq!(
+            records.iter().map(|r| r.values[0]).collect::<Vec<_>>(),
+            [4, 1, 1, 4],
+            "not the abandoned one"
+        );
+        assert_eq!(both(1, 0), [1, 0]);
+        assert_eq!((seen(&mut reader), counted(&arena, REJECTED_LATE)), (vec![], late + 4));
+        // An exit without an entry.
+        assert_eq!((call(end, 3), seen(&mut reader)), (call(end, 3), vec![]));
+        assert_eq!(arena.counted(0), 0, "nothing was dropped");
+        arena.unmap();
+    }
+}
+
+#[test]
+fn what_a_call_took_decides() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let rings = rings_for(&arena, &machine, 1 << 16, 64);
+        let filter = late(read("dur >= 2000"));
+        let marks = Some(arena.staged(64));
+        let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
+        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        // mov rax, rdi; inc rdi: sub rdi, 1; jne back
+        let body = [0x48, 0x89, 0xF8, 0x48, 0xFF, 0xC7, 0x48, 0x83, 0xEF, 1, 0x75, 0xFA];
+        let code = entry(&mut arena, &traced, 1, &body, end);
+        let calls: Vec<u64> = (0..200).chain((0..20).map(|n| 100_000 + n)).collect();
+        calls.iter().for_each(|&n| assert_eq!(call(code, n), n));
+        let records = seen(&mut Reader::new(&rings));
+        let late = filter.late.as_ref().expect("as set");
+        let took = |pair: &[Record]| late.nanos(pair[1].ticks - pair[0].ticks);
+        assert!(records.chunks(2).all(|pair| took(pair) >= 2000), "as long as the record says");
+        let long = records.iter().filter(|record| record.kind == Kind::Entry && record.values[0] >= 100_000);
+        assert_eq!(long.count(), 20, "a hundred thousand turns take longer than that");
+        assert_eq!(counted(&arena, REJECTED_LATE) + records.len() as u64 / 2, calls.len() as u64);
+        assert!(counted(&arena, REJECTED_LATE) > 0, "and one turn does not");
+        arena.unmap();
+    }
+}
+
+#[test]
+fn what_pointers_lead_to_is_that_of_the_entry() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let slot = RingArea::slot_for_texts(2);
+        let rings = rings_for(&arena, &machine, 64 * slot, slot);
+        let filter = late(read("ret != 7"));
+        let marks = Some(arena.staged(slot));
+        let traced = Traced { marks, texts: 0b11, ..traced(&arena, &machine, &rings, &filter) };
+        let end = exit(&mut arena, &traced, (Kind::Return, 2), &[0xC3]);
+        // mov byte [rdi], 'x'; mov eax, esi
+        let code = entry(&mut arena, &traced, 2, &[0xC6, 0x07, b'x', 0x89, 0xF0], end);
+        let mut reader = Reader::new(&rings);
+        for second in [1_u64, 7, 3] {
+            let mut text = *b"what was there when it was called, for sixty-four bytes and more";
+            let was = text;
+            // SAFETY: the code is a function of two arguments that writes one byte at the first, and returns.
+            let function: extern "C" fn(*mut u8, u64) -> u32 = unsafe { core::mem::transmute(code) };
+            assert_eq!(function(text.as_mut_ptr(), second), second as u32);
+            assert_eq!(text[0], b'x');
+            let mut texts = Vec::new();
+            for ring in 0..rings.area.rings {
+                let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+                    if record.kind == Kind::Entry {
+                        let words: Vec<u64> = (0..2 * TEXT_WORDS as u64).map(word).collect();
+                        texts.push((record.values[1], words));
+                    }
+                };
+                let tail = &mut reader.tails[ring as usize];
+                rings.area.take_with_texts(view(&rings), ring, tail, each).expect("a head that can be");
+            }
+            if second == 7 {
+                assert_eq!(texts, []);
+                continue;
+            }
+            let [(argument, words)] = &texts[..] else { panic!("{} records", texts.len()) };
+            let bytes: Vec<u8> = words[1..TEXT_WORDS].iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert_eq!((*argument, words[0], &bytes[..]), (second, TEXT_BYTES as u64, &was[..]));
+            assert_eq!(words[TEXT_WORDS].cast_signed(), -14, "{second} is no address");
+        }
+        assert_eq!((counted(&arena, BEGUN), counted(&arena, REJECTED_LATE)), (3, 1));
+        assert_eq!(first_float(2, 2), 9 + 18);
+        arena.unmap();
+    }
+}
+
+/// Eight threads that are moved about, a timer's handler that calls too, and a reader that takes what it can of small rings.
+#[test]
+fn every_call_is_written_dropped_or_rejected() {
+    for machine in machines() {
+        every_call_is_one_of_three(&machine);
+    }
+}
+
+const CALLS: u64 = 100_000;
+
+fn every_call_is_one_of_three(machine: &Machine) {
+    let mut arena = Arena::new();
+    let rings = rings_for(&arena, machine, 64 * 128, 64);
+    let filter = TargetFilter { condition: Some(read("arg0 & 3")), ..late(read("arg0 & 7 && ret & 1")) };
+    let marks = Some(arena.staged(64));
+    let traced = Traced { marks, ..traced(&arena, machine, &rings, &filter) };
+    let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+    let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end); // mov rax, rdi
+    let (over, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (written, handled) = std::thread::scope(|scope| {
+        let (over, wrong, rings) = (&over, &wrong, &rings);
+        let reading = scope.spawn(move || {
+            let (mut reader, mut written) = (Reader::new(rings), 0u64);
+            loop {
+                let ends = over.load(Ordering::Acquire);
+                let mut open = None;
+                reader.take(|record| match (record.kind, open.take()) {
+                    (Kind::Entry, None) => open = Some(*record),
+                    (Kind::Return, Some(entry)) => {
+                        written += 1;
+                        let Record { tid, sp, ticks, .. } = entry;
+                        let same = (tid == record.tid || record.tid == 0) && sp == record.sp;
+                        let value = entry.values[0];
+                        let fits = value == record.values[0] && value & 1 == 1;
+                        let good = same && fits && ticks < record.ticks;
+                        wrong.fetch_add(u64::from(!good), Ordering::Relaxed);
+                    }
+                    _ => drop(wrong.fetch_add(1, Ordering::Relaxed)),
+                });
+                wrong.fetch_add(u64::from(open.is_some()), Ordering::Relaxed);
+                if ends {
+                    return written;
+                }
+            }
+        });
+        let handled = storm(code, || everywhere(|| (0..CALLS).for_each(|n| assert_eq!(call(code, n), n))));
+        over.store(true, Ordering::Release);
+        (reading.join().expect("the reader"), handled)
+    });
+    let (dropped, begun) = (arena.counted(0), counted(&arena, BEGUN));
+    let (early, late) = (counted(&arena, REJECTED), counted(&arena, REJECTED_LATE));
+    println!("{written} written, {dropped} dropped, {early} and {late} rejected, {handled} by the handler");
+    assert_eq!(wrong.load(Ordering::Relaxed), 0, "records of one call lie beside each other");
+    assert_eq!(begun, written + dropped + late);
+    assert_eq!(begun + early, 8 * CALLS + handled);
+    assert!(handled > 10 && written >= 8 && late >= 2 * CALLS, "{handled}");
+    // Of the eight threads' own, which are known.
+    assert!(written + dropped <= 4 * CALLS + handled && early >= 2 * CALLS, "{written} {early}");
+}
+
+#[test]
+fn threads_without_an_area_are_counted() {
+    let Some(machine) = crate::records::with_rseq() else { return };
+    let mut arena = Arena::new();
+    let rings = rings_for(&arena, &machine, 64 * 128, 64);
+    for sample in [1, 3] {
+        let filter = TargetFilter { sample, condition: Some(read("arg0 >= 10")), ..late(read("ret & 1")) };
+        let marks = Some(if sample == 1 { arena.staged(64) } else { arena.latency() });
+        let traced = Traced { marks, ..traced(&arena, &machine, &rings, &filter) };
+        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
+        let before = (arena.counted(0), [REJECTED, BEGUN, REJECTED_LATE].map(|word| counted(&arena, word)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                unregister();
+                (0..110).for_each(|n| assert_eq!(call(code, n), n));
+            });
+        });
+        let after = (arena.counted(0), [REJECTED, BEGUN, REJECTED_LATE].map(|word| counted(&arena, word)));
+        let more = [0, 1, 2].map(|n| after.1[n] - before.1[n]);
+        // Who has no sample is dropped at once; else no ring is his at the return.
+        let (dropped, late) = if sample == 1 { (50, 50) } else { (100, 0) };
+        assert_eq!((after.0 - before.0, more), (dropped, [10, 100, late]));
+    }
+    Reader::new(&rings).take(|_| panic!("nothing was written"));
+    arena.unmap();
+}
+
+#[test]
+fn a_call_that_finds_no_place_is_counted_as_dropped() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let rings = rings_for(&arena, &machine, 64 * 128, 64);
+        let filter = late(read("ret & 1"));
+        let latency = arena.staged(64);
+        let traced = Traced { marks: Some(latency), ..traced(&arena, &machine, &rings, &filter) };
+        let end = exit(&mut arena, &traced, (Kind::Return, 1), &[0xC3]);
+        let code = entry(&mut arena, &traced, 1, &[0x48, 0x89, 0xF8], end);
+        // All blocks are others'.
+        for tag in (0..latency.shape.tags_len()).step_by(8) {
+            set(latency.stamps + tag, 1);
+        }
+        (0..10).for_each(|n| assert_eq!(call(code, n), n));
+        assert_eq!((counted(&arena, BEGUN), arena.counted(0), counted(&arena, REJECTED_LATE)), (10, 10, 0));
+        // Every fourth is free: the first look does not find it.
+        for tag in (0..latency.shape.tags_len()).step_by(8 * 4) {
+            set(latency.stamps + tag, 0);
+        }
+        (0..10).for_each(|n| assert_eq!(call(code, n), n));
+        assert_eq!((counted(&arena, BEGUN), arena.counted(0), counted(&arena, REJECTED_LATE)), (20, 10, 5));
+        assert_eq!(seen(&mut Reader::new(&rings)).len(), 10);
+        arena.unmap();
+    }
+}
