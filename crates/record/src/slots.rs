@@ -13,6 +13,8 @@
 //! Who takes a slot exchanges its byte with 0xff, and owns it if the byte was 0; who gives it back stores 0. So there is no
 //! order, no list and no ABA, nothing is lost by a thread that stands still, and a child of `vfork`, which runs on its parent's
 //! rseq area, may do both.
+//!
+//! An entry names no thread: the stack word says which call it is, and a stack may go on in another thread.
 
 /// Lines of hints; a power of two.
 pub const HOMES: u64 = 64;

@@ -6,7 +6,7 @@
 //! all of them waits for those in progress. An object is a cell that only its holder may touch; the pool's memory is a cell
 //! that whoever is told to be the last takes away.
 //!
-//! Does not: model the instructions of a sequence (`tests/pool_native.rs` interrupts each of them).
+//! Does not: model the instructions of a sequence (`tests/pool_interrupted.rs` interrupts each of them).
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;

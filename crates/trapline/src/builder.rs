@@ -111,7 +111,7 @@ impl Builder {
         self
     }
     /// So many calls can have their return address replaced at a time, in all threads of a process (64 to [`Returns::MOST_ACTIVE`], rounded up to a power
-    /// of two). Without it, 16,384. Calls beyond it run unprobed, and count as missed. Each takes 81 bytes of the process.
+    /// of two). Without it, 16,384. Calls beyond it run unprobed, and count as missed. Each takes 97 bytes of the process.
     #[must_use]
     pub const fn maxactive(mut self, calls: Option<u32>) -> Self {
         self.maxactive = calls;

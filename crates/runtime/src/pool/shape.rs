@@ -7,6 +7,9 @@
 //! | 0 | header: what the pool is, and its counts |
 //! | 256 | for each CPU its shelf, then its set, each on 128 bytes of its own or a multiple (lines are fetched in pairs) |
 //! | then | objects, each on cache lines of its own |
+//!
+//! What a pool holds does not grow with the threads: four objects of 64 bytes for each CPU (the seed's guidance) take 2 KB for 2 CPUs, where an area of 4 KB for each of the seed's
+//! 5,000 tasks would take 20 MB.
 
 use core::fmt;
 

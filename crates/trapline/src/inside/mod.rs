@@ -67,6 +67,9 @@
 //!   ([`Error::TrapsTaken`]).
 //! - Without perf events (`perf_event_paranoid`, seccomp), what is mapped by raw system calls is found by the next [`rescan`] only; libc's `mmap`, `mprotect`
 //!   and `mremap` are probed instead, and consumers of their returns do not see those.
+//! - A batch, with all places that were ever registered before, may have 131,072 places, where the kernel takes 2²⁰ links at a time ([`Error::TooMany`]): what belongs to a place stays,
+//!   as a hit may be about to look at it.
+//! - A trap that is nobody's does not look for mappings by itself: whoever maps is told of, or asks ([`rescan`]).
 //! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
 //!
 //! # On arm64

@@ -1,4 +1,7 @@
 //! What every pool must keep, ours and the baselines alike: no object held twice, none lost, none left out.
+//!
+//! Does not: interrupt the circular queue by signals (a handler that finds its own thread between two steps would wait for itself, as the seed's would), nor hand objects on between threads
+//! where each thread has a pool of its own.
 
 use std::collections::BTreeSet;
 

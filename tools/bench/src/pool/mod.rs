@@ -96,7 +96,7 @@ pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<(
 
 fn threads(effort: Effort) -> Vec<usize> {
     let cpus = cpus() as usize;
-    let mut threads = vec![1, cpus, 2 * cpus, 4 * cpus];
+    let mut threads = vec![1, cpus, 2 * cpus, 3 * cpus, 4 * cpus];
     threads.dedup();
     threads.retain(|threads| effort.threads.is_none_or(|only| only == *threads));
     threads
