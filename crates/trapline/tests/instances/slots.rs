@@ -196,6 +196,66 @@ fn calls_that_were_entered_from_their_slots_come_home() {
     assert_eq!(returns.load(SeqCst), 5 + 3);
 }
 
+/// Threads side by side, each interrupted all the time by a handler that calls what is armed: in the midst of taking a slot, of entering from it, of coming home.
+/// In a process of its own, whose signals are its own.
+#[test]
+fn every_return_is_its_call_s_whatever_interrupts_it() {
+    alone("slots::every_return_is_its_call_s_whatever_interrupts_it", || {
+        STACK.into_iter().for_each(storm);
+    });
+}
+
+fn storm(way: How) {
+    const CALLS: u64 = 20_000;
+    const THREADS: u64 = 4;
+    static ADD: AtomicU64 = AtomicU64::new(0);
+    static INNER: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn calls_too(_: i32) {
+        // SAFETY: `add` of the victim that is loaded.
+        let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(ADD.load(SeqCst)) };
+        assert_eq!(add(1, 1), 4);
+        INNER.fetch_add(1, SeqCst);
+    }
+    let victim = Victim::load();
+    let (seen, told) = (Seen::new(), word());
+    let only = Consumer::returns(move |hit| {
+        told.fetch_add(hit.regs().get(Gpr::Rax), SeqCst);
+    });
+    let (twice, add) = (victim.function("twice"), victim.function("add"));
+    ADD.store(add as *const () as u64, SeqCst);
+    INNER.store(0, SeqCst);
+    let probes = [probe(&victim, "twice", seen.session(), way), probe(&victim, "add", only, way)];
+    // SAFETY: the handler calls a function that may be called anywhere, and stays.
+    unsafe { libc::signal(libc::SIGUSR2, calls_too as *const () as usize) };
+    let selves = [const { AtomicU64::new(0) }; THREADS as usize];
+    let call = |own: &AtomicU64| {
+        // SAFETY: no arguments.
+        own.store(unsafe { libc::pthread_self() }, SeqCst);
+        for n in 0..CALLS {
+            assert_eq!((twice(n % 100, 0), add(n, 1)), (n % 100 * 2, n * 3 + 1));
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
+        while !threads.iter().all(|thread| thread.is_finished()) {
+            for thread in selves.iter().map(|one| one.load(SeqCst)).filter(|one| *one != 0) {
+                // SAFETY: the threads have not been joined.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+            }
+        }
+    });
+    let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
+    assert!(inner > 0, "nothing was interrupted");
+    seen.expect(all, all);
+    // A handler that interrupts a hit makes calls inside a hit, which are missed and counted.
+    let counts = probes.each_ref().map(|probe| probe.counts());
+    let nested = counts[1].nested;
+    let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
+    assert_eq!(told.load(SeqCst), outer + (inner - nested) * 4);
+    let hits = Tally { hits: all, ..Tally::default() };
+    assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);
+}
+
 /// More pairs of stack word and return address than are bound: the others have slots from call to call. In a process of its own, as half of
 /// its slots stay bound.
 #[test]
