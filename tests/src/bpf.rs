@@ -49,7 +49,8 @@ pub fn session(path: &Path, offset: u64, pid: u32, declines: bool) -> Result<Pro
     attach(path, offset, pid, (UPROBE_SESSION, 0), &[], declines)
 }
 
-/// At an instruction: puts words into registers. Each is a byte offset in `struct pt_regs`, and a word. (A kernel from before 6.18 refuses it.)
+/// At an instruction: puts words into registers. Each is a byte offset in `struct pt_regs`, and a word. A kernel whose verifier lets no program of this
+/// kind write to its context refuses it (6.18 does: `invalid bpf_context access off=80 size=8`); the error has the verifier's words.
 ///
 /// # Errors
 /// As [`session`].
@@ -86,7 +87,7 @@ fn open(
     mut code: Vec<u64>,
     answer: bool,
 ) -> Result<Files, String> {
-    let runs = owned("a map", MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)])?;
+    let runs = owned("map", MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)])?;
     code.extend([
         insn(0x62, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = 0
         insn(0x18, 1, 1, 0, runs.as_raw_fd()),
@@ -101,18 +102,19 @@ fn open(
         insn(0x95, 0, 0, 0, 0),
     ]);
     let license = c"GPL";
+    let mut words = vec![0_u8; 1 << 16];
     let load = [
         two(PROG_TYPE_KPROBE, code.len() as u32),
         code.as_ptr() as u64,
         license.as_ptr() as u64,
-        0,
-        0,
+        two(1, words.len() as u32),
+        words.as_mut_ptr() as u64,
         0,
         0,
         0,
         two(0, kind),
     ];
-    let program = owned("a program", PROG_LOAD, &load)?;
+    let program = owned("program", PROG_LOAD, &load).map_err(|error| error + &objection(&words))?;
     let link = [
         two(program.as_raw_fd() as u32, 0),
         two(kind, 0),
@@ -123,8 +125,15 @@ fn open(
         two(1, flags),
         two(pid, 0),
     ];
-    let link = owned("a link", LINK_CREATE, &link)?;
+    let link = owned("link", LINK_CREATE, &link)?;
     Ok(Files { _link: link, _program: program, runs })
+}
+
+/// What the verifier said against a program: the last of its lines, but for the figures behind it.
+fn objection(words: &[u8]) -> String {
+    let text = String::from_utf8_lossy(words);
+    let said = text.trim_end_matches('\0').lines().rfind(|line| !line.starts_with("processed "));
+    said.map_or_else(String::new, |line| format!(": {line}"))
 }
 
 const fn two(first: u32, second: u32) -> u64 {

@@ -94,6 +94,90 @@ fn counting(into: &'static AtomicU64) -> Consumer {
     })
 }
 
+/// How often this process has asked for a membarrier: by kind, a full barrier (what a grace period begins with), and one that serialises cores (what a
+/// change of code waits for).
+static BARRIERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// From here on this thread's calls, and those of threads that it starts, are counted: each traps, and its handler asks again, with a mark.
+fn count_barriers() {
+    const MARK: u32 = 0x5EED_BA44;
+    extern "C" fn on_call(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel's context of this signal, whose registers are the call's; the call has no pointers.
+        unsafe {
+            let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
+            let [command, flags, cpu] =
+                [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX].map(|at| registers[at as usize]);
+            let kind = [8, 32].iter().position(|kind| *kind == command);
+            if let Some(kind) = kind {
+                BARRIERS[kind].fetch_add(1, Relaxed);
+            }
+            let done = libc::syscall(libc::SYS_membarrier, command, flags, cpu, 0, 0, u64::from(MARK));
+            let errno = i64::from(*libc::__errno_location());
+            registers[libc::REG_RAX as usize] = if done < 0 { -errno } else { done };
+        }
+    }
+    let (load, equal, answer) = (0x20, 0x15, 0x06);
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let filter = [
+        step(load, 0, 0, 0),
+        step(equal, 0, 3, libc::SYS_membarrier as u32),
+        step(load, 0, 0, 16 + 5 * 8), // the sixth argument's lower half
+        step(equal, 1, 0, MARK),
+        step(answer, 0, 0, libc::SECCOMP_RET_TRAP),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the program is live and as long as it says; the handler uses what it is given.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_call as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+/// Barriers that `action` asks for.
+fn barriers(action: impl FnOnce()) -> [u64; 2] {
+    let all = || BARRIERS.each_ref().map(|kind| kind.load(Relaxed));
+    let before = all();
+    action();
+    std::array::from_fn(|kind| all()[kind] - before[kind])
+}
+
+/// A thousand sites ask for as many grace periods and core syncs as one does, when they come and when they go.
+#[test]
+fn a_batch_pays_one_grace_period() {
+    trapline_tests::alone("a_batch_pays_one_grace_period", || {
+        const COUNT: usize = 1000;
+        static ALL: AtomicU64 = AtomicU64::new(0);
+        count_barriers();
+        let library = Library::load("graces", COUNT);
+        let before = library.text();
+        for by_trap in [false, true] {
+            let paid = [1, 1, COUNT].map(|count| {
+                let request =
+                    |at: &u64| Request { by_trap, ..Request::new(&library.path, *at, counting(&ALL)) };
+                let requests: Vec<Request> = library.offsets[..count].iter().map(request).collect();
+                let mut probes = Vec::new();
+                let comes = barriers(|| probes = register_all(requests).expect("registered"));
+                (0..COUNT).for_each(|n| library.call(n, 1));
+                assert_eq!(ALL.swap(0, Relaxed), count as u64);
+                let goes = barriers(|| unregister_all(probes).expect("unregistered"));
+                assert!(before == library.text());
+                [comes, goes]
+            });
+            let [_first, one, many] = paid;
+            println!(
+                "by trap: {by_trap}; [graces, core syncs] of coming and going: {one:?} for 1, {many:?} for {COUNT}"
+            );
+            assert!(one[1][0] > 0, "nobody waited: {one:?}");
+            assert_eq!(one, many, "by trap: {by_trap}");
+        }
+    });
+}
+
 fn mappings_of_ours() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     maps.lines().filter(|line| line.contains("memfd:trapline")).count()

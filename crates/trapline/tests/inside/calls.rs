@@ -30,11 +30,11 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
 }
 
 /// Registers at a function's start.
-type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
+pub(crate) type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
 /// Runs a test with a library whose functions are probed by jump, with one whose functions are probed by trap, and with one by jump that
 /// saves no vector registers: for tests whose functions have nothing there.
-fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
+pub(crate) fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
     ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
 }
 

@@ -1,12 +1,10 @@
-//! Consumers of all kinds that come and go during a call, and sessions in recursions: by the kernel's rule (selftests/bpf: uprobe_multi), and beside the kernel's own
+//! Consumers of all kinds that come and go during a call: by the kernel's rule (selftests/bpf: uprobe_multi), and beside the kernel's own
 //! probes in the same run.
 #![allow(unsafe_code, reason = "a function of ours is called through a pointer that a C function hands on")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use trapline::inside::{
-    Consumer, Hit, Registration, Request, Verdict, register, register_all, unregister_all,
-};
+use trapline::inside::{Consumer, Hit, Registration, Verdict, register, unregister_all};
 use trapline_tests::bpf::{self, Program};
 use trapline_tests::{or_skip, setting};
 
@@ -29,7 +27,7 @@ fn during(victim: &Victim, mut hook: impl FnMut()) {
 }
 
 /// One consumer of each kind: entry, return, session, session that declines. Each counts all its calls.
-fn of_kind(kind: usize, into: &'static AtomicU64) -> Consumer {
+pub(crate) fn of_kind(kind: usize, into: &'static AtomicU64) -> Consumer {
     let count = move || into.fetch_add(1, Relaxed);
     let entry = move |verdict: Verdict| {
         move |_: &mut Hit<'_>| {
@@ -165,27 +163,4 @@ fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
     // SAFETY: our own child.
     unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
     assert_eq!(left, was);
-}
-
-/// Sessions in a recursion: as often as the kernel's, whether they decline or not.
-#[test]
-fn sessions_are_called_as_often_as_the_kernels() {
-    let twins = Twins::load();
-    for declines in [false, true] {
-        let at = twins.kernels.offset("deep");
-        let kernel = or_skip!(bpf::session(&twins.kernels.path, at, std::process::id(), declines));
-        for by_trap in [false, true] {
-            let (count, had) = (word(), kernel.runs());
-            let consumer = of_kind(if declines { 3 } else { 2 }, count).maxactive(64);
-            let request =
-                Request { by_trap, ..Request::new(&twins.ours.path, twins.ours.offset("deep"), consumer) };
-            let probe = register_all([request]).expect("registered");
-            for victim in twins.both() {
-                assert_eq!(victim.function("deep")(5, 0), (6 << 5) - 1);
-            }
-            unregister_all(probe).expect("unregistered");
-            assert_eq!(count.load(Relaxed), if declines { 6 } else { 12 });
-            assert_eq!(kernel.runs() - had, count.load(Relaxed));
-        }
-    }
 }

@@ -1,10 +1,9 @@
 //! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe, uprobe_syscall), in our process. What the running
 //! kernel can do from here, it does in the same run, on a copy of the same library, and both must say the same: perf events count and sample, BPF programs
-//! are sessions (Linux 6.13) and change registers (6.18).
-#![allow(
-    unsafe_code,
-    reason = "handlers that change registers, a child that shares our memory, a call with chosen registers"
-)]
+//! count, too, and are sessions (Linux 6.13). Registers that a program of the kernel's changes are compared where its verifier lets one write to its context;
+//! 6.18's does not (`invalid bpf_context access`), and `registers_that_are_changed_arrive_as_the_kernels_do` is skipped there with the verifier's words;
+//! `registers_that_a_handler_changes_arrive_and_no_others_change` says the same of ours alone, everywhere.
+#![allow(unsafe_code, reason = "handlers that change registers, a call with chosen registers")]
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -95,6 +94,30 @@ fn entries_and_returns_are_counted_as_the_kernel_counts_them() {
     assert_eq!(ours.as_slice(), kernels);
     assert!(ours.iter().all(|count| *count >= 80));
     unregister_all(probes).expect("unregistered");
+}
+
+/// red_zone, inside a leaf: both words that it keeps below its stack pointer are there behind a hit, by ours and by the kernel's, as often as it is called.
+#[test]
+fn the_red_zone_of_a_leaf_is_kept_as_the_kernel_keeps_it() {
+    let twins = Twins::load();
+    let [ours, kernels] = twins.both().map(|victim| victim.offset_of_address(victim.address("red_inside")));
+    let kernel = or_skip!(oracle::attach_at(&twins.kernels.path, &[(kernels, false)], tid()));
+    for (round, by_trap) in [false, true].into_iter().enumerate() {
+        let count = word();
+        let request = Request { by_trap, ..Request::new(&twins.ours.path, ours, counting(count)) };
+        let probe = register_all([request]).expect("registered");
+        for n in 0..10_u64 {
+            let sums = twins.both().map(|victim| {
+                let sum = word();
+                assert_eq!(victim.function("red")(sum.as_ptr() as u64, n << 40 | n), 0);
+                sum.load(Relaxed)
+            });
+            // A word and its complement.
+            assert_eq!(sums, [u64::MAX; 2]);
+        }
+        assert_eq!((count.load(Relaxed), kernel.counts()), (10, vec![10 * (round as u64 + 1)]));
+        unregister_all(probe).expect("unregistered");
+    }
 }
 
 /// rax rcx rdx rbx rbp rsi rdi r8 to r15, as `with_registers` takes them.
@@ -226,7 +249,7 @@ fn recursive_cookies_come_back_last_first() {
     }
 }
 
-/// Registers changed by a program of the kernel's, and by a handler of ours.
+/// Registers changed by a program of the kernel's, and by a handler of ours. Skipped where the verifier refuses such a program, as 6.18's does.
 #[test]
 fn registers_that_are_changed_arrive_as_the_kernels_do() {
     /// Hardware numbers, and where `struct pt_regs` has them: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
@@ -245,7 +268,9 @@ fn registers_that_are_changed_arrive_as_the_kernels_do() {
     let twins = Twins::load();
     let words = CHANGED.map(|(gpr, at)| (at, word(gpr)));
     let at = twins.kernels.offset("quiet");
-    let kernel = or_skip!(bpf::changing(&twins.kernels.path, at, std::process::id(), &words));
+    let kernel = bpf::changing(&twins.kernels.path, at, std::process::id(), &words);
+    let kernel =
+        or_skip!(kernel.map_err(|why| format!("no register is changed by the kernel's probes: {why}")));
     let left = call_with(&twins.kernels, &patterns());
     assert_eq!(kernel.runs(), 1);
     assert_ne!(left, patterns());
@@ -284,39 +309,6 @@ fn a_version_names_one_of_two_functions() {
     assert_eq!(words.map(|word| word.load(Relaxed)), [1, 2]);
     unregister_all(probes).expect("unregistered");
     assert_eq!(or_skip!(kernel).counts(), [1, 2]);
-}
-
-/// filter_clone_vm: a child that shares our memory is probed as we are. (The kernel's events are not asked: what they count of a task that
-/// inherited them is theirs only when that is gone for good.)
-#[test]
-fn a_child_that_shares_our_memory_is_counted() {
-    extern "C" fn run(twins: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: what the parent, which waits for us, has handed over.
-        let twins = unsafe { &*twins.cast::<[extern "C" fn(u64, u64) -> u64; 2]>() };
-        i32::from(twins.iter().any(|add| add(2, 3) != 9))
-    }
-    for by_trap in [false, true] {
-        let twins = Twins::load();
-        let count = word();
-        let request =
-            Request { by_trap, ..Request::new(&twins.ours.path, twins.ours.offset("add"), counting(count)) };
-        let probe = register_all([request]).expect("registered");
-        let functions = twins.both().map(|victim| victim.function("add"));
-        functions.iter().for_each(|add| assert_eq!(add(1, 1), 4));
-        let mut stack = vec![0u128; 1 << 14];
-        let mut status = 0;
-        // SAFETY: a child on a stack of its own, that calls two functions while we wait for it.
-        unsafe {
-            let top = stack.as_mut_ptr().add(stack.len()).cast();
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            let pid = libc::clone(run, top, flags, functions.as_ptr().cast_mut().cast());
-            assert!(pid > 0);
-            assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
-        }
-        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
-        assert_eq!((count.load(Relaxed), probe[0].counts().missed()), (2, 0));
-        unregister_all(probe).expect("unregistered");
-    }
 }
 
 /// A trap of ours, in a thread whose last exception was another, while the kernel has probes of its own in the process: it asks

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use trapline::inside::{
-    Consumer, Error, Registration, Request, Tactic, Verdict, learnt, register, register_all, rescan,
-    unregister_all,
+    Consumer, Error, Request, Tactic, Verdict, learnt, register, register_all, rescan, unregister_all,
 };
 
 use crate::calls::{counting, word};
@@ -62,6 +61,37 @@ fn a_batch_is_registered_whole_or_not_at_all() {
     assert_eq!(before, victim.text());
 }
 
+/// attach_uprobe_fails: three that are good, and one that is a breakpoint itself, wherever it stands in the batch, by jump and by trap.
+#[test]
+fn a_batch_with_a_breakpoint_in_it_is_rolled_back() {
+    const GOOD: [(&str, u64); 3] = [("add", 4), ("twice", 2), ("whole", 6)];
+    let victim = Victim::load();
+    let (before, own) = (victim.text(), victim.offset("stops"));
+    let functions = || GOOD.iter().map(|(name, result)| (victim.function(name), *result));
+    for (nth, by_trap) in (0..8).map(|n| (n / 2, n % 2 == 1)) {
+        let (count, spoiled) = (word(), word());
+        let good = || {
+            let request = |(name, _): &(&str, u64)| Request {
+                by_trap,
+                ..Request::new(&victim.path, victim.offset(name), counting(count))
+            };
+            GOOD.iter().map(request).collect::<Vec<_>>()
+        };
+        let mut batch = good();
+        batch.insert(nth, Request::new(&victim.path, own, counting(spoiled)));
+        let error = register_all(batch).expect_err("a breakpoint");
+        assert!(matches!(error, Error::Breakpoint { offset, .. } if offset == own), "{nth}: {error}");
+        assert!(before == victim.text(), "{nth}");
+        functions().for_each(|(function, result)| assert_eq!(function(1, 1), result));
+        assert_eq!((count.load(Relaxed), spoiled.load(Relaxed)), (0, 0), "{nth}");
+        let probes = register_all(good()).expect("without it");
+        functions().for_each(|(function, result)| assert_eq!(function(1, 1), result));
+        assert_eq!(count.load(Relaxed), 3);
+        unregister_all(probes).expect("unregistered");
+        assert!(before == victim.text());
+    }
+}
+
 #[test]
 fn probes_close_to_each_other_share_a_window_and_come_and_go_by_themselves() {
     let victim = Victim::load();
@@ -117,75 +147,6 @@ fn unregistering_waits_for_handlers_that_run() {
         assert!(!waiter.is_finished());
         GO_ON.store(true, SeqCst);
     });
-}
-
-extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: the function's address.
-    let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };
-    add(1, 1);
-    unreachable!("the handler ends the thread")
-}
-
-/// A probe whose handler ends the thread, and the thread pointer of one that it has ended.
-fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
-    let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
-        unsafe { libc::syscall(libc::SYS_exit, 0) };
-        Verdict::Continue
-    });
-    let probe = register(&victim.path, victim.offset("add"), consumer).expect("registered");
-    let (mut thread, add) = (0, victim.function("add") as *mut libc::c_void);
-    // SAFETY: plain pthread calls; the thread is joined.
-    unsafe {
-        assert_eq!(libc::pthread_create(&raw mut thread, std::ptr::null(), run, add), 0);
-        assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
-    }
-    (probe, thread)
-}
-
-#[test]
-fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
-    let victim = Victim::load();
-    let (probe, _) = ended_in_a_handler(&victim);
-    probe.unregister().expect("unregistered");
-}
-
-/// The C library gives stack and control block of a thread that has ended to the next one. That is no hit, however deep it is.
-#[test]
-fn a_thread_in_the_place_of_one_that_ended_in_a_handler_keeps_nobody_waiting() {
-    extern "C" fn blocked(pipe: *mut libc::c_void) -> *mut libc::c_void {
-        let (mut room, mut byte) = ([0u8; 1 << 15], 0u8);
-        // SAFETY: each byte of the array: whatever the last thread left there is overwritten.
-        room.iter_mut().for_each(|byte| unsafe { std::ptr::from_mut(byte).write_volatile(1) });
-        // SAFETY: a descriptor, and room for a byte.
-        unsafe { libc::read(pipe as i32, (&raw mut byte).cast(), 1) };
-        std::hint::black_box(&room);
-        std::ptr::null_mut()
-    }
-    let victim = Victim::load();
-    let mut pipe = [0; 2];
-    // SAFETY: room for two descriptors.
-    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-    let mut met = false;
-    for _ in 0..20 {
-        let (probe, before) = ended_in_a_handler(&victim);
-        let mut thread = 0;
-        // SAFETY: a plain pthread call; the thread is joined below.
-        let made = unsafe {
-            libc::pthread_create(&raw mut thread, std::ptr::null(), blocked, pipe[0] as *mut libc::c_void)
-        };
-        assert_eq!(made, 0);
-        met |= thread == before;
-        probe.unregister().expect("unregistered");
-        // SAFETY: the thread reads one byte, and ends.
-        unsafe {
-            assert_eq!(libc::write(pipe[1], c"x".as_ptr().cast(), 1), 1);
-            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
-        }
-    }
-    if !met {
-        println!("SKIP: this C library gave no thread the place of one that had ended");
-    }
 }
 
 #[test]

@@ -4,10 +4,13 @@
 mod calls;
 mod consumers;
 mod errors;
+mod filters;
 mod kernel;
+mod leaves;
 mod life;
 mod maps;
 mod returns;
 mod semaphores;
+mod sessions;
 mod storm;
 mod victim;
