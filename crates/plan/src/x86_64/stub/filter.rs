@@ -1,6 +1,6 @@
 //! A condition as code: falls through if it holds, jumps if not.
 //!
-//! Input: a tree that is known where the code runs: at an entry, or at a return, with what the entry left ([`Left`]). Output: code, and the jumps that are taken where it does not hold. It reads
+//! Input: a tree that is known where the code runs: at an entry, or at a return, with what the entry left (`Left`). Output: code, and the jumps that are taken where it does not hold. It reads
 //! argument registers as the program left them, and spoils rax, r11, rdx where it divides (which is read back) and flags; values that wait lie
 //! below the saved registers. FLT-1: it decides as [`Tree::holds`] does.
 
