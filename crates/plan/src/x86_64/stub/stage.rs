@@ -52,7 +52,9 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI, RSP};
 use super::filter::{Conditions, Left};
 use super::latency::{Claim, Lookup};
 use super::rseq::{self, Section};
-use super::trace::{ARGUMENTS, Counted, Passed, Traced, count};
+use super::counted::{Counted, count};
+use super::pass::Passed;
+use super::trace::{ARGUMENTS, Traced};
 use super::{Latency, Machine, Pending, Site, Timed};
 use crate::filter::{Known, Late, Tree};
 
