@@ -29,8 +29,8 @@ use trapline_record::{RemoteAddr, Svma, control};
 const ARENA_PER_SITE: u64 = 1024;
 /// Bytes that copying a text takes at most.
 const TEXT_BYTES: u64 = 704;
-/// Bytes that a filter takes at most, besides its condition: sampling, counting, marks.
-const FILTER_BYTES: usize = 832;
+/// Bytes that a filter takes at most, besides its condition: names, sampling, counting, marks.
+const FILTER_BYTES: usize = 896;
 /// Bytes that what is left for a return takes at most, and its copy to a ring.
 const STAGE_BYTES: u64 = 512;
 /// Bytes of code that a counted entry takes, about.

@@ -51,7 +51,8 @@ impl Filter {
     pub fn sample(self, one_in: u32) -> Self {
         Self { sample: one_in, ..self }
     }
-    /// Only threads of one of these names; what a thread is called when its first call is read counts.
+    /// Only threads of one of these names. The target passes over those that are known to be called otherwise; of all others what they
+    /// are called when their calls are read counts.
     #[must_use]
     pub fn named(self, names: Vec<String>) -> Self {
         let cut = |name: String| name.bytes().take(COMM_LEN).map(char::from).collect();
@@ -129,7 +130,10 @@ impl Filter {
         let tick = tick.filter(|_| self.is_decided_at_return(role));
         let late = self.late.clone().zip(tick).map(|(condition, tick)| Late { condition, tick });
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
-        let filter = TargetFilter { condition, sample, tally, reads, late };
+        let recorded =
+            matches!(role, Role::Record { stack: Unwind::None, .. } | Role::RecordAt(_, Unwind::None));
+        let by_name = recorded && self.is_named();
+        let filter = TargetFilter { condition, sample, tally, reads, late, by_name };
         (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
     }
     /// Whether the reader decides too.
@@ -144,6 +148,10 @@ impl Filter {
     /// Whether it looks at what threads are called.
     pub(crate) fn is_named(&self) -> bool {
         !self.names.is_empty()
+    }
+    /// What threads are to be called.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
     }
     /// The same, decided by the reader alone, as of calls that were recorded before; samples cannot be.
     #[must_use]

@@ -358,6 +358,8 @@ pub struct TargetFilter {
     pub reads: Vec<Read>,
     /// What decides at returns about calls that passed at their entry.
     pub late: Option<Late>,
+    /// Hits of threads that the reader noted are rejected (`trapline_record::names`); not where hits are tallied.
+    pub by_name: bool,
 }
 
 /// What a hit adds to.
@@ -441,12 +443,13 @@ impl TargetFilter {
     /// Whether it lets every hit pass.
     #[must_use]
     pub const fn passes_all(&self) -> bool {
-        self.condition.is_none() && self.sample <= 1 && self.late.is_none()
+        self.condition.is_none() && self.sample <= 1 && self.late.is_none() && !self.by_name
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.condition.as_ref().is_some_and(Tree::asks_for_thread)
+        self.by_name
+            || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
             || self.late.as_ref().is_some_and(|late| late.condition.asks_for_thread())
     }

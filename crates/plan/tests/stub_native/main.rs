@@ -11,6 +11,7 @@ mod durations;
 mod extended;
 mod filters;
 mod locked;
+mod names;
 mod paired;
 mod rdpid;
 mod records;

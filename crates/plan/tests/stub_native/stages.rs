@@ -48,7 +48,7 @@ fn traced<'a>(arena: &Arena, machine: &'a Machine, rings: &'a Rings, filter: &'a
         probe: PROBE,
         dropped: arena.word(0),
         site: Site::default(),
-        filter: Some(Filtered { filter, words: arena.word(WORDS) }),
+        filter: Some(Filtered { filter, words: arena.word(WORDS), names: None }),
         texts: 0,
         floats: Floats::default(),
         fields: &[],

@@ -32,11 +32,11 @@ impl Set {
         let area = TallyArea { off: 0, tables: 1, lines: LINES, shape: tally.shape() };
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
-        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), reads: Vec::new(), late: None };
+        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() } }
     }
     pub(crate) fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {
-        let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED) };
+        let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
         let tallied = self.filter.tally.as_ref().expect("as set");
         let traced = Traced {
             machine: &self.machine,

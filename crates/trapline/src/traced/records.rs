@@ -184,11 +184,14 @@ impl Traced {
             return 0;
         }
         self.know_probes();
+        self.hear_of_names();
         let mut records = std::mem::take(&mut self.records);
         let taken = records.take(self.attached.segments());
         if records.are_named {
             // An exit is of a thread whose entry was read before or is beside it.
-            self.names.look(self.process.pid(), &self.children, &records.decoder.threads(), false);
+            let threads = records.decoder.threads();
+            self.names.look(self.process.pid(), &self.children, &threads, false);
+            self.note_names(&threads);
         }
         let names = |tid| self.names.get(tid).comm;
         records.decoder.tell(self.process.pid(), clock, until, &names, each);

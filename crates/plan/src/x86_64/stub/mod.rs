@@ -39,12 +39,12 @@ pub use latency::{
     Buckets, ExitKind, Latency, SlotCode, Timed, latency_arm, latency_enter, latency_exit,
     latency_exit_branch, slot_code, slot_code_len,
 };
+pub use pass::Filtered;
 pub use remote::remote_sequence;
 pub use state::ExtendedState;
 pub use tally::tally;
 pub use text::Known;
 pub use threads::{ThreadId, Threads, count_by_thread};
-pub use pass::Filtered;
 pub use trace::{Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
 

@@ -3,6 +3,7 @@
 //! Input: a condition, a sample. Output: code that jumps away with hits that do not pass, before anything is written; those jumps, and what
 //! waits for addresses ([`Passed`]).
 
+use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
@@ -12,7 +13,7 @@ use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::trace::Traced;
 use super::{Rseq, ThreadId};
-use crate::filter::TargetFilter;
+use crate::filter::{TargetFilter, Tree};
 
 /// A filter, and where it counts.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct Filtered<'a> {
     pub filter: &'a TargetFilter,
     /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
     pub words: u64,
+    /// Address of the table of threads that are passed over, where the filter asks what they are called.
+    pub names: Option<u64>,
 }
 
 /// What a filter's code has left open.
@@ -40,7 +43,8 @@ impl Traced<'_> {
     pub(super) fn rejects_apart(&self, kind: Kind) -> bool {
         let spares = |filtered: Filtered<'_>| {
             let filter = filtered.filter;
-            filter.sample <= 1 && filter.condition.as_ref().is_some_and(|tree| !tree.divides())
+            let asks = filter.by_name || filter.condition.is_some();
+            filter.sample <= 1 && asks && !filter.condition.as_ref().is_some_and(Tree::divides)
         };
         let asks = self.filters_by_thread() && self.rings.id == ThreadId::Call;
         kind == Kind::Entry && self.marks.is_none() && !asks && self.filter.is_some_and(spares)
@@ -51,6 +55,7 @@ impl Traced<'_> {
         let conditions = self.conditions(kind);
         let condition = filtered.filter.condition.as_ref();
         let mut rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+        rejected.extend(filtered.names.and_then(|names| self.pass_over(asm, names)));
         let sample = (filtered.filter.sample > 1).then(|| {
             let sample = match self.machine.rseq {
                 Some(rseq) => self.sample(asm, rseq, filtered.filter.sample, &mut unregistered),
@@ -61,6 +66,23 @@ impl Traced<'_> {
             sample
         });
         Passed { rejected, unregistered, words: filtered.words, sample }
+    }
+    /// Jumps away if the table has this thread. Spoils rax, r11 and flags.
+    fn pass_over(&self, asm: &mut Asm<'_>, names: u64) -> Option<Fix> {
+        let id = self.rings.id;
+        if id == ThreadId::Unknown {
+            return None;
+        }
+        id.load(asm, R11, 0);
+        asm.alu_imm(Alu::And, R11, PLACES as i32 - 1, false);
+        asm.lea(RAX, Mem::Rip(names));
+        asm.lea(R11, Mem::Sum(RAX, R11, 3, 0));
+        id.load(asm, RAX, 0);
+        asm.lea(RAX, Mem::At(RAX, 1));
+        Some(asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RAX, Mem::At(R11, 0));
+            asm.jcc_later(Cond::Equal)
+        }))
     }
     /// Counts down on this CPU's line. Out: rax = hits to leave out before this one.
     fn sample(

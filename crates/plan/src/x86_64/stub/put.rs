@@ -3,9 +3,7 @@
 //! Input: where the rings lie, what a record of this kind tells. Output: code that finds this CPU's ring or locks one (`record::ring`), fills
 //! the slot behind its head, and commits it by storing the head.
 
-use trapline_record::ring::{
-    FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float,
-};
+use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::filter::ARGUMENT;

@@ -5,10 +5,10 @@
 
 use trapline_record::ring::Kind;
 
+use super::Site;
 use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
 use super::stack::{self, Walk};
 use super::trace::Traced;
-use super::Site;
 
 const RED_ZONE: i32 = 128;
 pub(super) const SAVED_RAX: i32 = -8;

@@ -49,11 +49,11 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI, RSP};
+use super::counted::{Counted, count};
 use super::filter::{Conditions, Left};
 use super::latency::{Claim, Lookup};
-use super::rseq::{self, Section};
-use super::counted::{Counted, count};
 use super::pass::Passed;
+use super::rseq::{self, Section};
 use super::trace::{ARGUMENTS, Traced};
 use super::{Latency, Machine, Pending, Site, Timed};
 use crate::filter::{Known, Late, Tree};

@@ -14,10 +14,10 @@ use trapline_record::tally::{
 };
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
-use super::rseq::{self, CPU_ID, Section};
-use super::text;
 use super::counted::{Counted, count};
 use super::pass::Passed;
+use super::rseq::{self, CPU_ID, Section};
+use super::text;
 use super::trace::Traced;
 use super::{Machine, Pending, ThreadId};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
