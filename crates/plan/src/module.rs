@@ -233,8 +233,9 @@ const FLOAT_BYTES: u64 = 8;
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
         let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
-        let late = filter.late.as_ref().map_or(0, |late| late.condition.nodes());
-        tallied + late + filter.condition.as_ref().map_or(0, Tree::nodes)
+        let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
+        let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
+        tallied + late + read + filter.condition.as_ref().map_or(0, Tree::nodes)
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);

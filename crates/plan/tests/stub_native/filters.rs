@@ -163,8 +163,7 @@ fn conditions_decide(machine: &Machine) {
             sample: 1,
             tally: None,
             reads: Vec::new(),
-            late: None,
-            by_name: false,
+            ..TargetFilter::default()
         };
         let condition = filter.condition.as_ref().expect("as set");
         let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
@@ -222,8 +221,7 @@ fn one_in_so_many(machine: &Machine) {
         sample: 3,
         tally: None,
         reads: Vec::new(),
-        late: None,
-        by_name: false,
+        ..TargetFilter::default()
     };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
@@ -293,8 +291,7 @@ fn exits_are_those(machine: &Machine) {
         sample: 1,
         tally: None,
         reads: Vec::new(),
-        late: None,
-        by_name: false,
+        ..TargetFilter::default()
     };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let traced = Traced { marks: Some(arena.latency()), ..traced };
@@ -345,8 +342,7 @@ fn state_is_kept(machine: &Machine) {
             sample: 2,
             tally: None,
             reads: Vec::new(),
-            late: None,
-            by_name: false,
+            ..TargetFilter::default()
         };
         for n in 0..8 {
             let dead = if n & 4 == 4 { 1 << 10 | 1 << 11 } else { 0 };

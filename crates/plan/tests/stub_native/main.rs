@@ -9,6 +9,7 @@ mod call;
 mod counts;
 mod durations;
 mod extended;
+mod fields;
 mod filters;
 mod locked;
 mod names;

@@ -207,12 +207,9 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let by_target = |filter: &Filter| !self.is_go && filter.is_decided_at_return(tracked.role);
-            let late = match &tracked.filter {
-                Some(filter) if by_target(filter) => Some(Arc::new(filter.without_late())),
-                other => other.clone(),
-            };
-            let late = late.filter(|filter| filter.is_late());
+            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, !self.is_go);
+            let late = tracked.filter.as_ref().map(left);
+            let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
                 let known = Known {

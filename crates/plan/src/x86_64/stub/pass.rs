@@ -8,7 +8,7 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, any_line};
-use super::filter::Conditions;
+use super::filter::{Conditions, Fields};
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::trace::Traced;
@@ -30,6 +30,8 @@ pub struct Filtered<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Passed {
     pub(super) rejected: Vec<Fix>,
+    /// Of hits that what was read of memory rejects: the stack pointer is lower by so much.
+    pub(super) deep: (Vec<Fix>, i32),
     /// Jumps of threads without an area.
     pub(super) unregistered: Vec<Fix>,
     pub(super) words: u64,
@@ -44,7 +46,10 @@ impl Traced<'_> {
         let spares = |filtered: Filtered<'_>| {
             let filter = filtered.filter;
             let asks = filter.by_name || filter.condition.is_some();
-            filter.sample <= 1 && asks && !filter.condition.as_ref().is_some_and(Tree::divides)
+            filter.sample <= 1
+                && asks
+                && filter.fields.is_none()
+                && !filter.condition.as_ref().is_some_and(Tree::divides)
         };
         let asks = self.filters_by_thread() && self.rings.id == ThreadId::Call;
         kind == Kind::Entry && self.marks.is_none() && !asks && self.filter.is_some_and(spares)
@@ -65,7 +70,17 @@ impl Traced<'_> {
             rejected.push(asm.jcc_later(Cond::NotEqual));
             sample
         });
-        Passed { rejected, unregistered, words: filtered.words, sample }
+        Passed { rejected, unregistered, words: filtered.words, sample, ..Passed::default() }
+    }
+    /// Jumps away, behind `fetch`, with a hit that does not pass for what was read. Spoils rax, rdx, r11 and flags.
+    pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: Kind) -> (Vec<Fix>, i32) {
+        let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
+        let (Some(condition), Kind::Entry) = (condition, kind) else { return Default::default() };
+        let depth = self.depth(kind);
+        asm.load(RDX, Mem::At(RSP, depth + SAVED_RDX));
+        let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
+        let conditions = Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) };
+        (conditions.branch(asm, &condition.decided(), false), depth)
     }
     /// Jumps away if the table has this thread. Spoils rax, r11 and flags.
     fn pass_over(&self, asm: &mut Asm<'_>, names: u64) -> Option<Fix> {
@@ -126,9 +141,9 @@ impl Traced<'_> {
         (None, words)
     }
     /// How what is known at a hit is read.
-    pub(super) fn conditions(&self, kind: Kind) -> Conditions {
+    pub(super) fn conditions(&self, kind: Kind) -> Conditions<'_> {
         let returned = (kind == Kind::Return).then_some(SAVED_RAX);
-        Conditions { id: self.rings.id, rdx: SAVED_RDX, returned, left: None }
+        Conditions { id: self.rings.id, depth: 0, rdx: SAVED_RDX, returned, left: None, fields: None }
     }
     /// Whether the filter asks which thread it is.
     pub(super) fn filters_by_thread(&self) -> bool {
@@ -137,6 +152,16 @@ impl Traced<'_> {
 }
 
 impl Passed {
+    /// Where hits that do not pass come together; false if there are none.
+    pub(super) fn bind(&self, asm: &mut Asm<'_>) -> bool {
+        let (deep, depth) = &self.deep;
+        if !deep.is_empty() {
+            deep.iter().for_each(|&fix| asm.bind(fix));
+            asm.lea(RSP, Mem::At(RSP, *depth));
+        }
+        self.rejected.iter().for_each(|&fix| asm.bind(fix));
+        !(deep.is_empty() && self.rejected.is_empty())
+    }
     /// Sections that want descriptors.
     pub(super) fn sections(&self, filtered: Option<Counted>) -> impl Iterator<Item = Section> {
         let sample = self.sample.and_then(|(section, _)| section);

@@ -48,6 +48,10 @@ impl Traced<'_> {
     pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
         self.texts(kind).fetch(asm, SAVED_RDX)
     }
+    /// Where `fetch` leaves the first field, from the stack pointer on.
+    pub(super) fn first_field_copied(&self) -> i32 {
+        self.texts(Kind::Entry).first_field()
+    }
     /// Lines of its slot that a record fills, about.
     fn lines(&self, kind: Kind) -> i32 {
         let texts = self.texts(kind).words();

@@ -375,10 +375,9 @@ impl Tail {
         }
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        if self.passed.rejected.is_empty() {
+        if !self.passed.bind(asm) {
             return None;
         }
-        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let counted = count(asm, &self.machine);
         asm.jmp(self.without_text);
         if counted.section().is_some() {

@@ -130,19 +130,23 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
     if early {
         traced.rings.id.ask(&mut asm);
     }
-    let passed = match (kind, traced.filter) {
+    let mut passed = match (kind, traced.filter) {
         (Kind::Entry, Some(filtered)) => traced.pass(&mut asm, filtered, Kind::Entry),
         _ => Passed::default(),
     };
     if apart {
         traced.enter_rest(&mut asm, kind);
     }
-    let marks = traced.look(&mut asm, kind != Kind::Entry);
+    // What fields reject is known late.
+    let by_fields =
+        kind == Kind::Entry && traced.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
+    let mut marks = if by_fields { None } else { traced.look(&mut asm, kind != Kind::Entry) };
     if !early {
         traced.number(kind).ask(&mut asm);
     }
     let cramped = traced.room(&mut asm, kind);
     let fixups = traced.fetch(&mut asm, kind);
+    passed.deep = traced.pass_fields(&mut asm, kind);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
         walk.bound(&mut asm);
@@ -168,6 +172,9 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
     };
     let written = asm.here();
     traced.drop_texts(&mut asm, kind);
+    if by_fields {
+        marks = traced.look(&mut asm, false);
+    }
     let without_texts = asm.here();
     if let Some(rseq) = machine.rseq {
         rseq::clear(&mut asm, rseq);
@@ -268,10 +275,9 @@ impl Tail {
     }
     /// What becomes of a hit that does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        if self.passed.rejected.is_empty() {
+        if !self.passed.bind(asm) {
             return None;
         }
-        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let mark = self.marks.map(|marks| marks.timed().mark(asm, false));
         let counted = count(asm, &self.machine);
         let leave = self.go_on(asm);
