@@ -19,6 +19,8 @@ pub(crate) struct Thread {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     known: HashMap<u32, Thread>,
+    /// Some see another number than we do.
+    renumbered: bool,
 }
 
 impl Names {
@@ -49,6 +51,7 @@ impl Names {
                 let Some(tid) = number(&task) else { continue };
                 let seen = if inner { inner_number(&task).unwrap_or(tid) } else { tid };
                 if of.is_none_or(|of| of.contains(&seen)) && alive.insert(seen) {
+                    self.renumbered |= seen != tid;
                     self.known.insert(seen, Thread { tid, comm: comm(&task) });
                 }
             }
@@ -59,6 +62,7 @@ impl Names {
     pub(crate) fn seen(&self, tid: u32) -> Option<u32> {
         match self.known.get(&tid) {
             Some(thread) if thread.tid == tid => Some(tid),
+            _ if !self.renumbered => None,
             _ => self.known.iter().find(|(_, thread)| thread.tid == tid).map(|(&seen, _)| seen),
         }
     }
