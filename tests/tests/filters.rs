@@ -196,8 +196,10 @@ fn threads_are_passed_over_by_their_names() {
         );
     }
     let pid = victim.pid().to_string();
-    let tracing = Tracing::start("trace", &["-p", &pid, probe, "--comm", "w1"]).expect("attaches");
+    let mut tracing = Tracing::start("trace", &["-p", &pid, probe, "--comm", "w1"]).expect("attaches");
     let mut told = victim.run(50)["named"];
+    // Behind the renaming, calls that are not read yet are those of the new name.
+    tracing.wait_for(&(FIRST + 1).to_string());
     victim.run(0);
     // Now it is another who is called so; when that is heard, its calls are told.
     let patience = Instant::now() + Duration::from_secs(120);
@@ -213,7 +215,7 @@ fn threads_are_passed_over_by_their_names() {
     };
     let field = |name: &str| last(&report, "named")[name].as_u64().unwrap_or(0);
     let lines = count(0) + count(1);
-    assert!(count(0) >= 500 && count(1) >= 50 && count(2) + count(3) == 0, "{} {}", count(0), count(1));
+    assert!(count(0) >= 500 && count(1) > 0 && count(2) + count(3) == 0, "{} {}", count(0), count(1));
     assert_eq!((report.number("missed"), field("hits") + field("filtered")), (0, told));
     assert_eq!(field("hits") - field("left_out"), lines);
     assert!(field("filtered") >= 2 * (told - 8) / 4, "two were passed over all the time");
