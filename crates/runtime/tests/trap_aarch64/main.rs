@@ -4,7 +4,6 @@
 
 mod engine;
 mod faults;
-mod figures;
 mod foreign;
 mod hits;
 mod kernel;
