@@ -18,7 +18,7 @@ use trapline_runtime::pool::{Held, Leaving, OwnedPool, Pool, Returned, Shape, re
 use super::here::Here;
 use super::row::{CaseRow, Count, PerCpu};
 use super::ticks::Ticks;
-use crate::functions::pin_to;
+use crate::x86_64::functions::pin_to;
 
 /// A case's numbers.
 #[derive(Clone, Copy, Debug)]

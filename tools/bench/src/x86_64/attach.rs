@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 
-use crate::functions::MANY;
-use crate::hits::Effort;
-use crate::kernel::Kernel;
-use crate::ours::Ours;
-use crate::row::{AttachFigures, AttachRow, quartiles};
-use crate::victim::Victim;
+use crate::x86_64::functions::MANY;
+use crate::x86_64::hits::Effort;
+use crate::x86_64::kernel::Kernel;
+use crate::x86_64::ours::Ours;
+use crate::x86_64::row::{AttachFigures, AttachRow, quartiles};
+use crate::x86_64::victim::Victim;
 
 const SITES: [usize; 4] = [1, 100, 1000, 10_000];
 

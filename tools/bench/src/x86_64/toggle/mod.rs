@@ -15,8 +15,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
-use crate::functions::pin_to;
-use crate::row::Line;
+use crate::x86_64::functions::pin_to;
+use crate::x86_64::row::Line;
 use arena::{Arena, By, HEADS, OFFSETS, Run, Slot, call, traps};
 
 /// Calls between two looks at what is being changed.

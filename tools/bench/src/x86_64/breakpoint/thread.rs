@@ -15,7 +15,7 @@ use trapline_watch::constraints::{Accounting, Kind, Target, TaskId};
 
 use super::row::{BreakpointFigures, BreakpointRow};
 use super::{How, Load, cpus, machine};
-use crate::hits::Effort;
+use crate::x86_64::hits::Effort;
 
 /// Threads that only wait need little.
 const STACK: usize = 64 << 10;

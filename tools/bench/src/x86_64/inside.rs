@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use trapline::Returns;
 use trapline::inside::{Consumer, Functions, Registration, Request, raw, register_all, unregister_all};
 
-use crate::kernel::sites;
+use crate::x86_64::kernel::sites;
 
 /// The rows' names, and what the victim is asked for: handlers at entries, and handlers of returns. A session has both.
 pub(crate) const ENTRIES: &[(&str, &str)] =

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::functions::{Private, Work, pin};
-use crate::inside;
+use crate::x86_64::functions::{Private, Work, pin};
+use crate::x86_64::inside;
 
 /// What is asked of a victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

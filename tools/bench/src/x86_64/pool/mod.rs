@@ -29,8 +29,8 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::Sink;
-use crate::hits::Effort;
-use crate::row::{Figures, quartiles};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::row::{Figures, quartiles};
 use drive::{Load, Sample, cpus, drive};
 use how::{How, Job};
 use instances::Instances;

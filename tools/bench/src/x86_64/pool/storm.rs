@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::here::Here;
 use super::instances::Instances;
 use super::ticks::Ticks;
-use crate::functions::pin_to;
+use crate::x86_64::functions::pin_to;
 
 /// What comes over a pool.
 #[derive(Clone, Copy, Debug)]

@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use crate::functions::pin;
-use crate::hits::Effort;
-use crate::row::{Figures, Row, quartiles, shared};
+use crate::x86_64::functions::pin;
+use crate::x86_64::hits::Effort;
+use crate::x86_64::row::{Figures, Row, quartiles, shared};
 
 pub(crate) use churn::{churner, run as run_churn};
 

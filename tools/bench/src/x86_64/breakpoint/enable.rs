@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use super::row::{BreakpointFigures, BreakpointRow};
 use super::{Load, cpus, thread};
-use crate::hits::Effort;
+use crate::x86_64::hits::Effort;
 
 pub(super) fn run(
     load: Load,

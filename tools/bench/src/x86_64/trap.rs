@@ -28,8 +28,8 @@ use trapline_runtime::x86_64::{
     Arena, Block, Called, Copies, Placed, Role, Sites, Step, copy, install, uninstall,
 };
 
-use crate::hits::Effort;
-use crate::row::{Figures, Row, quartiles};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::row::{Figures, Row, quartiles};
 
 /// Functions of a pointer to a word, by first instruction.
 const CASES: [(&str, &[u8]); 16] = [

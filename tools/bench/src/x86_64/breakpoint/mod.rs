@@ -21,7 +21,7 @@ use trapline_watch::constraints::{
     Accounting, Claim, Constraints, Machine, Refusal, Request, Reservation, Slots,
 };
 
-use crate::hits::Effort;
+use crate::x86_64::hits::Effort;
 use row::BreakpointRow;
 
 /// What `breakpoint` takes beside.

@@ -23,7 +23,7 @@ struct TakenAndPut;
 impl Job for TakenAndPut {
     type Out = ();
     fn with<P: Instances>(&self, pool: &P) -> Result<()> {
-        crate::functions::pin_to(0);
+        crate::x86_64::functions::pin_to(0);
         let here = Here::new(0).expect("an rseq area");
         let mut counts = Vec::new();
         for _ in 0..3 {

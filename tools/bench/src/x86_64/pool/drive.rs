@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::here::Here;
 use super::instances::{Instances, Memory};
-use crate::functions::pin_to;
+use crate::x86_64::functions::pin_to;
 
 /// How a pool is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

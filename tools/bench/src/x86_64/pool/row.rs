@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::how::How;
 use super::storm::Tally;
-use crate::row::{Figures, Line};
+use crate::x86_64::row::{Figures, Line};
 
 /// One figure of the tables.
 #[derive(Clone, Debug, Serialize)]

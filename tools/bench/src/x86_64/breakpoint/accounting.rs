@@ -14,7 +14,7 @@ use trapline_watch::constraints::{Accounting, Kind, Reservation, Target, TaskId}
 use super::row::{BreakpointFigures, BreakpointRow};
 use super::thread::ended;
 use super::{How, Load, cpus, machine};
-use crate::hits::Effort;
+use crate::x86_64::hits::Effort;
 
 /// Tasks of each thread, for the first question.
 const OWN: usize = 16;

@@ -2,11 +2,7 @@
 
 use serde::Serialize;
 
-/// A row that can be shown: JSON by its fields, or text.
-pub(crate) trait Line: Serialize {
-    /// One line for people.
-    fn text(&self) -> String;
-}
+pub(crate) use crate::line::Line;
 
 /// A measured row. Times are nanoseconds per operation and thread.
 #[derive(Clone, Debug, Serialize)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use trapline_target::kernel::{KernelLatency, Uprobe, UprobeMulti};
 
-use crate::functions;
+use crate::x86_64::functions;
 
 /// A link that stays as long as this value.
 #[derive(Debug)]

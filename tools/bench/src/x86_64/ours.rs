@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
-use crate::functions::DEPTH;
+use crate::x86_64::functions::DEPTH;
 
 /// Bytes of a CPU's ring of records: a millisecond of the shortest.
 pub(crate) const RING: u32 = 16 << 20;

@@ -15,12 +15,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use trapline::Unwinding;
 
-use crate::functions::{COPIES, DEPTH, TEXT};
-use crate::hits::Effort;
-use crate::others::{Bpftrace, Script, uftrace};
-use crate::ours::{End, Ours, RING};
-use crate::row::{Figures, Row, quartiles};
-use crate::victim::{Load, Victim};
+use crate::x86_64::functions::{COPIES, DEPTH, TEXT};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::others::{Bpftrace, Script, uftrace};
+use crate::x86_64::ours::{End, Ours, RING};
+use crate::x86_64::row::{Figures, Row, quartiles};
+use crate::x86_64::victim::{Load, Victim};
 
 /// A condition that no call of the victim's fulfils.
 const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");

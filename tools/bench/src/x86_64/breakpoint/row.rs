@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{How, Load};
-use crate::row::{Line, quartiles};
+use crate::x86_64::row::{Line, quartiles};
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
@@ -176,7 +176,7 @@ impl Line for BreakpointRow {
 mod tests {
     use super::super::{How, Load};
     use super::{BreakpointFigures, BreakpointRow};
-    use crate::row::Line as _;
+    use crate::x86_64::row::Line as _;
 
     const LOAD: Load = Load { breakpoints: 4, parallelism: 64, threads: 64, active: 0, repeat: 30 };
 

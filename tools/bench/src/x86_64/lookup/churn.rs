@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::{Case, How, Subject};
-use crate::functions::{Work, pin_to};
-use crate::hits::Effort;
-use crate::kernel::Kernel;
-use crate::row::{Figures, Row, quartiles};
-use crate::trap::Bed;
+use crate::x86_64::functions::{Work, pin_to};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::kernel::Kernel;
+use crate::x86_64::row::{Figures, Row, quartiles};
+use crate::x86_64::trap::Bed;
 
 const LEN: usize = 1 << 16;
 const CASES: [&str; 3] = ["none", "same-process", "other-process"];

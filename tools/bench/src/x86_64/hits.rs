@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use trapline::Returns;
 
-use crate::kernel::Kernel;
-use crate::ours::Ours;
-use crate::row::{Figures, Row, quartiles, shared};
-use crate::victim::{Load, Victim};
+use crate::x86_64::kernel::Kernel;
+use crate::x86_64::ours::Ours;
+use crate::x86_64::row::{Figures, Row, quartiles, shared};
+use crate::x86_64::victim::{Load, Victim};
 
 /// How long and how often.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +32,14 @@ pub(crate) enum Bench {
 
 /// Cases and the number of functions that each probes.
 const CASES: [(&str, usize); 8] = [
-    ("nop", crate::functions::COPIES),
-    ("push", crate::functions::COPIES),
-    ("endbr64", crate::functions::COPIES),
-    ("sub", crate::functions::COPIES),
-    ("mov", crate::functions::COPIES),
-    ("ret", crate::functions::COPIES),
-    ("generic", crate::functions::COPIES),
-    ("walk", crate::functions::WALK),
+    ("nop", crate::x86_64::functions::COPIES),
+    ("push", crate::x86_64::functions::COPIES),
+    ("endbr64", crate::x86_64::functions::COPIES),
+    ("sub", crate::x86_64::functions::COPIES),
+    ("mov", crate::x86_64::functions::COPIES),
+    ("ret", crate::x86_64::functions::COPIES),
+    ("generic", crate::x86_64::functions::COPIES),
+    ("walk", crate::x86_64::functions::WALK),
 ];
 /// Layouts of `push` that admit no plain jump, and the tactic hoped for.
 const NARROW: [(&str, &str); 2] = [("push_short", "short"), ("push_pun", "pun")];
@@ -77,8 +77,8 @@ impl Bench {
     /// Handlers in a process that probes itself.
     fn inside(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Uprobe => crate::inside::ENTRIES,
-            Self::Uretprobe => crate::inside::RETURNS,
+            Self::Uprobe => crate::x86_64::inside::ENTRIES,
+            Self::Uretprobe => crate::x86_64::inside::RETURNS,
         }
     }
     /// The row's name of what we did.
@@ -107,7 +107,7 @@ pub(crate) fn run(
     }
     if bench == Bench::Uprobe && wanted("push") {
         for (case, hoped) in NARROW {
-            for mut row in case_rows(bench, case, crate::functions::COPIES, effort, false)? {
+            for mut row in case_rows(bench, case, crate::x86_64::functions::COPIES, effort, false)? {
                 let ours = !["none", "control", "kernel", "lock-add"].contains(&row.how.as_str());
                 row.case = "push".into();
                 if ours {
