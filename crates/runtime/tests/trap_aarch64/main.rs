@@ -5,6 +5,7 @@
 mod engine;
 mod faults;
 mod foreign;
+mod guarded;
 mod hits;
 mod kernel;
 mod panics;
