@@ -53,9 +53,12 @@ fn pads_and_signatures_stay_what_they_are() {
             let addr = page + 4 * index as u64;
             let site = site(addr, word, nothing);
             write(addr, &[BRK]);
-            for round in 1..=50 {
-                assert_eq!(call(page, round, 7), round + 7, "word {index}, {word:08x}");
-            }
+            let seen = expecting(Answer::Skip(4), || {
+                for round in 1..=50 {
+                    assert_eq!(call(page, round, 7), round + 7, "word {index}, {word:08x}");
+                }
+            });
+            assert_eq!(seen, None, "word {index}, {word:08x}");
             assert_eq!(site.hits(), 50, "word {index}, {word:08x}");
         }
     }

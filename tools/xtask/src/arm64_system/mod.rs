@@ -75,7 +75,9 @@ pub(crate) fn run(parts: &[String]) -> Result<Outcome> {
         (Err(why), _) | (_, Err(why)) => return skip(format!("{why:#}")),
     };
     let [command, bench] = build_commands()?;
-    let programs = Programs { tests: build()?, command, bench, library: build_library(&folder)? };
+    // The figures alone need no test program.
+    let tests = if parts == [FIGURES] { Vec::new() } else { build()? };
+    let programs = Programs { tests, command, bench, library: build_library(&folder)? };
     run_parts(&System { folder, kernel, shell }, &programs, parts)
 }
 
