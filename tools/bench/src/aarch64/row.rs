@@ -56,8 +56,9 @@ impl Row {
         case: &'static str,
         how: &'static str,
         (row, hits): (u64, u64),
-        [instructions, user_instructions]: [f64; 2],
+        instructions: [f64; 2],
     ) -> Self {
+        let [instructions, user_instructions] = instructions.map(|n| (n * 10.0).round() / 10.0);
         let figures = Counted {
             row,
             hits,
