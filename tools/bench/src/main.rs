@@ -40,7 +40,7 @@ struct Args {
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
-    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case.
+    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case; `churn`: only this row.
     #[arg(long)]
     only: Option<String>,
     /// Seconds of measuring for each row, over all rounds.
@@ -111,7 +111,7 @@ fn main() -> Result<()> {
         Name::Pool => pool::run(args.pool, effort, &mut sink),
         Name::Trap => trap::run(effort, |row| sink.take(row)),
         Name::Lookup => lookup::run(effort, |row| sink.take(row)),
-        Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
+        Name::Churn => lookup::run_churn(effort, only, |row| sink.take(row)),
         Name::Victim | Name::Churner => Ok(()),
     }
 }
