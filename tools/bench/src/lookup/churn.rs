@@ -195,7 +195,11 @@ fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, Stri
 }
 
 /// All rows, or those of one `how`.
-pub(crate) fn run(effort: Effort, only: Option<&str>, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
+pub(crate) fn run(
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
     let subjects = How::ALL.into_iter().filter(|how| *how != How::Control);
     let subjects = subjects.chain([How::Pages]).map(Subject::new);
     let mut measured: Vec<Measured> = subjects.map(|subject| Measured::Look(Box::new(subject))).collect();
