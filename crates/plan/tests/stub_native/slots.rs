@@ -17,7 +17,13 @@ pub(crate) fn lent(slots: &Slots) -> usize {
 }
 
 /// A function whose calls are armed, with `body` behind that.
-fn armed(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32, body: &[u8]) -> u64 {
+pub(crate) fn armed(
+    arena: &mut Arena,
+    machine: &Machine,
+    latency: &Latency,
+    function: u32,
+    body: &[u8],
+) -> u64 {
     let mut out = Vec::new();
     let timed = Timed { machine, latency, function, site: Site::default() };
     let pending = latency_arm(&mut out, arena.next(), &timed).expect("slots");
@@ -27,10 +33,10 @@ fn armed(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
 }
 
 /// `mov rax, rdi; ret`
-const SAME: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
+pub(crate) const SAME: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
 
 /// `jmp [rip]` to anywhere.
-fn jump_to(to: u64) -> Vec<u8> {
+pub(crate) fn jump_to(to: u64) -> Vec<u8> {
     [&[0xFF, 0x25, 0, 0, 0, 0][..], &to.to_le_bytes()].concat()
 }
 

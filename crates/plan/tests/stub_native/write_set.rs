@@ -11,11 +11,12 @@ use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, Site, ThreadId};
+use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, Site, ThreadId, slot_code_len};
+use trapline_record::slots::USUAL;
 
 use crate::arena::{Arena, LINES, call, set, thread_pointer};
 use crate::durations::{SPIN, timed};
-use crate::{counts, threads};
+use crate::{counts, slots, threads};
 
 const LINE: u64 = 64;
 const CPUS: usize = 2;
@@ -37,12 +38,14 @@ fn area() -> u64 {
 }
 
 /// What is hit, and whether both CPUs store to one line.
-const CASES: [(&str, bool); 7] = [
+const CASES: [(&str, bool); 9] = [
     ("count, flags dead", false),
     ("count, flags live", false),
     ("count by thread", false),
     ("latency, entry + exit", false),
     ("latency, outermost only", false),
+    ("latency by slot, entry + landing", false),
+    ("tail call, a slot over a slot", false),
     ("baseline: lock add by stack, no rseq", false),
     ("baseline: one counter, lock add", true),
 ];
@@ -58,12 +61,19 @@ fn build(arena: &mut Arena) -> Vec<u64> {
     let rows = threads::threads(arena, ThreadId::Call, 64);
     let latency = arena.latency();
     let outermost = Latency { outermost: true, ..latency };
+    let (slotted, lent) = arena.slotted(&owned, USUAL);
+    println!("code {:#x} {:#x}", lent.code, lent.code + slot_code_len(&lent));
+    println!("slots {:#x} {:#x}", lent.table, lent.table + lent.table_len());
+    let inner = slots::armed(arena, &owned, &slotted, 5, &slots::SAME);
+    let outer = slots::armed(arena, &owned, &slotted, 6, &slots::jump_to(inner));
     vec![
         counts::counted(arena, &owned, 0, &dead),
         counts::counted(arena, &owned, 1, &live),
         threads::counted(arena, &rows, 0),
         timed(arena, &owned, &latency, 3, &SPIN),
         timed(arena, &owned, &outermost, 4, &SPIN),
+        inner,
+        outer,
         counts::counted(arena, &hashed, 2, &live),
         counts::counted(arena, &one, 3, &live),
     ]
@@ -181,7 +191,7 @@ fn no_hit_stores_to_a_line_of_another_cpu() {
         let shared: Vec<String> =
             first.intersection(second).map(|l| ranges.name(l * LINE).to_owned()).collect();
         assert_eq!(shared, if *is_shared { vec!["counters"] } else { vec![] }, "{name}");
-        let kept = ["counters", "latency", "rows"];
+        let kept = ["counters", "latency", "rows", "slots"];
         for lines in [first, second] {
             assert!(
                 lines.iter().any(|l| kept.contains(&ranges.name(l * LINE))),

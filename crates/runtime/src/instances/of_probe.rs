@@ -108,6 +108,10 @@ impl Instances {
     pub fn bytes(&self) -> usize {
         self.pools().map(|one| one.pool.shape().bytes()).sum()
     }
+    /// Where they lie: addresses and bytes.
+    pub fn lie(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.pools().map(|one| (one.pool.address(), one.pool.shape().bytes()))
+    }
     /// Calls that had an instance and are counted nowhere else.
     pub(crate) fn calls(&self) -> u64 {
         self.pools().flat_map(Pool::all).map(|(_, instance)| instance.calls()).sum()

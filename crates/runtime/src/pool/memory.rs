@@ -217,6 +217,11 @@ impl Pool {
     pub fn not_dropped(&self) -> u32 {
         self.refs().load(Acquire)
     }
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.base.addr().get() as u64
+    }
     /// How large it is.
     #[must_use]
     pub const fn shape(&self) -> Shape {

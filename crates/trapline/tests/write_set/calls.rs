@@ -1,0 +1,327 @@
+//! Functions with probes, and calls of them, each by another way through the engine.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+use trapline_plan::Callee;
+use trapline_plan::x86_64::stub::{
+    CallFunctions, ExtendedState, Gate, Piece, call, call_arming, gate, landing_code, landing_code_len,
+};
+use trapline_record::slots::Slots;
+use trapline_record::{FileId, FileOffset, RemoteAddr};
+use trapline_runtime::consumer::{Consumer, ConsumerId, Flags, Handler, Hit, Installed, Verdict};
+use trapline_runtime::dispatch;
+use trapline_runtime::engine::{Counts, Engine, Memory};
+use trapline_runtime::epoch::Writer;
+use trapline_runtime::native::Regs;
+use trapline_runtime::native::thread::{membarrier, register_membarrier, thread_pointer};
+use trapline_runtime::probe::Probe;
+use trapline_runtime::regions::{Access, Map, Mapping, Regions};
+use trapline_runtime::registry::{Files, Site};
+use trapline_runtime::slots::Table;
+use trapline_runtime::x86_64::general::{self, here};
+use trapline_runtime::x86_64::{Answer, Called, Placed, Role, Sites, Step, Traps};
+
+use trapline::inside::Gpr;
+
+use crate::memory::{Code, LINE, named, tell, zeroed};
+
+/// What the kernel keeps for a registered thread, kept by ourselves.
+#[repr(C, align(64))]
+struct Area {
+    start: AtomicU32,
+    cpu: AtomicU32,
+    section: AtomicU64,
+}
+thread_local! {
+    static AREA: Area =
+        const { Area { start: AtomicU32::new(0), cpu: AtomicU32::new(0), section: AtomicU64::new(0) } };
+}
+fn area() -> u64 {
+    AREA.with(|area| std::ptr::from_ref(area) as u64)
+}
+
+/// How often a thread's handlers were called; on its own stack.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Told(Cell<u64>);
+
+impl Told {
+    pub(crate) fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+    pub(crate) fn take(&self) -> u64 {
+        self.0.take()
+    }
+}
+
+/// Adds one to the word that the thread left in r12.
+unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
+    // SAFETY: this hit, its registers, and a `Told` of the caller's.
+    unsafe {
+        let told = (*(*hit).regs).get(Gpr::R12) as *mut u64;
+        *told += 1;
+    }
+    Verdict::CONTINUE
+}
+
+/// What COST-2 forbids.
+#[repr(align(64))]
+struct Word(AtomicU64);
+static WORD: Word = Word(AtomicU64::new(0));
+unsafe extern "C" fn tell_all(data: *mut c_void, hit: *mut Hit) -> Verdict {
+    WORD.0.fetch_add(1, Relaxed);
+    // SAFETY: the caller's.
+    unsafe { tell_thread(data, hit) }
+}
+
+/// Who waits for what.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    Entry,
+    Return,
+    Session,
+}
+
+/// One way to reach a consumer.
+#[derive(Clone, Copy)]
+struct Way {
+    waits: Waits,
+    saves: bool,
+    arms: bool,
+    handler: Handler,
+    /// There are instances.
+    provided: bool,
+}
+
+const RETURN: Way =
+    Way { waits: Waits::Return, saves: false, arms: false, handler: tell_thread, provided: true };
+const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
+const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
+
+/// A call, and how many handlers it is told to.
+pub(crate) type Case = (Box<dyn Fn(&Told) + Sync>, u64);
+
+pub(crate) struct Cases {
+    pub(crate) all: Vec<Case>,
+}
+
+/// Lines for threads, probes, and places: as many as keep two threads apart.
+const LINES: usize = 4096;
+const PROBES: usize = 32;
+const PLACES: usize = 1 << 18;
+
+/// As many as keep two CPUs apart, which look for one at 64 times their number.
+const SLOTS: u32 = 1 << 10;
+
+/// What functions are made with.
+struct Maker {
+    engine: &'static Engine,
+    writer: Writer,
+    code: Code,
+    gate: Gate,
+    probes: u32,
+}
+
+fn taken_in(piece: here::Piece) -> Piece {
+    Piece { text: piece.text, room: piece.room }
+}
+
+/// As `inside` has them. XGETBV is not asked what is in use; nothing is saved in the end.
+fn functions() -> CallFunctions {
+    CallFunctions {
+        entry: dispatch::entry as *const () as u64,
+        general: general::entry as *const () as u64,
+        begin: general::returns::begin as *const () as u64,
+        exit: dispatch::exit as *const () as u64,
+        general_exit: general::returns::exit as *const () as u64,
+        begins: Some(taken_in(here::Piece::begin())),
+        arms: Some(taken_in(here::Piece::arm())),
+        ends: Some(taken_in(here::Piece::end())),
+        state: ExtendedState { mask: 7, len: 832, tells_use: false },
+    }
+}
+
+impl Maker {
+    fn new() -> Self {
+        assert!(register_membarrier(), "membarrier, since Linux 4.14");
+        let memory = Memory {
+            lines: named("lines", LINES),
+            words: named("counts", Counts::words(LINES, PROBES)),
+            places: named("places", PLACES),
+        };
+        let engine = Engine::new(memory, PROBES).expect("lengths fit");
+        let offset = area().wrapping_sub(thread_pointer()) as i64 as isize;
+        // SAFETY: each thread that hits has its own area there, which says one CPU all the time and is known to no kernel; so nothing is
+        // restarted, nor needs to be: one thread runs at a time.
+        let engine: &'static Engine = Box::leak(Box::new(unsafe { engine.with_rseq(offset) }));
+        // SAFETY: the only writer; hits enter these lines.
+        let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
+        let mut code = Code::new(8 << 20);
+        let mut out = Vec::new();
+        let gate = gate(&mut out, code.next(), &functions());
+        code.put(&out);
+        let mut maker = Self { engine, writer, code, gate, probes: 0 };
+        maker.lend();
+        maker
+    }
+    fn lend(&mut self) {
+        let unplaced = Slots { code: 0, table: 0, count: SLOTS };
+        let code = self.code.skip(landing_code_len(&unplaced));
+        let slots = Slots { code, table: self.code.skip(unplaced.table_len()), ..unplaced };
+        tell("slots", slots.table, slots.table_len());
+        for (home, word) in slots.hints() {
+            // SAFETY: inside the table.
+            unsafe { (home as *mut u64).write(word) };
+        }
+        let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
+        // SAFETY: zeroed but for the hints, for good, nobody else's; probes are leaked.
+        let table = unsafe { Table::new(slots, hints, quick) }.expect("sizes fit");
+        let table: &'static Table = Box::leak(Box::new(table));
+        let landed = dispatch::landed as *const () as u64;
+        let [entry, general, begin, exit, general_exit] = [landed; 5];
+        let ends = Some(taken_in(here::Piece::land()));
+        let all = CallFunctions { entry, general, begin, exit, general_exit, ends, ..functions() };
+        let all = CallFunctions { begins: None, arms: None, ..all };
+        let made = landing_code(&slots, &all, std::ptr::from_ref(table) as u64);
+        let mut laid = Code::at(slots.code, made.bytes.len() as u64 + 64);
+        laid.put(&made.bytes);
+        self.engine.lend(table);
+    }
+    /// A probe with one consumer.
+    fn probe(&mut self, way: Way) -> &'static Probe {
+        let (number, engine) = (self.probes, self.engine);
+        self.probes += 1;
+        let file = FileId { dev: 1, inode: 2 };
+        let probe: &'static Probe = Box::leak(Box::new(Probe::new(engine, number, file, FileOffset(0x1000))));
+        if way.provided {
+            probe.instances().provide(&self.writer, Some(16), crate::CPUS as u32, true).expect("memory");
+        }
+        probe.instances().lie().for_each(|(at, len)| tell("instances", at, len as u64));
+        let handler = |waits: [Waits; 2]| waits.contains(&way.waits).then_some(way.handler);
+        let (entry, ret) =
+            (handler([Waits::Entry, Waits::Session]), handler([Waits::Return, Waits::Session]));
+        let flags = if way.saves { Flags::default() } else { Flags::GENERAL_REGS_ONLY };
+        let consumer = Consumer { entry, ret, filter: None, data: std::ptr::null_mut(), flags };
+        let id = ConsumerId(u64::from(number) + 1);
+        probe.consumers().add(&mut self.writer, Installed { id, consumer });
+        while !self.writer.sweep() {
+            std::thread::yield_now();
+        }
+        // SAFETY: the functions below return to where they were called from, and nobody unwinds.
+        unsafe { probe.set_arms(way.arms) };
+        probe
+    }
+    /// A function that returns its argument + 1, or jumps to what does: that it leaves there is seen only if it is armed.
+    fn function(&mut self, way: Way, to: Option<u64>) -> u64 {
+        let probe = self.probe(way);
+        let only_returns = way.waits == Waits::Return && !way.saves;
+        let argument = probe.address();
+        let callee =
+            Callee { argument, saves_state: way.saves, only_returns, arms: way.arms, by_trap: false };
+        let (mut out, at) = (Vec::new(), self.code.next());
+        let through = self.gate.way(false, &callee);
+        let lead = if self.gate.arms(through) { call_arming } else { call };
+        lead(&mut out, at, through, argument, at);
+        out.extend([0x48, 0x8D, 0x47, 0x01]); // lea rax, [rdi + 1]
+        if way.waits != Waits::Entry && !way.arms && to.is_none() {
+            let ret = at + out.len() as u64;
+            call(&mut out, ret, self.gate.way(true, &callee), argument, ret);
+        }
+        match to {
+            Some(to) => {
+                let behind = at + out.len() as u64 + 5;
+                out.push(0xE9);
+                out.extend((to.wrapping_sub(behind) as u32).to_le_bytes());
+            }
+            None => out.push(0xC3),
+        }
+        self.code.put(&out)
+    }
+    /// A call of a function of that way.
+    fn called(&mut self, way: Way) -> Case {
+        let function = self.function(way, None);
+        let told = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
+        (Box::new(move |told| calls(function, told)), told)
+    }
+    /// Traps at two addresses, an entry and a return.
+    fn trapped(&mut self, way: Way) -> Case {
+        const AT: u64 = 0x50_0000;
+        let probe = self.probe(way);
+        let regions: &'static Regions = Box::leak(Box::new(Regions::new(zeroed(4))));
+        let (mut map, mut files) = (Map::new(regions), Files::default());
+        let (file, offset) = probe.site();
+        let access = Access { exec: true, ..Access::default() };
+        let (start, end) = (RemoteAddr(AT), RemoteAddr(AT + 0x1000));
+        let mapping = Mapping { start, end, offset, file, access };
+        map.map(&mut self.writer, &mut files, mapping).expect("room");
+        let sites: &'static Sites = Box::leak(Box::new(Sites::new(self.engine, regions, 0)));
+        let file = files.number(file).expect("few");
+        let roles = [(AT, Role::Entry), (AT + 16, Role::Exit)];
+        let roles = &roles[..1 + usize::from(way.waits != Waits::Entry)];
+        for &(at, role) in roles {
+            let called = Box::new([Called { probe, role }]);
+            let site = Site::new(file, FileOffset(offset.0 + at - AT)).expect("small");
+            sites.put(at, Placed { step: Step::At(at), site, called }, &map);
+        }
+        let ats: Vec<u64> = roles.iter().map(|role| role.0).collect();
+        let told = ats.len() as u64;
+        let run = move |told: &Told| {
+            let mut regs = Regs::default();
+            regs.set(Gpr::R12, told.address());
+            // Of the thread's own stack, as a stack pointer is.
+            regs.set_sp(told.address() & !0xFFF | 0x7F8);
+            for &at in &ats {
+                regs.set_ip(at);
+                // SAFETY: registers of nobody.
+                assert!(matches!(unsafe { sites.hit(at, &mut regs) }, Answer::Hit(_)));
+            }
+        };
+        (Box::new(run), told)
+    }
+}
+
+/// From one place, so that all calls have one stack word and one return address.
+#[inline(never)]
+fn calls(function: u64, told: &Told) {
+    let value: u64;
+    // SAFETY: a function made above, of the C convention; its handlers find the word in r12.
+    unsafe {
+        std::arch::asm!("call {}", in(reg) function, in("rdi") 41, in("r12") told.address(),
+            lateout("rax") value, clobber_abi("C"));
+    }
+    assert_eq!(value, 42);
+}
+
+impl Cases {
+    /// In the order of `CASES`.
+    pub(crate) fn new() -> Self {
+        let mut maker = Maker::new();
+        tell("word", &raw const WORD as u64, LINE);
+        let kept = maker.called(RETURN);
+        let word = maker.called(Way { handler: tell_all, ..RETURN });
+        // The place keeps the outer one's call, from here on for good.
+        let inner = maker.function(RETURN, None);
+        let outer = maker.function(RETURN, Some(inner));
+        let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
+        let [session, saved] = [SESSION, Way { saves: true, ..SESSION }].map(|way| maker.called(way));
+        let armed = |way| Way { arms: true, ..way };
+        let slots = [armed(RETURN), armed(SESSION), Way { saves: true, ..armed(SESSION) }];
+        let [slot, slot_session, slot_saved] = slots.map(|way| maker.called(way));
+        let inner = maker.function(armed(RETURN), None);
+        let outer = maker.function(armed(RETURN), Some(inner));
+        let tail: Case = (Box::new(move |told| calls(outer, told)), 2);
+        let missed = maker.called(Way { provided: false, saves: true, ..SESSION });
+        let [entry, entry_saved] = [ENTRY, Way { saves: true, ..ENTRY }].map(|way| maker.called(way));
+        let [trap, trap_session] = [ENTRY, SESSION].map(|way| maker.trapped(way));
+        let first = [kept, word, instance, session, saved, slot, slot_session, slot_saved, tail];
+        let all = first.into_iter().chain([missed, entry, entry_saved, trap, trap_session]).collect();
+        Self { all }
+    }
+    /// From now on this thread is on that CPU.
+    pub(crate) fn on_cpu(&self, cpu: u32) {
+        AREA.with(|area| area.cpu.store(cpu, SeqCst));
+        tell("rseq-area", area(), size_of::<Area>() as u64);
+    }
+}
