@@ -114,6 +114,12 @@ impl Tracing {
         }
     }
 
+    /// Whether its output holds a text by now.
+    #[must_use]
+    pub fn has(&self, text: &str) -> bool {
+        std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text))
+    }
+
     /// The tracer's PID.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -1,5 +1,7 @@
 //! `trace --if`, `--tid`, `--comm`, `--sample`: what passes is told, the rest is counted, and nothing is lost between (LOSS-2).
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
@@ -163,21 +165,61 @@ fn threads_are_chosen_by_number_and_by_name() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    for (options, passes, in_target) in [
-        (["--tid", pid.as_str()], true, true),
-        (["--tid", "1"], false, true),
-        (["--comm", "counter"], true, false),
-        (["--comm", "kounter"], false, false),
+    for (options, passes) in [
+        (["--tid", pid.as_str()], true),
+        (["--tid", "1"], false),
+        (["--comm", "counter"], true),
+        (["--comm", "kounter"], false),
     ] {
         let seen = traced(&mut victim, "leaf", "leaf(u64 x) -> u64", &options);
-        let want = match (passes, in_target) {
-            (true, _) => (seen.told, 0, 0),
-            (false, true) => (0, seen.told, 0),
-            (false, false) => (seen.told, 0, seen.told),
-        };
+        let want = if passes { (seen.told, 0, 0) } else { (0, seen.told, 0) };
         assert_eq!((seen.hits, seen.filtered, seen.left_out), want, "{options:?}");
-        assert_eq!(seen.lines.len() as u64, seen.hits - seen.left_out);
+        assert_eq!(seen.lines.len() as u64, seen.hits);
     }
+}
+
+/// Of four threads the target records one: that which is called so, and another when the name is another's.
+#[test]
+fn threads_are_passed_over_by_their_names() {
+    const FIRST: u64 = 7_700_000_000;
+    let path = or_skip!(victims::plain("names"));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    let probe = "named(u64 worker) -> u64";
+    for options in
+        [&["--comm", "w1"][..], &["--comm", "w1", "--entry-only"], &["--comm", "w1", "--if", "ret > 0"]]
+    {
+        let seen = traced(&mut victim, "named", probe, options);
+        assert_eq!((seen.hits, seen.filtered, seen.left_out), (TIMES, 3 * TIMES, 0), "{options:?}");
+        assert!(
+            seen.lines.len() as u64 == TIMES && seen.lines.iter().all(|call| argument(call, 0) == FIRST + 1)
+        );
+    }
+    let pid = victim.pid().to_string();
+    let mut tracing = Tracing::start("trace", &["-p", &pid, probe, "--comm", "w1"]).expect("attaches");
+    let mut told = victim.run(50)["named"];
+    // Behind the renaming, calls that are not read yet are those of the new name.
+    tracing.wait_for(&(FIRST + 1).to_string());
+    victim.run(0);
+    // Now it is another who is called so; when that is heard, its calls are told.
+    let patience = Instant::now() + Duration::from_secs(120);
+    while !tracing.has(&FIRST.to_string()) {
+        assert!(Instant::now() < patience, "{}", tracing.said());
+        told += victim.run(5)["named"];
+    }
+    told += victim.run(500)["named"];
+    let report = tracing.stop();
+    let count = |worker: u64| {
+        let calls = report.objects.iter().filter(|object| object["type"] == "call");
+        calls.filter(|call| argument(call, 0) == FIRST + worker).count() as u64
+    };
+    let field = |name: &str| last(&report, "named")[name].as_u64().unwrap_or(0);
+    let lines = count(0) + count(1);
+    assert!(count(0) >= 500 && count(1) > 0 && count(2) + count(3) == 0, "{} {}", count(0), count(1));
+    assert_eq!((report.number("missed"), field("hits") + field("filtered")), (0, told));
+    assert_eq!(field("hits") - field("left_out"), lines);
+    assert!(field("filtered") >= 2 * (told - 8) / 4, "two were passed over all the time");
+    text::assert_clean(victim.pid(), &before);
 }
 
 #[test]

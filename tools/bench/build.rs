@@ -74,6 +74,9 @@ fn narrow(text: &mut String, name: &str) {
 }
 
 fn main() {
+    if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch != "x86_64") {
+        return;
+    }
     let mut text = String::from(".text\n");
     for copy in 0..COPIES {
         for (case, body) in CASES {

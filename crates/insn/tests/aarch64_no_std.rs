@@ -14,5 +14,5 @@ use aarch64::{Op, Verdict, decode};
 
 #[test]
 fn a_push_is_decoded_without_std() {
-    assert!(matches!(decode(0xA9BF_7BFD), Verdict::Simulate(Op::Push { wide: true, offset: -16, .. })));
+    assert!(matches!(decode(0xA9BF_7BFD), Verdict::Simulate(Op::PushFrame { offset: -16 })));
 }

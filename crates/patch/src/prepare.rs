@@ -176,7 +176,9 @@ pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     let shapes = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
     let tally = shapes.map(Tally::shape).fold(Shape::Nothing, Shape::or);
     let locked = survey.traits.rseq.is_none();
-    let mut counts = DataCounts { lines, by_thread, ring, locked, filtered, tally, ..DataCounts::default() };
+    let named = request.filters.iter().flatten().any(|filter| filter.by_name);
+    let kept = DataCounts { lines, by_thread, ring, locked, filtered, tally, named, ..DataCounts::default() };
+    let mut counts = kept;
     for module in request.modules {
         let more = bounds(module.image, module.map, &survey.traits, module.wants);
         // Counter and latency indices are distinct over all modules: the highest counts, not the sum.

@@ -51,6 +51,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         locked: traits.rseq.is_none(),
         filtered: false,
         tally: Shape::Nothing,
+        named: false,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use trapline_record::control::CONTROL_LEN;
 use trapline_record::counters::{CounterArea, LINE, filtered};
+use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{Shape, TallyArea};
@@ -41,10 +42,12 @@ pub struct DataCounts {
     pub filtered: bool,
     /// The largest table of values that a counter has.
     pub tally: Shape,
+    /// Some filter asks what threads are called.
+    pub named: bool,
 }
 
 impl DataCounts {
-    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered` and `tally` are kept.
+    /// Adds what another module needs; `lines`, `by_thread`, `ring`, `locked`, `filtered`, `tally` and `named` are kept.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -61,6 +64,7 @@ impl DataCounts {
             locked: self.locked,
             filtered: self.filtered,
             tally: self.tally,
+            named: self.named,
         }
     }
 }
@@ -94,6 +98,8 @@ pub struct DataLayout {
     pub filtered: CounterArea,
     /// Tables of values, one for each counter; empty when nothing is tallied.
     pub tallies: TallyArea,
+    /// Threads whose hits are passed over for what they are called; empty where no filter asks.
+    pub names: NameArea,
 }
 
 impl DataLayout {
@@ -136,6 +142,9 @@ impl DataLayout {
         let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
         let pages = PageArea { off: end.next_multiple_of(PAGE), tables: if counts.texts { cpus } else { 0 } };
         let end = if pages.is_empty() { end } else { pages.off + pages.len() };
+        let places = if counts.named { names::PLACES } else { 0 };
+        let names = NameArea { off: end.next_multiple_of(PAGE), places };
+        let end = if names.is_empty() { end } else { names.off + names.len() };
         Self {
             len: end.next_multiple_of(PAGE),
             journal_off,
@@ -150,6 +159,7 @@ impl DataLayout {
             pages,
             filtered: words,
             tallies,
+            names,
         }
     }
     /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.

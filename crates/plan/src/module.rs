@@ -29,8 +29,8 @@ use trapline_record::{RemoteAddr, Svma, control};
 const ARENA_PER_SITE: u64 = 1024;
 /// Bytes that copying a text takes at most.
 const TEXT_BYTES: u64 = 704;
-/// Bytes that a filter takes at most, besides its condition: sampling, counting, marks.
-const FILTER_BYTES: usize = 832;
+/// Bytes that a filter takes at most, besides its condition: names, sampling, counting, marks.
+const FILTER_BYTES: usize = 896;
 /// Bytes that what is left for a return takes at most, and its copy to a ring.
 const STAGE_BYTES: u64 = 512;
 /// Bytes of code that a counted entry takes, about.
@@ -233,8 +233,9 @@ const FLOAT_BYTES: u64 = 8;
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
         let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
-        let late = filter.late.as_ref().map_or(0, |late| late.condition.nodes());
-        tallied + late + filter.condition.as_ref().map_or(0, Tree::nodes)
+        let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
+        let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
+        tallied + late + read + filter.condition.as_ref().map_or(0, Tree::nodes)
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);

@@ -13,6 +13,7 @@ pub mod counters;
 pub mod hist;
 pub mod journal;
 pub mod latency;
+pub mod names;
 pub mod pages;
 pub mod ring;
 pub mod slots;

@@ -25,7 +25,7 @@
 //!
 //! Rows of texts have a hash of the text for a key ([`text_key`]), and a place behind all rows for its bytes, [`TEXT_BYTES`] of them, zeros behind its
 //! end. Who takes a free row stores the bytes before its first hit is committed, by the same steps as the key: so the bytes of a row with hits never change,
-//! and are those of its key. Two texts of one hash would be one row; of 65,536 texts some two are so once in eight thousand million tables.
+//! and are those of its key. A free row may have a key already and not its bytes, of a thread that began again between: they are stored whatever the key. Two texts of one hash would be one row; of 65,536 texts some two are so once in eight thousand million tables.
 //!
 //! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
 

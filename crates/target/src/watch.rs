@@ -50,41 +50,9 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        Self::open(pid).map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))
-    }
-    fn open(pid: u32) -> io::Result<Self> {
-        const SOFTWARE: u32 = 1;
-        const DUMMY: u64 = 9;
-        let attr = perf::Attr {
-            kind: SOFTWARE,
-            config: DUMMY,
-            flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::MMAP | perf::MMAP2 | perf::WATERMARK,
-            wakeup: 1 << 30,
-            ..perf::Attr::default()
-        };
-        let tids = threads(pid);
-        let cpus = possible_cpus() as i32;
-        if tids.len() * cpus as usize > MAX_EVENTS {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
-        }
-        let mut watcher = Self { rings: Vec::new(), _redirected: Vec::new(), lost: 0 };
-        for cpu in 0..cpus {
-            let mut ring: Option<Ring> = None;
-            for &tid in &tids {
-                match (perf::open(attr, tid, cpu), &ring) {
-                    (Ok(event), None) => ring = Some(Ring::new(event)?),
-                    (Ok(event), Some(ring)) => {
-                        perf::redirect(event.as_fd(), ring.event())?;
-                        watcher._redirected.push(event);
-                    }
-                    // A thread that ended, a CPU that is off.
-                    (Err(e), _) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
-                    (Err(e), _) => return Err(e),
-                }
-            }
-            watcher.rings.extend(ring);
-        }
-        if watcher.rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(watcher) }
+        let (rings, _redirected) = open(pid, perf::MMAP | perf::MMAP2)
+            .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
+        Ok(Self { rings, _redirected, lost: 0 })
     }
     /// What was mapped since the last call.
     pub fn poll(&mut self) -> Vec<NewMapping> {
@@ -104,6 +72,42 @@ impl MapWatcher {
     pub const fn lost(&self) -> u64 {
         self.lost
     }
+}
+
+/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of.
+pub(crate) fn open(pid: u32, tell: u64) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
+    const SOFTWARE: u32 = 1;
+    const DUMMY: u64 = 9;
+    let attr = perf::Attr {
+        kind: SOFTWARE,
+        config: DUMMY,
+        flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::WATERMARK | tell,
+        wakeup: 1 << 30,
+        ..perf::Attr::default()
+    };
+    let tids = threads(pid);
+    let cpus = possible_cpus() as i32;
+    if tids.len() * cpus as usize > MAX_EVENTS {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    let (mut rings, mut redirected) = (Vec::new(), Vec::new());
+    for cpu in 0..cpus {
+        let mut ring: Option<Ring> = None;
+        for &tid in &tids {
+            match (perf::open(attr, tid, cpu), &ring) {
+                (Ok(event), None) => ring = Some(Ring::new(event)?),
+                (Ok(event), Some(ring)) => {
+                    perf::redirect(event.as_fd(), ring.event())?;
+                    redirected.push(event);
+                }
+                // A thread that ended, a CPU that is off.
+                (Err(e), _) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
+                (Err(e), _) => return Err(e),
+            }
+        }
+        rings.extend(ring);
+    }
+    if rings.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok((rings, redirected)) }
 }
 
 fn word(body: &[u8], at: usize) -> Option<u64> {

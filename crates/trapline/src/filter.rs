@@ -2,7 +2,7 @@
 //!
 //! In: a condition, and what a probe's arguments are called. Out: a [`Filter`]: what the target decides before anything is recorded,
 //! and what the reader decides of calls that were. The target knows arguments and the thread's number at the entry, and with what was
-//! returned and how long it took at the return; fields, what the thread is called, and returns in Go programs are the reader's, which
+//! returned and how long it took at the return; fields too, once they are read. Returns in Go programs are the reader's, which
 //! still costs the target its records. Does not: evaluate in the target (`trapline_plan`).
 
 mod constants;
@@ -25,6 +25,8 @@ const COMM_LEN: usize = 15;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     early: Option<Tree>,
+    /// What is known at the entry once fields are read.
+    read: Option<Tree>,
     late: Option<Tree>,
     sample: u32,
     names: Vec<String>,
@@ -43,15 +45,19 @@ impl Filter {
     /// The same, already read.
     #[must_use]
     pub fn tree(self, tree: Tree) -> Self {
-        let (early, late) = tree.split();
-        Self { early: Tree::and(self.early, early), late: Tree::and(self.late, late), ..self }
+        let (early, rest) = tree.split();
+        let (read, late) = rest.map_or((None, None), |rest| rest.split_by(Tree::is_known_with_fields));
+        let [early, read, late] = [(self.early, early), (self.read, read), (self.late, late)]
+            .map(|(before, more)| Tree::and(before, more));
+        Self { early, read, late, ..self }
     }
     /// Of those that pass in the target, one in so many on each CPU.
     #[must_use]
     pub fn sample(self, one_in: u32) -> Self {
         Self { sample: one_in, ..self }
     }
-    /// Only threads of one of these names; what a thread is called when its first call is read counts.
+    /// Only threads of one of these names. The target passes over those that are known to be called otherwise; of all others what they
+    /// are called when their calls are read counts.
     #[must_use]
     pub fn named(self, names: Vec<String>) -> Self {
         let cut = |name: String| name.bytes().take(COMM_LEN).map(char::from).collect();
@@ -79,9 +85,9 @@ impl Filter {
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-        let decides = Tree::and(self.early, self.late);
+        let decides = Tree::and(self.early, Tree::and(self.read, self.late));
         let can = known(&tally.value) && decides.as_ref().is_none_or(known) && self.names.is_empty();
-        can.then_some(Self { early: decides, late: None, tally: Some(tally), ..self })
+        can.then_some(Self { early: decides, read: None, late: None, tally: Some(tally), ..self })
     }
     /// What is tallied.
     pub(crate) const fn tallied(&self) -> Option<&Tally> {
@@ -89,14 +95,18 @@ impl Filter {
     }
     /// Whether any hit may be kept back.
     pub(crate) const fn rejects(&self) -> bool {
-        self.early.is_some() || self.late.is_some() || self.sample > 1 || !self.names.is_empty()
+        self.early.is_some()
+            || self.read.is_some()
+            || self.late.is_some()
+            || self.sample > 1
+            || !self.names.is_empty()
     }
     /// How many arguments the reader needs to decide.
     #[must_use]
     pub fn arguments(&self) -> u8 {
         let mut most = 0;
-        if let Some(late) = &self.late {
-            late.each_known(&mut |known| {
+        for tree in [&self.read, &self.late].into_iter().flatten() {
+            tree.each_known(&mut |known| {
                 if let Known::Argument(index, _) = known {
                     most = most.max(index + 1);
                 }
@@ -107,48 +117,84 @@ impl Filter {
     /// Floats that the reader needs to decide.
     #[must_use]
     pub fn floats(&self) -> Floats {
-        self.late.as_ref().map_or_else(Floats::default, Tree::floats)
+        let trees = [&self.read, &self.late].into_iter().flatten();
+        trees.fold(Floats::default(), |all, tree| all.and(tree.floats()))
     }
-    /// Whether the target decides about calls at their return too, where this is learnt of them: not what fields say, or of stacks.
+    /// What fields say, and what returns say: both must hold.
+    fn rest(&self) -> Option<Tree> {
+        Tree::and(self.read.clone(), self.late.clone())
+    }
+    /// Whether the target decides by fields at the entry, where this is learnt of calls.
+    fn is_decided_by_fields(&self, role: Role) -> bool {
+        let recorded = matches!(role, Role::Record { stack: Unwind::None, .. });
+        recorded && self.read.as_ref().is_some_and(|tree| self.fits(tree))
+    }
+    /// Whether its fields are as wide as what is read for them.
+    fn fits(&self, tree: &Tree) -> bool {
+        let mut fits = true;
+        let bits = |nth: u8| self.reads.get(usize::from(nth)).map_or(0, |read| u32::from(read.bytes) * 8);
+        tree.each_known(&mut |known| match known {
+            Known::Field(nth, int) => fits &= bits(nth) == int.bits.into(),
+            Known::FloatField(nth, Float::Single) => fits &= bits(nth) == 32,
+            Known::FloatField(nth, Float::Double) => fits &= bits(nth) == 64,
+            _ => {}
+        });
+        fits
+    }
+    /// Whether the target decides about calls at their return too, where this is learnt of them: not of stacks.
     pub(crate) fn is_decided_at_return(&self, role: Role) -> bool {
         let Role::Record { values, returns: true, floats, stack: Unwind::None, .. } = role else {
             return false;
         };
-        let known = |late: &Tree| {
+        let known = |late: Tree| {
             let needed = late.floats();
             late.is_known_at_return()
+                && self.fits(&late)
                 && self.arguments() <= values
                 && needed.arguments & !floats.arguments == 0
                 && needed.returned <= floats.returned
         };
-        self.late.as_ref().is_some_and(known)
+        self.late.is_some() && self.rest().is_some_and(known)
     }
     /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
         let (condition, tally) = (self.early.clone(), self.tally.clone());
         let tick = tick.filter(|_| self.is_decided_at_return(role));
-        let late = self.late.clone().zip(tick).map(|(condition, tick)| Late { condition, tick });
+        let late = self.rest().zip(tick).map(|(condition, tick)| Late { condition, tick });
+        let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(role));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
-        let filter = TargetFilter { condition, sample, tally, reads, late };
+        let recorded =
+            matches!(role, Role::Record { stack: Unwind::None, .. } | Role::RecordAt(_, Unwind::None));
+        let by_name = recorded && self.is_named();
+        let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name };
         (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
     }
     /// Whether the reader decides too.
     #[must_use]
     pub fn is_late(&self) -> bool {
-        self.late.is_some() || !self.names.is_empty()
+        self.late.is_some() || self.read.is_some() || !self.names.is_empty()
     }
-    /// What is left to the reader, where the target decides at returns too.
-    pub(crate) fn without_late(&self) -> Self {
-        Self { late: None, ..self.clone() }
+    /// What is left to the reader, where this is learnt of calls; in some programs no return decides.
+    pub(crate) fn left_to_reader(&self, role: Role, returns_decide: bool) -> Self {
+        let at_return = returns_decide && self.is_decided_at_return(role);
+        let mut left = self.clone();
+        left.late.take_if(|_| at_return);
+        left.read.take_if(|_| at_return || self.is_decided_by_fields(role));
+        left
     }
     /// Whether it looks at what threads are called.
     pub(crate) fn is_named(&self) -> bool {
         !self.names.is_empty()
     }
+    /// What threads are to be called.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
     /// The same, decided by the reader alone, as of calls that were recorded before; samples cannot be.
     #[must_use]
     pub fn by_reader(self) -> Self {
-        Self { late: Tree::and(self.early, self.late), early: None, ..self }
+        let rest = Tree::and(self.read, self.late);
+        Self { late: Tree::and(self.early, rest), read: None, early: None, ..self }
     }
     /// What the reader says of a call. What it cannot decide, as of a call that has not ended, does not pass.
     #[must_use]
@@ -163,7 +209,7 @@ impl Filter {
         };
         let named =
             || self.names.is_empty() || comm.is_some_and(|comm| self.names.iter().any(|name| name == comm));
-        self.late.as_ref().is_none_or(|late| late.holds(&facts) == Some(true)) && named()
+        [&self.read, &self.late].into_iter().flatten().all(|tree| tree.holds(&facts) == Some(true)) && named()
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Thread {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     known: HashMap<u32, Thread>,
+    /// Some see another number than we do.
+    renumbered: bool,
 }
 
 impl Names {
@@ -27,27 +29,65 @@ impl Names {
         if !again && counted.iter().all(|tid| self.known.contains_key(tid)) {
             return;
         }
+        let new = |tid: &u32| again || !self.known.contains_key(tid);
+        let new: HashSet<u32> = counted.iter().copied().filter(new).collect();
+        self.read(pid, children, Some(&new));
+        for &tid in counted {
+            self.known.entry(tid).or_insert(Thread { tid, comm: None });
+        }
+    }
+    /// Reads the names of threads that are alive, of these or of all. Which those are.
+    pub(crate) fn read(
+        &mut self,
+        pid: u32,
+        children: &HashSet<u32>,
+        of: Option<&HashSet<u32>>,
+    ) -> HashSet<u32> {
+        let mut alive = HashSet::new();
         for process in std::iter::once(pid).chain(children.iter().copied()) {
             let inner = namespace(process) != namespace(std::process::id());
             let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
             for task in tasks.flatten().map(|entry| entry.path()) {
                 let Some(tid) = number(&task) else { continue };
                 let seen = if inner { inner_number(&task).unwrap_or(tid) } else { tid };
-                if counted.contains(&seen) && (again || !self.known.contains_key(&seen)) {
-                    let comm = std::fs::read_to_string(task.join("comm")).ok();
-                    let comm = comm.map(|comm| comm.trim_end_matches('\n').to_owned());
-                    self.known.insert(seen, Thread { tid, comm });
+                if of.is_none_or(|of| of.contains(&seen)) && alive.insert(seen) {
+                    self.renumbered |= seen != tid;
+                    self.known.insert(seen, Thread { tid, comm: comm(&task) });
                 }
             }
         }
-        for &tid in counted {
-            self.known.entry(tid).or_insert(Thread { tid, comm: None });
+        alive
+    }
+    /// The number that a thread sees itself, by ours, if it is known.
+    pub(crate) fn seen(&self, tid: u32) -> Option<u32> {
+        match self.known.get(&tid) {
+            Some(thread) if thread.tid == tid => Some(tid),
+            _ if !self.renumbered => None,
+            _ => self.known.iter().find(|(_, thread)| thread.tid == tid).map(|(&seen, _)| seen),
         }
+    }
+    /// A thread, by our number, may be called otherwise than before: as /proc says, or, if it is gone, as was told. The number that
+    /// it sees itself, if it was known.
+    pub(crate) fn changed(&mut self, tid: u32, told: Option<String>) -> Option<u32> {
+        let seen = self.seen(tid)?;
+        if let Some(name) = comm(Path::new(&format!("/proc/{tid}"))).or(told) {
+            self.known.insert(seen, Thread { tid, comm: Some(name) });
+        }
+        Some(seen)
+    }
+    /// Whether its name was read.
+    pub(crate) fn is_known(&self, tid: u32) -> bool {
+        self.known.get(&tid).is_some_and(|thread| thread.comm.is_some())
     }
     /// What is known of a thread.
     pub(crate) fn get(&self, tid: u32) -> Thread {
         self.known.get(&tid).cloned().unwrap_or(Thread { tid, comm: None })
     }
+}
+
+fn comm(task: &Path) -> Option<String> {
+    let comm = std::fs::read_to_string(task.join("comm")).ok()?;
+    Some(comm.trim_end_matches('\n').to_owned())
 }
 
 /// Of a path that ends in a thread's number.

@@ -1,31 +1,24 @@
-//! `trapline-bench NAME`: what a hit, an attach and a detach cost, beside the kernel's uprobes in the same run.
+//! `trapline-bench NAME`: what a hit, an attach and a detach cost, beside the kernel's uprobes in the same run; on arm64 what a hit takes in instructions.
 //!
 //! Input: a bench's name. Output: one row a line, as text or JSON; with `--save` also kept in a folder.
 //! Does not: extrapolate, subtract the harness (the `none` row stands beside), or show a row it could not measure as 0.
 
-mod attach;
-mod breakpoint;
-mod functions;
-mod hits;
-mod inside;
-mod kernel;
-mod lookup;
-mod others;
-mod ours;
-mod pool;
-mod record;
-mod row;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+mod line;
 mod runs;
-mod toggle;
-mod trap;
-mod victim;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
-use hits::{Bench, Effort};
+#[cfg(target_arch = "aarch64")]
+use aarch64 as native;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as native;
 
 /// Measures Trapline beside the kernel's uprobes.
 #[derive(Parser, Debug)]
@@ -34,13 +27,11 @@ struct Args {
     /// What to measure.
     name: Name,
     #[command(flatten)]
-    breakpoint: breakpoint::Options,
-    #[command(flatten)]
-    pool: pool::Options,
+    options: native::Options,
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
-    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case.
+    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case; `churn`: only this row.
     #[arg(long)]
     only: Option<String>,
     /// Seconds of measuring for each row, over all rounds.
@@ -49,8 +40,6 @@ struct Args {
     /// Interleaved rounds.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    #[command(flatten)]
-    writes: toggle::Writes,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -92,28 +81,11 @@ enum Name {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if args.name == Name::Victim {
-        return victim::serve();
-    }
-    if args.name == Name::Churner {
-        lookup::churner();
+    if let Some(served) = native::serve(args.name) {
+        return served;
     }
     let mut sink = Sink { json: args.json, run: args.save.as_deref().map(runs::Run::create).transpose()? };
-    let effort = Effort { rounds: args.rounds.max(1), seconds: args.seconds, threads: args.threads };
-    let only = args.only.as_deref();
-    match args.name {
-        Name::Uprobe => hits::run(Bench::Uprobe, effort, only, |row| sink.take(row)),
-        Name::Uretprobe => hits::run(Bench::Uretprobe, effort, only, |row| sink.take(row)),
-        Name::Record => record::run(effort, only, |row| sink.take(row)),
-        Name::Attach => attach::run(effort, |row| sink.take(row)),
-        Name::Toggle => toggle::run(args.writes, |row| sink.take(row)),
-        Name::Breakpoint => breakpoint::run(args.breakpoint, effort, |row| sink.take(row)),
-        Name::Pool => pool::run(args.pool, effort, &mut sink),
-        Name::Trap => trap::run(effort, |row| sink.take(row)),
-        Name::Lookup => lookup::run(effort, |row| sink.take(row)),
-        Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
-        Name::Victim | Name::Churner => Ok(()),
-    }
+    native::run(&args, &mut sink)
 }
 
 /// Where rows go.
@@ -124,7 +96,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn take(&mut self, row: &impl row::Line) -> Result<()> {
+    fn take(&mut self, row: &impl line::Line) -> Result<()> {
         let text = if self.json { serde_json::to_string(row)? } else { row.text() };
         println!("{text}");
         self.run.as_mut().map_or(Ok(()), |run| run.keep(row))

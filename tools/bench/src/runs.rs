@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::row::Line;
+use crate::line::Line;
 use anyhow::{Context as _, Result};
 
 /// A run being kept.

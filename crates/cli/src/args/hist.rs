@@ -47,7 +47,7 @@ pub(crate) struct TypedHist {
     /// Only this thread (may be given more than once)
     #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
     pub(crate) tids: Vec<u32>,
-    /// Only threads of this name (may be given more than once); told by the reader, which then adds up
+    /// Only threads of this name (may be given more than once); we add up then, not the target
     #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
     pub(crate) comms: Vec<String>,
     /// Of the calls that pass, one in N on each CPU

@@ -209,7 +209,7 @@ pub(crate) struct Trace {
     /// Only this thread (may be given more than once)
     #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
     pub(crate) tids: Vec<u32>,
-    /// Only threads of this name (may be given more than once); told by the reader, so the target records the others too
+    /// Only threads of this name (may be given more than once); a new name counts some milliseconds later
     #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
     pub(crate) comms: Vec<String>,
     /// Of the calls that pass, one in N on each CPU
@@ -247,8 +247,8 @@ float, double, hex, ptr or TYPE *; and str, what it points to up to a 0, or buf(
 64, copied at the entry. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
 is dropped and counted as missed.
 
---if, --tid and --sample are decided in the target before anything is recorded, at some nanoseconds; what --if asks of ret or dur at the
-return. --comm, and what --if asks of fields, are the reader's: the target has recorded the call then. Both are counted, apart.
+--if, --tid, --comm and --sample are decided in the target before anything is recorded, at some nanoseconds; what --if asks of fields once they
+are read, of ret or dur at the return (in Go programs by the reader, of recorded calls). All of it is counted.
   trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'
 
 Records can be kept as they are, millions a second, and shown later (docs/recordings.md):

@@ -75,6 +75,11 @@ pub enum Op {
         /// What is added to sp.
         offset: i32,
     },
+    /// `stp x29, x30, [sp, #offset]!`, as functions begin: a push in a form of its own, so that nothing is left to decide when it is done.
+    PushFrame {
+        /// What is added to sp.
+        offset: i32,
+    },
     /// `add` or `sub` of an immediate, 64 bits, flags untouched; so also `mov` from or to sp. 31 is sp.
     Add {
         /// Destination.
@@ -431,7 +436,11 @@ const fn memory(word: u32) -> Verdict {
     if by_sp && word & 0x7FC0_0000 == 0x2980_0000 {
         let wide = word >> 31 != 0;
         let offset = signed(word, 15, 7) << if wide { 3 } else { 2 };
-        return Simulate(Op::Push { wide, first, second: Some(Gpr::field(word, 10)), offset });
+        return Simulate(if word & 0xFFC0_7FFF == 0xA980_7BFD {
+            Op::PushFrame { offset }
+        } else {
+            Op::Push { wide, first, second: Some(Gpr::field(word, 10)), offset }
+        });
     }
     if by_sp && word & 0xBFE0_0C00 == 0xB800_0C00 {
         return Simulate(Op::Push {

@@ -127,7 +127,7 @@ struct Copy {
 impl Copy {
     fn op(&mut self, op: Op) -> Result<(), Immovable> {
         match op {
-            Op::Nop | Op::Push { .. } | Op::Add { .. } => self.push(self.word),
+            Op::Nop | Op::Push { .. } | Op::PushFrame { .. } | Op::Add { .. } => self.push(self.word),
             Op::Branch { offset, link } => {
                 if link {
                     self.return_address()?;

@@ -121,6 +121,9 @@ pub fn simulate(op: Op, state: &mut Regs, memory: &mut impl Memory) -> Result<()
         Op::Push { wide, first, second, offset } => {
             state.sp = push(state, memory, wide, (first, second), offset)?;
         }
+        Op::PushFrame { offset } => {
+            state.sp = push(state, memory, true, (Gpr::X29, Some(Gpr::X30)), offset)?;
+        }
         Op::Add { to, from, amount } => {
             let base = if from.is_31() { state.sp } else { state.get(from) };
             let sum = base.wrapping_add_signed(amount.into());

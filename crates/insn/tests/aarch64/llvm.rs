@@ -58,6 +58,7 @@ fn may_simulate(op: Op, name: &str) -> bool {
         Op::Load { literal: Literal::Signed, .. } => name == "ldrsw",
         Op::Load { .. } => name == "ldr",
         Op::Push { second, .. } => name == if second.is_some() { "stp" } else { "str" },
+        Op::PushFrame { .. } => name == "stp",
         Op::Add { .. } => matches!(name, "add" | "sub" | "mov"),
     }
 }

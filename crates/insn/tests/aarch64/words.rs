@@ -139,6 +139,7 @@ fn may_simulate(op: Op, name: &str) -> bool {
         Op::Load { literal: Literal::Signed, .. } => name == "ldrsw",
         Op::Load { literal: Literal::Prefetch, .. } => name == "prfm",
         Op::Push { second, .. } => name == if second.is_some() { "stp" } else { "str" },
+        Op::PushFrame { .. } => name == "stp",
         Op::Add { amount, .. } => matches!((name, amount), ("add" | "sub", 0) | ("add", 1..) | ("sub", ..0)),
     }
 }
@@ -255,6 +256,7 @@ fn text(op: Op, word: u32) -> String {
         Op::Push { wide, first, second: Some(second), offset } => {
             format!("stp {}, {}, [sp, #{offset}]!", register(first, wide), register(second, wide))
         }
+        Op::PushFrame { offset } => format!("stp x29, x30, [sp, #{offset}]!"),
         Op::Push { wide, first, second: None, offset } => {
             format!("str {}, [sp, #{offset}]!", register(first, wide))
         }

@@ -45,6 +45,9 @@ impl Tree {
                     let bits = facts.fields[usize::from(index) % MAX_FIELDS];
                     bits.map(|bits| float.key(bits).cast_unsigned())
                 }
+                Known::Readable(index) => {
+                    Some(facts.fields[usize::from(index) % MAX_FIELDS].is_some().into())
+                }
                 Known::FloatReturned(float) => facts.returned.map(|bits| float.key(bits).cast_unsigned()),
                 Known::Thread => Some(facts.tid.into()),
                 Known::Returned(int) => facts.returned.map(|value| int.value(value)),

@@ -8,6 +8,7 @@
 //! Floats are compared, and no more ([`Float`]). All other values are integers of 64 bits, signed but for those that need the 64th (`size_t`, pointers). Operators and their precedence
 //! are C's. Arithmetic wraps; comparisons are those of the numbers, so a negative one is below every unsigned one.
 
+mod decided;
 mod eval;
 mod parse;
 mod real;
@@ -61,8 +62,10 @@ pub enum Known {
     Float(u8, Float),
     /// The thread's number, as it sees it itself.
     Thread,
-    /// Of the probe's fields this one, from 0 on: an integer. Only the reader knows it.
+    /// Of the probe's fields this one, from 0 on: an integer, if it could be read.
     Field(u8, Int),
+    /// Whether that field could be read, all of it; only in what [`Tree::decided`] makes.
+    Readable(u8),
     /// A float, as its [`Float::key`].
     FloatField(u8, Float),
     /// What the function returned.
@@ -230,6 +233,7 @@ impl Tree {
                     | Known::Took
                     | Known::Field(..)
                     | Known::FloatField(..)
+                    | Known::Readable(_)
             );
         });
         known
@@ -243,29 +247,19 @@ impl Tree {
         });
         known
     }
-    /// Whether generated code knows all of it when the function returns, from what its entry left ([`Late`]): all but fields.
+    /// Whether generated code can decide by it when the function returns, from what its entry left ([`Late`]).
     #[must_use]
     pub fn is_known_at_return(&self) -> bool {
-        let mut known = true;
-        self.each_known(&mut |one| known &= !matches!(one, Known::Field(..) | Known::FloatField(..)));
-        known && !self.hides_what_is_returned()
+        self.is_small_decided()
     }
-    /// What it says of a call that went on as another function, which returned nothing yet: a comparison with that decides for nobody,
-    /// so it counts as what does not let the call pass.
+    /// Whether generated code can decide by it at an entry, once fields are read.
     #[must_use]
-    pub fn at_tail(&self) -> Self {
-        self.without_value(true)
-    }
-    fn without_value(&self, passes: bool) -> Self {
-        match self {
-            Self::Binary(op @ (Binary::And | Binary::Or), left, right) => {
-                let side = |side: &Self| Box::new(side.without_value(passes));
-                Self::Binary(*op, side(left), side(right))
-            }
-            Self::Unary(Unary::Not, of) => Self::Unary(Unary::Not, Box::new(of.without_value(!passes))),
-            tree if tree.asks_for_value() => Self::Number(u64::from(!passes), false),
-            tree => tree.clone(),
-        }
+    pub fn is_known_with_fields(&self) -> bool {
+        let mut known = true;
+        self.each_known(&mut |one| {
+            known &= !matches!(one, Known::Returned(_) | Known::FloatReturned(_) | Known::Took);
+        });
+        known && self.is_small_decided()
     }
     /// Whether it depends on what is returned.
     #[must_use]
@@ -273,26 +267,6 @@ impl Tree {
         let mut asks = false;
         self.each_known(&mut |one| asks |= matches!(one, Known::Returned(_) | Known::FloatReturned(_)));
         asks
-    }
-    /// Whether a truth value that may be known without what is returned is computed with: [`Self::at_tail`] would not find it.
-    fn hides_what_is_returned(&self) -> bool {
-        match self {
-            Self::Number(..) | Self::Known(_) => false,
-            Self::Unary(Unary::Not, of) => of.hides_what_is_returned(),
-            Self::Binary(Binary::And | Binary::Or, left, right) => {
-                left.hides_what_is_returned() || right.hides_what_is_returned()
-            }
-            tree => tree.asks_for_value() && tree.holds_and_or(),
-        }
-    }
-    fn holds_and_or(&self) -> bool {
-        match self {
-            Self::Number(..) | Self::Known(_) => false,
-            Self::Unary(_, of) => of.holds_and_or(),
-            Self::Binary(op, left, right) => {
-                matches!(op, Binary::And | Binary::Or) || left.holds_and_or() || right.holds_and_or()
-            }
-        }
     }
     /// Whether it depends on the thread.
     #[must_use]
@@ -312,12 +286,18 @@ impl Tree {
     /// What can be decided when the function is entered, and what cannot: both must hold.
     #[must_use]
     pub fn split(self) -> (Option<Self>, Option<Self>) {
+        self.split_by(Self::is_known_at_entry)
+    }
+    /// What is decided by this, and what is not: both must hold.
+    #[must_use]
+    pub fn split_by(self, is_first: fn(&Self) -> bool) -> (Option<Self>, Option<Self>) {
         match self {
             Self::Binary(Binary::And, left, right) => {
-                let ((early, late), (also_early, also_late)) = (left.split(), right.split());
-                (Self::and(early, also_early), Self::and(late, also_late))
+                let ((first, rest), (also_first, also_rest)) =
+                    (left.split_by(is_first), right.split_by(is_first));
+                (Self::and(first, also_first), Self::and(rest, also_rest))
             }
-            tree if tree.is_known_at_entry() => (Some(tree), None),
+            tree if is_first(&tree) => (Some(tree), None),
             tree => (None, Some(tree)),
         }
     }
@@ -326,7 +306,7 @@ impl Tree {
 /// What decides at a call's return whether it is recorded, from what its entry left for that (`x86_64::stub::stage`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
-    /// Must hold; [`Tree::is_known_at_return`].
+    /// Must hold, as [`Tree::decided`] has it; [`Tree::is_known_at_return`].
     pub condition: Tree,
     /// Nanoseconds of a tick, times 2³²: what durations are computed with in the target.
     pub tick: u64,
@@ -356,8 +336,12 @@ pub struct TargetFilter {
     pub tally: Option<Tally>,
     /// What records hold besides, at entries: see [`Read`].
     pub reads: Vec<Read>,
+    /// Must hold of what was read: [`Tree::is_known_with_fields`]. Not beside [`Self::late`], which has it then, nor where hits are tallied.
+    pub fields: Option<Tree>,
     /// What decides at returns about calls that passed at their entry.
     pub late: Option<Late>,
+    /// Hits of threads that the reader noted are rejected (`trapline_record::names`); not where hits are tallied.
+    pub by_name: bool,
 }
 
 /// What a hit adds to.
@@ -441,13 +425,19 @@ impl TargetFilter {
     /// Whether it lets every hit pass.
     #[must_use]
     pub const fn passes_all(&self) -> bool {
-        self.condition.is_none() && self.sample <= 1 && self.late.is_none()
+        self.condition.is_none()
+            && self.sample <= 1
+            && self.late.is_none()
+            && self.fields.is_none()
+            && !self.by_name
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.condition.as_ref().is_some_and(Tree::asks_for_thread)
+        self.by_name
+            || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
+            || self.fields.as_ref().is_some_and(Tree::asks_for_thread)
             || self.late.as_ref().is_some_and(|late| late.condition.asks_for_thread())
     }
 }
@@ -500,8 +490,6 @@ mod tests {
                 assert_eq!(tree.at_tail().holds(&facts(flags)), Some(of_reader), "{text} {flags}");
             }
         }
-        let hidden = parse("(ret < 0 || flags == 1) + 1 == 2", &names).expect("reads");
-        assert!(!hidden.is_known_at_return());
     }
 
     #[test]

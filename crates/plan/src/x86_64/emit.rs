@@ -336,7 +336,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
                         probe,
                         dropped: data + layout.counters.word(probe),
                         site: act.dead,
-                        filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
+                        filter: self.set.env.filter(probe).map(|filter| {
+                            let names = filter.by_name && !layout.names.is_empty();
+                            Filtered { filter, words, names: names.then_some(data + layout.names.off) }
+                        }),
                         texts,
                         floats,
                         fields: self.set.env.reads(probe),
@@ -362,7 +365,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
                     probe,
                     dropped: data + layout.counters.word(probe),
                     site: act.dead,
-                    filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words }),
+                    filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words, names: None }),
                     texts: tally.texts(),
                     floats: Floats::default(),
                     fields: &[],

@@ -122,7 +122,7 @@ struct Set<'a> {
 
 impl<'a> Set<'a> {
     fn traced(&self, arena: &Arena, site: Site) -> Traced<'a> {
-        let filtered = Filtered { filter: self.filter, words: arena.word(FILTERED) };
+        let filtered = Filtered { filter: self.filter, words: arena.word(FILTERED), names: None };
         Traced {
             machine: self.machine,
             rings: self.rings,
@@ -163,7 +163,7 @@ fn conditions_decide(machine: &Machine) {
             sample: 1,
             tally: None,
             reads: Vec::new(),
-            late: None,
+            ..TargetFilter::default()
         };
         let condition = filter.condition.as_ref().expect("as set");
         let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
@@ -216,7 +216,13 @@ fn one_in_so_many_is_a_sample() {
 fn one_in_so_many(machine: &Machine) {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, machine, 1 << 16, 64);
-    let filter = TargetFilter { condition: None, sample: 3, tally: None, reads: Vec::new(), late: None };
+    let filter = TargetFilter {
+        condition: None,
+        sample: 3,
+        tally: None,
+        reads: Vec::new(),
+        ..TargetFilter::default()
+    };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let code = built(&mut arena, &traced, Kind::Entry, 1, &[0x48, 0x89, 0xF8, 0xC3]); // mov rax, rdi; ret
     (0..300).for_each(|n| assert_eq!(call(code, n), n));
@@ -285,7 +291,7 @@ fn exits_are_those(machine: &Machine) {
         sample: 1,
         tally: None,
         reads: Vec::new(),
-        late: None,
+        ..TargetFilter::default()
     };
     let traced = Set { machine, rings: &rings, filter: &filter }.traced(&arena, Site::default());
     let traced = Traced { marks: Some(arena.latency()), ..traced };
@@ -336,7 +342,7 @@ fn state_is_kept(machine: &Machine) {
             sample: 2,
             tally: None,
             reads: Vec::new(),
-            late: None,
+            ..TargetFilter::default()
         };
         for n in 0..8 {
             let dead = if n & 4 == 4 { 1 << 10 | 1 << 11 } else { 0 };

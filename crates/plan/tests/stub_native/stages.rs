@@ -20,7 +20,7 @@ const WORDS: u64 = 1;
 /// A third of a nanosecond to a tick.
 const TICK: u64 = (1 << 32) / 3;
 
-fn late(condition: Tree) -> TargetFilter {
+pub(crate) fn late(condition: Tree) -> TargetFilter {
     TargetFilter { late: Some(Late { condition, tick: TICK }), ..TargetFilter::default() }
 }
 
@@ -48,7 +48,7 @@ fn traced<'a>(arena: &Arena, machine: &'a Machine, rings: &'a Rings, filter: &'a
         probe: PROBE,
         dropped: arena.word(0),
         site: Site::default(),
-        filter: Some(Filtered { filter, words: arena.word(WORDS) }),
+        filter: Some(Filtered { filter, words: arena.word(WORDS), names: None }),
         texts: 0,
         floats: Floats::default(),
         fields: &[],
@@ -59,7 +59,7 @@ fn traced<'a>(arena: &Arena, machine: &'a Machine, rings: &'a Rings, filter: &'a
 }
 
 /// An exit's stub before `end`.
-fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind, usize), end: &[u8]) -> u64 {
+pub(crate) fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind, usize), end: &[u8]) -> u64 {
     let mut out = Vec::new();
     let pending = trace(&mut out, arena.next(), traced, kind, values);
     out.extend(end);
@@ -68,7 +68,7 @@ fn exit(arena: &mut Arena, traced: &Traced<'_>, (kind, values): (Kind, usize), e
 }
 
 /// A function: entry stub, body, and a jump to an exit's stub; of the body's bytes `call` is to be followed by that of the function.
-fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exit: u64) -> u64 {
+pub(crate) fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exit: u64) -> u64 {
     let at = arena.next();
     let mut out = Vec::new();
     let pending = trace(&mut out, at, traced, Kind::Entry, values);
@@ -81,7 +81,7 @@ fn entry(arena: &mut Arena, traced: &Traced<'_>, values: usize, body: &[u8], exi
 }
 
 /// Leaves of what a return knows besides.
-fn leaf_at_return(random: &mut Random) -> Tree {
+pub(crate) fn leaf_at_return(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
     match word >> 32 & 3 {
@@ -188,7 +188,7 @@ fn returns_decide(machine: &Machine) {
 }
 
 /// What the language says where both an integer and a float are returned, which no function does: each by its own.
-fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u64) -> bool {
+pub(crate) fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u64) -> bool {
     if kind == Kind::Tail {
         return condition.holds(facts) == Some(true);
     }

@@ -9,7 +9,7 @@ use trapline_plan::x86_64::stub::tally::Table;
 use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, tally};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{Kind, RingArea};
-use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
+use trapline_record::tally::{CELLS, PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
 
 use crate::arena::{Arena, LINES, call, machines, unregister};
@@ -32,11 +32,11 @@ impl Set {
         let area = TallyArea { off: 0, tables: 1, lines: LINES, shape: tally.shape() };
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
-        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), reads: Vec::new(), late: None };
+        let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
         Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() } }
     }
     pub(crate) fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {
-        let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED) };
+        let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
         let tallied = self.filter.tally.as_ref().expect("as set");
         let traced = Traced {
             machine: &self.machine,
@@ -358,6 +358,30 @@ fn each_text_has_a_row() {
         let (rows, rest) = texts(&set);
         assert_eq!(rows, want);
         assert_eq!((rows.values().sum::<u64>(), rest.overflow, rest.unseen), (all, 0, before.unseen + 1));
+        arena.unmap();
+    }
+}
+
+/// What a restartable sequence leaves that was begun again between the key and the text.
+#[test]
+fn a_free_row_of_the_same_key_gets_its_text() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let set = Set::new(&arena, &machine, of(Tree::Number(0, false), Sort::Text(0)), None);
+        let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
+        let mut text = [0; 64];
+        text[..9].copy_from_slice(b"half done");
+        let key = trapline_record::tally::text_key(&text);
+        let Shape::Texts(bits) = set.table.area.shape else { panic!("texts") };
+        let row = CELLS + trapline_record::tally::first_row(key, bits) * 16;
+        for line in 0..u64::from(LINES) {
+            crate::arena::set(set.table.base + line * set.table.area.stride() + row, key);
+        }
+        let at = text.as_ptr() as u64;
+        assert_eq!((call(code, at), call(code, at)), (at, at));
+        let (rows, rest) = texts(&set);
+        assert_eq!((rows, rest), (BTreeMap::from([(text.to_vec(), 2)]), Rest::default()));
         arena.unmap();
     }
 }

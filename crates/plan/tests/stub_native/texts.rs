@@ -20,7 +20,7 @@ const EFAULT: i64 = 14;
 const REGS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 
 /// Two pages, of which only the first is mapped.
-fn edge() -> u64 {
+pub(crate) fn edge() -> u64 {
     // SAFETY: a fresh mapping, and the second half of it, touch nothing that exists.
     unsafe {
         let at = libc::mmap(

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use trapline_insn::aarch64::{Options, encode};
 use trapline_plan::aarch64::stub::{Machine, Rseq, count};
-use trapline_plan::aarch64::{Place, entry_index, patch};
+use trapline_plan::aarch64::{Place, Tactic, entry_index, patch};
 
 unsafe extern "C" {
     safe static __rseq_offset: isize;
@@ -58,6 +58,21 @@ struct Room {
 }
 
 impl Room {
+    /// Two, further from each other than a branch reaches.
+    fn far_apart() -> [Self; 2] {
+        const APART: usize = 256 << 20;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), APART + LEN, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        [0, APART].map(|offset| {
+            let at = base.wrapping_byte_add(offset);
+            let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+            // SAFETY: a part of that.
+            assert_eq!(unsafe { libc::mprotect(at, LEN, protection) }, 0);
+            Self { base: at as u64, used: Cell::new(0) }
+        })
+    }
     fn new() -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         // SAFETY: a new mapping at a place of the kernel's choice.
@@ -139,6 +154,28 @@ fn a_hit_goes_to_its_cpus_line() {
             assert_eq!(AREA.with(|area| area.section.load(Ordering::Relaxed)), 0, "cleared");
         }
         assert_eq!(room.counts().iter().sum::<u64>(), 800);
+    }
+}
+
+/// A branch reaches ±128 MiB: from there on through x16, which at a return is free.
+#[test]
+fn a_return_whose_stub_is_out_of_reach_goes_over_an_island() {
+    for machine in machines(by_hand) {
+        let [near, far] = Room::far_apart();
+        let function = near.put(&[ADD, RET]);
+        let options = Options { ip_free: true, ..Options::default() };
+        let place = Place { words: &[ADD, RET], start: function, index: 1, options };
+        let (counters, stub, island) = (far.base + DATA, far.next(), near.next());
+        assert!(patch(&place, &machine, counters, stub, None).is_err());
+        let patched = patch(&place, &machine, counters, stub, Some(island)).expect("by an island");
+        let Tactic::Island { words } = patched.tactic else { panic!("{patched:?}") };
+        assert_eq!((near.put(&words), far.put(&patched.stub)), (island, stub));
+        near.write(patched.at, &[patched.new]);
+        AREA.with(|area| area.cpu[1].store(3, Ordering::Relaxed));
+        for round in 1..=100 {
+            assert_eq!(call(function, round, 5), round + 5, "{machine:?}");
+        }
+        assert_eq!(far.counts().iter().sum::<u64>(), 100, "{machine:?}");
     }
 }
 

@@ -11,9 +11,9 @@ use core::arch::global_asm;
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use trapline_insn::aarch64::{Fault, Memory, Op, Regs, simulate};
+use trapline_insn::aarch64::{Fault, Memory, Op, Regs, Through, simulate};
 
-use super::context::{Context, Info};
+use super::context::{Context, Info, State};
 use super::frame;
 
 // In: x0 the address, x1 a `Faulted` to fill, x2 and x3 what to store. Out: x0 the value that was loaded, x1 1 if it faulted.
@@ -41,6 +41,21 @@ global_asm!(
     "trapline_access store8, str x2, [x0]",
     "trapline_access store44, stp w2, w3, [x0]",
     "trapline_access store88, stp x2, x3, [x0]",
+    // In: x0 `Regs` at a push of x29 and x30, x1 a `Faulted` to fill, x2 what is added to sp. Out: x0 0, and the registers behind it; else they are as before.
+    ".hidden trapline_runtime_push",
+    ".globl trapline_runtime_push",
+    ".type trapline_runtime_push, @function",
+    "trapline_runtime_push:",
+    "ldp x5, x6, [x0, #248]",
+    "ldp x3, x4, [x0, #232]",
+    "tst x5, #15",
+    "b.ne 2f",
+    "add x5, x5, x2",
+    "stp x3, x4, [x5]",
+    "add x6, x6, #4",
+    "stp x5, x6, [x0, #248]",
+    "mov x0, xzr",
+    "2: ret",
     ".hidden trapline_runtime_access_failed",
     ".globl trapline_runtime_access_failed",
     "trapline_runtime_access_failed:",
@@ -65,6 +80,7 @@ unsafe extern "C" {
     fn trapline_runtime_store4(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
     fn trapline_runtime_store8(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
     fn trapline_runtime_store44(addr: u64, faulted: *mut Faulted, low: u64, high: u64) -> Done;
+    fn trapline_runtime_push(regs: *mut Regs, faulted: *mut Faulted, offset: i64) -> u64;
     fn trapline_runtime_store88(addr: u64, faulted: *mut Faulted, low: u64, high: u64) -> Done;
 }
 
@@ -128,22 +144,51 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     }
 }
 
-/// Does what `op` does, in this process' memory. If that faults: what the kernel said; `regs` are as before. Where it would store over
+/// Whether a push by `offset` stores over what the kernel reads when the handler returns. The 16 bytes below the stack pointer it does not: there it puts
+/// a frame record, for unwinders of the handler alone.
+#[inline(always)]
+fn reaches(offset: i32, context: &mut Context) -> bool {
+    let to = context.regs().sp.wrapping_add_signed(offset.into());
+    offset < -16 && context.reaches(to)
+}
+
+/// What nearly every function begins and ends with, done in the frame itself, with what was decided when the trap was put there and nothing else. False: nothing
+/// is done, as it is another instruction, or faults.
+///
+/// BTYPE stays as it is. At what is no landing pad it is 0, or the page is not guarded and nobody asks for it.
+#[inline(always)]
+pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
+    match *op {
+        Op::PushFrame { offset } if !reaches(offset, state.context()) => {
+            let mut faulted = MaybeUninit::uninit();
+            // SAFETY: these are the registers of a thread at such an instruction, which would have stored the same there; a fault comes back, with
+            // nothing done. Our own frames lie below, or on another stack.
+            unsafe { trapline_runtime_push(state.regs(), faulted.as_mut_ptr(), offset.into()) == 0 }
+        }
+        Op::BranchTo { through: Through::Return, to } => {
+            let to = state.regs().get(to);
+            state.context().set_pc(to);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Does what `op` does, in this process' memory. If that faults: what the kernel said; registers are as before. Where it would store over
 /// the part of the signal's frame that the thread goes on with, it is done on the way back, and this does not return.
 #[inline]
 pub(crate) fn simulated<'a>(
     op: &Op,
-    regs: &mut Regs,
-    context: &mut Context,
+    state: &mut State<'_>,
     record: &'a mut MaybeUninit<Faulted>,
 ) -> Option<&'a mut Faulted> {
     let mut memory = Own::new(record);
-    if let Op::Push { .. } = op
-        && context.reaches(regs.sp.wrapping_sub(frame::DEEPEST))
+    if let Op::Push { offset, .. } | Op::PushFrame { offset } = op
+        && reaches(*offset, state.context())
     {
-        frame::push(op, regs, context);
+        frame::push(op, state.context());
     }
-    match simulate(*op, regs, &mut memory) {
+    match simulate(*op, state.regs(), &mut memory) {
         Ok(()) => None,
         Err(Fault::StackAlignment { sp }) => Some(memory.record.write(Faulted::misaligned(sp))),
         Err(Fault::Load { .. } | Fault::Store { .. }) => memory.faulted(),

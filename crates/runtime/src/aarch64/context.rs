@@ -21,10 +21,8 @@ pub struct Context {
     unused: [u64; 16],
     /// Where the last fault of this thread was. Stale in a signal that was sent.
     pub fault_address: u64,
-    x: [u64; 31],
-    sp: u64,
-    pc: u64,
-    pstate: u64,
+    /// x0 to x30, sp, pc and PSTATE stand as in [`Regs`].
+    regs: Regs,
     padding: u64,
     /// Records: magic and bytes (32 bits each), then what they hold. One of zeros ends them.
     records: [u64; RECORDS],
@@ -40,38 +38,23 @@ const SYNDROME_LEN: usize = 2;
 const EXTRA_HEAD: u64 = 0x4558_5401 | 32 << 32;
 
 impl Context {
-    /// General registers, stack pointer, program counter and flags.
-    #[must_use]
+    /// General registers, stack pointer, program counter and flags: the thread goes on with what is left there. Of PSTATE the kernel takes what a program may have.
     #[inline(always)]
-    pub fn regs(&self) -> Regs {
-        let mut regs = Regs::default();
-        self.read(&mut regs);
-        regs
-    }
-    /// The same, into `regs`.
-    #[inline(always)]
-    pub(crate) fn read(&self, regs: &mut Regs) {
-        copy(&self.x, &mut regs.x);
-        (regs.sp, regs.pc, regs.pstate) = (self.sp, self.pc, self.pstate);
-    }
-    /// What the thread goes on with. Of PSTATE the kernel takes what a program may have.
-    #[inline(always)]
-    pub fn set_regs(&mut self, regs: &Regs) {
-        copy(&regs.x, &mut self.x);
-        (self.sp, self.pc, self.pstate) = (regs.sp, regs.pc, regs.pstate);
+    pub const fn regs(&mut self) -> &mut Regs {
+        &mut self.regs
     }
     /// The program counter.
     #[must_use]
     pub const fn pc(&self) -> u64 {
-        self.pc
+        self.regs.pc
     }
     /// Moves it.
     pub const fn set_pc(&mut self, to: u64) {
-        self.pc = to;
+        self.regs.pc = to;
     }
     /// x1 alone.
     pub(super) const fn x1(&self) -> u64 {
-        let [_, x1, ..] = self.x;
+        let [_, x1, ..] = self.regs.x;
         x1
     }
     /// The syndrome of the last fault, if the kernel told it.
@@ -92,22 +75,29 @@ impl Context {
     }
     /// The record that leads to more records behind all this, if there is one: its second word (`EXTRA_MAGIC`, the address), and their bytes: half of
     /// its third word, whose other half holds whatever the stack held.
-    pub(super) fn extra(&mut self) -> Option<(&mut u64, u64)> {
+    ///
+    /// # Errors
+    /// There is none: the word at which the records end.
+    #[inline]
+    pub(super) fn extra(&mut self) -> Result<(&mut u64, u64), usize> {
         let (at, found) = self.record(EXTRA_HEAD);
         match self.records.get_mut(at + 1..at + 3) {
-            Some([to, len]) if found => Some((to, *len & u64::from(u32::MAX))),
-            _ => None,
+            Some([to, len]) if found => Ok((to, *len & u64::from(u32::MAX))),
+            _ => Err(at),
         }
     }
     /// Whether what the kernel reads when the handler returns goes as far up as `addr`, and begins below it.
+    #[inline]
     pub(super) fn reaches(&mut self, addr: u64) -> bool {
         let start = ptr::from_ref(self).addr() as u64;
-        let (at, _) = self.record(0);
-        let own = start + offset_of!(Self, records) as u64 + 8 * (at + SYNDROME_LEN) as u64;
-        let end = self.extra().map_or(own, |(to, len)| to.wrapping_add(len));
+        let end = match self.extra() {
+            Ok((to, len)) => to.wrapping_add(len),
+            Err(end) => start + offset_of!(Self, records) as u64 + 8 * (end + SYNDROME_LEN) as u64,
+        };
         (start..end).contains(&addr)
     }
     /// Where the record that begins so is, and true; or where the records end.
+    #[inline]
     fn record(&self, wanted: u64) -> (usize, bool) {
         let mut at = 0;
         while let Some(&head) = self.records.get(at) {
@@ -143,13 +133,31 @@ impl ControlWords {
     pub(crate) const fn reset() {}
 }
 
-/// Word by word, so that no compiler makes a C library's call of it.
-#[inline(always)]
-fn copy(from: &[u64; 31], to: &mut [u64; 31]) {
-    for (from, to) in from.iter().zip(to) {
-        // SAFETY: a reference.
-        *to = unsafe { core::ptr::from_ref(from).read_volatile() };
+/// A thread's registers at a hit, which consumers see and change, and the frame that they are from. Here they are the frame's own: nothing is copied.
+#[derive(Debug)]
+pub(crate) struct State<'a>(&'a mut Context);
+
+impl<'a> State<'a> {
+    /// As the frame has them: its program counter is the trap that was executed (`breakpoint`).
+    #[inline(always)]
+    pub(crate) const fn at(context: &'a mut Context, _: u64) -> Self {
+        Self(context)
     }
+    /// Registers.
+    #[inline(always)]
+    pub(crate) const fn regs(&mut self) -> &mut Regs {
+        &mut self.0.regs
+    }
+    /// The frame.
+    #[inline(always)]
+    pub(crate) const fn context(&mut self) -> &mut Context {
+        self.0
+    }
+    /// The thread goes on with these registers: it does.
+    #[inline(always)]
+    pub(crate) const fn keep(&self) {}
+    /// They are the frame's again: they are.
+    pub(crate) const fn read(&self) {}
 }
 
 /// `siginfo_t`, as far as faults and traps fill it.
@@ -195,10 +203,10 @@ mod tests {
         assert_eq!(offset_of!(libc::ucontext_t, uc_sigmask), offset_of!(Context, mask));
         for (theirs, ours) in [
             (offset_of!(libc::mcontext_t, fault_address), offset_of!(Context, fault_address)),
-            (offset_of!(libc::mcontext_t, regs), offset_of!(Context, x)),
-            (offset_of!(libc::mcontext_t, sp), offset_of!(Context, sp)),
-            (offset_of!(libc::mcontext_t, pc), offset_of!(Context, pc)),
-            (offset_of!(libc::mcontext_t, pstate), offset_of!(Context, pstate)),
+            (offset_of!(libc::mcontext_t, regs), offset_of!(Context, regs.x)),
+            (offset_of!(libc::mcontext_t, sp), offset_of!(Context, regs.sp)),
+            (offset_of!(libc::mcontext_t, pc), offset_of!(Context, regs.pc)),
+            (offset_of!(libc::mcontext_t, pstate), offset_of!(Context, regs.pstate)),
         ] {
             assert_eq!(field(theirs), ours);
         }
@@ -214,20 +222,20 @@ mod tests {
     }
 
     #[test]
-    fn registers_go_in_and_out() {
+    fn registers_are_the_frames() {
         let mut context = context();
         let regs = Regs { x: std::array::from_fn(|n| 100 + n as u64), sp: 1, pc: 2, pstate: 3 };
-        context.set_regs(&regs);
-        assert_eq!((context.regs(), context.pc(), context.x1()), (regs, 2, 101));
+        *context.regs() = regs;
+        assert_eq!((context.pc(), context.x1()), (2, 101));
     }
 
     #[test]
     fn what_stands_beside_the_length_of_more_records_is_nobodys() {
         let mut context = context();
-        assert_eq!(context.extra(), None);
+        assert_eq!(context.extra(), Err(0));
         let mut to = std::ptr::from_ref(&context).addr() as u64 + 8192;
         context.records[..4].copy_from_slice(&[super::EXTRA_HEAD, to, 0x9100_0000_0000_0120, 7]);
-        assert_eq!(context.extra(), Some((&mut to, 0x120)));
+        assert_eq!(context.extra(), Ok((&mut to, 0x120)));
         assert!(context.reaches(to) && !context.reaches(to + 0x120));
     }
 

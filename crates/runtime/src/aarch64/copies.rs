@@ -1,12 +1,12 @@
-//! One displaced instruction in a slot of its own.
+//! One displaced instruction: how it is done without a copy, or in a slot of its own.
 //!
-//! In: an instruction, and the memory that its copy will lie in. Out: the slot's bytes. Invariant: COPY-1; of more than one word are only
+//! In: an instruction, where it stands, and the memory that its copy will lie in. Out: a step; the slot's bytes. Invariant: COPY-1; of more than one word are only
 //! a vector's literal load that is out of reach, and what is simulated, if it is copied all the same.
 //! Does not: claim slots, or write them. The way back is one `b`, as no register is free: a slot lies within 128 MiB of its instruction.
 
-use trapline_insn::aarch64::{Immovable, Options, encode, relocate};
+use trapline_insn::aarch64::{Immovable, Options, Verdict, decode, encode, relocate};
 
-use crate::trap::Copy;
+use crate::trap::{Copy, Step};
 
 /// Bytes of a slot: the longest copy and the way back.
 pub const SLOT: u64 = 64;
@@ -31,6 +31,17 @@ pub enum CopyError {
         /// Where it goes on.
         next: u64,
     },
+}
+
+/// How the `word` that stands at `at` is done without a copy, if it is: all that can be decided is decided now. Behind a `nop` lies what it does. (It is no landing
+/// pad, so BTYPE is 0 at it, or nobody asks for it.)
+#[must_use]
+pub const fn without_copy(word: u32, at: u64) -> Option<Step> {
+    match decode(word) {
+        _ if word == encode::NOP => Some(Step::At(at.wrapping_add(4))),
+        Verdict::Simulate(op) => Some(Step::Simulate(op)),
+        _ => None,
+    }
 }
 
 /// The copy at `to` of the first word of `bytes`, which stands at `original`.

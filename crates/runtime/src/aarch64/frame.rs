@@ -10,13 +10,11 @@ use core::arch::naked_asm;
 use core::mem::size_of;
 use core::ptr;
 
-use trapline_insn::aarch64::{Memory, Op, Regs, simulate};
+use trapline_insn::aarch64::{Memory, Op, simulate};
 
 use super::access::number;
 use super::context::{Context, Info};
 
-/// No push reaches further below the stack pointer.
-pub(super) const DEEPEST: u64 = 512;
 const _: () = assert!(size_of::<Info>() == 128 && size_of::<Context>() % 16 == 0);
 
 /// What a push would store.
@@ -37,20 +35,19 @@ impl Memory for Pushed {
     }
 }
 
-/// Does the push at `regs`, whose signal has `context`, and goes on behind it. Returns, with nothing done, if that faults: then nothing
+/// Does the push that `context` stands at, in its own signal, and goes on behind it. Returns, with nothing done, if that faults: then nothing
 /// was to be stored here.
 #[cold]
-pub(super) fn push(op: &Op, regs: &mut Regs, context: &mut Context) {
+pub(super) fn push(op: &Op, context: &mut Context) {
     // The siginfo stands before the context, and extra records end the frame.
     let start = ptr::from_ref(context).addr() - size_of::<Info>();
-    let Some((to, len)) = context.extra() else { return };
+    let Ok((to, len)) = context.extra() else { return };
     let end = to.wrapping_add(len).next_multiple_of(16) as usize;
     let pointer = ptr::from_ref(to).addr() - start;
     let mut pushed = Pushed::default();
-    if simulate(*op, regs, &mut pushed).is_err() {
+    if simulate(*op, context.regs(), &mut pushed).is_err() {
         return;
     }
-    context.set_regs(regs);
     // SAFETY: start to end is the frame that the kernel made, which is mapped and ours; the push goes into it.
     unsafe { leave(start, end - start, pushed.addr, pushed.bytes.as_ptr(), pushed.len, pointer) }
 }

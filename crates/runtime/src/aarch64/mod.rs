@@ -23,4 +23,4 @@ pub use crate::trap::{
 #[cfg(not(loom))]
 pub use crate::trap::{Called, Placed, Role, Sites};
 pub use context::{Context, Info};
-pub use copies::{CopyError, SLOT, copy};
+pub use copies::{CopyError, SLOT, copy, without_copy};

@@ -33,10 +33,10 @@ use super::chain::Delivered;
 use super::fault::{again, deliver};
 use super::install::{Block, block};
 use super::{Answer, Stands, Step};
-use crate::native::access::simulated;
+use crate::native::access::{quick, simulated};
 use crate::native::breakpoint::{executed, stands};
-use crate::native::context::ControlWords;
-use crate::native::{Context, Info, Op, Regs};
+use crate::native::context::{ControlWords, State};
+use crate::native::{Context, Info, Op};
 
 /// # Safety
 /// Called by the kernel.
@@ -68,18 +68,17 @@ enum Served {
 /// `context` is the state of this thread, which executed the trap at `trap`.
 #[inline]
 unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
-    let mut regs = context.regs();
-    regs.set_ip(trap);
+    let mut state = State::at(context, trap);
     if let Some(to) = block.traps.guard(trap) {
-        context.set_pc(to);
+        state.context().set_pc(to);
         return Served::Done;
     }
     // SAFETY: the caller's.
     unsafe {
-        match hit(block, context, trap, &mut regs) {
-            Answer::Hit(step) => proceed(block, context, &mut regs, trap, step),
-            Answer::Again => context.set_pc(trap),
-            Answer::Nobody => return unknown(block, context, trap),
+        match &hit(block, &mut state, trap) {
+            Answer::Hit(step) => proceed(block, &mut state, trap, step),
+            Answer::Again => state.context().set_pc(trap),
+            Answer::Nobody => return unknown(block, state.context(), trap),
         }
     }
     Served::Done
@@ -90,12 +89,12 @@ unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
 /// # Safety
 /// As [`serve`].
 #[inline]
-unsafe fn hit(block: &Block, context: &Context, trap: u64, regs: &mut Regs) -> Answer {
+unsafe fn hit(block: &Block, state: &mut State<'_>, trap: u64) -> Answer {
     // SAFETY: the caller's.
     unsafe {
-        let words = ControlWords::unusual(context);
+        let words = ControlWords::unusual(state.context());
         words.into_iter().for_each(ControlWords::load);
-        let answer = block.traps.hit(trap, regs);
+        let answer = block.traps.hit(trap, state.regs());
         if words.is_some() && answer == Answer::Nobody {
             ControlWords::reset();
         }
@@ -106,33 +105,38 @@ unsafe fn hit(block: &Block, context: &Context, trap: u64, regs: &mut Regs) -> A
 /// T4 and T5.
 ///
 /// # Safety
-/// As [`serve`]; `regs` is what consumers left.
-#[inline]
-unsafe fn proceed(block: &Block, context: &mut Context, regs: &mut Regs, trap: u64, step: Step) {
+/// As [`serve`]; `state` is what consumers left.
+#[inline(always)]
+unsafe fn proceed(block: &Block, state: &mut State<'_>, trap: u64, step: &Step) {
     match step {
-        _ if regs.ip() != trap => context.set_regs(regs),
+        _ if state.regs().ip() != trap => state.keep(),
         Step::At(copy) => {
-            regs.set_ip(copy);
-            context.set_regs(regs);
+            state.regs().set_ip(*copy);
+            state.keep();
         }
-        // SAFETY: the caller's.
-        Step::Simulate(op) => unsafe { by_hand(block, context, regs, &op) },
+        Step::Simulate(op) => {
+            if !quick(op, state) {
+                // SAFETY: the caller's.
+                unsafe { by_hand(block, state, op) }
+            }
+        }
     }
 }
 
-/// Simulates. If memory faults, the program is given its signal at the instruction, and the instruction is done again if the
-/// program's handler comes back to it.
+/// Simulates what is not done [at once](quick), or was tried and faulted. If memory faults, the program is given its signal at the instruction, and the
+/// instruction is done again if the program's handler comes back to it. Apart, so that the usual ways keep what they have in registers.
 ///
 /// # Safety
 /// As [`proceed`].
-#[inline]
-unsafe fn by_hand(block: &Block, context: &mut Context, regs: &mut Regs, op: &Op) {
+#[inline(never)]
+unsafe fn by_hand(block: &Block, state: &mut State<'_>, op: &Op) {
     loop {
-        let trap = regs.ip();
+        let trap = state.regs().ip();
         let mut record = MaybeUninit::uninit();
-        let faulted = simulated(op, regs, context, &mut record);
-        context.set_regs(regs);
+        let faulted = simulated(op, state, &mut record);
+        state.keep();
         let Some(faulted) = faulted else { return };
+        let context = state.context();
         faulted.describe(context);
         let (signal, info) = (faulted.info.signal, &mut faulted.info);
         // SAFETY: the caller's; the signal is one that this thread's own instruction raised.
@@ -143,7 +147,7 @@ unsafe fn by_hand(block: &Block, context: &mut Context, regs: &mut Regs, op: &Op
         {
             return;
         }
-        context.read(regs);
+        state.read();
     }
 }
 
@@ -162,22 +166,21 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
         return Served::Foreign;
     }
     if standing == Stands::Trap {
-        let mut regs = context.regs();
-        regs.set_ip(trap);
+        let mut state = State::at(context, trap);
         let turns = block.traps.turns();
         if let Some(to) = block.traps.guard(trap) {
-            context.set_pc(to);
+            state.context().set_pc(to);
             return Served::Done;
         }
         // SAFETY: the caller's.
         unsafe {
-            match hit(block, context, trap, &mut regs) {
+            match &hit(block, &mut state, trap) {
                 Answer::Hit(step) => {
-                    proceed(block, context, &mut regs, trap, step);
+                    proceed(block, &mut state, trap, step);
                     return Served::Done;
                 }
                 Answer::Again => {
-                    context.set_pc(trap);
+                    state.context().set_pc(trap);
                     return Served::Done;
                 }
                 Answer::Nobody => {}

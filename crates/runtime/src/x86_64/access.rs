@@ -9,10 +9,9 @@ use core::arch::{asm, global_asm};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use trapline_insn::x86_64::Regs;
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
-use super::context::{Context, Info};
+use super::context::{Context, Info, State};
 
 // In: rdi the address, rsi a `Faulted` to fill, rdx the value to store. Out: rax the value that was loaded, rdx 1 if it faulted.
 global_asm!(
@@ -121,17 +120,26 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
     }
 }
 
-/// Does what `op` does, in this process' memory. If that faults: what the kernel said; `regs` are as before. The frame of the signal,
-/// which `_context` is in, lies below the red zone, and no push reaches it.
-#[inline]
+/// Does what `op` does, unless it faults: then false, and nothing is done.
+#[inline(always)]
+pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
+    let done = simulated(op, state, &mut MaybeUninit::uninit()).is_none();
+    if done {
+        state.keep();
+    }
+    done
+}
+
+/// Does what `op` does, in this process' memory. If that faults: what the kernel said; registers are as before. The frame of the signal
+/// lies below the red zone, and no push reaches it.
+#[inline(always)]
 pub(crate) fn simulated<'a>(
     op: &Op,
-    regs: &mut Regs,
-    _context: &mut Context,
+    state: &mut State<'_>,
     record: &'a mut MaybeUninit<Faulted>,
 ) -> Option<&'a mut Faulted> {
     let mut memory = Own::new(record);
-    match simulate(op, regs, &mut memory) {
+    match simulate(op, state.regs(), &mut memory) {
         Ok(_) => None,
         Err(_) => memory.faulted(),
     }

@@ -114,6 +114,43 @@ impl ControlWords {
     }
 }
 
+/// A thread's registers at a hit, which consumers see and change, and the frame that they are from. Here they are the frame's in another order.
+#[derive(Debug)]
+pub(crate) struct State<'a> {
+    context: &'a mut Context,
+    regs: Regs,
+}
+
+impl<'a> State<'a> {
+    /// As the frame has them, at the trap that was executed.
+    #[inline(always)]
+    pub(crate) fn at(context: &'a mut Context, trap: u64) -> Self {
+        let mut regs = Regs::default();
+        context.read(&mut regs);
+        regs.set_ip(trap);
+        Self { context, regs }
+    }
+    /// Registers.
+    #[inline(always)]
+    pub(crate) const fn regs(&mut self) -> &mut Regs {
+        &mut self.regs
+    }
+    /// The frame.
+    #[inline(always)]
+    pub(crate) const fn context(&mut self) -> &mut Context {
+        self.context
+    }
+    /// The thread goes on with these registers.
+    #[inline(always)]
+    pub(crate) const fn keep(&mut self) {
+        self.context.set_regs(&self.regs);
+    }
+    /// They are the frame's again.
+    pub(crate) const fn read(&mut self) {
+        self.context.read(&mut self.regs);
+    }
+}
+
 /// `siginfo_t`, as far as faults and traps fill it.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]

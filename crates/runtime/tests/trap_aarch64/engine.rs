@@ -84,35 +84,20 @@ impl Whole {
         probe
     }
     /// Puts a trap on the instruction at an offset of a page.
-    fn trap(&mut self, page: u64, at: (u64, u64), probe: &'static Probe, role: Role, step: Step) {
-        self.trap_for(page, at, probe, &[role], step);
-    }
-    fn trap_for(
+    fn trap(
         &mut self,
         page: u64,
         (number, offset): (u64, u64),
         probe: &'static Probe,
-        roles: &[Role],
+        role: Role,
         step: Step,
     ) {
         let addr = page + offset;
-        let called = roles.iter().map(|&role| Called { probe, role }).collect();
+        let called = Box::new([Called { probe, role }]);
         let placed = Placed { step, site: self.site(number, offset), called };
         self.sites.put(addr, placed, &self.map);
         write(addr, &[BRK]);
     }
-}
-
-/// How the displaced instruction is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
-    Simulated,
-    Copied,
-    /// By a copy with a trap behind it.
-    Stepped,
-    /// In a stub, behind the gate, no trap: with vectors saved, or by a consumer that uses none.
-    Jumped,
-    JumpedGeneral,
 }
 
 /// As `trapline_plan`'s `stub::call`, which this crate does not know; a word that names no address.
@@ -146,41 +131,17 @@ fn stub(at: u64, word: u32, called: &[Called]) -> u64 {
     to
 }
 
-/// A function on a page of its own, as file `number`, with a counting consumer at its entry, and at the exit if there is one: its address.
-pub(crate) fn probed(
-    number: u64,
-    text: Text,
-    exit: Option<u64>,
-    way: Way,
-    called: &'static AtomicU64,
-) -> u64 {
-    let page = page(text);
+/// A function on a page of its own, as file `number`, with a counting consumer behind a jump at its entry, and at the exit if there is one: its address.
+fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU64) -> u64 {
+    let (text, page) = (sum(), page(sum()));
     let mut whole = whole();
     whole.mapped(page, number);
-    let flags = if way == Way::JumpedGeneral { Flags::GENERAL_REGS_ONLY } else { Flags::default() };
     let probe = whole.probe(number, 0, &[Consumer { flags, ..consumer(called, exit.is_some()) }]);
-    let mut trap = |offset, roles: &[Role]| {
-        let step = match way {
-            Way::Simulated => simulated(page + offset),
-            Way::Copied => crate::site::copied(page + offset),
-            Way::Stepped => crate::site::stepped(page + offset),
-            Way::Jumped | Way::JumpedGeneral => {
-                let at = page + offset;
-                let called: Vec<Called> = roles.iter().map(|&role| Called { probe, role }).collect();
-                let stub = stub(at, text.words()[offset as usize / 4], &called);
-                return write(at, &[encode::b(at, stub).expect("in reach")]);
-            }
-        };
-        whole.trap_for(page, (number, offset), probe, roles, step);
-    };
-    match exit {
-        // A function that is nothing but its return.
-        Some(0) => trap(0, &[Role::Entry, Role::Exit]),
-        Some(exit) => {
-            trap(0, &[Role::Entry]);
-            trap(exit, &[Role::Exit]);
-        }
-        None => trap(0, &[Role::Entry]),
+    let entry = (0, Role::Entry);
+    for (offset, role) in [Some(entry), exit.map(|exit| (exit, Role::Exit))].into_iter().flatten() {
+        let at = page + offset;
+        let stub = stub(at, text.words()[offset as usize / 4], &[Called { probe, role }]);
+        write(at, &[encode::b(at, stub).expect("in reach")]);
     }
     page
 }
@@ -365,12 +326,12 @@ fn threads_count_apart() {
 #[test]
 fn hits_by_jumps_are_the_probes() {
     static CALLED: AtomicU64 = AtomicU64::new(0);
-    for (number, way) in [(40, Way::Jumped), (41, Way::JumpedGeneral)] {
+    for (number, flags) in [(40, Flags::default()), (41, Flags::GENERAL_REGS_ONLY)] {
         CALLED.store(0, Ordering::Relaxed);
-        let at = probed(number, sum(), None, way, &CALLED);
+        let at = jumped(number, None, flags, &CALLED);
         (1..=1000).for_each(|round| assert_eq!(call(at, 3, round), 3 + round));
-        assert_eq!(CALLED.load(Ordering::Relaxed), 1000, "{way:?}");
+        assert_eq!(CALLED.load(Ordering::Relaxed), 1000, "{flags:?}");
     }
-    let at = probed(42, sum(), Some(EXIT), Way::Jumped, &CALLED);
+    let at = jumped(42, Some(EXIT), Flags::default(), &CALLED);
     assert_eq!(call(at, 3, 5), 3016);
 }

@@ -55,7 +55,7 @@ fn a_push_that_faults_is_the_programs_own_fault() {
     alternate_stack();
     for (name, text, below) in pushes() {
         let (at, site) = trapped_at(text, 2, nothing);
-        assert!(matches!(site.step, Step::Simulate(_)), "{name}");
+        assert!(site.is_simulated(), "{name}");
         for (answer, offset) in [(Answer::Map, 0x100), (Answer::MapLater, 0x200)] {
             let sp = nowhere() + offset;
             let seen = expecting(answer, || assert_eq!(call(at, sp, 5), 5, "{name}")).expect("a fault");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode::BRK;
-use trapline_runtime::native::{Regs, Step, blocks_traps, standing};
+use trapline_runtime::native::{Regs, blocks_traps, standing};
 
 use crate::site::{Site, Text, call, code, nothing, site, text, trapped, trapped_at, write};
 
@@ -125,7 +125,7 @@ fn cases() -> Vec<Case> {
 fn every_call_is_one_hit() {
     for (name, text, index, way, result) in cases() {
         let (at, site) = trapped_at(text, index, nothing);
-        assert_eq!(matches!(site.step, Step::Simulate(_)), way == Simulated, "{name}");
+        assert_eq!(site.is_simulated(), way == Simulated, "{name}");
         for calls in 1..=1000 {
             assert_eq!((call(at, 6, 7), site.hits()), (result(at), calls), "{name}");
         }

@@ -39,8 +39,8 @@ impl Uprobe {
 
 impl Drop for Uprobe {
     fn drop(&mut self) {
-        let _ = write(&format!("events/trapline/{}/enable", self.name), "0");
-        let _ = write("uprobe_events", &format!("-:trapline/{}", self.name));
+        drop(write(&format!("events/trapline/{}/enable", self.name), "0"));
+        drop(write("uprobe_events", &format!("-:trapline/{}", self.name)));
     }
 }
 

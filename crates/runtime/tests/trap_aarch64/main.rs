@@ -4,8 +4,8 @@
 
 mod engine;
 mod faults;
-mod figures;
 mod foreign;
+mod guarded;
 mod hits;
 mod kernel;
 mod panics;

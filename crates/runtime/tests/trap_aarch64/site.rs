@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
 
-use trapline_insn::aarch64::{Options, Verdict, decode, encode};
+use trapline_insn::aarch64::{Options, encode};
 use trapline_runtime::native::{
-    Answer, Arena, Block, Copies, Regs, Sites, Step, Traps, cache, copy, install, thread,
+    Answer, Arena, Block, Copies, Regs, Sites, Step, Traps, cache, copy, install, thread, without_copy,
 };
 
 /// A function of a test: the words between two labels, to be copied to where traps may be put.
@@ -175,30 +175,7 @@ pub(crate) fn nothing(_: &Site, _: &mut Regs) {}
 /// The simulation of the instruction at `addr`.
 pub(crate) fn simulated(addr: u64) -> Step {
     // SAFETY: code of the test's own.
-    match decode(unsafe { *(addr as *const u32) }) {
-        Verdict::Simulate(op) => Step::Simulate(op),
-        other => panic!("{other:?}"),
-    }
-}
-
-/// A copy of the instruction at `addr`.
-pub(crate) fn copied(addr: u64) -> Step {
-    let arena = arena();
-    let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: code of the test's own.
-    copy_of(arena, addr, unsafe { *(addr as *const u32) })
-}
-
-/// A copy of the instruction at `addr`, and behind it a trap from which the thread goes on behind the original: two exceptions, as where the kernel
-/// steps over a copy.
-pub(crate) fn stepped(addr: u64) -> Step {
-    let to = room(8);
-    let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let behind = Site { addr: to + 4, step: Step::At(addr + 4), hits: AtomicU64::new(0), consumer: nothing };
-    change(|sites| sites.push(Box::leak(Box::new(behind))));
-    // SAFETY: code of the test's own.
-    write(to, &[unsafe { *(addr as *const u32) }, encode::BRK]);
-    Step::At(to)
+    without_copy(unsafe { *(addr as *const u32) }, addr).expect("simulated")
 }
 
 fn copy_of(arena: &Arena, addr: u64, word: u32) -> Step {
@@ -214,11 +191,7 @@ fn copy_of(arena: &Arena, addr: u64, word: u32) -> Step {
 pub(crate) fn site(addr: u64, word: u32, consumer: Consumer) -> &'static Site {
     let arena = arena();
     let _one = WRITER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let step = match decode(word) {
-        Verdict::Simulate(op) => Step::Simulate(op),
-        Verdict::OutOfLine(_) => copy_of(arena, addr, word),
-        Verdict::Refuse(why) => panic!("{word:#010x}: {why}"),
-    };
+    let step = without_copy(word, addr).unwrap_or_else(|| copy_of(arena, addr, word));
     let site: &'static Site = Box::leak(Box::new(Site { addr, step, hits: AtomicU64::new(0), consumer }));
     change(|sites| {
         sites.retain(|other| other.addr != addr);
@@ -258,6 +231,10 @@ pub(crate) fn trapped(text: Text, consumer: Consumer) -> &'static Site {
 impl Site {
     pub(crate) fn hits(&self) -> u64 {
         self.hits.load(Ordering::Relaxed)
+    }
+    /// Whether it is done without a copy.
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.step, Step::Simulate(_)) || self.step == Step::At(self.addr + 4)
     }
     /// Calls the function at the site.
     pub(crate) fn call(&self, a: u64, b: u64) -> u64 {

@@ -82,7 +82,7 @@ impl Told {
         shadow: bool,
     ) -> Option<Self> {
         let at = Bias(load.bias).stated(RemoteAddr(here.at));
-        let step = step::of(image, at, here.copy, shadow)?;
+        let step = step::of(image, at, (here.at, here.copy), shadow)?;
         let site = known.site(load.file, image.offset_of(at)?)?;
         Some(Self {
             at: here.at,

@@ -9,6 +9,7 @@
 //! [`ProcessReport`]: crate::ProcessReport
 
 mod attach;
+mod called;
 mod choose;
 mod costs;
 mod kernel;
@@ -29,6 +30,7 @@ use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
 use trapline_target::{FileId, MapWatcher, Mapping, Process};
 
+use self::called::Called;
 use self::costs::Costs;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
@@ -184,6 +186,8 @@ pub(crate) struct Traced {
     pub(crate) notices: Vec<String>,
     pub(crate) children: HashSet<u32>,
     names: Names,
+    /// Whom filters pass over for what they are called.
+    called: Option<Called>,
     pub(crate) costs: Costs,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
@@ -222,6 +226,7 @@ impl Traced {
             notices: Vec::new(),
             children: HashSet::new(),
             names: Names::default(),
+            called: None,
             costs: Costs::default(),
             ended: None,
             detached: false,
@@ -283,7 +288,9 @@ impl Traced {
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
+            self.listen(wishes);
             self.attach(files, wishes, &modules, &places.found, &mut refused)?;
+            self.note_all_names();
         }
         if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);
@@ -310,6 +317,7 @@ impl Traced {
                     self.cpu_last = cpu;
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
+                    self.hear_of_names();
                     self.reclaim();
                     if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
                         self.records.forget(self.attached.segments());

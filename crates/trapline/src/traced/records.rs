@@ -184,11 +184,14 @@ impl Traced {
             return 0;
         }
         self.know_probes();
+        self.hear_of_names();
         let mut records = std::mem::take(&mut self.records);
         let taken = records.take(self.attached.segments());
         if records.are_named {
             // An exit is of a thread whose entry was read before or is beside it.
-            self.names.look(self.process.pid(), &self.children, &records.decoder.threads(), false);
+            let threads = records.decoder.threads();
+            self.names.look(self.process.pid(), &self.children, &threads, false);
+            self.note_names(&threads);
         }
         let names = |tid| self.names.get(tid).comm;
         records.decoder.tell(self.process.pid(), clock, until, &names, each);
@@ -204,12 +207,9 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let by_target = |filter: &Filter| !self.is_go && filter.is_decided_at_return(tracked.role);
-            let late = match &tracked.filter {
-                Some(filter) if by_target(filter) => Some(Arc::new(filter.without_late())),
-                other => other.clone(),
-            };
-            let late = late.filter(|filter| filter.is_late());
+            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, !self.is_go);
+            let late = tracked.filter.as_ref().map(left);
+            let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
                 let known = Known {

@@ -2,7 +2,7 @@
 //!
 //! In: the distribution's kernel and shell for arm64, which are fetched and not installed; names of parts, or none for all. Out: the tests' lines, counted like
 //! any others; for each way to do a hit, instructions and exceptions. Each part is a boot of its own with a log of its own, so one that failed can be had again alone:
-//! every test program on two processors (all at once), and `figures` on one that counts instructions exactly. Emulated, not silicon.
+//! every test program on two processors (all at once), and `figures`, which is `trapline-bench uprobe` and `uretprobe`, on one that counts instructions exactly. Emulated, not silicon.
 //! What cannot be fetched or built is a skip by name, never a pass.
 
 mod boot;
@@ -41,9 +41,8 @@ const TARGETS: &[&str] = &[
 ];
 /// Of tests inside crates, those that run there: others look at files and programs which are not there.
 const LIBRARIES: [&str; 2] = ["trapline_runtime-", "trapline_watch-"];
-/// What only the boot for figures runs, and the part that it is.
-const FIGURES: &str = "figures::";
-const FIGURES_PART: &str = "figures";
+/// The part that `trapline-bench` is: the only one that is no test program.
+const FIGURES: &str = "figures";
 /// What does not come to an end in reasonable time where every instruction is emulated, while four threads trap as fast as they can: run under
 /// user-mode emulation alone.
 const TOO_SLOW: &str = "storm::traps_that_come_and_go";
@@ -53,6 +52,8 @@ struct Programs {
     tests: Vec<PathBuf>,
     /// `trapline` itself.
     command: PathBuf,
+    /// `trapline-bench`.
+    bench: PathBuf,
     /// What `inside_aarch64` probes.
     library: PathBuf,
 }
@@ -73,15 +74,17 @@ pub(crate) fn run(parts: &[String]) -> Result<Outcome> {
         (Ok(kernel), Ok(shell)) => (first_in(&kernel.join("boot"), "vmlinuz-")?, shell.join("bin/busybox")),
         (Err(why), _) | (_, Err(why)) => return skip(format!("{why:#}")),
     };
-    let programs = Programs { tests: build()?, command: build_command()?, library: build_library(&folder)? };
+    let [command, bench] = build_commands()?;
+    // The figures alone need no test program.
+    let tests = if parts == [FIGURES] { Vec::new() } else { build()? };
+    let programs = Programs { tests, command, bench, library: build_library(&folder)? };
     run_parts(&System { folder, kernel, shell }, &programs, parts)
 }
 
 /// Each part in a boot of its own; a table of them at the end.
 fn run_parts(system: &System, programs: &Programs, parts: &[String]) -> Result<Outcome> {
     let tests = &programs.tests;
-    let names: Vec<String> =
-        tests.iter().map(|test| part_of(test)).chain([FIGURES_PART.to_owned()]).collect();
+    let names: Vec<String> = tests.iter().map(|test| part_of(test)).chain([FIGURES.to_owned()]).collect();
     if let Some(unknown) = parts.iter().find(|part| !names.contains(part)) {
         bail!("no part {unknown}; there are {}", names.join(" "));
     }
@@ -95,7 +98,7 @@ fn run_parts(system: &System, programs: &Programs, parts: &[String]) -> Result<O
         let begun = Instant::now();
         let outcome = match tests.get(index) {
             Some(test) => boot_test(system, name, test, programs)?,
-            None => boot_figures(system, tests)?,
+            None => boot_figures(system, &programs.bench)?,
         };
         table.push(format!("{name:24} {:>5} s  {}", begun.elapsed().as_secs(), outcome.closing_line()));
         total.add(outcome);
@@ -124,12 +127,17 @@ fn build() -> Result<Vec<PathBuf>> {
     Ok(executables(&output.stdout, runs_there))
 }
 
-/// The command itself, for tests that run it.
-fn build_command() -> Result<PathBuf> {
+/// The command itself, for tests that run it, and the bench.
+fn build_commands() -> Result<[PathBuf; 2]> {
     let mut command = arm64::cargo("build");
-    command.args(["-p", "trapline-cli", "--message-format=json"]);
+    command.args(["-p", "trapline-cli", "-p", "trapline-bench", "--message-format=json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cargo build")?;
-    executables(&output.stdout, |_| true).pop().context("the command does not build for arm64")
+    let all = executables(&output.stdout, |_| true);
+    let named = |name: &str| {
+        let found = all.iter().find(|path| path.file_name().is_some_and(|file| file == name));
+        found.cloned().with_context(|| format!("{name} does not build for arm64"))
+    };
+    Ok([named("trapline")?, named("trapline-bench")?])
 }
 
 /// The library that a test loads and probes: there is no compiler where it runs.
@@ -159,7 +167,7 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     image.file("tests/it", 0o755, &fs::read(test)?);
     let script = format!(
         "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so\necho Running {name}; \
-         /tests/it --show-output --test-threads=2 --skip {FIGURES} --skip {TOO_SLOW}\n"
+         /tests/it --show-output --test-threads=2 --skip {TOO_SLOW}\n"
     );
     let initrd = system.folder.join(format!("{name}.cpio"));
     fs::write(&initrd, image.finish(&script))?;
@@ -177,37 +185,47 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     Ok(outcome)
 }
 
-/// The figures, on one processor that counts.
-fn boot_figures(system: &System, tests: &[PathBuf]) -> Result<Outcome> {
+/// The figures, on one processor that counts; then once more with what is simulated stepped instead, where the judge must object.
+fn boot_figures(system: &System, bench: &Path) -> Result<Outcome> {
+    const CONTROL_ROWS: u64 = 100;
     let folder = &system.folder;
     let mut image = Initramfs::new(&system.shell)?;
-    let program = tests.iter().find(|test| part_of(test) == "trap_aarch64");
-    image.file("tests/figures", 0o755, &fs::read(program.context("no trap_aarch64")?)?);
-    let script = format!("/tests/figures --nocapture --test-threads=1 {FIGURES}\n");
+    image.file("tests/trapline-bench", 0o755, &fs::read(bench)?);
+    let bench = |name: &str, more: &str| format!("/tests/trapline-bench {name} --json {more}\n");
+    let control = |first: u64| format!("--no-simulation --first-row {first}");
+    let script = [
+        bench("uprobe", "--first-row 1"),
+        bench("uretprobe", "--first-row 50"),
+        bench("uprobe", &control(CONTROL_ROWS)),
+        bench("uretprobe", &control(CONTROL_ROWS + 50)),
+    ];
     let initrd = folder.join("figures.cpio");
-    fs::write(&initrd, image.finish(&script))?;
+    fs::write(&initrd, image.finish(&script.concat()))?;
     let trace = folder.join("exceptions.log");
     let mut emulator = system.emulator(&initrd);
     // One nanosecond for each instruction, and a line for each exception.
     emulator.args(["-icount", "shift=0", "-d", "int", "-D"]).arg(&trace);
-    let (mut tally, mut rows) = (Tally::default(), Vec::new());
-    system.boot(emulator, FIGURES_PART, |line| {
-        tally.line(line);
-        // The first of a test's lines stands behind the test's name.
-        let row = line.find('{').and_then(|at| serde_json::from_str::<serde_json::Value>(&line[at..]).ok());
+    let mut rows: Vec<serde_json::Value> = Vec::new();
+    let ended = system.boot(emulator, FIGURES, |line| {
+        let row = serde_json::from_str::<serde_json::Value>(line).ok();
         rows.extend(row.filter(|row| row["type"] == "bench"));
     })?;
-    let binaries = tally.binaries();
-    let mut outcome = tally.outcome();
     let counted = exceptions::of_rows(BufReader::new(fs::File::open(&trace)?))?;
     fs::remove_file(&trace)?;
-    let (lines, faults) = exceptions::judge(&rows, &counted);
-    let saved: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let is_control = |row: &serde_json::Value| row["row"].as_u64().is_some_and(|row| row >= CONTROL_ROWS);
+    let (control, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_control);
+    let rows = exceptions::with_exceptions(rows, &counted);
+    let mut faults = exceptions::judge(&rows);
+    faults.extend(exceptions::unnoticed(&exceptions::with_exceptions(control, &counted)));
+    if !ended {
+        faults.push("did not come to its end".to_owned());
+    }
+    let saved: String = rows.iter().map(|row| format!("{row}\n")).collect();
     fs::write(folder.join("figures.jsonl"), saved)?;
-    lines.iter().for_each(|line| println!("{line}"));
+    println!("{}", exceptions::table(&rows));
     faults.iter().for_each(|fault| println!("figures: {fault}"));
-    outcome.failed += faults.len() as u64 + u64::from(binaries != 1);
-    Ok(outcome)
+    let (passed, failed) = (u64::from(faults.is_empty()), faults.len() as u64);
+    Ok(Outcome { passed, failed, failures: faults, ..Outcome::default() })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use trapline_record::ring::FIRST_VALUE;
 use super::ThreadId;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R11, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::filter::{Binary, Float, Known, MAX_TEMPORARIES, Tree, Unary};
+use crate::request::Read;
 
 /// Registers that hold a function's first integer arguments (System V ABI, 3.2.3).
 pub(super) const ARGUMENT: [Reg; 6] = [RDI, RSI, RDX, RCX, R8, R9];
@@ -21,15 +22,38 @@ const WAITING: [i32; MAX_TEMPORARIES] = [-32, -40, -48, -56, -64, -72, -96, -104
 
 /// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conditions {
+pub(super) struct Conditions<'a> {
     /// How a thread's number is learnt; it was asked for.
     pub(super) id: ThreadId,
+    /// How far the stack pointer is lower than where that was.
+    pub(super) depth: i32,
     /// Where rdx was saved, from the stack pointer on.
     pub(super) rdx: i32,
     /// Where rax was saved, at a return: what is returned.
     pub(super) returned: Option<i32>,
     /// At a return: what the entry left.
     pub(super) left: Option<Left>,
+    /// Where fields are, if they were read.
+    pub(super) fields: Option<Fields<'a>>,
+}
+
+/// Fields that were read, each a word of the kernel's answer and then its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<'a> {
+    pub(super) reads: &'a [Read],
+    /// Where the first one's answer is.
+    pub(super) at: (Reg, i32),
+}
+
+impl Fields<'_> {
+    fn word(&self, nth: u8, word: i32) -> Mem {
+        let before: usize = self.reads.iter().take(nth.into()).map(Read::words).sum();
+        Mem::At(self.at.0, self.at.1 + (before as i32 + word) * 8)
+    }
+    /// The answer, and what it is if all of the field was read.
+    fn answer(&self, nth: u8) -> (Mem, i32) {
+        (self.word(nth, 0), self.reads.get(usize::from(nth)).map_or(-1, |read| read.bytes.into()))
+    }
 }
 
 /// Where a call's entry left its record, in [`Left::AT`], and how it reads.
@@ -54,7 +78,7 @@ impl Left {
     }
 }
 
-impl Conditions {
+impl Conditions<'_> {
     /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
     pub(super) fn branch(self, asm: &mut Asm<'_>, tree: &Tree, when: bool) -> Vec<Fix> {
         self.jump(asm, tree, when, 0)
@@ -64,6 +88,7 @@ impl Conditions {
         match tree {
             Tree::Number(value, _) if (*value != 0) == when => vec![asm.jmp_later()],
             Tree::Number(..) => Vec::new(),
+            Tree::Known(Known::Readable(nth)) => self.readable(asm, *nth, when),
             Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, waiting),
             Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
                 // What decides alone: false for `and`, true for `or`.
@@ -87,6 +112,18 @@ impl Conditions {
                     asm.jcc_later(if when { Cond::NotEqual } else { Cond::Equal })
                 })]
             }
+        }
+    }
+
+    fn readable(self, asm: &mut Asm<'_>, nth: u8, when: bool) -> Vec<Fix> {
+        match self.fields {
+            Some(fields) => vec![asm.unbroken(|asm| {
+                let (answer, whole) = fields.answer(nth);
+                asm.cmp_mem_imm(answer, whole);
+                asm.jcc_later(if when { Cond::Equal } else { Cond::NotEqual })
+            })],
+            None if when => Vec::new(),
+            None => vec![asm.jmp_later()],
         }
     }
 
@@ -184,7 +221,15 @@ impl Conditions {
                 }
                 None => asm.mov_imm32(to, 0),
             },
-            Tree::Known(Known::Thread) => self.id.load(asm, to, 0),
+            Tree::Known(Known::Thread) => self.id.load(asm, to, self.depth),
+            Tree::Known(Known::Field(nth, int)) if self.fields.is_some() => {
+                self.fields.iter().for_each(|fields| asm.load(to, fields.word(*nth, 1)));
+                asm.extend(to, to, int.bits, int.signed);
+            }
+            Tree::Known(Known::FloatField(nth, float)) if self.fields.is_some() => {
+                self.fields.iter().for_each(|fields| asm.load(to, fields.word(*nth, 1)));
+                order_key(asm, to, *float);
+            }
             // Split off before.
             _ => asm.mov_imm32(to, 0),
         }

@@ -11,11 +11,15 @@
 mod asm;
 pub mod call;
 pub mod count;
+mod counted;
 pub mod filter;
 pub mod landing;
 pub mod latency;
+mod pass;
+mod put;
 pub mod remote;
 mod rseq;
+mod saves;
 pub mod slots;
 pub(crate) mod stack;
 mod stage;
@@ -35,12 +39,13 @@ pub use latency::{
     Buckets, ExitKind, Latency, SlotCode, Timed, latency_arm, latency_enter, latency_exit,
     latency_exit_branch, slot_code, slot_code_len,
 };
+pub use pass::Filtered;
 pub use remote::remote_sequence;
 pub use state::ExtendedState;
 pub use tally::tally;
 pub use text::Known;
 pub use threads::{ThreadId, Threads, count_by_thread};
-pub use trace::{Filtered, Rings, Traced, trace};
+pub use trace::{Rings, Traced, trace};
 pub use trap::{TrapHandler, trap_handler};
 
 /// Where a registered thread's rseq area lies, as PTRACE_GET_RSEQ_CONFIGURATION tells.

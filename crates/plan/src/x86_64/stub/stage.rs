@@ -49,10 +49,12 @@ use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI, RSP};
-use super::filter::{Conditions, Left};
+use super::counted::{Counted, count};
+use super::filter::{Conditions, Fields, Left};
 use super::latency::{Claim, Lookup};
+use super::pass::Passed;
 use super::rseq::{self, Section};
-use super::trace::{ARGUMENTS, Counted, Passed, Traced, count};
+use super::trace::{ARGUMENTS, Traced};
 use super::{Latency, Machine, Pending, Site, Timed};
 use crate::filter::{Known, Late, Tree};
 
@@ -283,15 +285,11 @@ impl Stage<'_> {
     fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
         self.traced.clock(asm);
         asm.store(TIME, RDX);
-        let at_tail;
         let tree = match kind {
-            Kind::Tail => {
-                at_tail = self.late.condition.at_tail();
-                &at_tail
-            }
-            _ => &self.late.condition,
+            Kind::Tail => self.late.condition.at_tail(),
+            _ => self.late.condition.decided(),
         };
-        if asks_for_duration(tree) {
+        if asks_for_duration(&tree) {
             asm.mov(RAX, RDX);
             asm.alu_load(Alu::Sub, RAX, BEGAN);
             let forwards = asm.jcc_later(Cond::AboveEq);
@@ -305,8 +303,10 @@ impl Stage<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);
         let left = Left { floats: (first, traced.floats.arguments), took: TOOK };
-        let conditions = Conditions { left: Some(left), ..traced.conditions(Kind::Return) };
-        conditions.branch(asm, tree, false)
+        let first_field = first + u64::from(traced.floats.arguments.count_ones());
+        let fields = Some(Fields { reads: traced.fields, at: (Left::AT, first_field as i32 * 8) });
+        let conditions = Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) };
+        conditions.branch(asm, &tree, false)
     }
 
     /// Words of the entry's record.
@@ -395,10 +395,9 @@ impl EntryTail {
     /// E1, for who does not pass.
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         let Self { whose, words, .. } = self;
-        if self.passed.rejected.is_empty() {
+        if !self.passed.bind(asm) {
             return None;
         }
-        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let counted = count(asm, &whose.machine);
         let forget = asm.here();
         asm.store(SAVED_RSI, RSI);

@@ -14,9 +14,11 @@ use trapline_record::tally::{
 };
 
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
+use super::counted::{Counted, count};
+use super::pass::Passed;
 use super::rseq::{self, CPU_ID, Section};
 use super::text;
-use super::trace::{Counted, Passed, Traced, count};
+use super::trace::Traced;
 use super::{Machine, Pending, ThreadId};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
 
@@ -273,10 +275,11 @@ fn row(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
     let unread = of_text.then(|| unread(asm));
     rows(asm, bits);
     let again = asm.here();
+    // A free row may have the key of a thread that began again before all of its text was there.
+    let free = of_text.then(|| is_free(asm));
     asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
     let same = asm.jcc_later(Cond::Equal);
-    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
-    let free = asm.jcc_later(Cond::Equal);
+    let free = free.unwrap_or_else(|| is_free(asm));
     asm.lea(R10, Mem::At(R10, ROW));
     asm.alu(Alu::Cmp, R10, RDX);
     asm.jcc(Cond::NotEqual, again);
@@ -291,6 +294,12 @@ fn row(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
     asm.bind(none);
     unread.into_iter().for_each(|fix| asm.bind(fix));
     asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
+}
+
+/// Jumps if the row at r10 has no hits.
+fn is_free(asm: &mut Asm<'_>) -> Fix {
+    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
+    asm.jcc_later(Cond::Equal)
 }
 
 /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
@@ -373,10 +382,9 @@ impl Tail {
         }
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        if self.passed.rejected.is_empty() {
+        if !self.passed.bind(asm) {
             return None;
         }
-        self.passed.rejected.iter().for_each(|&fix| asm.bind(fix));
         let counted = count(asm, &self.machine);
         asm.jmp(self.without_text);
         if counted.section().is_some() {

@@ -156,6 +156,10 @@ impl Texts<'_> {
     pub(super) const fn words(self) -> i32 {
         self.count() * TEXT_WORDS as i32
     }
+    /// Where the first field's answer stands, from the stack pointer on.
+    pub(super) const fn first_field(self) -> i32 {
+        TEXTS + self.count() * TEXT_LEN
+    }
     fn fields_len(self) -> i32 {
         self.fields.iter().map(|read| read.words() as i32 * 8).sum()
     }
@@ -199,7 +203,7 @@ impl Texts<'_> {
         }
         KEPT.into_iter().for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
         let kept = |reg: Reg| KEPT.into_iter().find(|(other, _)| *other == reg).map_or(rdx, |(_, at)| at);
-        let mut at = TEXTS + self.count() * TEXT_LEN;
+        let mut at = self.first_field();
         for read in self.fields {
             asm.load(RAX, Mem::At(RSP, kept(ARGUMENT[usize::from(read.register) % ARGUMENT.len()])));
             field(asm, (self.id, depth), at, read);

@@ -10,7 +10,12 @@ use trapline_runtime::x86_64::Step;
 const LONGEST: u64 = 15;
 
 /// It is simulated, or runs in its copy; `None`: there is none.
-pub(in crate::inside) fn of(image: &Image, at: Svma, copy: u64, shadow_stack: bool) -> Option<Step> {
+pub(in crate::inside) fn of(
+    image: &Image,
+    at: Svma,
+    (_, copy): (u64, u64),
+    shadow_stack: bool,
+) -> Option<Step> {
     let bytes = (1..=LONGEST).rev().find_map(|len| image.text(at, len))?;
     Some(match verdict(bytes, Options { shadow_stack }) {
         Verdict::Simulate(op) => Step::Simulate(op),

@@ -1,0 +1,51 @@
+//! One more in a word of this CPU's line, out of the usual path: hits that were dropped, that did not pass, that began.
+//!
+//! Input: what the machine offers. Output: code, and what waits for the word's address ([`Counted`]). One restartable sequence; without rseq
+//! `lock add` on some line.
+
+use super::Machine;
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R11, Shift};
+use super::rseq::{self, CPU_ID, Section};
+
+/// A count that waits for its word's address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    /// With rseq: its section, and the jump of threads without an area.
+    owned: Option<(Section, Fix)>,
+    pub(super) line: Fix,
+}
+
+impl Counted {
+    pub(super) fn section(&self) -> Option<Section> {
+        self.owned.map(|(section, _)| section)
+    }
+    pub(super) fn bind_unregistered(&self, asm: &mut Asm<'_>) {
+        self.owned.into_iter().for_each(|(_, unregistered)| asm.bind(unregistered));
+    }
+}
+
+/// Adds one to a word of this CPU's line; without rseq to that of some line. Spoils r11 and flags.
+pub(super) fn count(asm: &mut Asm<'_>, machine: &Machine) -> Counted {
+    let Some(rseq) = machine.rseq else {
+        let line = any_line(asm, machine);
+        asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, true);
+        return Counted { owned: None, line };
+    };
+    let (section, (unregistered, line)) = rseq::section_with(asm, rseq, R11, |asm| {
+        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+        asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
+        let unregistered = asm.jcc_later(Cond::AboveEq);
+        asm.shift(Shift::Left, R11, 6, false);
+        let line = asm.alu_load_later(Alu::Add, R11);
+        asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, false);
+        (unregistered, line)
+    });
+    Counted { owned: Some((section, unregistered)), line }
+}
+
+/// Leaves in r11 the address of a word on some line, which waits for that on line 0. Spoils flags.
+pub(super) fn any_line(asm: &mut Asm<'_>, machine: &Machine) -> Fix {
+    rseq::any_line(asm, R11, machine.rdpid, machine.lines);
+    asm.shift(Shift::Left, R11, 6, false);
+    asm.alu_load_later(Alu::Add, R11)
+}

@@ -1,0 +1,203 @@
+//! A record's way into a ring: which ring, which slot, and its words.
+//!
+//! Input: where the rings lie, what a record of this kind tells. Output: code that finds this CPU's ring or locks one (`record::ring`), fills
+//! the slot behind its head, and commits it by storing the head.
+
+use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
+use super::filter::ARGUMENT;
+use super::rseq::{self, CPU_ID};
+use super::saves::{SAVED_RAX, SAVED_RDX};
+use super::stack::Walk;
+use super::text::{self, Texts};
+use super::trace::{ARGUMENTS, Traced};
+use super::{Rseq, ThreadId};
+use crate::request::Unwind;
+
+/// How far ahead lines are asked for, so that a slot is in this CPU's cache when it is written.
+const AHEAD: i32 = 1024;
+/// The same in slots, where these are large.
+const SLOTS_AHEAD: i32 = 4;
+/// Lines of a stack that are asked for: of more there are few.
+const STACK_LINES: i32 = 4;
+const LINE: i32 = 64;
+
+impl Traced<'_> {
+    /// How a record of this kind learns its thread's number: exits and stacks ask nobody, since their entry did and sums need none.
+    pub(super) fn number(&self, kind: Kind) -> ThreadId {
+        match self.rings.id {
+            ThreadId::Call if kind != Kind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
+            id => id,
+        }
+    }
+    /// A thread whose number is not known has none (the planner refuses that).
+    fn texts(&self, kind: Kind) -> Texts<'_> {
+        let (known, machine, id) = (self.rings.known, Some(self.machine), self.rings.id);
+        match kind == Kind::Entry && self.unwind == Unwind::None && id != ThreadId::Unknown {
+            true => Texts { texts: self.texts, fields: self.fields, known, machine, id },
+            false => Texts::default(),
+        }
+    }
+    /// Jumps away where texts are copied and a goroutine's stack has no room for them.
+    pub(super) fn room(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<Fix> {
+        let depth = self.depth(kind);
+        self.rings.stacks.go.filter(|_| depth > 0).map(|go| text::room(asm, go, depth))
+    }
+    /// Copies texts onto the stack.
+    pub(super) fn fetch(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<(u64, u64)> {
+        self.texts(kind).fetch(asm, SAVED_RDX)
+    }
+    /// Where `fetch` leaves the first field, from the stack pointer on.
+    pub(super) fn first_field_copied(&self) -> i32 {
+        self.texts(Kind::Entry).first_field()
+    }
+    /// Lines of its slot that a record fills, about.
+    fn lines(&self, kind: Kind) -> i32 {
+        let texts = self.texts(kind).words();
+        match kind {
+            Kind::Entry if self.unwind != Unwind::None => STACK_LINES,
+            _ if texts != 0 => (FIRST_TEXT as i32 + texts) * 8 / LINE + 1,
+            _ => 1,
+        }
+    }
+    pub(super) fn drop_texts(&self, asm: &mut Asm<'_>, kind: Kind) {
+        let depth = self.depth(kind);
+        if depth > 0 {
+            asm.lea(RSP, Mem::At(RSP, depth));
+        }
+    }
+    /// How far texts have moved the stack pointer.
+    pub(super) fn depth(&self, kind: Kind) -> i32 {
+        self.texts(kind).depth()
+    }
+    /// A record, and the store that commits it. In: as `slot` or `lock` leaves it.
+    pub(super) fn write(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, walk: Option<Walk>) {
+        self.fill(asm, kind, if walk.is_some() { 0 } else { values });
+        let slot = self.rings.area.slot as i32;
+        match walk {
+            Some(walk) => {
+                walk.fill(asm);
+                // As many whole slots as were filled.
+                asm.alu_imm(Alu::Add, RDX, slot - 1, false);
+                asm.alu_imm(Alu::And, RDX, -slot, false);
+                asm.alu(Alu::Add, RAX, RDX);
+            }
+            None => asm.lea(RAX, Mem::At(RAX, slot)),
+        }
+        asm.store(Mem::At(R11, HEAD as i32), RAX);
+    }
+    /// L1 to L3. Out: r11 = a ring, which is locked, rax = its head. Jumps where all were, and where one is `full`. Spoils rdx, r10.
+    pub(super) fn lock(&self, asm: &mut Asm<'_>, full: u32) -> (Fix, Fix, Fix) {
+        let area = &self.rings.area;
+        rseq::likely_cpu(asm, R11, self.machine);
+        asm.imul_imm(R11, R11, 2 * area.stride() as i32, true);
+        let ring = asm.alu_load_later(Alu::Add, R11);
+        asm.mov_imm32(RDX, TRIES);
+        let again = asm.here();
+        asm.load(RAX, Mem::At(R11, HEAD as i32));
+        asm.test_imm32(RAX, LOCKED as u32);
+        let taken = asm.jcc_later(Cond::NotEqual);
+        asm.mov(R10, RAX);
+        asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
+        asm.alu_imm(Alu::Cmp, R10, full as i32, true);
+        let full = asm.jcc_later(Cond::AboveEq);
+        asm.lea(R10, Mem::At(RAX, LOCKED as i32));
+        asm.cmpxchg(Mem::At(R11, HEAD as i32), R10);
+        let locked = asm.jcc_later(Cond::Equal);
+        asm.bind(taken);
+        asm.alu_imm(Alu::Add, R11, area.stride() as i32, true);
+        asm.alu_imm(Alu::Sub, RDX, 1, false);
+        asm.jcc(Cond::NotEqual, again);
+        let busy = asm.jmp_later();
+        asm.bind(locked);
+        (ring, busy, full)
+    }
+    /// Out: rdx = time. Spoils rax.
+    pub(super) fn clock(&self, asm: &mut Asm<'_>) {
+        asm.rdtsc();
+        asm.shift(Shift::Left, RDX, 32, true);
+        asm.alu(Alu::Or, RDX, RAX);
+    }
+    /// In: r11 = ring, r10 = head. Out: r10 = the slot behind it.
+    pub(super) fn behind(&self, asm: &mut Asm<'_>) {
+        asm.alu_imm(Alu::And, R10, self.rings.area.bytes as i32 - 1, false);
+        asm.lea(R10, Mem::Sum(R11, R10, 0, SLOTS as i32));
+    }
+    /// Out: rdx = time, r11 = this CPU's ring, rax = its head, r10 = the slot behind it.
+    pub(super) fn slot(&self, asm: &mut Asm<'_>, rseq: Rseq) -> (Fix, Fix, Fix) {
+        self.clock(asm);
+        let fixes = self.find(asm, rseq, self.rings.area.full());
+        asm.mov(R10, RAX);
+        self.behind(asm);
+        fixes
+    }
+    /// Out: r11 = this CPU's ring, rax = its head. Jumps in a thread without an area, and where the ring is `full`. Spoils r10.
+    pub(super) fn find(&self, asm: &mut Asm<'_>, rseq: Rseq, full: u32) -> (Fix, Fix, Fix) {
+        let area = &self.rings.area;
+        asm.load32(R11, Mem::Fs(rseq.offset + CPU_ID));
+        let unregistered = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, R11, self.machine.lines as i32 - 1, false);
+            asm.jcc_later(Cond::AboveEq)
+        });
+        asm.imul_imm(R11, R11, area.stride() as i32, true);
+        let ring = asm.alu_load_later(Alu::Add, R11);
+        asm.load(RAX, Mem::At(R11, HEAD as i32));
+        asm.mov(R10, RAX);
+        asm.alu_load(Alu::Sub, R10, Mem::At(R11, TAIL as i32));
+        let full = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, R10, full as i32, true);
+            asm.jcc_later(Cond::AboveEq)
+        });
+        (ring, unregistered, full)
+    }
+    /// In: as `slot` leaves it. Spoils rdx.
+    fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
+        let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
+        (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
+        self.put(asm, kind, values);
+    }
+    /// The words of a record. In: rdx = time, r10 = where. Spoils rdx.
+    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
+        let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
+        asm.store(word(1), RDX);
+        match self.number(kind) {
+            ThreadId::Unknown => asm.mov_imm32(RDX, self.probe),
+            id => {
+                id.load(asm, RDX, depth);
+                asm.shift(Shift::Left, RDX, 32, true);
+                asm.alu_imm(Alu::Or, RDX, self.probe as i32, true);
+            }
+        }
+        asm.store(word(0), RDX);
+        asm.lea(RDX, Mem::At(RSP, depth + self.step() + kind as i32));
+        asm.store(word(2), RDX);
+        let all: &[Reg] = match kind {
+            Kind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],
+            Kind::Return if self.floats.returned => {
+                asm.store_vector(word(FIRST_VALUE), 0);
+                &[]
+            }
+            Kind::Return => &[RAX],
+            Kind::Tail => &[],
+        };
+        for (&reg, n) in all.iter().take(self.rings.area.values()).zip(FIRST_VALUE..) {
+            let saved = [(RAX, SAVED_RAX), (RDX, SAVED_RDX)].into_iter().find(|(other, _)| *other == reg);
+            let from = saved.map_or(reg, |(_, at)| {
+                asm.load(RDX, Mem::At(RSP, depth + at));
+                RDX
+            });
+            asm.store(word(n), from);
+        }
+        let first = first_float(values.min(ARGUMENTS), self.texts(kind).count() as usize);
+        if depth > 0 {
+            self.texts(kind).fill(asm, first + u64::from(self.floats.arguments.count_ones()));
+        }
+        if kind == Kind::Entry && self.unwind == Unwind::None {
+            let vectors = (0..8u8).filter(|n| self.floats.arguments >> n & 1 == 1);
+            for (vector, n) in vectors.zip(first..u64::from(self.rings.area.slot) / 8) {
+                asm.store_vector(word(n), vector);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a record's code saves, and where: below the stack pointer, as in `count`.
+//!
+//! Input: what is dead at the site. Output: code that saves what a filter spoils ([`First`]), then the rest, and that loads both again.
+//! Invariant: STUB-1; what is saved once is where conditions (`filter`), texts and stacks look for it.
+
+use trapline_record::ring::Kind;
+
+use super::Site;
+use super::asm::{Asm, Mem, R10, R11, RAX, RDX, RSP, Reg};
+use super::stack::{self, Walk};
+use super::trace::Traced;
+
+const RED_ZONE: i32 = 128;
+pub(super) const SAVED_RAX: i32 = -8;
+const FLAGS: i32 = -16;
+pub(super) const SAVED_RDX: i32 = -24;
+// Between these lie values of conditions, and later what `latency` saves; below them what `stack` does.
+const SAVED_R11: i32 = -80;
+const SAVED_R10: i32 = -88;
+
+impl Traced<'_> {
+    /// What is saved besides what [`First`] saves.
+    fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
+        let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
+        let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
+        [(RDX, SAVED_RDX)].into_iter().chain(r10).chain(walked.iter().copied())
+    }
+    const fn first(&self, kind: Kind) -> First {
+        First { site: self.site, at_entry: matches!(kind, Kind::Entry) }
+    }
+    /// How far the stack pointer stands below the program's.
+    pub(super) const fn step(&self) -> i32 {
+        if self.site.red_zone_live { RED_ZONE } else { 0 }
+    }
+    pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
+        self.enter_first(asm, kind);
+        self.enter_rest(asm, kind);
+    }
+    pub(super) fn enter_first(&self, asm: &mut Asm<'_>, kind: Kind) {
+        self.first(kind).enter(asm);
+    }
+    pub(super) fn enter_rest(&self, asm: &mut Asm<'_>, kind: Kind) {
+        self.saved(kind).for_each(|(reg, at)| asm.store(Mem::At(RSP, at), reg));
+    }
+    pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: Kind) {
+        self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+        self.first(kind).leave(asm);
+    }
+}
+
+/// What is saved first, and is all that a filter spoils: flags, rax and r11, as far as they are live.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct First {
+    pub(super) site: Site,
+    pub(super) at_entry: bool,
+}
+
+impl First {
+    /// At an exit rax holds what is returned.
+    const fn saves_rax(self) -> bool {
+        !(self.at_entry && self.site.is_dead(RAX))
+    }
+    pub(super) fn enter(self, asm: &mut Asm<'_>) {
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+        }
+        if self.saves_rax() {
+            asm.store(Mem::At(RSP, SAVED_RAX), RAX);
+        }
+        if !self.site.flags_dead {
+            asm.flags_to_rax();
+            asm.store32(Mem::At(RSP, FLAGS), RAX);
+        }
+        if !self.site.is_dead(R11) {
+            asm.store(Mem::At(RSP, SAVED_R11), R11);
+        }
+    }
+    pub(super) fn leave(self, asm: &mut Asm<'_>) {
+        if !self.site.flags_dead {
+            asm.load32(RAX, Mem::At(RSP, FLAGS));
+            asm.flags_from_rax();
+        }
+        if !self.site.is_dead(R11) {
+            asm.load(R11, Mem::At(RSP, SAVED_R11));
+        }
+        if self.saves_rax() {
+            asm.load(RAX, Mem::At(RSP, SAVED_RAX));
+        }
+        if self.site.red_zone_live {
+            asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+        }
+    }
+}

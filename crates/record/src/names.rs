@@ -1,0 +1,102 @@
+//! Threads that are called otherwise than filters ask: generated code passes their hits over (`trace --comm`).
+//!
+//! In: numbers of threads, as they see themselves. Out: where the table lies, and its words. What a thread is called is in no memory of the
+//! program, and asking the kernel at each hit costs more than recording the hit. So the reader, which learns names anyhow, notes here
+//! which threads it would leave out. A thread's place goes by the lowest bits of its number; the word there is the number + 1, or 0.
+//! Invariant: NAM-1 a word names a thread of which the reader knew, at its last round, that no filter asks for its name. A thread that has no
+//! word may match or be unknown: its hits are recorded, and the reader decides. Does not: learn names.
+//!
+//! # Protocol
+//!
+//! Only the reader writes; the target compares one word with its own number + 1, and rejects the hit if they are the same. In each round, and in this order:
+//!
+//! N1 What the kernel tells of threads is read (PERF_RECORD_COMM, FORK, EXIT): the word of each that is named is taken back, and its name is
+//!    looked up again.
+//! N2 Records are taken of the rings; of threads that are new in them the name is read from /proc.
+//! N3 Of those in N2, and right behind an attach of all that there are: who is called otherwise gets his place, unless it is another's.
+//!
+//! # Interleavings
+//!
+//! - *A thread is renamed before N1*: N2 reads the new name. *Between N1 and N3, or later*: the next round's N1 takes the word back. So hits under a new name are
+//!   passed over from the renaming until N1 behind it, and no longer. They are counted as rejected.
+//! - *It is renamed the other way*: its hits are recorded, and the reader rejects them, until N3.
+//! - *It ends, and its number is had again*: EXIT and FORK take the word back, long before numbers come round. A thread that was gone before N2 has no name
+//!   there, and gets no word.
+//! - *Records of one thread come from two CPUs' rings in any order*: all that they do is take words back, and the name is that of /proc.
+//! - *Records were lost*: all words are taken back.
+//! - *The kernel lets us read no such records*: N1 reads the names of all threads that have words, in each look (50 ms), and takes words
+//!   back of those that are gone or are called otherwise than then.
+//! - *Two threads share a place*: the second has none, and is decided by the reader.
+//! - *A forked child* has the table too, and a number of its own. In a PID namespace of its own it may have the number of one here, and be
+//!   taken for it, as it is where hits are split by thread.
+//! - *The tracer dies*: words stay. Nobody reads records either.
+
+use crate::view::View;
+
+/// Places; a power of two. Numbers are given out one after the other, so few threads share one.
+pub const PLACES: u32 = 1 << 14;
+
+/// Where the table lies in a segment's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NameArea {
+    /// Byte offset of the area in the segment; whole lines.
+    pub off: u64,
+    /// [`PLACES`], or 0 when no filter asks what threads are called.
+    pub places: u32,
+}
+
+impl NameArea {
+    /// Bytes of the area.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.places as u64 * 8
+    }
+    /// Whether no filter asks.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.places == 0
+    }
+    const fn word(&self, tid: u32) -> u64 {
+        self.off + (tid % PLACES) as u64 * 8
+    }
+    /// N3. False if the place is another's.
+    pub fn pass_over(&self, view: View<'_>, tid: u32) -> bool {
+        let own = u64::from(tid) + 1;
+        let there = view.get(self.word(tid));
+        let free = !self.is_empty() && tid != 0 && (there == 0 || there == own);
+        free && view.set(self.word(tid), own)
+    }
+    /// N1, of one.
+    pub fn take_back(&self, view: View<'_>, tid: u32) {
+        if !self.is_empty() && view.get(self.word(tid)) == u64::from(tid) + 1 {
+            view.set(self.word(tid), 0);
+        }
+    }
+    /// Whether this thread's hits are passed over.
+    #[must_use]
+    pub fn passes_over(&self, view: View<'_>, tid: u32) -> bool {
+        !self.is_empty() && view.get(self.word(tid)) == u64::from(tid) + 1
+    }
+}
+
+#[cfg(all(test, not(feature = "loom_words")))]
+mod tests {
+    use super::{NameArea, PLACES};
+    use crate::sync::AtomicU64;
+    use crate::view::View;
+
+    #[test]
+    fn a_place_is_one_threads_until_it_is_taken_back() {
+        let words = [const { AtomicU64::new(0) }; PLACES as usize + 8];
+        let (view, area) = (View::new(&words), NameArea { off: 64, places: PLACES });
+        let other = 7 + PLACES;
+        assert!(area.pass_over(view, 7) && area.pass_over(view, 7) && !area.pass_over(view, other));
+        assert_eq!([7, other, 8].map(|tid| area.passes_over(view, tid)), [true, false, false]);
+        area.take_back(view, other);
+        assert!(area.passes_over(view, 7), "another's word is left alone");
+        area.take_back(view, 7);
+        assert!(area.pass_over(view, other) && !area.pass_over(view, 0), "0 is nobody's number");
+        let none = NameArea::default();
+        assert!(!none.pass_over(view, 9) && !none.passes_over(view, 9) && view.get(0) == 0);
+    }
+}

@@ -1,0 +1,127 @@
+//! `uprobe` and `uretprobe` on arm64: what a hit takes in instructions, for each way there is to do one: the table of LKML
+//! 20240814080356.2639544-1 (nop, push, ret; as uprobe and uretprobe).
+//!
+//! In: what was typed. Out: a row for each way, beside the kernel's uprobe on the same function. Instructions are counted by the processor: exactly where it is an emulator that
+//! counts (`-icount`), which rows say; of what is emulated only ratios mean something. The hits of a row stand between `brk #0x700 + ROW` and
+//! `brk #0x6ff`, so that whoever watches the processor can tell the row's exceptions too (`cargo xtask arm64-system`).
+//! Does not: measure time.
+
+mod bed;
+mod counter;
+mod row;
+mod uprobe;
+
+use anyhow::{Result, bail};
+
+use crate::{Args, Name, Sink};
+use bed::{Bed, CASES, Case, Way};
+use counter::{Counter, mark};
+use row::{Row, with_ratios};
+use uprobe::Uprobe;
+
+/// What is asked for beside.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The number of the first row, for who watches the processor.
+    #[arg(long, default_value_t = 1)]
+    first_row: u64,
+    /// What would be simulated is stepped over in a copy, as a kernel does that simulates nothing: what tells the two apart must notice.
+    #[arg(long)]
+    no_simulation: bool,
+}
+
+/// Hits of a row, and of each round that is counted: so few that most rounds are interrupted by nothing.
+const HITS: u64 = 100;
+const ROUNDS: usize = 25;
+
+/// Ways of ours, by the rows' names.
+const WAYS: [(&str, Way); 5] = [
+    ("simulated", Way::Simulated),
+    ("out-of-line", Way::Copied),
+    ("stepped", Way::Stepped),
+    ("jump", Way::Jumped),
+    ("jump, general registers only", Way::JumpedGeneral),
+];
+
+/// What is no bench, but started by one: nothing.
+pub(crate) const fn serve(_: Name) -> Option<Result<()>> {
+    None
+}
+
+/// The bench's rows.
+pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
+    let (bench, returns) = match args.name {
+        Name::Uprobe => ("uprobe", false),
+        Name::Uretprobe => ("uretprobe", true),
+        name => {
+            bail!(
+                "{name:?} measures times or x86-64 code: it has no arm64 form; there are uprobe and uretprobe"
+            )
+        }
+    };
+    if args.threads.is_some_and(|threads| threads != 1) {
+        bail!("instructions are counted of one thread");
+    }
+    let wanted = |case: &&Case| args.only.as_deref().is_none_or(|only| only == case.name);
+    let cases: Vec<&Case> = CASES.iter().filter(wanted).collect();
+    if cases.is_empty() {
+        bail!("no function begins with `{}`", args.only.as_deref().unwrap_or_default());
+    }
+    let counters = [Counter::new(false)?, Counter::new(true)?];
+    let mut bed = Bed::new()?;
+    let mut number = args.options.first_row;
+    for case in cases {
+        let mut measured = Measured { bench, case: case.name, counters: &counters, bare: [0.0; 2] };
+        let plain = bed.plain(case)?;
+        measured.bare = measured.instructions(plain);
+        let mut rows = vec![measured.row("none", plain, &mut number)?];
+        rows.push(match Uprobe::new(&format!("bench_{bench}_{}", case.name), case.addr(), returns) {
+            Ok(probe) => measured.row("kernel", probe.addr(), &mut number)?,
+            Err(why) => Row::skipped(bench, case.name, "kernel", format!("{why:#}")),
+        });
+        for (how, way) in WAYS {
+            let way = if way == Way::Simulated && args.options.no_simulation { Way::Stepped } else { way };
+            rows.push(match bed.probed(case, returns, way) {
+                Ok(at) => {
+                    let row = measured.row(how, at, &mut number)?;
+                    anyhow::ensure!(bed.hits() > HITS, "{bench}-{} {how}: nothing was counted", case.name);
+                    row
+                }
+                Err(why) => Row::skipped(bench, case.name, how, format!("{why:#}")),
+            });
+        }
+        with_ratios(&mut rows);
+        rows.iter().try_for_each(|row| sink.take(row))?;
+    }
+    Ok(())
+}
+
+/// What rows of a case have in common.
+struct Measured<'a> {
+    bench: &'static str,
+    case: &'static str,
+    counters: &'a [Counter; 2],
+    /// Of a call without a probe.
+    bare: [f64; 2],
+}
+
+impl Measured<'_> {
+    /// Instructions for each call of the function at `at`: all, and user space's. The least of some rounds, as interrupts come between.
+    fn instructions(&self, at: u64) -> [f64; 2] {
+        [0, 1].map(|which| {
+            let counter: &Counter = &self.counters[which];
+            let round = |_| counter.of(|| (0..HITS).for_each(|round| _ = bed::call(at, round)));
+            (0..ROUNDS).map(round).min().unwrap_or(0) as f64 / HITS as f64
+        })
+    }
+    fn row(&self, how: &'static str, at: u64, number: &mut u64) -> Result<Row> {
+        let [all, user] = self.instructions(at);
+        mark(counter::BEGIN + *number)?;
+        (0..HITS).for_each(|round| _ = bed::call(at, round));
+        mark(counter::END)?;
+        let row =
+            Row::new(self.bench, self.case, how, (*number, HITS), [all - self.bare[0], user - self.bare[1]]);
+        *number += 1;
+        Ok(row)
+    }
+}

@@ -1,0 +1,252 @@
+//! `churn`: what a look keeps of its speed while somebody changes an address space as fast as it can.
+//!
+//! Cases: `none`; `same-process`, a sibling thread on another CPU that maps, touches and unmaps 64 KiB, and takes away and gives back the
+//! right to write, where no region is; `other-process`, the same in another process. `how`: `none` the loop alone (what interprocessor
+//! interrupts leave of any code), `pages` a loop that touches as many pages as a look, then as `lookup`; `sigtrap` a bare SIGTRAP, of
+//! which the kernel takes all, and `trap` one of ours, as in the bench `trap`; and `kernel`: the kernel's uprobe on a `nop`, which looks up by
+//! the mm-wide sequence.
+//! `kept` is the speed as a share of the same `how` without churn, both measured one right after the other. A baseline is told of each change, as
+//! it would be by the system: its writer's side is held around the call. Ours has nothing to say: no region of ours changes.
+#![allow(unsafe_code, reason = "mmap, munmap and mprotect of memory of its own")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Case, How, Subject};
+use crate::x86_64::functions::{Work, pin_to};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::kernel::Kernel;
+use crate::x86_64::row::{Figures, Row, quartiles};
+use crate::x86_64::trap::Bed;
+
+const LEN: usize = 1 << 16;
+const CASES: [&str; 3] = ["none", "same-process", "other-process"];
+/// The one whose function a uprobe is on.
+const PROBED: &str = "nop";
+
+/// One mapping comes, is used and goes; another changes what it allows.
+fn change_once(also: *mut libc::c_void, elsewhere: &dyn Fn(&mut dyn FnMut())) {
+    use libc::{MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+    let mut fresh = std::ptr::null_mut();
+    // SAFETY: a new mapping, touched, unmapped and named by nobody after; `also` is a mapping of LEN bytes that nobody reads.
+    unsafe {
+        elsewhere(&mut || {
+            fresh = libc::mmap(
+                std::ptr::null_mut(),
+                LEN,
+                PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+        });
+        if fresh != libc::MAP_FAILED {
+            fresh.cast::<u8>().write_volatile(1);
+            elsewhere(&mut || {
+                libc::munmap(fresh, LEN);
+            });
+        }
+        elsewhere(&mut || {
+            libc::mprotect(also, LEN, PROT_READ);
+        });
+        elsewhere(&mut || {
+            libc::mprotect(also, LEN, PROT_READ | PROT_WRITE);
+        });
+    }
+}
+
+/// Changes the address space until told to stop. How often.
+fn change(stop: &AtomicBool, elsewhere: &dyn Fn(&mut dyn FnMut())) -> u64 {
+    pin_to(1);
+    // SAFETY: a new mapping.
+    let also = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if also == libc::MAP_FAILED {
+        return 0;
+    }
+    // SAFETY: mapped just now.
+    unsafe { also.cast::<u8>().write_volatile(1) };
+    let mut changes = 0;
+    while !stop.load(Relaxed) {
+        change_once(also, elsewhere);
+        changes += 4;
+    }
+    // SAFETY: as above; nobody else knows it.
+    unsafe { libc::munmap(also, LEN) };
+    changes
+}
+
+/// The other process' side. It says a line when it has begun.
+pub(crate) fn churner() {
+    let begun = Cell::new(false);
+    change(&AtomicBool::new(false), &|change| {
+        change();
+        if !begun.replace(true) {
+            println!("begun");
+        }
+    });
+}
+
+/// The other process; ended when dropped.
+#[derive(Debug)]
+struct Other(Child);
+
+impl Other {
+    /// Returns when it changes its address space.
+    fn start() -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("churner").stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut other = Self(command.spawn().context("the other process does not start")?);
+        let mut line = String::new();
+        BufReader::new(other.0.stdout.take().context("piped")?).read_line(&mut line)?;
+        ensure!(line == "begun\n", "the other process says `{line}`");
+        Ok(other)
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // Ours and not yet reaped.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// What is measured.
+enum Measured {
+    Look(Box<Subject>),
+    Sigtrap(Bed),
+    Trap(Bed),
+    Kernel,
+}
+
+impl Measured {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Look(subject) => subject.how.name(),
+            Self::Sigtrap(_) => "sigtrap",
+            Self::Trap(_) => "trap",
+            Self::Kernel => "kernel",
+        }
+    }
+    /// Nanoseconds for one.
+    fn timed(&self, time: Duration) -> Result<f64> {
+        match self {
+            Self::Look(subject) => Ok(subject.timed(Case::Hot, 0, time)),
+            Self::Sigtrap(bed) => Ok(bed.bare(time)),
+            Self::Trap(bed) => bed.ours(time),
+            Self::Kernel => {
+                let kernel = Kernel::count(std::process::id(), PROBED, 1)?;
+                let work = Work::of(PROBED, 0).context("a function")?;
+                let (begun, mut calls) = (Instant::now(), 0);
+                while begun.elapsed() < time {
+                    work.run();
+                    calls += work.batch();
+                }
+                let took = begun.elapsed();
+                ensure!(kernel.hits()? >= calls, "the kernel did not see all hits");
+                Ok(took.as_secs_f64() * 1e9 / calls as f64)
+            }
+        }
+    }
+    /// With a sibling that changes the address space meanwhile.
+    fn timed_beside(&self, time: Duration) -> Result<f64> {
+        let (stop, begun, changes) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+        let elsewhere = |change: &mut dyn FnMut()| {
+            begun.store(true, Relaxed);
+            match self {
+                Self::Look(subject) if subject.lookup.is_some() => {
+                    subject.lookup.iter().for_each(|lookup| lookup.elsewhere(change));
+                }
+                _ => change(),
+            }
+        };
+        let ns = std::thread::scope(|scope| {
+            let (stop, changes, elsewhere) = (&stop, &changes, &elsewhere);
+            let churning = || changes.store(change(stop, &|one| elsewhere(one)), Relaxed);
+            // What is shared is a lookup, which threads may share, and words.
+            let sibling = scope.spawn(churning);
+            while !begun.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            let ns = self.timed(time);
+            stop.store(true, Relaxed);
+            sibling.join().ok();
+            ns
+        });
+        ensure!(changes.load(Relaxed) > 100, "nothing was changed");
+        ns
+    }
+}
+
+/// The median of the rounds' shares: what disturbs a whole round falls out.
+fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, String>) -> Option<f64> {
+    let (without, with) = (without?.as_ref().ok()?, with.as_ref().ok()?);
+    let shares: Vec<f64> = without.iter().zip(with).map(|(without, with)| without / with).collect();
+    Some(quartiles(&shares).1)
+}
+
+/// All rows, or those of one `how`.
+pub(crate) fn run(
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
+    let subjects = How::ALL.into_iter().filter(|how| *how != How::Control);
+    let subjects = subjects.chain([How::Pages]).map(Subject::new);
+    let mut measured: Vec<Measured> = subjects.map(|subject| Measured::Look(Box::new(subject))).collect();
+    let bed = Bed::new()?;
+    measured.extend([Measured::Sigtrap(bed), Measured::Trap(bed), Measured::Kernel]);
+    // The first is what `added` is over.
+    let is_wanted = |name: &str| name == How::None.name() || only.is_none_or(|only| only == name);
+    measured.retain(|one| is_wanted(one.name()));
+    ensure!(measured.len() > 1, "`churn` has no {}", only.unwrap_or_default());
+    for one in &measured {
+        if let Measured::Look(subject) = one
+            && subject.how != How::Pages
+        {
+            subject.check()?;
+        }
+    }
+    let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
+    let mut samples = BTreeMap::<(usize, usize), Result<Vec<f64>, String>>::new();
+    pin_to(0);
+    for _ in 0..effort.rounds {
+        // The machine's own pace changes in seconds: what is compared is measured together.
+        for (how, one) in measured.iter().enumerate() {
+            for (case, name) in CASES.iter().enumerate() {
+                let _other = (*name == "other-process").then(Other::start).transpose()?;
+                let ns = if *name == "same-process" { one.timed_beside(time) } else { one.timed(time) };
+                let list = samples.entry((case, how)).or_insert_with(|| Ok(Vec::new()));
+                match (ns, list) {
+                    (Ok(ns), Ok(list)) => list.push(ns),
+                    (Err(error), list) => *list = Err(format!("{error:#}")),
+                    (Ok(_), Err(_)) => {}
+                }
+            }
+        }
+    }
+    for (&(case, how), list) in &samples {
+        let ns = |case, how| samples.get(&(case, how))?.as_ref().ok().map(|list| quartiles(list).1);
+        let figures = match list {
+            Err(why) => Figures::Skipped { skipped: why.clone() },
+            Ok(list) => {
+                let (low_ns, median, high_ns) = quartiles(list);
+                let added_ns = median - ns(case, 0).unwrap_or(f64::NAN);
+                Figures::Hit { ns: median, added_ns, mops: 1e3 / median, low_ns, high_ns, rounds: list.len() }
+            }
+        };
+        let mut row = Row::new("churn", CASES[case], measured[how].name(), 1, false, figures);
+        row.kept = kept(samples.get(&(0, how)), list);
+        emit(&row)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Trapline itself, attached through its library as an embedder would.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, parse};
+use trapline::{Returns, Session, Tactic, Unwinding};
+
+use crate::x86_64::functions::DEPTH;
+
+/// Bytes of a CPU's ring of records: a millisecond of the shortest.
+pub(crate) const RING: u32 = 16 << 20;
+/// The same for the deepest stacks.
+const STACKS: u32 = 32 << 20;
+
+/// Probes in place.
+#[derive(Debug)]
+pub(crate) struct Ours {
+    session: Session,
+    /// The least preferred tactic in use.
+    tactic: Tactic,
+    sites: u64,
+}
+
+/// What a session told at its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) hits: u64,
+    pub(crate) missed: u64,
+    /// Kept back in the target.
+    pub(crate) filtered: u64,
+    /// Frames of the deepest stack.
+    pub(crate) deepest: usize,
+    pub(crate) attach: Duration,
+    pub(crate) detach: Duration,
+    pub(crate) stopped: Duration,
+}
+
+/// A probe that means the first `limit` functions of a case; for `walk`, `limit` is a power of ten.
+fn probe(case: &str, limit: usize) -> Result<String> {
+    let path = std::env::current_exe()?;
+    let path = path.to_str().context("this program's path is not UTF-8")?;
+    Ok(match limit {
+        1 => format!("uprobe:{path}:bench_{case}_0"),
+        _ => {
+            format!("uprobe:{path}:/^bench_{case}_[0-9]{{1,{}}}$/", limit.saturating_sub(1).to_string().len())
+        }
+    })
+}
+
+impl Ours {
+    /// Counts entries.
+    pub(crate) fn count(pid: u32, case: &str, limit: usize) -> Result<Self> {
+        let session = Session::builder().pid(pid).probe(&probe(case, limit)?)?.count()?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Times from entry to exit, or to a slot in the place of the return address.
+    pub(crate) fn time(pid: u32, case: &str, limit: usize, returns: Returns) -> Result<Self> {
+        let session = Session::builder().pid(pid).probe(&probe(case, limit)?)?.returns(returns).latency()?;
+        Self::look(session, |process| {
+            process.times.iter().filter_map(|times| Some(times.site.as_ref()?.tactic)).collect()
+        })
+    }
+    /// Records entries, and with `returns` exits, with so many arguments, into rings of so many bytes; with `filter` those that pass.
+    pub(crate) fn record(
+        pid: u32,
+        case: &str,
+        limit: usize,
+        arguments: u8,
+        (returns, filter, ring): (bool, Option<&str>, u32),
+    ) -> Result<Self> {
+        let mut builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(ring);
+        if let Some(condition) = filter {
+            let names = [
+                ("arg0", Known::Argument(0, Int::U64)),
+                ("ret", Known::Returned(Int::U64)),
+                ("dur", Known::Took),
+            ];
+            let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
+            builder = builder.filters(vec![Filter::default().condition(condition, &names)?]);
+        }
+        let session = builder.record(arguments, returns)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Records entries, and with `returns` exits, with the text that the first argument points to.
+    pub(crate) fn texts(pid: u32, case: &str, limit: usize, returns: bool) -> Result<Self> {
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(RING).texts(vec![1]);
+        let session = builder.record(1, returns)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Adds up the first argument by powers of two, in the target.
+    pub(crate) fn log2(pid: u32, case: &str, limit: usize) -> Result<Self> {
+        let first = ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64)));
+        let tally = Tally { value: parse("arg0", &[first])?, sort: Sort::Log2, by_thread: false };
+        let filter = Filter::default().tally(tally, false).context("an argument is known at the entry")?;
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.filters(vec![filter]);
+        Self::look(builder.tally(false)?, |process| {
+            process.counts.iter().map(|count| count.site.tactic).collect()
+        })
+    }
+    /// Hits that are told by their texts, of which each is so long; and all.
+    pub(crate) fn told(&mut self, long: usize) -> (u64, u64) {
+        let (mut told, mut all) = (0, 0);
+        for call in self.session.calls() {
+            let len = call.texts.first().map(|text| text.bytes.iter().take_while(|&&b| b != 0).count());
+            told += u64::from(len == Some(long));
+            all += 1;
+        }
+        (told, all)
+    }
+    /// Hits that were added up, and how many values there were.
+    pub(crate) fn tallied(&mut self) -> (u64, usize) {
+        let tallies = self.session.tallies();
+        let cells = tallies.iter().flat_map(|one| &one.parts).map(|part| part.hits.len()).sum();
+        (tallies.iter().map(trapline::Tallied::hits).sum(), cells)
+    }
+    /// Records stacks of so many frames at most by frame pointers, and with `time` when the calls return.
+    pub(crate) fn stacks(pid: u32, case: &str, limit: usize, (frames, time): (u8, bool)) -> Result<Self> {
+        let builder = Session::builder()
+            .pid(pid)
+            .probe(&probe(case, limit)?)?
+            .ring(if frames == Unwinding::DEEPEST { STACKS } else { RING });
+        let session = builder.stacks(Unwinding::FramePointers(frames), time)?;
+        Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
+    }
+    /// Stacks of so many frames at most that fill the rings of two CPUs.
+    pub(crate) fn fresh(frames: u8) -> u64 {
+        // Words of a record before its stack, and bytes of a slot.
+        const FIRST: u64 = 6;
+        const SLOT: u64 = 64;
+        let ring = if frames == Unwinding::DEEPEST { STACKS } else { RING };
+        2 * u64::from(ring) / ((FIRST + DEPTH + 1) * 8).next_multiple_of(SLOT)
+    }
+    /// Takes what was recorded.
+    pub(crate) fn drain(&mut self) -> Result<()> {
+        drop(self.session.calls());
+        Ok(())
+    }
+    fn look(mut session: Session, tactics: fn(&trapline::ProcessReport) -> Vec<Tactic>) -> Result<Self> {
+        let reports = session.report();
+        let all: Vec<Tactic> = reports.iter().flat_map(tactics).collect();
+        let why = || reports.iter().flat_map(|p| p.refused.iter()).map(|r| r.reason.clone()).next();
+        let tactic = all.iter().copied().max_by_key(|tactic| *tactic as usize);
+        let tactic = tactic.with_context(|| why().unwrap_or_else(|| "nothing was probed".into()))?;
+        Ok(Self { session, tactic, sites: all.len() as u64 })
+    }
+    /// How the sites are reached.
+    pub(crate) fn tactic(&self) -> &'static str {
+        self.tactic.name()
+    }
+    /// How many sites there are.
+    pub(crate) fn sites(&self) -> u64 {
+        self.sites
+    }
+    /// Detaches.
+    pub(crate) fn finish(self) -> Result<End> {
+        let finished = self.session.detach();
+        let deepest = finished.stacks.iter().map(|stack| stack.frames.len()).max().unwrap_or(0);
+        let summary = finished.summary;
+        Ok(End {
+            hits: summary.hits,
+            missed: summary.missed,
+            deepest,
+            filtered: summary.filtered.map_or(0, |filtered| filtered.in_target),
+            attach: summary.attach_time,
+            detach: summary.detach_time,
+            stopped: summary.longest_stop,
+        })
+    }
+}

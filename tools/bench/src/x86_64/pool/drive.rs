@@ -1,0 +1,162 @@
+//! Threads that take and put as fast as they can, or hold each object for a microsecond, as a return probe of a short function does.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use super::here::Here;
+use super::instances::{Instances, Memory};
+use crate::x86_64::functions::pin_to;
+
+/// How a pool is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Load {
+    pub(crate) threads: usize,
+    /// Timestamps between taking and putting; 0 for none.
+    pub(crate) held_tsc: u64,
+    pub(crate) time: Duration,
+}
+
+/// What came of it, all threads together.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Sample {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    /// From the start to the end of the last thread.
+    pub(crate) seconds: f64,
+    pub(crate) bytes: usize,
+}
+
+/// Timestamps in a microsecond.
+pub(crate) fn tsc_per_us() -> u64 {
+    let (begun, first) = (Instant::now(), now());
+    while begun.elapsed() < Duration::from_millis(20) {}
+    ((now() - first) as f64 / begun.elapsed().as_secs_f64() / 1e6) as u64
+}
+
+#[inline]
+fn now() -> u64 {
+    // SAFETY: every x86-64 CPU that Linux runs on has a time stamp counter.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Between two looks at the clock.
+const BATCH: u32 = 64;
+
+/// One round.
+pub(crate) fn drive<P: Instances>(pool: &P, load: Load) -> Result<Sample> {
+    let (stop, start) = (AtomicBool::new(false), Barrier::new(load.threads + 1));
+    let each = std::thread::scope(|scope| {
+        let one = |thread: usize| {
+            let (stop, start) = (&stop, &start);
+            scope.spawn(move || {
+                // More threads than CPUs are the scheduler's.
+                if load.threads <= cpus() as usize {
+                    pin_to(thread);
+                }
+                let here = Here::new(thread);
+                start.wait();
+                here.map(|here| turn(pool, &here, load, stop))
+            })
+        };
+        let threads: Vec<_> = (0..load.threads).map(one).collect();
+        let begun = Instant::now();
+        start.wait();
+        std::thread::sleep(load.time);
+        stop.store(true, Relaxed);
+        let each = threads.into_iter().map(|thread| thread.join().ok().flatten()).collect::<Option<Vec<_>>>();
+        each.map(|each| (begun, each))
+    });
+    let (begun, each) = each.context("no rseq area")?;
+    let sum = |of: fn(&Sample) -> u64| each.iter().map(|(sample, _)| of(sample)).sum();
+    // From the start of all to the end of the last: more threads than CPUs take turns.
+    let ended = each.iter().map(|(_, ended)| *ended).max().unwrap_or(begun);
+    let seconds = (ended - begun).as_secs_f64();
+    Ok(Sample { hits: sum(|s| s.hits), misses: sum(|s| s.misses), seconds, bytes: pool.bytes() })
+}
+
+fn turn<P: Instances>(pool: &P, here: &Here, load: Load, stop: &AtomicBool) -> (Sample, Instant) {
+    let mut sample = Sample::default();
+    while !stop.load(Relaxed) {
+        for _ in 0..BATCH {
+            match pool.get(here) {
+                Some(object) => {
+                    let object = black_box(object);
+                    if load.held_tsc > 0 {
+                        let taken = now();
+                        while now() - taken < load.held_tsc {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    pool.put(here, object);
+                    sample.hits += 1;
+                }
+                None => sample.misses += 1,
+            }
+        }
+    }
+    (sample, Instant::now())
+}
+
+/// CPUs that can exist: their numbers are below.
+pub(crate) fn cpus() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) as u32 }
+}
+
+/// No pool: the bare loop.
+#[derive(Debug)]
+pub(crate) struct Bare;
+
+/// A counter of each thread's own.
+#[derive(Debug)]
+pub(crate) struct Control(Box<[Line]>);
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Control {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Line::default()).collect())
+    }
+}
+
+impl Instances for Bare {
+    #[inline]
+    fn get(&self, _: &Here) -> Option<u32> {
+        Some(0)
+    }
+    #[inline]
+    fn put(&self, _: &Here, _: u32) {}
+    fn objects(&self) -> u32 {
+        0
+    }
+    fn memory(&self) -> Vec<Memory> {
+        Vec::new()
+    }
+}
+
+impl Instances for Control {
+    #[inline]
+    fn get(&self, here: &Here) -> Option<u32> {
+        let count = &self.0[here.thread].0;
+        count.store(count.load(Relaxed) + 1, Relaxed);
+        Some(0)
+    }
+    #[inline]
+    fn put(&self, here: &Here, _: u32) {
+        let count = &self.0[here.thread].0;
+        count.store(count.load(Relaxed) + 1, Relaxed);
+    }
+    fn objects(&self) -> u32 {
+        0
+    }
+    fn memory(&self) -> Vec<Memory> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,187 @@
+//! Many threads that take, hold and put in disorder; that are interrupted by signals whose handlers take and put, are moved from
+//! CPU to CPU, hand objects to each other, end and are born. A ledger says who holds what.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use super::here::Here;
+use super::instances::Instances;
+use super::ticks::Ticks;
+use crate::x86_64::functions::pin_to;
+
+/// What comes over a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storm {
+    pub(crate) threads: usize,
+    /// Taken or put, by all together.
+    pub(crate) operations: u64,
+    /// Each thread ends after its share of its operations, and another takes its place.
+    pub(crate) lives: u64,
+    pub(crate) signals: bool,
+    /// Objects go from hand to hand.
+    pub(crate) handed: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Tally {
+    pub(crate) operations: u64,
+    pub(crate) misses: u64,
+    /// In handlers.
+    pub(crate) signals: u64,
+    /// Taken while somebody held it, or put by who did not.
+    pub(crate) doubled: u64,
+    /// Not there at the end.
+    pub(crate) lost: u64,
+}
+
+/// Who holds what.
+struct Ledger {
+    held: Vec<AtomicU32>,
+    doubled: AtomicU64,
+    misses: AtomicU64,
+    signals: AtomicU64,
+    operations: AtomicU64,
+}
+
+impl Ledger {
+    fn mark(&self, object: u32, from: u32, to: u32) {
+        let entry = self.held.get(object as usize);
+        if entry.is_none_or(|entry| entry.swap(to, Relaxed) != from) {
+            self.doubled.fetch_add(1, Relaxed);
+        }
+    }
+    fn take<P: Instances>(&self, pool: &P, here: &Here) -> Option<u32> {
+        let object = pool.get(here)?;
+        self.mark(object, 0, 1);
+        Some(object)
+    }
+    fn put<P: Instances>(&self, pool: &P, here: &Here, object: u32) {
+        self.mark(object, 1, 0);
+        pool.put(here, object);
+    }
+}
+
+/// Held at a time, by one thread.
+const HANDS: usize = 5;
+
+/// One thread's life.
+fn live<P: Instances>(
+    storm: &Storm,
+    pool: &P,
+    ledger: &Ledger,
+    shared: &Mutex<Vec<u32>>,
+    (thread, operations): (usize, u64),
+) -> Result<()> {
+    let here = Here::new(thread).context("no rseq area")?;
+    let in_handler = Here::new(thread).context("no rseq area")?;
+    let deed = || {
+        ledger.signals.fetch_add(1, Relaxed);
+        let held = [(); 2].map(|()| ledger.take(pool, &in_handler));
+        held.into_iter().rev().flatten().for_each(|object| ledger.put(pool, &in_handler, object));
+    };
+    let period = Duration::from_micros(97 + 31 * thread as u64);
+    let _ticks = storm.signals.then(|| Ticks::start(period, &deed)).transpose()?;
+    let (mut held, mut misses): (Vec<u32>, u64) = (Vec::with_capacity(HANDS), 0);
+    for n in 0..operations {
+        let random = here.random() as usize;
+        if n % 4096 == 0 {
+            pin_to((random >> 8) % online());
+        }
+        if storm.handed
+            && n % 64 == 0
+            && !held.is_empty()
+            && let Ok(mut shared) = shared.try_lock()
+        {
+            held.append(&mut shared);
+            shared.extend(held.pop());
+        }
+        if held.is_empty() || (random & 1 == 0 && held.len() < HANDS) {
+            match ledger.take(pool, &here) {
+                Some(object) => held.push(object),
+                None => misses += 1,
+            }
+        } else {
+            let object = held.swap_remove((random >> 1) % held.len());
+            ledger.put(pool, &here, object);
+        }
+    }
+    held.into_iter().for_each(|object| ledger.put(pool, &here, object));
+    ledger.misses.fetch_add(misses, Relaxed);
+    ledger.operations.fetch_add(operations, Relaxed);
+    Ok(())
+}
+
+impl Storm {
+    /// Over a pool nobody else uses.
+    pub(crate) fn over<P: Instances>(&self, pool: &P) -> Result<Tally> {
+        let ledger = Ledger {
+            held: (0..pool.objects()).map(|_| AtomicU32::new(0)).collect(),
+            doubled: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            signals: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+        };
+        let shared = Mutex::new(Vec::new());
+        let each = self.operations / self.threads as u64 / self.lives;
+        std::thread::scope(|scope| -> Result<()> {
+            let (ledger, shared) = (&ledger, &shared);
+            // A slot of threads, one after the other.
+            let slot = |thread| {
+                scope.spawn(move || -> Result<()> {
+                    for _ in 0..self.lives {
+                        std::thread::scope(|lives| {
+                            let life = lives.spawn(|| live(self, pool, ledger, shared, (thread, each)));
+                            life.join().unwrap_or_else(|_| anyhow::bail!("a thread of the storm panicked"))
+                        })?;
+                    }
+                    Ok(())
+                })
+            };
+            let slots: Vec<_> = (0..self.threads).map(slot).collect();
+            let all: Result<Vec<()>> = slots
+                .into_iter()
+                .map(|slot| slot.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
+                .collect();
+            all.map(drop)
+        })?;
+        let left = std::mem::take(&mut *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let here = Here::new(0).context("no rseq area")?;
+        left.into_iter().for_each(|object| ledger.put(pool, &here, object));
+        let there = std::thread::scope(|scope| scope.spawn(|| drain(pool, self.threads)).join().ok());
+        let there = there.flatten().context("the count failed")?;
+        Ok(Tally {
+            operations: ledger.operations.load(SeqCst),
+            misses: ledger.misses.load(SeqCst),
+            signals: ledger.signals.load(SeqCst),
+            doubled: ledger.doubled.load(SeqCst),
+            lost: u64::from(pool.objects()) - there.len() as u64,
+        })
+    }
+}
+
+/// All that is there, taken on every CPU, as every thread of the storm.
+fn drain<P: Instances>(pool: &P, threads: usize) -> Option<BTreeSet<u32>> {
+    let mut there = BTreeSet::new();
+    for (cpu, thread) in (0..online()).flat_map(|cpu| (0..threads).map(move |thread| (cpu, thread))) {
+        pin_to(cpu);
+        let here = Here::new(thread)?;
+        while let Some(object) = pool.get(&here) {
+            // Twice the same would never end.
+            there.insert(object).then_some(())?;
+        }
+    }
+    Some(there)
+}
+
+/// CPUs that are up, wherever this thread may run.
+fn online() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN).max(1) as usize }
+}

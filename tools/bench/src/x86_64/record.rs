@@ -1,0 +1,287 @@
+//! `record`: what a hit costs that leaves a record, in interleaved rounds of: bare, control, and for each case what it is there for.
+//! `nop`, `push`, `generic`: entries with three arguments, whole calls (three arguments, value, duration: two records), the same two
+//! behind a filter that lets nothing pass, calls that their return rejects (`filtered-late`), in a process without rseq, where rings are locked (`locked`), and a log2 histogram of an argument
+//! (`hist`). `deep`: stacks of sixteen callers by frame pointers. `text`: a text of
+//! 31 characters; `edge`: the same where the kernel has to be asked for it. Beside them bpftrace and uftrace, where they are installed.
+//!
+//! The victim runs for a millisecond at a time, so that the rings hold all of it, and is read in between: what is measured is
+//! writing records, not dropping them, and every round checks that none was dropped. The first bursts, which touch fresh memory,
+//! are not counted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use trapline::Unwinding;
+
+use crate::x86_64::functions::{COPIES, DEPTH, TEXT};
+use crate::x86_64::hits::Effort;
+use crate::x86_64::others::{Bpftrace, Script, uftrace};
+use crate::x86_64::ours::{End, Ours, RING};
+use crate::x86_64::row::{Figures, Row, quartiles};
+use crate::x86_64::victim::{Load, Victim};
+
+/// A condition that no call of the victim's fulfils.
+const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");
+/// The same, where only the return can say so: by what was returned and the time that it took.
+const NEVER_LATE: Option<&str> = Some("dur > 3600s && ret != arg0");
+const ARGUMENTS: u8 = 3;
+/// Frames that fit into a record of 256 bytes.
+const SHORT: u8 = 26;
+/// Bursts of one figure, of a millisecond each.
+const BURSTS: usize = 24;
+/// Bursts before that, at least: until the rings were written once, at the speed of memory that is touched first. That may be a tenth of
+/// the speed afterwards, so large records go by their number (`Ours::fresh`), not by time.
+const WARM: usize = 48;
+
+/// What is done at a hit.
+#[derive(Clone, Copy)]
+enum What {
+    Bare,
+    Control,
+    /// Whether exits are recorded too, and which calls.
+    Record(bool, Option<&'static str>),
+    /// The same in a process without rseq.
+    Locked(bool),
+    /// Whether exits are recorded too.
+    Text(bool),
+    /// Frames at most, and whether times are taken too.
+    Stack(u8, bool),
+    Log2,
+    Bpftrace(Script),
+    Uftrace,
+}
+
+/// The row's name, and what.
+type Way = (&'static str, What);
+
+const BARE: [Way; 2] = [("none", What::Bare), ("control", What::Control)];
+const NUMBERS: [Way; 8] = [
+    ("entry", What::Record(false, None)),
+    ("call", What::Record(true, None)),
+    ("filtered-entry", What::Record(false, NEVER)),
+    ("filtered-call", What::Record(true, NEVER)),
+    ("filtered-late", What::Record(true, NEVER_LATE)),
+    ("locked-entry", What::Locked(false)),
+    ("locked-call", What::Locked(true)),
+    ("hist", What::Log2),
+];
+const TEXTS: [Way; 2] = [("text-entry", What::Text(false)), ("text-call", What::Text(true))];
+const STACKS: [Way; 3] = [
+    ("stack", What::Stack(Unwinding::DEEPEST, false)),
+    ("stack-26", What::Stack(SHORT, false)),
+    ("stack-time", What::Stack(Unwinding::DEEPEST, true)),
+];
+
+/// Cases: ours, and others'.
+const CASES: [(&str, &[Way], &[Way]); 6] = [
+    ("nop", &NUMBERS, &[]),
+    (
+        "push",
+        &NUMBERS,
+        &[
+            ("bpftrace-count", What::Bpftrace(Script::Count)),
+            ("bpftrace-printf", What::Bpftrace(Script::Arguments)),
+            ("bpftrace-hist", What::Bpftrace(Script::Log2)),
+        ],
+    ),
+    ("generic", &NUMBERS, &[("uftrace", What::Uftrace)]),
+    ("deep", &STACKS, &[("bpftrace-ustack", What::Bpftrace(Script::Stack))]),
+    ("text", &TEXTS, &[("bpftrace-str", What::Bpftrace(Script::Text))]),
+    ("edge", &TEXTS, &[]),
+];
+
+/// Nanoseconds of a call, round by round, or why there are none.
+type Samples = BTreeMap<(usize, &'static str), Result<Vec<f64>, String>>;
+
+/// All rows, or those of one case, handed out as they are ready.
+pub(crate) fn run(
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
+    for (case, ours, others) in CASES.into_iter().filter(|one| only.is_none_or(|only| only == one.0)) {
+        let (victim, without_rseq) = (Victim::start(true)?, Victim::start(false)?);
+        let mut bench = Bench { case, victim, without_rseq, traced: None };
+        let mut samples = Samples::new();
+        let threads = [1, 2].into_iter().filter(|&n| effort.threads.is_none_or(|only| only == n));
+        let threads: Vec<usize> = threads.collect();
+        for _ in 0..effort.rounds {
+            for &threads in &threads {
+                // uftrace and bpftrace are told of one function, and of one thread that calls it.
+                let others = if threads == 1 { others } else { &[] };
+                for &(how, what) in BARE.iter().chain(ours).chain(others) {
+                    let one = samples.entry((threads, how)).or_insert_with(|| Ok(Vec::new()));
+                    let Ok(list) = one else { continue };
+                    match (bench.ns(what, Load { threads, own: false }), what) {
+                        (Ok(ns), _) => list.push(ns),
+                        (Err(error), What::Bpftrace(_) | What::Uftrace) => {
+                            eprintln!("SKIPPED {case} {how}: {error:#}");
+                            *one = Err(format!("{error:#}"));
+                        }
+                        (Err(error), _) => return Err(error.context(format!("{case} {how}"))),
+                    }
+                }
+            }
+        }
+        for row in rows(case, &samples) {
+            emit(&row)?;
+        }
+    }
+    Ok(())
+}
+
+fn rows(case: &str, samples: &Samples) -> Vec<Row> {
+    let median = |threads, how| {
+        let list = samples.get(&(threads, how)).and_then(|list| list.as_ref().ok());
+        list.map_or(f64::NAN, |list| quartiles(list).1)
+    };
+    let row = |(&(threads, how), list): (&(usize, &'static str), &Result<Vec<f64>, String>)| {
+        let figures = match list {
+            Err(why) => Figures::Skipped { skipped: why.clone() },
+            Ok(list) => {
+                let (low_ns, ns, high_ns) = quartiles(list);
+                let (added_ns, mops) = (ns - median(threads, "none"), threads as f64 * 1e3 / ns);
+                Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds: list.len() }
+            }
+        };
+        Row::new("record", case, how, threads, false, figures)
+    };
+    samples.iter().map(row).collect()
+}
+
+/// One case's processes.
+struct Bench {
+    case: &'static str,
+    victim: Victim,
+    without_rseq: Victim,
+    /// One that uftrace has started, and what it writes.
+    traced: Option<(Victim, Written)>,
+}
+
+/// A folder that goes with us.
+struct Written(PathBuf);
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // What is left lies among temporary files.
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+impl Bench {
+    /// Median nanoseconds per call.
+    fn ns(&mut self, what: What, load: Load) -> Result<f64> {
+        let (pid, case) = (self.victim.pid(), self.case);
+        match what {
+            What::Bare | What::Control => {
+                let control = matches!(what, What::Control);
+                self.bursts(load, control, &mut || Ok(()))
+            }
+            What::Record(returns, filter) => {
+                let ours = Ours::record(pid, case, COPIES, ARGUMENTS, (returns, filter, RING))?;
+                let filtered = filter.is_some();
+                let is = |end: &End| if filtered { (end.filtered, end.hits) } else { (end.hits, 0) };
+                self.recorded(ours, load, 0, is)
+            }
+            What::Locked(returns) => {
+                // Of a CPU's share half is the first ring.
+                let (pid, what) = (self.without_rseq.pid(), (returns, None, 2 * RING));
+                let mut ours = Ours::record(pid, case, COPIES, ARGUMENTS, what)?;
+                let ns = bursts(&mut self.without_rseq, case, load, false, &mut || ours.drain())?;
+                ours.drain()?;
+                let end = ours.finish()?;
+                ensure!(end.missed == 0 && end.hits > 0, "{end:?}");
+                Ok(ns)
+            }
+            What::Stack(frames, time) => {
+                let ours = Ours::stacks(pid, case, COPIES, (frames, time))?;
+                let deep = DEPTH as usize + 1;
+                let fresh = Ours::fresh(frames);
+                self.recorded(ours, load, fresh, |end| (end.hits, u64::from(end.deepest != deep)))
+            }
+            What::Text(returns) => {
+                let mut ours = Ours::texts(pid, case, COPIES, returns)?;
+                let ns = self.bursts(load, false, &mut || ours.drain())?;
+                self.victim.measure(case, load, false, Duration::from_millis(1))?;
+                let (told, all) = ours.told(TEXT - 1);
+                ensure!(told == all && all > 0, "{told} of {all} texts are as they are");
+                let end = ours.finish()?;
+                ensure!(end.missed == 0 && end.hits > 0, "{} records, {} dropped", end.hits, end.missed);
+                Ok(ns)
+            }
+            What::Log2 => {
+                let mut ours = Ours::log2(pid, case, COPIES)?;
+                let ns = self.bursts(load, false, &mut || Ok(()))?;
+                let (hits, cells) = ours.tallied();
+                let all = ours.finish()?.hits;
+                ensure!(hits == all && cells > 9, "{hits} of {all} hits in {cells} cells");
+                Ok(ns)
+            }
+            What::Bpftrace(script) => {
+                let tracer = Bpftrace::start(pid, case, script)?;
+                let ns = self.bursts(load, false, &mut || Ok(()))?;
+                ensure!(tracer.finish()? > 0, "it saw no hit");
+                Ok(ns)
+            }
+            What::Uftrace => {
+                if self.traced.is_none() {
+                    let (command, dir) = uftrace(case)?;
+                    self.traced = Some((Victim::by(command)?, Written(dir)));
+                }
+                let Some((victim, written)) = &mut self.traced else { return Ok(f64::NAN) };
+                let ns = bursts(victim, case, load, false, &mut || Ok(()))?;
+                let files = std::fs::read_dir(&written.0)?.filter_map(Result::ok);
+                let len = |file: std::fs::DirEntry| file.metadata().map_or(0, |data| data.len());
+                let data = files.filter(|file| file.file_name().to_string_lossy().ends_with(".dat"));
+                ensure!(data.map(len).sum::<u64>() > 1 << 20, "it wrote next to nothing");
+                Ok(ns)
+            }
+        }
+    }
+    /// With records that are read between bursts, of which the first `fresh` do not count. `is`: how many hits there must be, and how
+    /// many must not.
+    fn recorded(
+        &mut self,
+        mut ours: Ours,
+        load: Load,
+        fresh: u64,
+        is: impl Fn(&End) -> (u64, u64),
+    ) -> Result<f64> {
+        let mut drain = || ours.drain();
+        let mut written = 0.0;
+        while written < fresh as f64 {
+            written += 1e6 / self.victim.measure(self.case, load, false, Duration::from_millis(1))?;
+            drain()?;
+        }
+        let ns = self.bursts(load, false, &mut drain)?;
+        ours.drain()?;
+        let end = ours.finish()?;
+        let (some, none) = is(&end);
+        ensure!(none == 0 && some > 0 && end.missed == 0, "{end:?}");
+        Ok(ns)
+    }
+    fn bursts(&mut self, load: Load, control: bool, between: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        bursts(&mut self.victim, self.case, load, control, between)
+    }
+}
+
+/// Median nanoseconds per call over short runs, with `between` after each.
+fn bursts(
+    victim: &mut Victim,
+    case: &str,
+    load: Load,
+    control: bool,
+    between: &mut dyn FnMut() -> Result<()>,
+) -> Result<f64> {
+    let mut times = Vec::with_capacity(BURSTS);
+    for nth in 0..WARM + BURSTS {
+        let ns = victim.measure(case, load, control, Duration::from_millis(1))?;
+        between()?;
+        if nth >= WARM {
+            times.push(ns);
+        }
+    }
+    Ok(quartiles(&times).1)
+}
