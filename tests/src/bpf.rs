@@ -1,11 +1,12 @@
 //! BPF programs on the kernel's own probes, as judges of what perf events cannot do: returns alone (an event's probe is at the entry, too),
-//! sessions, and registers that a handler changes.
+//! sessions, registers that a handler changes, and what is refused.
 //!
 //! In: a file, an offset in it, a process. Out: a [`Program`], there until it is dropped; how often it ran. Assembled by hand, and written here rather than taken
 //! from `trapline-target`, so that the judge shares no code with the judged. Numbers are linux/bpf.h's and bpf_common.h's.
 
 use std::ffi::CString;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
 
@@ -87,7 +88,8 @@ fn open(
     mut code: Vec<u64>,
     answer: bool,
 ) -> Result<Files, String> {
-    let runs = owned("map", MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)])?;
+    let runs = owned(MAP_CREATE, &[two(MAP_TYPE_ARRAY, 4), two(8, 1)]);
+    let runs = runs.map_err(|error| format!("the kernel gives no map here: {error}"))?;
     code.extend([
         insn(0x62, 10, 0, -4, 0), // *(u32 *)(r10 - 4) = 0
         insn(0x18, 1, 1, 0, runs.as_raw_fd()),
@@ -101,6 +103,27 @@ fn open(
         insn(0xb7, 0, 0, 0, i32::from(answer)),
         insn(0x95, 0, 0, 0, 0),
     ]);
+    let program = load(&code, kind)?;
+    let link = link(&program, kind, (path, &[offset], &[]), (flags, pid));
+    let link = link.map_err(|error| format!("the kernel gives no link here: {error}"))?;
+    Ok(Files { _link: link, _program: program, runs })
+}
+
+/// What number the kernel gives for probes at these offsets, each with its semaphore's if there are any of these; 0 if it makes them.
+///
+/// # Errors
+/// Why the kernel cannot do it here.
+pub fn refusal(path: &Path, offsets: &[u64], semaphores: &[u64], pid: u32) -> Result<i32, String> {
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
+    let (offsets, semaphores) = (offsets.to_vec(), semaphores.to_vec());
+    apart(move || {
+        let program = load(&[insn(0xb7, 0, 0, 0, 0), insn(0x95, 0, 0, 0, 0)], UPROBE_MULTI)?;
+        let made = link(&program, UPROBE_MULTI, (&name, &offsets, &semaphores), (0, pid));
+        Ok(made.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0))
+    })
+}
+
+fn load(code: &[u64], kind: u32) -> Result<File, String> {
     let license = c"GPL";
     let mut words = vec![0_u8; 1 << 16];
     let load = [
@@ -114,19 +137,29 @@ fn open(
         0,
         two(0, kind),
     ];
-    let program = owned("program", PROG_LOAD, &load).map_err(|error| error + &objection(&words))?;
+    owned(PROG_LOAD, &load)
+        .map_err(|error| format!("the kernel gives no program here: {error}{}", objection(&words)))
+}
+
+fn link(
+    program: &File,
+    kind: u32,
+    (path, offsets, semaphores): (&CString, &[u64], &[u64]),
+    (flags, pid): (u32, u32),
+) -> io::Result<File> {
+    assert!(semaphores.is_empty() || semaphores.len() == offsets.len());
+    let start = |words: &[u64]| if words.is_empty() { 0 } else { words.as_ptr() as u64 };
     let link = [
         two(program.as_raw_fd() as u32, 0),
         two(kind, 0),
         path.as_ptr() as u64,
-        (&raw const offset) as u64,
+        start(offsets),
+        start(semaphores),
         0,
-        0,
-        two(1, flags),
+        two(offsets.len() as u32, flags),
         two(pid, 0),
     ];
-    let link = owned("link", LINK_CREATE, &link)?;
-    Ok(Files { _link: link, _program: program, runs })
+    owned(LINK_CREATE, &link)
 }
 
 /// What the verifier said against a program: the last of its lines, but for the figures behind it.
@@ -145,10 +178,10 @@ fn bpf(command: i32, attr: &[u64]) -> i64 {
     unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_ptr(), size_of_val(attr)) }
 }
 
-fn owned(what: &str, command: i32, attr: &[u64]) -> Result<File, String> {
+fn owned(command: i32, attr: &[u64]) -> io::Result<File> {
     let fd = bpf(command, attr);
     if fd < 0 {
-        return Err(format!("the kernel gives no {what} here: {}", std::io::Error::last_os_error()));
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just gave us this descriptor, and nobody else has it.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
@@ -165,7 +198,7 @@ impl Program {
         apart(move || {
             let (key, mut word) = (0_u32, 0_u64);
             let attr = [u64::from(fd), (&raw const key) as u64, (&raw mut word) as u64, 0];
-            assert_eq!(bpf(MAP_LOOKUP, &attr), 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(bpf(MAP_LOOKUP, &attr), 0, "{}", io::Error::last_os_error());
             word
         })
     }

@@ -223,7 +223,7 @@ typedef struct trapline_probe {
     size_t size;
     // The file. With a function: also a library's short name ("libc"), or the program's own name, among what this process has mapped.
     const char *file;
-    // A function of it: its name, or a pattern, of which the first match counts. Null: the offset alone says where.
+    // A function of it: its name, which must be of one alone, or a pattern, of which the first match counts. Null: the offset alone says where.
     const char *function;
     // Byte offset of the instruction, in the file; with a function, from the function's start.
     uint64_t offset;

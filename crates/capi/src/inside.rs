@@ -99,7 +99,7 @@ pub struct Probe {
     pub size: usize,
     /// The file. With a function: also a library's short name ("libc"), or the program's own name, among what this process has mapped.
     pub file: *const c_char,
-    /// A function of it: its name, or a pattern, of which the first match counts. Null: the offset alone says where.
+    /// A function of it: its name, which must be of one alone, or a pattern, of which the first match counts. Null: the offset alone says where.
     pub function: *const c_char,
     /// Byte offset of the instruction, in the file; with a function, from the function's start.
     pub offset: u64,

@@ -31,7 +31,7 @@ struct Args {
     /// Only rows with this many threads.
     #[arg(long)]
     threads: Option<usize>,
-    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case.
+    /// `uprobe` and `uretprobe`: only functions that begin so (`nop`, `push`, `endbr64`, …); `record`: only this case; `churn`: only this row.
     #[arg(long)]
     only: Option<String>,
     /// Seconds of measuring for each row, over all rounds.

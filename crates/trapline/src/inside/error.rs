@@ -51,6 +51,16 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A name that several of a file's functions have.
+    #[error("{}: {name} is the name of {} functions: {}; name its version, or BASENAME+0x… of one", path.display(), of.len(), of.join(", "))]
+    Ambiguous {
+        /// The file.
+        path: PathBuf,
+        /// As given.
+        name: String,
+        /// Each with its version, if it has one, and where it begins.
+        of: Vec<String>,
+    },
     /// The offset lies behind the file's end.
     #[error("{}: offset {offset:#x} is behind the file's end at {len:#x}", path.display())]
     BehindEnd {
@@ -219,6 +229,7 @@ impl Error {
             Self::Changed { .. } => libc::ESTALE,
             Self::Empty
             | Self::NoHandler
+            | Self::Ambiguous { .. }
             | Self::BehindEnd { .. }
             | Self::NotCode { .. }
             | Self::InsideInstruction { .. }

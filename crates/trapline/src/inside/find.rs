@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use trapline_image::Pattern;
+use trapline_image::{FunctionIndex, Image, Pattern};
 use trapline_target::Process;
 
 use super::Error;
@@ -12,11 +12,11 @@ use super::state::lock;
 use crate::files::Files;
 use crate::modules::mapped;
 
-/// Where a function lies: `file` is a path, a library's short name (`libc`) or the program's own name; `function` a name, `name+off`, a glob
-/// or a regular expression, of which the first match counts.
+/// Where a function lies: `file` is a path, a library's short name (`libc`) or the program's own name; `function` a name (`name@VERSION`, `name@@` for the
+/// version that the linker takes), `name+off`, `BASENAME+0xADDR`, or a glob or a regular expression, of which the first match counts.
 ///
 /// # Errors
-/// No such file is mapped, or no such function is in it.
+/// No such file is mapped, or no such function is in it. Several have the name ([`Error::Ambiguous`]).
 pub fn find(file: &str, function: &str) -> Result<(PathBuf, u64), Error> {
     lock().looking(|process, files| find_in(process, files, file, function))
 }
@@ -35,11 +35,30 @@ pub(super) fn find_in(
     let load = loads.iter().find(|load| load.is_named(process, file));
     let load = load.ok_or_else(|| fail("this process has mapped no such file".into()))?;
     let module = load.open(process, files).map_err(fail)?;
-    let found = module.file.image.select(&pattern, module.basename());
-    let found = found.ok().and_then(|found| found.first().copied());
-    let found = found.ok_or_else(|| fail(format!("it has no function {function}")))?;
-    let at = module.file.image.function(found.function).start + found.offset;
-    let offset =
-        module.file.image.offset_of(at).ok_or_else(|| fail(format!("{function} lies in no segment")))?;
+    let image = &module.file.image;
+    let found = image.select(&pattern, module.basename()).unwrap_or_default();
+    let first = *found.first().ok_or_else(|| fail(format!("it has no function {function}")))?;
+    if let (Pattern::Exact(exact), [_, _, ..]) = (&pattern, found.as_slice()) {
+        let of = found.iter().map(|one| full_name(image, one.function, &exact.name)).collect();
+        return Err(Error::Ambiguous {
+            path: module.file.path.clone().into(),
+            name: function.to_owned(),
+            of,
+        });
+    }
+    let at = image.function(first.function).start + first.offset;
+    let offset = image.offset_of(at).ok_or_else(|| fail(format!("{function} lies in no segment")))?;
     Ok((module.file.path.clone().into(), offset.0))
+}
+
+/// A function by this name of its, with the version that goes with it, and its address.
+fn full_name(image: &Image, function: FunctionIndex, name: &str) -> String {
+    let of = image.function(function);
+    let version =
+        image.names(of).find(|one| one.raw == name).and_then(|one| Some((one.version?, one.default)));
+    match version {
+        Some((version, true)) => format!("{name}@@{version} at {:#x}", of.start),
+        Some((version, false)) => format!("{name}@{version} at {:#x}", of.start),
+        None => format!("{name} at {:#x}", of.start),
+    }
 }

@@ -169,9 +169,38 @@ fn page_kib(smaps: &str, start: RemoteAddr) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "a file of huge pages, mapped")]
 mod tests {
-    use super::page_kib;
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+    use std::ptr::null_mut;
+
+    use super::{code_of, page_kib, takes_breakpoints};
     use trapline_record::RemoteAddr;
+    use trapline_target::Process;
+
+    /// Mapped as code, of which no page is there: the system need not have one.
+    #[test]
+    fn a_file_of_huge_pages_takes_no_breakpoints() {
+        const LEN: usize = 2 << 20;
+        // SAFETY: a new file, a new mapping of it that is named by nobody else, and its end.
+        unsafe {
+            let file = libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB);
+            if file < 0 {
+                println!("SKIP: no huge pages: {}", std::io::Error::last_os_error());
+                return;
+            }
+            let file = OwnedFd::from_raw_fd(file);
+            assert_eq!(libc::ftruncate(file.as_raw_fd(), LEN as i64), 0);
+            let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+            let at = libc::mmap(null_mut(), LEN, prot, flags, file.as_raw_fd(), 0);
+            assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+            let maps = Process::open(std::process::id()).and_then(|own| own.maps()).expect("our own maps");
+            libc::munmap(at, LEN);
+            let here = maps.iter().find(|one| one.start.0 == at as u64).expect("mapped");
+            assert_eq!(code_of(here).map(|one| one.access.huge), Some(true));
+            assert!(!takes_breakpoints(here));
+        }
+    }
 
     #[test]
     fn huge_pages_are_told_by_the_system() {

@@ -5,11 +5,13 @@
 //! `registers_that_a_handler_changes_arrive_and_no_others_change` says the same of ours alone, everywhere.
 #![allow(unsafe_code, reason = "handlers that change registers, a call with chosen registers")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use trapline::inside::{Consumer, Gpr, Hit, Regs, Request, Verdict, find, register_all, unregister_all};
+use trapline::inside::{
+    Consumer, Error, Gpr, Hit, Regs, Request, Verdict, find, register_all, unregister_all,
+};
 use trapline_tests::bpf;
 use trapline_tests::or_skip;
 use trapline_tests::oracle::{self, Kernel, Registers};
@@ -309,6 +311,62 @@ fn a_version_names_one_of_two_functions() {
     assert_eq!(words.map(|word| word.load(Relaxed)), [1, 2]);
     unregister_all(probes).expect("unregistered");
     assert_eq!(or_skip!(kernel).counts(), [1, 2]);
+}
+
+/// The same test's name without a version, which means two.
+#[test]
+fn a_name_of_two_functions_is_not_guessed() {
+    let victim = Victim::load();
+    let [path, first, second] = [victim.path.to_str().expect("UTF-8"), "versioned@OLD", "versioned@@NEW"];
+    match find(path, "versioned").expect_err("two of them") {
+        Error::Ambiguous { name, of, .. } => {
+            assert_eq!(name, "versioned");
+            let is_named =
+                |name: &str| of.iter().filter(|one| one.starts_with(&format!("{name} at 0x"))).count();
+            assert_eq!((of.len(), is_named(first), is_named(second)), (2, 1, 1), "{of:?}");
+        }
+        other => panic!("{other}"),
+    }
+    let default = find(path, "versioned@@").expect("what the linker takes");
+    assert_eq!(default.1, victim.offset("second_version"));
+}
+
+/// attach_api_fails and attach_uprobe_fails: what neither takes has the kernel's number, and nothing of the batch is left.
+#[test]
+fn what_is_in_the_way_has_the_kernels_number() {
+    /// The kernel's own, which it has no name for outside: ours is EOPNOTSUPP.
+    const ENOTSUPP: i32 = 524;
+    let twins = Twins::load();
+    let plain = twins.both().map(|victim| victim.bytes("add"));
+    let semaphore = twins.ours.offset_of_address(twins.ours.address("semaphore"));
+    let [add, stops] = ["add", "stops"].map(|name| twins.ours.offset(name));
+    let none: &[u64] = &[];
+    let many = vec![add; (1 << 20) + 1];
+    let own = [twins.ours.path.as_path(), &twins.kernels.path];
+    let [directory, nothing, below] = ["/", "/nowhere", "/etc/passwd/below"].map(|path| [Path::new(path); 2]);
+    let cases = [
+        ("no site", own, none, none, [libc::EINVAL; 2]),
+        ("more than 2^20 sites", own, &many, none, [libc::E2BIG; 2]),
+        ("offset -1", own, &[add, u64::MAX], none, [libc::EINVAL; 2]),
+        ("a directory", directory, &[add], none, [libc::EBADF; 2]),
+        ("no file", nothing, &[add], none, [libc::ENOENT; 2]),
+        ("below a file", below, &[add], none, [libc::ENOTDIR; 2]),
+        ("two semaphores", own, &[add, add], &[semaphore, semaphore + 2], [libc::EINVAL; 2]),
+        ("a breakpoint", own, &[add, stops], none, [libc::EOPNOTSUPP, ENOTSUPP]),
+    ];
+    for (what, [ours, kernels], offsets, semaphores, wanted) in cases {
+        let request = |(n, &offset): (usize, &u64)| {
+            let request = Request::new(ours, offset, Consumer::entry(|_| Verdict::Continue));
+            Request { semaphore: semaphores.get(n).copied(), ..request }
+        };
+        let ours = register_all(offsets.iter().enumerate().map(request)).expect_err(what);
+        let kernels = or_skip!(bpf::refusal(kernels, offsets, semaphores, std::process::id()));
+        println!("{what}: ours {} ({ours}), the kernel's {kernels}", ours.errno());
+        assert_eq!([ours.errno(), kernels], wanted, "{what}: {ours}");
+        assert_eq!(twins.both().map(|victim| victim.bytes("add")), plain, "{what}: left behind");
+    }
+    // The judge does say yes.
+    assert_eq!(or_skip!(bpf::refusal(own[1], &[add], none, std::process::id())), 0);
 }
 
 /// A trap of ours, in a thread whose last exception was another, while the kernel has probes of its own in the process: it asks

@@ -34,9 +34,12 @@ impl Pages {
     const LEN: usize = 2 * PAGE as usize;
     /// Around a place in a file; at an address that is ours, in place of what is there.
     pub(crate) fn map(by: By, file: &Path, offset: u64, prot: i32, fixed: Option<u64>) -> Self {
+        let flags = libc::MAP_PRIVATE | if fixed.is_some() { libc::MAP_FIXED } else { 0 };
+        Self::map_as(by, file, offset, (prot, flags), fixed)
+    }
+    fn map_as(by: By, file: &Path, offset: u64, (prot, flags): (i32, i32), fixed: Option<u64>) -> Self {
         let file = std::fs::File::open(file).expect("the victim");
         let start = offset & !(PAGE - 1);
-        let flags = libc::MAP_PRIVATE | if fixed.is_some() { libc::MAP_FIXED } else { 0 };
         let (to, fd) = (fixed.unwrap_or(0), file.as_raw_fd());
         // SAFETY: a new mapping, or one in place of pages of this test's own.
         let at = unsafe {
@@ -155,12 +158,19 @@ fn what_may_not_take_breakpoints_takes_none() {
         Some(offset & !(PAGE - 1)),
         "known all the same"
     );
-    let is_here = |one: &&trapline::inside::Code| one.start == writable.at;
-    assert_eq!(code().expect("a picture").iter().find(is_here).map(|one| one.takes_breakpoints), Some(false));
+    let takes = |pages: &Pages| {
+        let picture = code().expect("a picture");
+        picture.iter().find(|one| one.start == pages.at).map(|one| one.takes_breakpoints)
+    };
+    assert_eq!(takes(&writable), Some(false));
     writable.protect(By::Raw, CODE);
     rescan().expect("a look");
-    assert_eq!(patched(&probe), 1, "not writable any more");
+    assert_eq!((patched(&probe), takes(&writable)), (1, Some(true)), "not writable any more");
     writable.unmap();
+    let shared = Pages::map_as(By::Raw, &path, offset, (CODE, libc::MAP_SHARED), None);
+    rescan().expect("a look");
+    assert_eq!((patched(&probe), shared.bytes(), takes(&shared)), (0, plain, Some(false)), "shared");
+    shared.unmap();
 }
 
 /// The place of one file's code is given to another file, to anonymous memory, and to the first again.

@@ -1,5 +1,8 @@
 //! USDT semaphores: raised while somebody is there, in every mapping, as soon as the data is mapped.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use trapline::inside::{Error, Registration, Request, Way, learn_by, register_all, rescan, unregister_all};
 
 use crate::calls::{counting, word};
@@ -129,6 +132,38 @@ fn a_word_that_is_fresh_is_raised_once() {
         0
     });
     assert_eq!(status, 0);
+}
+
+/// The kernel's uprobe_syscall race: half of the threads call, the others come and go at the same site with the same semaphore.
+#[test]
+fn a_semaphore_is_down_behind_threads_that_come_and_go() {
+    const ROUNDS: u64 = 200;
+    let victim = Victim::load();
+    let at = victim.address("semaphore");
+    let offset = Some(victim.offset_of_address(at));
+    let (add, plain) = (victim.function("add"), victim.bytes("add"));
+    let pairs = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2));
+    let left = AtomicUsize::new(pairs);
+    std::thread::scope(|scope| {
+        for _ in 0..pairs {
+            scope.spawn(|| {
+                for n in 0..ROUNDS {
+                    let probe = on(&victim, "add", offset).expect("registered");
+                    assert!(read(at) >= 1, "round {n}");
+                    drop(probe);
+                }
+                left.fetch_sub(1, Relaxed);
+            });
+            scope.spawn(|| {
+                let mut n = 0;
+                while left.load(Relaxed) > 0 {
+                    assert_eq!(add(n, 1), 3 * n + 1);
+                    n += 1;
+                }
+            });
+        }
+    });
+    assert_eq!((read(at), victim.bytes("add")), (0, plain));
 }
 
 #[test]

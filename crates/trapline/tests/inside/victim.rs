@@ -84,6 +84,11 @@ impl Victim {
         assert!(!at.is_null(), "{name:?}");
         at as u64
     }
+    /// How a function begins now.
+    pub(crate) fn bytes(&self, name: &str) -> [u8; 16] {
+        // SAFETY: code of the library, whose handle is open.
+        unsafe { (self.address(name) as *const [u8; 16]).read_volatile() }
+    }
     /// A version of a function.
     pub(crate) fn version(&self, name: &str, version: &str) -> extern "C" fn(u64) -> u64 {
         let [name, version] = [name, version].map(|text| CString::new(text).expect("a name"));

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
         Name::Pool => pool::run(options.pool, effort, sink),
         Name::Trap => trap::run(effort, |row| sink.take(row)),
         Name::Lookup => lookup::run(effort, |row| sink.take(row)),
-        Name::Churn => lookup::run_churn(effort, |row| sink.take(row)),
+        Name::Churn => lookup::run_churn(effort, only, |row| sink.take(row)),
         Name::Victim | Name::Churner => Ok(()),
     }
 }

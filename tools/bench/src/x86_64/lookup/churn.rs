@@ -194,13 +194,21 @@ fn kept(without: Option<&Result<Vec<f64>, String>>, with: &Result<Vec<f64>, Stri
     Some(quartiles(&shares).1)
 }
 
-/// All rows.
-pub(crate) fn run(effort: Effort, mut emit: impl FnMut(&Row) -> Result<()>) -> Result<()> {
+/// All rows, or those of one `how`.
+pub(crate) fn run(
+    effort: Effort,
+    only: Option<&str>,
+    mut emit: impl FnMut(&Row) -> Result<()>,
+) -> Result<()> {
     let subjects = How::ALL.into_iter().filter(|how| *how != How::Control);
     let subjects = subjects.chain([How::Pages]).map(Subject::new);
     let mut measured: Vec<Measured> = subjects.map(|subject| Measured::Look(Box::new(subject))).collect();
     let bed = Bed::new()?;
     measured.extend([Measured::Sigtrap(bed), Measured::Trap(bed), Measured::Kernel]);
+    // The first is what `added` is over.
+    let is_wanted = |name: &str| name == How::None.name() || only.is_none_or(|only| only == name);
+    measured.retain(|one| is_wanted(one.name()));
+    ensure!(measured.len() > 1, "`churn` has no {}", only.unwrap_or_default());
     for one in &measured {
         if let Measured::Look(subject) = one
             && subject.how != How::Pages
