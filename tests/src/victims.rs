@@ -165,6 +165,19 @@ pub fn cpp(name: &str) -> Result<PathBuf, String> {
     })
 }
 
+/// The same, static.
+///
+/// # Errors
+/// See [`c`].
+pub fn cpp_static(name: &str) -> Result<PathBuf, String> {
+    let files = [sources().join(format!("{name}.cpp")), sources().join("victim.h")];
+    cached(folder("Static")?.join(name), &files, |to| {
+        let mut command = Command::new("g++");
+        command.args(["-O2", "-g", "-static"]).arg(&files[0]).arg("-o").arg(to);
+        command
+    })
+}
+
 /// The Rust victim.
 ///
 /// # Errors
@@ -174,6 +187,20 @@ pub fn rust(name: &str) -> Result<PathBuf, String> {
     cached(folder("Plain")?.join(name), std::slice::from_ref(&source), |to| {
         let mut command = Command::new("rustc");
         command.args(["-O", "-g", "--edition", "2024", "--crate-name", name]).arg(&source).arg("-o").arg(to);
+        command
+    })
+}
+
+/// The Rust victim, static.
+///
+/// # Errors
+/// See [`c`].
+pub fn rust_static(name: &str) -> Result<PathBuf, String> {
+    let source = sources().join(format!("{name}.rs"));
+    cached(folder("Static")?.join(name), std::slice::from_ref(&source), |to| {
+        let mut command = Command::new("rustc");
+        command.args(["-O", "-g", "--edition", "2024", "-C", "target-feature=+crt-static"]);
+        command.args(["--crate-name", name]).arg(&source).arg("-o").arg(to);
         command
     })
 }

@@ -296,8 +296,6 @@ fn exits_are_patched_where_they_can_be() {
 fn who_cannot_be_told_is_refused() {
     // Its own unwinder, without the functions that tell it.
     let path = or_skip!(victims::c("counter", victims::Variant::Static));
-    let mut running = Running::start(&path, &[]);
-    running.run(1);
     let stripped = path.with_file_name("counter.stripped");
     let done = std::process::Command::new("strip").arg("-o").arg(&stripped).arg(&path).status();
     if !done.is_ok_and(|status| status.success()) {
@@ -309,6 +307,38 @@ fn who_cannot_be_told_is_refused() {
     let report = attached(running.pid(), "stack", &["*"]).expect_err("refused");
     assert!(report.errors.contains("unwinder"), "{}", report.errors);
     assert!(running.alive());
+}
+
+/// Programs with an unwinder of their own inside, or with none: all calls are timed, and exceptions find their way.
+#[test]
+fn static_programs_are_told() {
+    use victims::Variant::{Musl, Static};
+    // The functions, of which the first returns always, and the second never.
+    let cases = [
+        ("static C", victims::c("counter", Static), &["leaf"][..]),
+        ("static C, musl", victims::c("counter", Musl), &["leaf"]),
+        ("static C++", victims::cpp_static("unwind"), &["catcher", "thrower"]),
+        ("static Rust", victims::rust_static("panics"), &["catcher", "panicker"]),
+    ];
+    for (what, path, funcs) in cases {
+        let Ok(path) = path.inspect_err(|why| println!("SKIP: {what}: {why}")) else { continue };
+        let mut running = Running::start(&path, &[]);
+        let bare = running.run(500);
+        let globs: Vec<String> = funcs.iter().map(|func| format!("*{func}*")).collect();
+        let globs: Vec<&str> = globs.iter().map(String::as_str).collect();
+        let probes = if funcs.len() == 1 { funcs } else { &globs };
+        let tracing = attached(running.pid(), "stack", probes)
+            .unwrap_or_else(|report| panic!("{what}: {}", report.errors));
+        assert_eq!(running.run(500), bare, "{what}");
+        let report = tracing.stop();
+        assert_eq!(report.field(funcs[0], "calls"), bare[funcs[0]], "{what}: {}", report.errors);
+        for left in &funcs[1..] {
+            let told = ["calls", "in_flight", "unreturned"].map(|field| report.field(left, field));
+            assert!(told[1] + told[2] > 0, "{what}: {told:?}");
+            assert_eq!(told.iter().sum::<u64>() + report.number("missed"), bare[*left], "{what}: {told:?}");
+        }
+        assert!(running.alive(), "{what}");
+    }
 }
 
 #[test]

@@ -29,7 +29,6 @@ pub mod pool;
 pub mod probe;
 pub mod regions;
 pub mod registry;
-#[cfg(not(loom))]
 pub mod slots;
 mod sync;
 mod table;

@@ -18,11 +18,11 @@ pub(crate) const NOBODY: u64 = u16::MAX as u64;
 pub(crate) const HINT_SPREAD: u64 = 42_893;
 pub(crate) const HINT_SHIFT: u32 = 16;
 /// The same of what else a line is for.
-#[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
 const OTHER_SPREAD: u64 = 0x61c8_8647;
 /// Bytes of hints that are looked at together.
-#[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
 pub(crate) const LINE_LEN: usize = 64;
+/// And of one (loom's take more).
+const HINT_LEN: usize = size_of::<u64>();
 
 /// What a hint says of a stack pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,6 @@ impl Hint {
         }
     }
     /// The instance or slot that it names, whose stack pointer ever that had.
-    #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
     pub(crate) fn named(&self) -> Option<u32> {
         match self.0.load(Relaxed) & NOBODY {
             0 | NOBODY => None,
@@ -59,7 +58,6 @@ impl Hint {
         self.0.store(sp << NUMBER_BITS | NOBODY, Relaxed);
     }
     /// Whether it says nothing of any.
-    #[cfg_attr(loom, expect(dead_code, reason = "models have no slots"))]
     pub(crate) fn is_clear(&self) -> bool {
         self.0.load(Relaxed) == 0
     }
@@ -69,11 +67,9 @@ impl Hint {
 }
 
 /// Hints in lines of eight.
-#[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hints(&'static [Hint]);
 
-#[cfg(not(loom))]
 impl Hints {
     /// Over zeroed words; their number is a power of two.
     pub(crate) const fn new(hints: &'static [Hint]) -> Option<Self> {
@@ -81,7 +77,7 @@ impl Hints {
     }
     /// Bytes of all but one.
     pub(crate) const fn mask(&self) -> u64 {
-        ((self.0.len() - 1) * size_of::<Hint>()) as u64
+        ((self.0.len() - 1) * HINT_LEN) as u64
     }
     /// The first.
     pub(crate) const fn first(&self) -> *const Hint {
@@ -90,9 +86,9 @@ impl Hints {
     /// The cache line of a stack pointer and something else.
     #[inline]
     pub(crate) fn line(&self, sp: u64, other: u64) -> &'static [Hint] {
-        const LINE: usize = LINE_LEN / size_of::<Hint>();
+        const LINE: usize = LINE_LEN / HINT_LEN;
         let sum = sp.wrapping_mul(HINT_SPREAD).wrapping_add(other.wrapping_mul(OTHER_SPREAD));
-        let at = (sum >> HINT_SHIFT & self.mask()) as usize / size_of::<Hint>();
+        let at = (sum >> HINT_SHIFT & self.mask()) as usize / HINT_LEN;
         let first = at & !(LINE - 1);
         self.0.get(first..(first + LINE).min(self.0.len())).unwrap_or_default()
     }

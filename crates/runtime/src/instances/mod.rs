@@ -101,7 +101,6 @@ mod place;
 pub use hints::Hint;
 #[cfg(all(not(loom), target_arch = "x86_64"))]
 pub(crate) use hints::{HINT_SHIFT, HINT_SPREAD, NOBODY, NUMBER_BITS};
-#[cfg(not(loom))]
 pub(crate) use hints::{Hints, LINE_LEN, Said};
 pub use instance::{Instance, Kept, SESSIONS};
 #[cfg(not(loom))]

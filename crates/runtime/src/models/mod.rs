@@ -9,6 +9,7 @@ mod epoch;
 mod instances;
 mod places;
 mod regions;
+mod slots;
 mod table;
 
 use std::boxed::Box;

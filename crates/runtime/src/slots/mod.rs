@@ -7,7 +7,7 @@
 //!
 //! # The words
 //!
-//! Those of `record::slots`. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. Two more tables: *hints*, which slot
+//! Those of `record::slots`, reached through [`words`]; `models::slots` runs the steps below in loom. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. Two more tables: *hints*, which slot
 //! a (stack word, return address) has, a line of eight for some of each stack page; and *quick* hints, one for each, which name bound slots without one under them alone. A hint is a guess; what is true stands in the entry.
 //!
 //! # Steps
@@ -59,13 +59,14 @@
 //! A stack that is copied and returns *twice* (multi-shot continuations) comes to a slot that, unless it is bound, is lent to nobody, or to another by now. The
 //! first is sent to its old address; the second cannot be told: such a program must be probed at exits.
 
-use core::sync::atomic::AtomicU8;
+mod words;
 
 use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
 
 use crate::instances::{Hint, Hints, LINE_LEN, Said};
 use crate::probe::Probe;
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
+use words::Words;
 
 /// The most slots that there may be: hints hold no larger numbers.
 pub const MOST: u32 = 1 << 15;
@@ -74,6 +75,9 @@ pub const MOST: u32 = 1 << 15;
 pub(crate) const QUICK_UP: u32 = 7;
 pub(crate) const QUICK_SPREAD: u64 = 0x61c8_8647;
 pub(crate) const QUICK_SHIFT: u32 = 20;
+
+/// Bytes of one.
+const QUICK_LEN: usize = size_of::<u32>();
 
 /// Hints of a line that are not for bound slots.
 const UNBOUND: usize = 2;
@@ -88,6 +92,7 @@ pub struct Table {
     /// How many were bound when they came home.
     bound: AtomicU32,
     slots: Slots,
+    pub(crate) words: Words,
     hints: Hints,
     quick: &'static [AtomicU32],
     none: &'static [AtomicU32],
@@ -140,14 +145,17 @@ impl Table {
     #[must_use]
     pub unsafe fn new(slots: Slots, hints: &'static [Hint], quick: &'static [AtomicU32]) -> Option<Self> {
         let hints = Hints::new(hints)?;
-        let lines = hints.first().addr().is_multiple_of(LINE_LEN) && hints.mask() >= LINE_LEN as u64 - 1;
+        let aligned = cfg!(loom) || hints.first().addr().is_multiple_of(LINE_LEN);
+        let lines = aligned && hints.mask() >= (LINE_LEN - size_of::<u64>()) as u64;
         let (quick, none) = quick.split_at(quick.len() / 2);
-        let quick_mask = size_of_val(quick).checked_sub(size_of::<AtomicU32>())? as u64;
+        let quick_mask = (quick.len().checked_sub(1)? * QUICK_LEN) as u64;
         let first = AtomicPtr::new(quick.as_ptr().cast_mut());
         let raw = Raw { entries: slots.entry(0), quick: first, quick_mask };
         let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
         let whole = quick.len() == none.len() && quick.len().is_power_of_two();
-        let made = Self { raw, closed, bound, slots, hints, quick, none };
+        // SAFETY: the caller's.
+        let words = unsafe { Words::new(slots) };
+        let made = Self { raw, closed, bound, slots, words, hints, quick, none };
         (slots.count <= MOST && lines && whole).then_some(made)
     }
     /// Lends no more; what is lent stays so. Or lends again.
@@ -165,7 +173,7 @@ impl Table {
     #[must_use]
     pub fn lent(&self) -> u32 {
         let is_lent = |&number: &u32| {
-            self.byte(number).load(Relaxed) != 0 && self.word(number, at::WHAT).load(Relaxed) != 0
+            self.words.byte(number).load(Relaxed) != 0 && self.words.word(number, at::WHAT).load(Relaxed) != 0
         };
         (0..self.slots.count).filter(is_lent).count() as u32
     }
@@ -179,32 +187,16 @@ impl Table {
     #[must_use]
     pub fn real(&self, address: u64) -> Option<u64> {
         let under = |&address: &u64| {
-            self.slots.slot_of(address).map(|number| self.word(number, at::REAL).load(Acquire))
+            self.slots.slot_of(address).map(|number| self.words.word(number, at::REAL).load(Acquire))
         };
         let first = under(&address)?;
         // Through as many as there are; the last that is no slot's.
         core::iter::successors(Some(first), under).take(CHAIN as usize + 1).last()
     }
-    fn byte(&self, number: u32) -> &AtomicU8 {
-        let at = self.slots.table + Slots::LENT_OFF + u64::from(number & (self.slots.count - 1));
-        // SAFETY: inside the table (`new`), for good; a byte that nobody reaches otherwise.
-        unsafe { &*(at as *const AtomicU8) }
-    }
-    fn word(&self, number: u32, off: u64) -> &AtomicU64 {
-        let at = self.slots.entry(number & (self.slots.count - 1)) + off;
-        // SAFETY: an aligned word of an entry, inside the table (`new`), for good.
-        unsafe { &*(at as *const AtomicU64) }
-    }
-    /// Where a search for a free slot begins, by home.
-    fn first(&self, home: u32) -> &AtomicU32 {
-        let at = self.slots.table + (u64::from(home) & (slots::HOMES - 1)) * 64;
-        // SAFETY: as in `word`.
-        unsafe { &*(at as *const AtomicU32) }
-    }
     /// The quick hint of a call.
     fn quick(&self, word: u64, real: u64) -> &AtomicU32 {
         let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
-        let at = (sum >> QUICK_SHIFT & self.raw.quick_mask) as usize / size_of::<AtomicU32>();
+        let at = (sum >> QUICK_SHIFT & self.raw.quick_mask) as usize / QUICK_LEN;
         // SAFETY: the mask is the hints' bytes but for a last word's, so this is at most the last hint (`new`).
         unsafe { self.quick.get_unchecked(at) }
     }
@@ -215,7 +207,7 @@ impl Table {
     }
     /// The stack pointer at the entry of a call whose instance has this key; 0 if that is over.
     pub(crate) fn frame(&self, key: u64) -> u64 {
-        self.slots.slot_of(key).map_or(key, |number| self.word(number, at::WORD).load(Acquire))
+        self.slots.slot_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
     }
     /// A1 to A4, but for the instance.
     ///
@@ -229,7 +221,7 @@ impl Table {
         // SAFETY: the caller's; a word of a stack is aligned, since a call pushed it.
         let real = unsafe { stack_word(word) }.load(Relaxed);
         let under = match self.slots.slot_of(real) {
-            Some(lower) => self.word(lower, at::UNDER).load(Relaxed) + 1,
+            Some(lower) => self.words.word(lower, at::UNDER).load(Relaxed) + 1,
             None => 0,
         };
         if under >= CHAIN.into() {
@@ -238,20 +230,20 @@ impl Table {
         let hints = self.hints(word, real);
         let (number, left) = match self.its(hints, word, real) {
             Some(number) => {
-                self.word(number, at::BOUND).store(1, Relaxed);
-                self.word(number, at::UNDER).store(under, Relaxed);
-                let is_alone = self.word(number, at::SITE).load(Relaxed) != 0;
+                self.words.word(number, at::BOUND).store(1, Relaxed);
+                self.words.word(number, at::UNDER).store(under, Relaxed);
+                let is_alone = self.words.word(number, at::SITE).load(Relaxed) != 0;
                 // SAFETY: 0, or a probe that stays (`new`).
                 (number, unsafe { self.whose(number) }.map(|left| (left, is_alone)))
             }
             None => {
                 let number = self.free(home)?;
                 let enters = self.slots.address(number) - slots::RETURN + slots::ENTER;
-                self.word(number, at::INTO).store(enters, Relaxed);
-                self.word(number, at::REAL).store(real, Relaxed);
-                self.word(number, at::UNDER).store(under, Relaxed);
-                self.word(number, at::BOUND).store(0, Relaxed);
-                self.word(number, at::WORD).store(word, Release);
+                self.words.word(number, at::INTO).store(enters, Relaxed);
+                self.words.word(number, at::REAL).store(real, Relaxed);
+                self.words.word(number, at::UNDER).store(under, Relaxed);
+                self.words.word(number, at::BOUND).store(0, Relaxed);
+                self.words.word(number, at::WORD).store(word, Release);
                 // A free place, or that of another.
                 let free = hints.iter().find(|hint| hint.is_clear());
                 free.or_else(|| hints.iter().find(|hint| !self.is_bound(hint)))
@@ -260,8 +252,8 @@ impl Table {
                 (number, None)
             }
         };
-        self.word(number, at::SITE).store(0, Relaxed);
-        self.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
+        self.words.word(number, at::SITE).store(0, Relaxed);
+        self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
         Some(Taken { table: self, number, word, real, left })
     }
     /// A2.
@@ -269,8 +261,8 @@ impl Table {
     fn its(&self, hints: &[Hint], word: u64, real: u64) -> Option<u32> {
         let is_its = |number: &u32| {
             *number < self.slots.count
-                && self.word(*number, at::WORD).load(Acquire) == word
-                && self.word(*number, at::REAL).load(Relaxed) == real
+                && self.words.word(*number, at::WORD).load(Acquire) == word
+                && self.words.word(*number, at::REAL).load(Relaxed) == real
         };
         let said = hints.iter().filter_map(|hint| match hint.says(word) {
             Said::Number(number) => Some(number),
@@ -281,10 +273,10 @@ impl Table {
     /// A3: a byte that was 0.
     #[inline]
     fn free(&self, home: u32) -> Option<u32> {
-        let first = self.first(home);
+        let first = self.words.first(home);
         let from = first.load(Relaxed);
         let is_free = |&number: &u32| {
-            let byte = self.byte(number);
+            let byte = self.words.byte(number);
             number != 0 && byte.load(Relaxed) == 0 && byte.swap(LENT, AcqRel) == 0
         };
         let all = (0..self.slots.count).map(|n| from.wrapping_add(n) & (self.slots.count - 1));
@@ -296,7 +288,7 @@ impl Table {
     /// The slot is lent (`new`).
     unsafe fn whose(&self, number: u32) -> Option<&'static Probe> {
         // SAFETY: the caller's.
-        unsafe { (self.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
+        unsafe { (self.words.word(number, at::WHAT).load(Relaxed) as *const Probe).as_ref() }
     }
     /// B2. `None`: no slot has that number.
     ///
@@ -306,11 +298,11 @@ impl Table {
         if number >= self.slots.count {
             return None;
         }
-        let is_lent = self.byte(number).load(Acquire) != 0;
+        let is_lent = self.words.byte(number).load(Acquire) != 0;
         // SAFETY: it is lent.
         let probe = unsafe { if is_lent { self.whose(number) } else { None } };
-        let real = self.word(number, at::REAL).load(Relaxed);
-        let site = self.word(number, at::SITE).load(Relaxed);
+        let real = self.words.word(number, at::REAL).load(Relaxed);
+        let site = self.words.word(number, at::SITE).load(Relaxed);
         Some(Landed {
             real,
             probe,
@@ -327,21 +319,21 @@ impl Table {
     }
     /// B3.
     fn give_back(&self, number: u32) {
-        let (word, bound) = (self.word(number, at::WORD), self.word(number, at::BOUND));
-        let (at, real) = (word.load(Relaxed), self.word(number, at::REAL).load(Relaxed));
+        let (word, bound) = (self.words.word(number, at::WORD), self.words.word(number, at::BOUND));
+        let (at, real) = (word.load(Relaxed), self.words.word(number, at::REAL).load(Relaxed));
         if bound.load(Relaxed) != 0 || self.may_bind(number, self.hints(at, real), at) {
             bound.store(1, Relaxed);
-            if self.word(number, at::UNDER).load(Relaxed) == 0 {
+            if self.words.word(number, at::UNDER).load(Relaxed) == 0 {
                 self.quick(at, real).store(number * slots::ENTRY as u32, Relaxed);
             }
-            self.word(number, at::WHAT).store(0, Relaxed);
+            self.words.word(number, at::WHAT).store(0, Relaxed);
             return;
         }
         let its = self.hints(at, real).iter().find(|hint| hint.says(at) == Said::Number(number));
         its.into_iter().for_each(Hint::clear);
         word.store(0, Relaxed);
-        self.word(number, at::WHAT).store(0, Relaxed);
-        self.byte(number).store(0, Release);
+        self.words.word(number, at::WHAT).store(0, Relaxed);
+        self.words.frees(number);
     }
     /// Whether the slot that came home may stay with its stack word: it can be found, and others keep room.
     fn may_bind(&self, number: u32, hints: &[Hint], word: u64) -> bool {
@@ -356,7 +348,7 @@ impl Table {
     /// Whether a hint names a bound slot.
     fn is_bound(&self, hint: &Hint) -> bool {
         hint.named().is_some_and(|number| {
-            number < self.slots.count && self.word(number, at::BOUND).load(Relaxed) != 0
+            number < self.slots.count && self.words.word(number, at::BOUND).load(Relaxed) != 0
         })
     }
 }

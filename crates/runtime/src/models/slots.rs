@@ -1,0 +1,430 @@
+//! SLOT-1, SLOT-2, SLOT-4: calls take slots, come home, are left, and go on in another thread, while others take slots, unwind, close them and fork.
+//!
+//! `take`, `arm`, `landed` and `come_home` are the crate's own; `quick_arm` and `quick_land` are step for step what the texts of `x86_64::general::slots` do, which no
+//! model can run. Orders are weaker here than a processor's that keeps stores in order. A stack word is an atomic whose address is the word's.
+
+use std::boxed::Box;
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use loom::thread;
+use trapline_record::slots::{ENTRY, LENT, Slots, at};
+use trapline_record::{FileId, FileOffset};
+
+use super::{leaked, model};
+use crate::engine::{Counts, Engine, Memory};
+use crate::probe::Probe;
+use crate::slots::{QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
+
+/// Three slots: 0 is nobody's.
+const COUNT: u32 = 4;
+const CODE: u64 = 0x10_0000;
+
+fn table() -> &'static Table {
+    let slots = Slots { code: CODE, table: 0x20_0000, count: COUNT };
+    // One line of hints, and one quick one.
+    // SAFETY: a model's words are its own; probes are leaked.
+    let table = unsafe { Table::new(slots, leaked(8), leaked(2)) };
+    Box::leak(Box::new(table.expect("sizes fit")))
+}
+
+fn probe() -> &'static Probe {
+    let memory = Memory { lines: leaked(1), words: leaked(Counts::words(1, 1)), places: leaked(1) };
+    let engine: &Engine = Box::leak(Box::new(Engine::new(memory, 1).expect("lengths fit")));
+    Box::leak(Box::new(Probe::new(engine, 0, FileId { dev: 1, inode: 2 }, FileOffset(16))))
+}
+
+/// A stack word, and where calls there return to.
+#[derive(Clone, Copy)]
+struct Call {
+    word: &'static AtomicU64,
+    real: u64,
+}
+
+impl Call {
+    fn from(real: u64) -> Self {
+        Self { word: Box::leak(Box::new(AtomicU64::new(real))), real }
+    }
+    fn at(self) -> u64 {
+        std::ptr::from_ref(self.word) as u64
+    }
+    /// The call that the function was reached by.
+    fn pushes(self) {
+        self.word.store(self.real, Relaxed);
+    }
+    /// A1 to A6, as `dispatch` has them. False: it is missed.
+    fn enters(self, table: &'static Table, probe: &Probe) -> bool {
+        // SAFETY: a word of this thread.
+        let taken = unsafe { table.take(self.at(), 0, probe) };
+        // SAFETY: as above.
+        taken.is_some_and(|taken| unsafe { taken.arm() })
+    }
+    /// The slot that the word holds.
+    fn slot(self, table: &Table) -> u32 {
+        table.slots().slot_of(self.word.load(Relaxed)).expect("it is armed")
+    }
+    /// B1 to B6: where the call comes back to, and whether somebody waited for it.
+    fn lands(self, table: &Table) -> (u64, bool) {
+        // SAFETY: what the word says.
+        let landed = unsafe { table.landed(self.slot(table)) }.expect("a slot");
+        table.come_home(&landed);
+        self.word.store(landed.real, Relaxed);
+        (landed.real, landed.probe.is_some())
+    }
+    fn returns(self, table: &Table) {
+        assert_eq!(self.lands(table), (self.real, true), "to where it was called from, and told");
+    }
+    /// The text of `arm`. False: nothing was done.
+    fn quick_arms(self, table: &Table, probe: &Probe) -> bool {
+        let (word, real) = (self.at(), self.word.load(Relaxed));
+        let sum = (word << QUICK_UP).wrapping_add(real).wrapping_mul(QUICK_SPREAD);
+        let quick = table.raw.quick.load(Acquire);
+        // SAFETY: at most the last (`Table::new`).
+        let quick = unsafe { &*quick.add((sum >> QUICK_SHIFT & table.raw.quick_mask) as usize / 4) };
+        let number = quick.load(Acquire) / ENTRY as u32;
+        let of = |off| table.words.word(number, off);
+        if of(at::WORD).load(Acquire) != word
+            || of(at::REAL).load(Acquire) != real
+            || of(at::WHAT).load(Acquire) != 0
+        {
+            return false;
+        }
+        of(at::SITE).store(16, Release);
+        of(at::WHAT).store(probe.address(), Release);
+        self.word.store(of(at::INTO).load(Acquire), Release);
+        true
+    }
+    /// The text of `land`, of a call that the other one began.
+    fn quick_lands(self, table: &Table) {
+        let number = self.slot(table);
+        let of = |off| table.words.word(number, off);
+        assert!(of(at::WHAT).load(Acquire) != 0 && of(at::SITE).load(Acquire) != 0, "it is its own");
+        let real = of(at::REAL).load(Acquire);
+        of(at::WHAT).store(0, Release);
+        self.word.store(real, Release);
+        assert_eq!(real, self.real);
+    }
+    /// One that comes home, so that its slot is bound to it.
+    fn binds(self, table: &'static Table, probe: &Probe) {
+        assert!(self.enters(table, probe));
+        self.returns(table);
+    }
+}
+
+/// A table of which all slots but one are bound to other stack words.
+fn with_one_left(probe: &Probe) -> &'static Table {
+    let table = table();
+    [0x1000, 0x2000].into_iter().for_each(|real| Call::from(real).binds(table, probe));
+    table
+}
+
+/// Steps of a thread that takes a slot and gives it back.
+#[derive(Clone, Copy)]
+struct Steps {
+    enters: fn(Call, &'static Table, &Probe) -> bool,
+    lands: fn(Call, &'static Table),
+}
+const OURS: Steps = Steps { enters: Call::enters, lands: |call, table| call.returns(table) };
+
+/// Two threads, one slot: each call that has it comes back to where it was called from.
+fn one_slot(steps: Steps) {
+    model(Some(3), move || {
+        let probe = probe();
+        let table = with_one_left(probe);
+        let calls = move |real, times| {
+            let call = Call::from(real);
+            (0..times).for_each(|_| {
+                call.pushes();
+                if (steps.enters)(call, table, probe) {
+                    (steps.lands)(call, table);
+                }
+            });
+        };
+        let other = thread::spawn(move || calls(0x3000, 1));
+        calls(0x4000, 2);
+        other.join().expect("it calls");
+        assert_eq!(table.lent(), 0);
+        let last = Call::from(0x5000);
+        assert!(last.enters(table, probe), "it was given back");
+    });
+}
+
+#[test]
+fn a_slot_is_one_calls() {
+    one_slot(OURS);
+}
+
+/// A3 with a look and a store.
+fn takes_in_two_steps(call: Call, table: &'static Table, probe: &Probe) -> bool {
+    let byte = |number| table.words.byte(number);
+    let Some(number) = (1..COUNT).find(|&number| byte(number).load(Acquire) == 0) else { return false };
+    byte(number).store(LENT, Release);
+    let of = |off| table.words.word(number, off);
+    of(at::REAL).store(call.real, Relaxed);
+    of(at::WORD).store(call.at(), Release);
+    of(at::WHAT).store(probe.address(), Relaxed);
+    call.word.store(table.slots().address(number), Release);
+    true
+}
+
+#[test]
+#[should_panic]
+fn not_if_it_looks_and_then_stores() {
+    one_slot(Steps { enters: takes_in_two_steps, ..OURS });
+}
+
+/// B3 with its last store first.
+fn gives_back_first(call: Call, table: &'static Table) {
+    let number = call.slot(table);
+    let of = |off| table.words.word(number, off);
+    assert_eq!(of(at::REAL).load(Relaxed), call.real);
+    assert_ne!(of(at::WHAT).load(Relaxed), 0, "it is told");
+    table.words.frees(number);
+    of(at::WORD).store(0, Relaxed);
+    of(at::WHAT).store(0, Relaxed);
+    call.word.store(call.real, Relaxed);
+}
+
+#[test]
+#[should_panic]
+fn not_if_the_byte_is_given_back_first() {
+    one_slot(Steps { lands: gives_back_first, ..OURS });
+}
+
+/// Another thread takes slots and unwinds through a call that is just being armed: what the word holds leads to where the call returns.
+fn unwinds(before: fn(Call, &'static Table, &Probe), enters: fn(Call, &'static Table, &Probe) -> bool) {
+    model(Some(3), move || {
+        let (table, probe, call) = (table(), probe(), Call::from(0x1000));
+        // Whatever had the slots before.
+        let other = Call::from(0x7000);
+        assert!(other.enters(table, probe));
+        other.returns(table);
+        before(call, table, probe);
+        let looking = thread::spawn(move || {
+            let own = Call::from(0x2000);
+            let is_armed = own.enters(table, probe);
+            let held = call.word.load(Acquire);
+            assert!(held == 0x1000 || table.real(held) == Some(0x1000), "{held:#x}");
+            if is_armed {
+                own.returns(table);
+            }
+        });
+        assert!(enters(call, table, probe));
+        looking.join().expect("it looks");
+        assert_eq!(call.lands(table), (0x1000, true));
+    });
+}
+
+#[test]
+fn an_unwinder_finds_the_way_of_a_first_call() {
+    unwinds(|_, _, _| (), Call::enters);
+}
+
+#[test]
+fn an_unwinder_finds_the_way_of_a_bound_call() {
+    unwinds(Call::binds, Call::enters);
+}
+
+#[test]
+fn an_unwinder_finds_the_way_of_a_quick_call() {
+    unwinds(Call::binds, |call, table, probe| call.quick_arms(table, probe));
+}
+
+#[test]
+#[should_panic]
+fn not_if_the_word_is_armed_before_its_entry_says_where_to() {
+    unwinds(
+        |_, _, _| (),
+        |call, table, probe| {
+            let number = COUNT - 1;
+            table.words.byte(number).store(LENT, Release);
+            call.word.store(table.slots().address(number), Release);
+            table.words.word(number, at::REAL).store(call.real, Release);
+            table.words.word(number, at::WHAT).store(probe.address(), Release);
+            true
+        },
+    );
+}
+
+/// A stack goes on in another thread, which takes its call home; meanwhile this one makes others.
+fn handed_over(order: std::sync::atomic::Ordering) {
+    model(Some(3), move || {
+        let (table, probe, call) = (table(), probe(), Call::from(0x1000));
+        let handed = Arc::new(AtomicU64::new(0));
+        let given = Arc::clone(&handed);
+        let ends = thread::spawn(move || {
+            if given.load(order) == 1 {
+                call.returns(table);
+            }
+        });
+        assert!(call.enters(table, probe));
+        handed.store(1, if order == Acquire { Release } else { Relaxed });
+        let other = Call::from(0x2000);
+        assert!(other.enters(table, probe));
+        other.returns(table);
+        ends.join().expect("it ends");
+    });
+}
+
+#[test]
+fn a_call_comes_home_where_its_stack_is() {
+    handed_over(Acquire);
+}
+
+#[test]
+#[should_panic]
+fn not_if_nobody_orders_the_two_threads() {
+    handed_over(Relaxed);
+}
+
+/// Slots are closed beside calls by the usual and the quick way: who was told arms none, and what is armed comes home.
+fn closing(close: fn(&Table, &AtomicU64)) {
+    model(Some(3), move || {
+        let (table, probe) = (table(), probe());
+        let call = Call::from(0x1000);
+        call.binds(table, probe);
+        let told = Arc::new(AtomicU64::new(0));
+        let knows = Arc::clone(&told);
+        let calls = thread::spawn(move || {
+            for _ in 0..2 {
+                let is_closed = knows.load(Acquire) == 1;
+                let quick = call.quick_arms(table, probe);
+                let armed = quick || call.enters(table, probe);
+                assert!(!(armed && is_closed), "armed, {quick}");
+                match (armed, quick) {
+                    (true, true) => call.quick_lands(table),
+                    (true, false) => call.returns(table),
+                    _ => {}
+                }
+            }
+        });
+        close(table, &told);
+        calls.join().expect("it calls");
+        table.close(false);
+        assert!(call.quick_arms(table, probe), "open again");
+        call.quick_lands(table);
+    });
+}
+
+#[test]
+fn closed_slots_arm_nobody() {
+    closing(|table, told| {
+        table.close(true);
+        told.store(1, Release);
+    });
+}
+
+#[test]
+#[should_panic]
+fn not_if_quick_hints_stay() {
+    closing(|table, told| {
+        table.closed.store(1, Release);
+        told.store(1, Release);
+    });
+}
+
+#[test]
+#[should_panic]
+fn not_if_it_is_said_before_it_is_done() {
+    closing(|table, told| {
+        told.store(1, Release);
+        table.close(true);
+    });
+}
+
+/// A call is left, its stack copied away; the next one at that word with that address has its slot, one with another address has not. Then the copy comes back.
+fn left(again: fn(Call, &'static Table, &Probe) -> bool) {
+    model(Some(2), move || {
+        let (table, probe, call) = (table(), probe(), Call::from(0x1000));
+        assert!(call.enters(table, probe));
+        let copied = call.word.load(Relaxed);
+        let other = thread::spawn(move || {
+            let other = Call::from(0x2000);
+            if other.enters(table, probe) {
+                other.returns(table);
+            }
+        });
+        let elsewhere = Call { real: 0x5000, ..call };
+        elsewhere.pushes();
+        if again(elsewhere, table, probe) {
+            elsewhere.lands(table);
+        }
+        call.pushes();
+        assert!(call.enters(table, probe));
+        assert_eq!(table.slots().slot_of(copied), Some(call.slot(table)), "the same");
+        call.returns(table);
+        call.word.store(copied, Relaxed);
+        assert_eq!(call.lands(table).0, 0x1000, "the copy finds the same way");
+        other.join().expect("it calls");
+    });
+}
+
+#[test]
+fn what_was_left_is_had_again_by_its_like_alone() {
+    left(Call::enters);
+}
+
+#[test]
+#[should_panic]
+fn not_if_the_stack_word_alone_decides() {
+    left(|call, table, probe| {
+        let is_its = |&number: &u32| table.words.word(number, at::WORD).load(Acquire) == call.at();
+        let Some(number) = (1..COUNT).find(is_its) else { return call.enters(table, probe) };
+        table.words.word(number, at::REAL).store(call.real, Relaxed);
+        table.words.word(number, at::WHAT).store(probe.address(), Relaxed);
+        call.word.store(table.slots().address(number), Release);
+        true
+    });
+}
+
+/// What a child sees: each word as it is at some moment.
+fn forked(table: &Table) -> &'static Table {
+    let child = self::table();
+    for number in 1..COUNT {
+        child.words.byte(number).store(table.words.byte(number).load(Relaxed), Relaxed);
+        for off in [at::REAL, at::WORD, at::WHAT, at::BOUND] {
+            let word = table.words.word(number, off).load(Relaxed);
+            child.words.word(number, off).store(word, Relaxed);
+        }
+    }
+    child
+}
+
+/// A thread with a call in flight forks while another one's calls come and go. Both processes come home, and both call again.
+fn forks(fork: fn(&'static Table) -> &'static Table) {
+    model(Some(2), move || {
+        let (table, probe, call) = (table(), probe(), Call::from(0x1000));
+        let beside = thread::spawn(move || {
+            let other = Call::from(0x2000);
+            if other.enters(table, probe) {
+                other.returns(table);
+            }
+        });
+        assert!(call.enters(table, probe));
+        let (child, held) = (fork(table), call.word.load(Relaxed));
+        // The parent goes on.
+        call.returns(table);
+        // The child, at the same addresses.
+        call.word.store(held, Relaxed);
+        let own = Call::from(0x4000);
+        let is_own = own.enters(child, probe);
+        assert!(!is_own || own.slot(child) != call.slot(child), "its call goes on");
+        call.returns(child);
+        if is_own {
+            own.returns(child);
+        }
+        beside.join().expect("it calls");
+    });
+}
+
+#[test]
+fn a_forked_child_comes_home_by_itself() {
+    forks(forked);
+}
+
+#[test]
+#[should_panic]
+fn not_if_entries_were_shared() {
+    forks(|table| table);
+}
