@@ -163,3 +163,52 @@ fn a_handler_may_leave_by_longjmp() {
     probe.unregister().expect("unregistered");
     assert_eq!(add(1, 1), 4);
 }
+
+/// Whether the system says that the page is guarded: whoever comes by an indirect branch must find a landing pad.
+fn is_guarded(page: u64) -> bool {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let heads = smaps.lines().scan(false, |here, line| {
+        let range = line.split_once(' ').and_then(|(head, _)| head.split_once('-'));
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        if let Some((Some(start), Some(end))) = range.map(|(start, end)| (number(start), number(end))) {
+            *here = (start..end).contains(&page);
+        }
+        Some((*here, line))
+    });
+    let mut flags = heads.filter(|(here, line)| *here && line.starts_with("VmFlags:"));
+    flags.any(|(_, line)| line.split_whitespace().any(|flag| flag == "bt"))
+}
+
+/// A pad takes a trap, which may be landed on, as a branch may not; the word behind it a jump. What was signed is authenticated. The page stays guarded.
+#[test]
+fn guarded_pages_stay_what_they_are() {
+    let victim = Victim::load();
+    let page = victim.address("pads");
+    let protection = libc::PROT_READ | libc::PROT_EXEC | 0x10;
+    // SAFETY: a page of functions that begin with pads, whole.
+    unsafe { libc::mprotect(page as *mut libc::c_void, 4096, protection) };
+    if !is_guarded(page) {
+        println!("SKIP: no guarded pages here");
+        return;
+    }
+    for name in ["pads", "pads_signed"] {
+        let (function, at) = (victim.function(name), victim.offset(name));
+        assert_eq!(function(6, 7), 13);
+        let pad = victim.register_at(at, counting(word()));
+        let behind = victim.register_at(at + 4, counting(word()));
+        let returns = victim.register_at(at, counting_returns(word()));
+        assert_eq!((pad.sites(), behind.sites()), (vec![Tactic::Trap], vec![Tactic::Jump]), "{name}");
+        for round in 0..100 {
+            assert_eq!(function(round, 7), round + 7, "{name}");
+        }
+        assert_eq!(
+            (pad.counts().hits, behind.counts().hits, returns.counts().hits),
+            (100, 100, 100),
+            "{name}"
+        );
+        assert!(is_guarded(page), "{name}");
+        drop((pad, behind, returns));
+        assert_eq!(function(6, 7), 13);
+        assert!(is_guarded(page), "{name}");
+    }
+}

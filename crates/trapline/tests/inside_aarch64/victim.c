@@ -115,3 +115,9 @@ FUNCTION(loops, "mov x16, #3\n mov x17, #5\n1: add x0, x0, x16\n add x0, x0, x17
 
 // Its argument is needed in a register that a hit may spoil.
 FUNCTION(scale_and_add, "add x2, x0, x0\n add x0, x2, x1\n ret");
+
+// A page that a test guards: whoever comes by an indirect branch lands on a pad.
+asm(".balign 4096\n");
+FUNCTION(pads, "hint #34\n stp x29, x30, [sp, #-16]!\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n ret");
+FUNCTION(pads_signed, "hint #25\n stp x29, x30, [sp, #-16]!\n add x0, x0, x1\n ldp x29, x30, [sp], #16\n hint #29\n ret");
+asm(".balign 4096\n nop\n");
