@@ -1,5 +1,7 @@
 //! Return addresses replaced (`--ret=stack`): calls come back to where they were called from, whatever they do in between.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use trapline_tests::running::{Running, Told};
 use trapline_tests::tracing::{Report, Tracing, binary, once};
@@ -339,6 +341,31 @@ fn static_programs_are_told() {
         }
         assert!(running.alive(), "{what}");
     }
+}
+
+/// A plain C program loads an unwinder when it first asks for a backtrace: it is told of the slots a moment later, and from then on sees all callers.
+#[test]
+fn an_unwinder_that_is_loaded_later_is_told() {
+    let path = or_skip!(victims::plain("late"));
+    let bare = Running::start(&path, &[]).run(1);
+    let mut running = Running::start(&path, &[]);
+    let tracing = attached(running.pid(), "stack", &["outer", "walker"]).expect("attached");
+    let patience = Instant::now() + Duration::from_secs(120);
+    let (mut calls, mut short) = (1, 0);
+    while running.run(1)["frames"] != bare["frames"] {
+        assert!(Instant::now() < patience, "not told");
+        (calls, short) = (calls + 1, short + 1);
+    }
+    for _ in 0..100 {
+        let told = running.run(1);
+        assert_eq!((told["frames"], told["check"]), (bare["frames"], bare["check"]));
+        calls += 1;
+    }
+    let report = tracing.stop();
+    println!("{short} saw less");
+    assert!(short > 0, "somebody was told before");
+    assert_eq!(["outer", "walker"].map(|name| report.field(name, "calls")), [calls; 2], "{}", report.errors);
+    assert!(running.alive());
 }
 
 #[test]

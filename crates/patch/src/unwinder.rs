@@ -13,6 +13,8 @@
 //! | T5 | `__deregister_frame` runs | idem |
 //! | T6 | the first bit is cleared | nobody knows of it any more |
 //!
+//! An unwinder that is loaded while slots are lent is told by the same steps (`Attached::tell_unwinders`), a moment later: until T2 it sees no further than a call whose return address
+//! is replaced, as any unwinder sees of code that it knows nothing of. One at the same address as one before is taken for that one: libgcc_s is never unloaded.
 //! A forked child shares the words, and has an unwinder of its own that was told before: it keeps what it was told.
 //! Does not: find unwinders, which takes files.
 
@@ -21,8 +23,10 @@ use std::time::Duration;
 
 use trapline_record::RemoteAddr;
 use trapline_record::control::{MAX_UNWINDERS, at};
-use trapline_target::{Batch, TargetError};
+use trapline_target::{Batch, BatchOptions, Process, TargetError};
 
+use crate::attached::Attached;
+use crate::error::PatchError;
 use crate::segment::Segment;
 use crate::words::{Block, Words};
 
@@ -54,7 +58,11 @@ pub(crate) fn tell(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<(), TargetError> {
     let (view, Some(made)) = (segment.view(), segment.slots) else { return Ok(()) };
-    for (n, unwinder) in (0..MAX_UNWINDERS).zip(unwinders) {
+    for unwinder in unwinders {
+        let told = view.get(at::UNWIND_TOLD);
+        let is_free = |n: &u64| told & (perhaps(*n) | surely(*n)) == 0;
+        // `unwinding` counts those that are mapped; those that went may have taken the places.
+        let Some(n) = (0..MAX_UNWINDERS).find(is_free) else { return Err(no_place(batch)) };
         view.set(at::UNWIND_TAKE_BACK + n * 8, unwinder.take_back.0);
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | perhaps(n));
         let told = batch.call_function(unwinder.register, made.unwind, own, PATIENCE, guard);
@@ -65,6 +73,45 @@ pub(crate) fn tell(
         view.set(at::UNWIND_TOLD, view.get(at::UNWIND_TOLD) | surely(n));
     }
     Ok(())
+}
+
+fn no_place(batch: &Batch<'_>) -> TargetError {
+    let why = format!("{MAX_UNWINDERS} unwinders were told before, which is as many as are remembered");
+    TargetError::NoCaller { pid: batch.process().pid(), why }
+}
+
+impl Attached {
+    /// Unwinders of these that were not told of the slots yet.
+    #[must_use]
+    pub fn untold(&self, unwinders: &[Unwinder]) -> Vec<Unwinder> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+            return Vec::new();
+        };
+        let view = segment.view();
+        let told = view.get(at::UNWIND_TOLD);
+        let knows = |n: u64, one: &Unwinder| {
+            told & (perhaps(n) | surely(n)) != 0 && view.get(at::UNWIND_TAKE_BACK + n * 8) == one.take_back.0
+        };
+        unwinders.iter().copied().filter(|one| !(0..MAX_UNWINDERS).any(|n| knows(n, one))).collect()
+    }
+    /// Tells unwinders that were loaded since of the slots that there are.
+    ///
+    /// # Errors
+    /// [`TargetError::NoCaller`] when no thread is fit for it now, or too many were told before; others as of any batch.
+    pub fn tell_unwinders(
+        &self,
+        process: &Process,
+        unwinders: &[Unwinder],
+        own: &[Range<u64>],
+    ) -> Result<(), PatchError> {
+        let Some(segment) = self.segments.iter().find(|segment| segment.slots.is_some()) else {
+            return Ok(());
+        };
+        let guard = |addr| self.resume(addr);
+        Ok(Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+            tell(batch, segment, unwinders, own, &guard)
+        })??)
+    }
 }
 
 /// T4 to T6. Without a fit thread they keep what they were told, which stays true.

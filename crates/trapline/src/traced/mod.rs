@@ -174,6 +174,8 @@ pub(crate) struct Traced {
     /// Slots are not looked through again before this.
     reclaim_after: Instant,
     watcher: Option<MapWatcher>,
+    /// An unwinder was loaded that is to be told of slots.
+    untold: bool,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
     /// Modules that were looked at, by file and place.
@@ -216,6 +218,7 @@ impl Traced {
             steps: None,
             reclaim_after: now,
             watcher,
+            untold: false,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
@@ -271,6 +274,7 @@ impl Traced {
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
+        self.tell_unwinders(files, !fresh.is_empty() && !first);
         if fresh.is_empty() {
             if first {
                 self.misses

@@ -96,7 +96,7 @@ fn traced() -> Vec<(usize, usize)> {
     let mut command = Command::new("/usr/bin/valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
     command.arg(std::env::current_exe().expect("our own path"));
-    command.args(["--exact", "lookup::write_set::looks_of_two_cpus", "--ignored", "--nocapture"]);
+    command.args(["--exact", "x86_64::lookup::write_set::looks_of_two_cpus", "--ignored", "--nocapture"]);
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();

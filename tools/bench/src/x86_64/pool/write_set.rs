@@ -178,7 +178,7 @@ fn lines_that_several_cpus_store_to() {
     let mut command = Command::new("/usr/bin/valgrind");
     command.args(["--tool=lackey", "--trace-mem=yes"]).arg(format!("--log-file={}", log.display()));
     command.arg(std::env::current_exe().expect("our own path"));
-    command.args(["--exact", "pool::write_set::turns_of_eight_cpus", "--ignored", "--nocapture"]);
+    command.args(["--exact", "x86_64::pool::write_set::turns_of_eight_cpus", "--ignored", "--nocapture"]);
     let output = command.output().expect("valgrind starts");
     let trace = std::fs::read_to_string(&log);
     std::fs::remove_file(&log).ok();
