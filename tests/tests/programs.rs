@@ -234,6 +234,11 @@ fn git_runs_a_chain_of_commands_under_c() {
     share("git", &report, 99.0);
 }
 
+/// How often so many calls of a Go function may begin: one whose stack is too small for it lets that grow, and begins anew. The kernel's probe would see the same.
+fn began(calls: u64) -> std::ops::RangeInclusive<u64> {
+    calls..=calls + calls / 50
+}
+
 #[test]
 fn a_go_http_server_counted_and_timed() {
     let path = or_skip!(victims::go("http"));
@@ -247,7 +252,7 @@ fn a_go_http_server_counted_and_timed() {
     // Go packs its functions tightly and owns SIGTRAP: more of them are refused than elsewhere.
     share("Go net/http", &report, 90.0);
     for (func, calls) in functions(&told) {
-        assert_eq!(report.hits(func), calls, "{func}");
+        assert!(began(calls).contains(&report.hits(func)), "{func}: {} of {calls}", report.hits(func));
     }
     let tracing = Tracing::start("lat", &["-p", &pid, "main.handle", "main.growing"]).expect("attaches");
     let told = victim.run(2000);
@@ -271,8 +276,9 @@ fn a_go_http_server_traced() {
     assert!(report.status.success(), "{}", report.errors);
     assert_eq!(told["wrong"], 0, "{}", report.errors);
     let (missed, handled) = (report.number("missed"), calls(&report, "main.handle").count() as u64);
-    assert_eq!(report.hits("main.handle"), 2000, "{}", report.errors);
-    assert!(handled <= 2000 && 2000 - handled <= missed, "{handled} told, {missed} missed");
+    let hits = report.hits("main.handle");
+    assert!(began(2000).contains(&hits), "{hits}: {}", report.errors);
+    assert!(handled <= hits && hits - handled <= missed, "{handled} of {hits} told, {missed} missed");
     assert_eq!(text::differences(victim.pid()), [""; 0]);
     assert_eq!(victim.run(2000)["wrong"], 0);
 }
