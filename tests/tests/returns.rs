@@ -119,6 +119,41 @@ fn a_call_that_blocks_goes_home_after_a_detach() {
     }
 }
 
+/// The same in six threads at once, on stacks of all kinds, of which one is nobody's just then.
+#[test]
+fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
+    const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_a_while"];
+    let path = or_skip!(victims::cpp("blocked_many"));
+    for kill in [false, true] {
+        let mut running = Running::start(&path, &[]);
+        let bare = running.run(1);
+        let mut tracing = attached(running.pid(), "stack", &FUNCS).expect("attaches");
+        running.begin(2);
+        assert_eq!(running.line(), "blocking");
+        // Four times two deep, a chain of two, and the one that was left.
+        assert_eq!(slots(running.pid()).0, 11);
+        let pid = running.pid().to_string();
+        if kill {
+            tracing.signal(libc::SIGKILL);
+            let _killed = tracing.end();
+            let cleaned = once(&["detach", "-p", &pid, "--json"]);
+            let line: Value = serde_json::from_slice(&cleaned.stdout).expect("one object");
+            // Two of them over one word.
+            assert_eq!(line["returns"], 10, "{line}");
+        } else {
+            let report = tracing.stop();
+            assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+            let in_flight = FUNCS.map(|func| report.field(func, "in_flight"));
+            assert_eq!(in_flight, [4, 4, 1, 1, 1], "{}", report.errors);
+        }
+        running.send("go");
+        assert_eq!(running.told(), bare, "killed: {kill}");
+        assert_eq!(running.run(1), bare);
+        running.send("quit");
+        assert!(running.finish().success());
+    }
+}
+
 /// How many slots are lent, and how many there are, as the process' own memory says.
 fn slots(pid: u32) -> (usize, usize) {
     use std::os::unix::fs::FileExt as _;

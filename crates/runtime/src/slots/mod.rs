@@ -7,7 +7,7 @@
 //!
 //! # The words
 //!
-//! Those of `record::slots`, reached through [`words`]; `models::slots` runs the steps below in loom. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. Two more tables: *hints*, which slot
+//! Those of `record::slots`, reached through `words`; `models::slots` runs the steps below in loom. An entry's `WHAT` is the probe (0: nobody waits), `SITE` is 0 if the call has an instance, `BOUND` is below. Two more tables: *hints*, which slot
 //! a (stack word, return address) has, a line of eight for some of each stack page; and *quick* hints, one for each, which name bound slots without one under them alone. A hint is a guess; what is true stands in the entry.
 //!
 //! # Steps
