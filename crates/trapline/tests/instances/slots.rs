@@ -243,6 +243,8 @@ fn storm(way: How) {
                 unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
             }
         }
+        // A thread that is finished may still run a handler until it has ended.
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
     });
     let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
     assert!(inner > 0, "nothing was interrupted");
