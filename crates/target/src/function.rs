@@ -10,8 +10,8 @@
 //! One that holds no lock of the allocator, the loader or the unwinder, since it would wait for itself. A thread is taken if
 //! - it waits in a call that none of them makes with a lock held: a sleep, a poll, a wait for a child, a signal, a peer, a terminal or a
 //!   condition (their own waits are plain FUTEX_WAITs); or its pc lies in `own`, code which those never call while they hold one; and
-//! - it is not in a signal handler, which may have interrupted any of them: no word of its stack is a signal restorer's address.
-//!   A stale word costs a wait for another moment; and
+//! - it is not in a signal handler, which may have interrupted any of them: no word of its stack is a signal restorer's address with a frame behind it as the
+//!   kernel writes it. (The address alone is left on the stack by whoever called sigaction.) A stale frame costs a wait for another moment; and
 //! - its stack has room.
 
 use std::io;
@@ -24,6 +24,7 @@ use crate::batch::Batch;
 use crate::choose::STOP_TIME;
 use crate::error::TargetError;
 use crate::maps::Mapping;
+use crate::native::frame;
 use crate::numbers::waits_outside;
 use crate::remote::RemoteOptions;
 use crate::serve::Guard;
@@ -100,8 +101,9 @@ impl Batch<'_> {
         let mut stack = vec![0; (end - regs.sp()) as usize & !7];
         self.process.read(RemoteAddr(regs.sp()), &mut stack)?;
         let words = stack.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let words: Vec<u64> = words.collect();
         // A handler returns to a restorer, ours too; libc's is the first word of a frame.
-        if words.into_iter().any(|word| word == restorer) {
+        if (0..words.len()).any(|n| words[n] == restorer && frame::may_begin(&words[n..])) {
             return refuse("every thread may be in a signal handler");
         }
         Ok(())

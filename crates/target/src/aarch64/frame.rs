@@ -26,6 +26,11 @@ const FPSIMD_MAGIC: u32 = 0x4650_8001;
 const SVE_MAGIC: u32 = 0x5356_4501;
 const HEAD: usize = 8;
 
+/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address. Frames hold none in memory here: whoever has one is in a handler.
+pub(crate) const fn may_begin(_: &[u64]) -> bool {
+    true
+}
+
 /// A frame and all around it, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {

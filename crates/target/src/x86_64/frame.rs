@@ -33,6 +33,15 @@ const XSAVE_MIN: usize = 576;
 /// AMX: its place in a frame exists only for threads that asked for it.
 const XTILE: u64 = 3 << 17;
 
+/// Whether a frame of the kernel's may begin with the first of these words, which is a restorer's address: behind it are the flags of a thread and the selector
+/// of 64-bit code. What lies behind the last word may be anything.
+pub(crate) fn may_begin(words: &[u64]) -> bool {
+    const CODE: u64 = 0x33;
+    const FLAGS: usize = (MCONTEXT + 17 * 8) / 8;
+    let flags = words.get(FLAGS).is_none_or(|flags| flags & 2 != 0 && flags >> 32 == 0);
+    flags && words.get(FLAGS + 1).is_none_or(|selectors| selectors & 0xFFFF == CODE)
+}
+
 /// A frame and all around it, ready to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
@@ -117,5 +126,45 @@ impl Frame {
                 self.call_sp = frame_at - 16 - skip;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_begin;
+
+    #[test]
+    fn a_restorers_address_alone_is_no_frame() {
+        // r8 to flags, and selectors, as in `struct sigcontext`.
+        let mut frame = vec![0_u64; 64];
+        frame[0] = 0x7f00_0000_1000;
+        assert!(!may_begin(&frame));
+        (frame[23], frame[24]) = (0x246, 0x002b_0000_0000_0033);
+        assert!(may_begin(&frame) && !may_begin(&frame[1..]));
+        frame[24] = 0x10;
+        assert!(!may_begin(&frame));
+        assert!(may_begin(&frame[..20]), "the rest was not read");
+    }
+
+    /// The kernel's own, of a handler of ours.
+    #[test]
+    #[allow(unsafe_code, reason = "a handler, and the words above what it was told of")]
+    fn a_frame_of_the_kernels_is_one() {
+        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+        static FOUND: AtomicBool = AtomicBool::new(false);
+        extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+            // SAFETY: the context lies right above the restorer's address, and is larger than that.
+            let words = unsafe { std::slice::from_raw_parts(context.cast::<u64>().sub(1), 64) };
+            FOUND.store(may_begin(words), SeqCst);
+        }
+        // SAFETY: the handler is of the kind that the flags say, and stays.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()), 0);
+            assert_eq!(libc::raise(libc::SIGURG), 0);
+        }
+        assert!(FOUND.load(SeqCst));
     }
 }
