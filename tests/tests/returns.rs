@@ -346,6 +346,23 @@ fn who_cannot_be_told_is_refused() {
     assert!(running.alive());
 }
 
+/// Who cannot be told as nobody is fit for it: what was mapped for it is in nobody's way.
+#[test]
+fn whose_only_thread_is_in_a_handler_is_refused_and_nothing_is_left() {
+    let path = or_skip!(victims::cpp("handling"));
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(100);
+    let report = attached(running.pid(), "stack", &["worker"]).expect_err("refused");
+    assert!(report.errors.contains("in a signal handler"), "{}", report.errors);
+    assert_eq!(running.run(100), bare);
+    let tracing =
+        attached(running.pid(), "exits", &["worker"]).unwrap_or_else(|report| panic!("{}", report.errors));
+    assert_eq!(running.run(100), bare);
+    let report = tracing.stop();
+    assert_eq!(report.field("worker", "calls"), 100, "{}", report.errors);
+    assert!(running.alive());
+}
+
 /// Programs with an unwinder of their own inside, or with none: all calls are timed, and exceptions find their way.
 #[test]
 fn static_programs_are_told() {

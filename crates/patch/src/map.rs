@@ -8,7 +8,7 @@
 use trapline_plan::x86_64::stub::{TrapHandler, trap_handler};
 use trapline_plan::{DataLayout, Region};
 use trapline_record::RemoteAddr;
-use trapline_record::control::{MEMFD_NAME, RegionKind, at};
+use trapline_record::control::{MEMFD_NAME, RegionKind, State, at};
 use trapline_record::slots::Slots;
 use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
@@ -229,17 +229,19 @@ fn take_actions(
     Ok(())
 }
 
-/// Puts back the actions of a handler that this segment brought.
-fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
-    let Some(installed) = attached.installed.take() else { return };
+/// Puts back the actions of a handler that this segment brought; whether all of them are back.
+fn put_back(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) -> bool {
+    let Some(installed) = attached.installed.take() else { return true };
+    let mut all = true;
     for (served, ours) in SERVED.iter().zip(installed.actions) {
         let word = |n: u64| segment.view().get(served.old + n * 8);
         let old = Handler { handler: word(0), flags: word(1), restorer: word(2), mask: word(3) };
         if ours.is_some() {
             // On a path that reports another error already.
-            drop(caller.sigaction(served.signal, Some(&old)));
+            all &= caller.sigaction(served.signal, Some(&old)).is_ok();
         }
     }
+    all
 }
 
 /// Undoes [`map`] before any site was written: puts the actions back if this segment brought the handler, and unmaps all
@@ -262,8 +264,9 @@ fn of_slots(slots: &Slots, r: &Region3) -> bool {
 /// The same by whoever makes the calls.
 pub(crate) fn unmap_by(attached: &mut Attached, caller: &mut impl Caller, segment: &Segment) {
     let handler = attached.installed.filter(|_| attached.segments.is_empty()).map(|i| RemoteAddr(i.entry));
-    if handler.is_some() {
-        put_back(attached, caller, segment);
+    if handler.is_some() && put_back(attached, caller, segment) {
+        // What stays mapped is in nobody's way.
+        segment.set_state(State::Removed);
     }
     // An unwinder that was perhaps told keeps what it was told (UNW-1).
     let told = segment.slots.filter(|_| segment.view().get(at::UNWIND_TOLD) != 0).map(|made| made.slots);
