@@ -8,7 +8,7 @@ use trapline_record::{RemoteAddr, control};
 
 use super::stub::{self, Code, ExitKind, Latency, Machine, Rings, Timed, Traced};
 use crate::layout::DataLayout;
-use crate::request::{LatencyInput, ProcessTraits, Unwind};
+use crate::request::{LatencyInput, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,14 +60,13 @@ pub(super) struct Setting<'a> {
     pub(super) layout: &'a DataLayout,
     pub(super) data: RemoteAddr,
     pub(super) latency: Option<Latency>,
-    /// Where something is recorded.
+    /// Where records go, if something is recorded.
     pub(super) rings: Option<Rings>,
 }
 
 impl<'a> Setting<'a> {
     pub(super) fn new(
         machine: Machine,
-        traits: &ProcessTraits,
         layout: &'a DataLayout,
         data: RemoteAddr,
         input: Option<LatencyInput>,
@@ -80,10 +79,7 @@ impl<'a> Setting<'a> {
             min_ticks: input.min_ticks,
             buckets: input.buckets,
         });
-        let (area, base) = (layout.rings, data.0 + layout.rings.off);
-        let rings = Rings { area, base, id: traits.thread_id, stacks: traits.stacks };
-        let rings = (!area.is_empty()).then_some(rings);
-        Self { machine, layout, data, latency, rings }
+        Self { machine, layout, data, latency, rings: None }
     }
     /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {

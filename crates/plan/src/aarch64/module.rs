@@ -28,7 +28,7 @@ use trapline_record::{RemoteAddr, Svma};
 use super::deed::{Deed, Record, Setting, is_looped};
 use super::exits::{exits, ways_out};
 use super::site::{self, Place as Word, entry_index};
-use super::stub::{Code as _, ExitKind, Machine, Rseq, SIGNATURE};
+use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
 use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, Want};
@@ -120,10 +120,6 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = Deed::Count { probe: want.probe };
-    let leaves = || {
-        let found = ways_out(&words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
-        found.map_err(|why| Refusal::Word { why })
-    };
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
         Role::CountAt(at) | Role::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
@@ -133,17 +129,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
-            let record =
-                Record { probe: want.probe, kind: Kind::Entry, values: 0, unwind, at_entry: false };
+            let record = Record { probe: want.probe, kind: Kind::Entry, values: 0, unwind, at_entry: false };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, stack: unwind, .. } => {
-            let deed = |kind| Deed::Record(Record { probe: want.probe, kind, values, unwind, at_entry: true });
+            let deed =
+                |kind| Deed::Record(Record { probe: want.probe, kind, values, unwind, at_entry: true });
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
-            let found = if returns { leaves()? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind)| match kind {
-                ExitKind::Return => (one(index, PatchRole::ExitRet), deed(Kind::Return)),
-                ExitKind::Tail => (one(index, PatchRole::ExitTail), deed(Kind::Tail)),
+            let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
+            let exits = found.into_iter().map(|(index, kind, role)| {
+                let kind = if kind == ExitKind::Return { Kind::Return } else { Kind::Tail };
+                (one(index, role), deed(kind))
             });
             [entry].into_iter().chain(exits).collect()
         }
@@ -153,13 +149,10 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         Role::Latency => {
             let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
-            let found = leaves()?;
             let entry = entry_index(&words);
             let enter = Deed::Enter { latency, looped: is_looped(&words, entry) };
-            let exits = found.into_iter().map(|(index, kind)| {
-                let role = if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
-                (one(index, role), Deed::Exit { latency, kind })
-            });
+            let exits = left(image, at, &words, start)?.into_iter();
+            let exits = exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind }));
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::LatencySlot => {
@@ -168,6 +161,19 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code tallies values or calls consumers" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+}
+
+/// Each word by which the function at `at` is left, and how.
+fn left(
+    image: &Image,
+    at: Svma,
+    words: &[u32],
+    start: Svma,
+) -> Result<Vec<(usize, ExitKind, PatchRole)>, Refusal> {
+    let found = ways_out(words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
+    let found = found.map_err(|why| Refusal::Word { why })?.into_iter();
+    let role = |kind| if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
+    Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
 }
 
 /// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
@@ -268,7 +274,8 @@ fn lay(
     space.occupy(code, code + len);
     let data = space.find(input.layout.len).ok_or(none)?;
     plan.data = Region { addr: data, len: input.layout.len };
-    let setting = Setting::new(machine(input.traits), input.traits, input.layout, data, input.latency);
+    let setting = Setting::new(machine(input.traits), input.layout, data, input.latency);
+    let setting = Setting { rings: rings(input, data), ..setting };
     let mut next = code;
     for site in sites.values() {
         let head = next;
@@ -346,6 +353,13 @@ fn machine(traits: &ProcessTraits) -> Machine {
     // An abort handler behind another signature would end the program.
     let rseq = traits.rseq.filter(|rseq| rseq.signature == SIGNATURE);
     Machine { rseq: rseq.map(|rseq| Rseq { offset: rseq.offset }), lse: traits.lse, lines: traits.lines }
+}
+
+/// Where records go, if something is recorded.
+fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
+    let (area, traits) = (input.layout.rings, input.traits);
+    let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
+    (!area.is_empty()).then_some(rings)
 }
 
 /// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.

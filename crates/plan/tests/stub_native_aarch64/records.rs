@@ -9,8 +9,7 @@ use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
 use trapline_record::view::View;
 
 use super::{
-    ADD, AREA, DATA, LEN, LINES, RET, Room, by_hand, call, changes, registered, storm,
-    thread_pointer,
+    ADD, AREA, DATA, LEN, LINES, RET, Room, by_hand, call, changes, registered, storm, thread_pointer,
 };
 
 pub(crate) const PROBE: u32 = 5;
@@ -139,11 +138,8 @@ fn records_tell_what_was_there_and_state_is_kept() {
                     // A local of this thread's lies a little above.
                     let here = (&raw const record) as u64;
                     assert!(record.sp % 16 == 0 && here.wrapping_sub(record.sp) < 1 << 16, "{what}");
-                    let named = match id {
-                        ThreadId::At(_) => true,
-                        ThreadId::Call => kind == Kind::Entry,
-                        ThreadId::Unknown => false,
-                    };
+                    // Nobody is asked: see `Rings::id`.
+                    let named = matches!(id, ThreadId::At(_));
                     assert_eq!(record.tid, if named { tid() } else { 0 }, "{what}");
                 }
                 assert_eq!(bench.dropped(), 0);
@@ -306,7 +302,8 @@ fn a_ring_that_is_taken_is_passed_over() {
 fn every_hit_is_a_record_or_counted() {
     for machine in machines(registered) {
         let bench = Bench::new(machine, 64 * 64, 64, ThreadId::Unknown);
-        let (code, rings, over) = (bench.code(Kind::Entry, 2, &[ADD, RET]), bench.rings, AtomicBool::new(false));
+        let (code, rings, over) =
+            (bench.code(Kind::Entry, 2, &[ADD, RET]), bench.rings, AtomicBool::new(false));
         let over = &over;
         let (hits, records) = std::thread::scope(|scope| {
             let reading = scope.spawn(move || {

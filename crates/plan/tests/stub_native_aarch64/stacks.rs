@@ -149,7 +149,8 @@ fn a_walk_ends_where_the_stack_is_known_to() {
         let stack = Stack::new(&record, 1024);
         assert_eq!((stack.bounded, stack.end), (false, (record.sp | 0xfff) - 1), "{stack:?}");
         assert_eq!(words.len(), usize::from(at + 16 <= record.sp | 0xfff), "{stack:?}");
-        let mut known = bench(machine, Stacks { block: block(), ..Stacks::default() }, Unwind::Frames(FRAMES));
+        let mut known =
+            bench(machine, Stacks { block: block(), ..Stacks::default() }, Unwind::Frames(FRAMES));
         let there = code(&known, Unwind::Frames(FRAMES), false);
         for (block, ends) in [
             ([(record.sp - 4096) & !0xfff, 64 << 10], true),

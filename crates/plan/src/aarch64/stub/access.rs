@@ -41,8 +41,4 @@ impl Asm {
     pub(super) fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
-    /// `svc #0`: the kernel spoils x0 alone.
-    pub(super) fn system_call(&mut self) {
-        self.word(0xD400_0001);
-    }
 }

@@ -10,11 +10,11 @@ mod access;
 mod asm;
 mod call;
 mod count;
-mod counted;
+mod frame;
 pub mod latency;
+mod lost;
 mod put;
 mod rseq;
-mod saves;
 mod stack;
 pub mod trace;
 

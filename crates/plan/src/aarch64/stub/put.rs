@@ -9,35 +9,14 @@
 use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::counted::by_thread;
+use super::frame::{A, AT, B, C, RING, SLOT, TIME};
+use super::lost::by_thread;
 use super::rseq::CPU_ID;
-use super::saves::{A, AT, B, C, RING, SLOT, TIME, WORD};
 use super::stack::Walk;
 use super::trace::{ARGUMENTS, Traced};
-use crate::request::{ThreadId, Unwind};
-
-const GETTID: u32 = 178;
+use crate::request::ThreadId;
 
 impl Traced<'_> {
-    /// How a record of this kind learns its thread's number: exits and stacks ask nobody, since their entry did and sums need none.
-    pub(super) fn number(&self, kind: Kind) -> ThreadId {
-        match self.rings.id {
-            ThreadId::Call if kind != Kind::Entry || self.unwind != Unwind::None => ThreadId::Unknown,
-            id => id,
-        }
-    }
-    /// Asks for the thread's number, if a call is what it takes: outside of restartable sequences.
-    pub(super) fn ask(&self, asm: &mut Asm, kind: Kind) {
-        if self.number(kind) == ThreadId::Call {
-            asm.mov(A, 0);
-            asm.mov(B, 8);
-            asm.number(8, GETTID);
-            asm.system_call();
-            asm.store(0, SP, WORD);
-            asm.mov(0, A);
-            asm.mov(8, B);
-        }
-    }
     /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is full. Spoils `A`, `C`.
     pub(super) fn find(&self, asm: &mut Asm) -> (Fix, Fix) {
         let area = &self.rings.area;
@@ -124,19 +103,11 @@ impl Traced<'_> {
     /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
     fn put(&self, asm: &mut Asm, kind: Kind, values: usize) {
         asm.number(A, self.probe);
-        match self.number(kind) {
-            ThreadId::Unknown => {}
-            id => {
-                match id {
-                    ThreadId::At(offset) => {
-                        asm.thread_pointer(C);
-                        asm.add_imm(C, C, offset);
-                        asm.load32(C, C, 0);
-                    }
-                    _ => asm.load32(C, SP, WORD),
-                }
-                asm.add_shifted(A, A, C, 32);
-            }
+        if let ThreadId::At(offset) = self.rings.id {
+            asm.thread_pointer(C);
+            asm.add_imm(C, C, offset);
+            asm.load32(C, C, 0);
+            asm.add_shifted(A, A, C, 32);
         }
         asm.store_two(A, TIME, SLOT, 0);
         asm.add_imm(A, SP, self.step(kind) as i32 + kind as i32);

@@ -23,10 +23,10 @@
 //! What x29 may be, and who may come between: as on x86-64, whose twin of this file says it. x30 is loaded from where it was saved each time a section begins again.
 
 use trapline_record::ring::Kind;
-use trapline_record::stack::{END, FIRST, FRAME as FRAME_WORD, USED};
+use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
-use super::saves::{A, B, C, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME, WORD};
+use super::frame::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
 use crate::request::{Stacks, Unwind};
 
 const FIRST_BYTE: u32 = FIRST as u32 * 8;
@@ -59,7 +59,7 @@ impl Walk {
         }
         asm.set_low(LIMIT, B, 12);
         done.into_iter().for_each(|fix| asm.bind(fix));
-        asm.store(LIMIT, SP, WORD);
+        asm.store(LIMIT, SP, END);
         asm.sub(LIMIT, LIMIT, B);
         match self.unwind {
             Unwind::Copy(_) => {
@@ -100,8 +100,8 @@ impl Walk {
         }
         asm.store(C, SLOT, USED as u32 * 8);
         asm.store(FRAME, SLOT, FRAME_WORD as u32 * 8);
-        asm.load_at(A, SP, WORD);
-        asm.store(A, SLOT, END as u32 * 8);
+        asm.load_at(A, SP, END);
+        asm.store(A, SLOT, END_WORD as u32 * 8);
     }
     /// `FRAME` is the frame pointer, and `C` how much of the record is used.
     fn walk(&self, asm: &mut Asm, frames: u8) {

@@ -5,7 +5,7 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T1 | save what is used; ask for the thread's number, or find the stack's end, if that is wanted | its handler's hits write records of their own |
+//! | T1 | save what is used; find the stack's end, if that is wanted | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
@@ -19,9 +19,9 @@
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix};
-use super::counted::{count, count_last};
+use super::frame::{A, AT, B, C};
+use super::lost::{count, count_last};
 use super::rseq::{self, Section};
-use super::saves::{A, AT, B, C};
 use super::stack::Walk;
 use super::{Code, Machine};
 use crate::request::{Stacks, ThreadId, Unwind};
@@ -36,7 +36,7 @@ pub struct Rings {
     pub area: RingArea,
     /// Address of ring 0.
     pub base: u64,
-    /// How a thread's number is learnt. Where a call tells it, only entries' records hold it, and stacks' do not.
+    /// How a thread's number is learnt. Where a call would tell it, records hold none: a system call loses what vectors of SVE hold above 128 bits.
     pub id: ThreadId,
     /// Where stacks end.
     pub stacks: Stacks,
@@ -79,7 +79,6 @@ pub struct Pending<'a> {
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
     let mut asm = Asm::new(at);
     traced.enter(&mut asm, kind);
-    traced.ask(&mut asm, kind);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
         walk.bound(&mut asm);

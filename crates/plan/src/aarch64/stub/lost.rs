@@ -14,7 +14,7 @@ pub(super) type Counted = Option<(Section, Fix)>;
 pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64, scratch: [Reg; 4]) -> Counted {
     let [area, value, line, more] = scratch;
     let Some(rseq) = machine.rseq else {
-        any_line(asm, machine, line);
+        by_thread(asm, line, machine.lines);
         asm.constant(area, word);
         asm.add_shifted(area, area, line, 6);
         asm.one(value);
@@ -42,11 +42,6 @@ pub(super) fn count_last(asm: &mut Asm, machine: &Machine, word: u64, scratch: [
     asm.constant(area, word.wrapping_add(64 * (u64::from(machine.lines.max(1)) - 1)));
     asm.one(value);
     asm.update(machine.lse, Update::Add, value, area, [line, more]);
-}
-
-/// `to` becomes a number below the lines that differs between most threads that run at once.
-pub(super) fn any_line(asm: &mut Asm, machine: &Machine, to: Reg) {
-    by_thread(asm, to, machine.lines.max(1));
 }
 
 /// `to` becomes a number below `below` that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.

@@ -5,7 +5,7 @@
 //! ```text
 //!   S        the program's stack pointer
 //!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
-//!   S-96 …   the same, then x9, x10; x30, and one word: the thread's number where a call told it, or the end of the stack
+//!   S-96 …   the same, then x9, x10; x30, the end of the stack: where a stack is recorded
 //! ```
 
 use trapline_record::ring::Kind;
@@ -13,7 +13,6 @@ use trapline_record::ring::Kind;
 use super::asm::{Asm, Reg, SP};
 use super::stack::Walk;
 use super::trace::Traced;
-use crate::request::ThreadId;
 
 /// Registers of a stub: two for anything, of which the second finds the thread's area; the ring, its head, the slot behind that, the time, one more for anything.
 pub(super) const A: Reg = 16;
@@ -23,7 +22,7 @@ pub(super) const AT: Reg = 15;
 pub(super) const SLOT: Reg = 13;
 pub(super) const TIME: Reg = 12;
 pub(super) const C: Reg = 11;
-/// Where the stack is walked, or a system call is made.
+/// Where a stack is recorded.
 pub(super) const LIMIT: Reg = 9;
 pub(super) const FRAME: Reg = 10;
 pub(super) const LINK: Reg = 30;
@@ -32,14 +31,13 @@ const SHORT: u32 = 64;
 const LONG: u32 = 96;
 /// From the stack pointer on.
 pub(super) const SAVED_LINK: u32 = 80;
-/// The end of the stack, or the thread's number.
-pub(super) const WORD: u32 = 88;
+/// The end of the stack.
+pub(super) const END: u32 = 88;
 
 impl Traced<'_> {
     /// How far the stack pointer stands below the program's.
     pub(super) fn step(&self, kind: Kind) -> u32 {
-        let more = Walk::wanted(self.unwind, kind) || self.number(kind) == ThreadId::Call;
-        if more { LONG } else { SHORT }
+        if Walk::wanted(self.unwind, kind) { LONG } else { SHORT }
     }
     pub(super) fn enter(&self, asm: &mut Asm, kind: Kind) {
         let step = self.step(kind);
