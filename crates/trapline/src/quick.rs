@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn what_has_one_key_comes_in_turn() {
         let mut table = InTurn::default();
-        [(1, 'a'), (2, 'b'), (1, 'c'), (1, 'd'), (2, 'e')].map(|(key, value)| table.insert(key, value));
+        let all = [(1, 'a'), (2, 'b'), (1, 'c'), (1, 'd'), (2, 'e')];
+        all.into_iter().for_each(|(key, value)| table.insert(key, value));
         assert_eq!(
             [1, 2, 1, 2, 2, 1, 1].map(|key| table.remove(&key)),
             [Some('a'), Some('b'), Some('c'), Some('e'), None, Some('d'), None]

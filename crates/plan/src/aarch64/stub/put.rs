@@ -97,7 +97,7 @@ impl Traced<'_> {
             }
             None => asm.add_imm(AT, AT, slot.cast_signed()),
         }
-        debug_assert!(HEAD == 0, "the head is stored through the ring's own address");
+        const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
     /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
