@@ -119,6 +119,34 @@ fn returns_decide_as_a_reader_of_all_calls_would() {
     }
 }
 
+/// In a Go program, with and without the C library, whose goroutines' stacks move between entry and return, and which go on in other threads.
+#[test]
+fn returns_of_goroutines_decide_in_the_target() {
+    for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
+        let mut victim = Running::start(&path, &[]);
+        victim.run(1);
+        let before = text::signals(victim.pid());
+        let probe = "main.moved(i64 n) -> i64";
+        for (condition, passes) in [
+            ("ret % 5 == 2", &(|n: u64| (n + 7) % 5 == 2) as &dyn Fn(u64) -> bool),
+            ("ret - n == 7 && n & 1", &|n| n & 1 == 1),
+            ("n % 3 == 1 && dur > 0 && ret", &|n| n % 3 == 1),
+            ("dur > 3600s || ret < 8", &|n| n == 0),
+        ] {
+            let seen = traced(&mut victim, "main.moved", probe, &["--if", condition]);
+            let mut got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 0)).collect();
+            got.sort_unstable();
+            assert_eq!(got, (0..seen.told).filter(|&n| passes(n)).collect::<Vec<_>>(), "{condition}");
+            assert_eq!((seen.hits, seen.left_out, seen.unended), (got.len() as u64, 0, 0), "{condition}");
+            assert_eq!(seen.hits + seen.filtered, seen.told, "{condition}");
+            let right = |call: &Value| call["how"] == "returned" && call["ret"] == argument(call, 0) + 7;
+            assert!(seen.lines.iter().all(right), "{condition}");
+        }
+        text::assert_clean(victim.pid(), &before);
+        assert_eq!(victim.run(10)["wrong"], 0);
+    }
+}
+
 /// Text that was there at the entry, where the return decides; as it is for the example of the documentation.
 #[test]
 fn texts_are_those_of_the_entry() {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,6 +47,35 @@ func deeper(n int, text string, wrong *int) int {
 	return deeper(n-1, text, wrong) + n
 }
 
+// Its stack moves while it runs, and another thread may go on with it. n is in rdi.
+//
+//go:nosplit
+//go:noinline
+func moved(a, b, c, n int) int {
+	return grown(n) + a + b + c
+}
+
+// On a new goroutine's stack there is no room for this.
+//
+//go:noinline
+func grown(n int) int {
+	var room [1 << 16]byte
+	room[n%len(room)] = 1
+	runtime.Gosched()
+	return n + int(room[n%len(room)])
+}
+
+// As many goroutines as numbers, some at a time.
+func move(from, to int, wrong *int) {
+	for n := from; n < to; n++ {
+		done := make(chan int)
+		go func() { done <- moved(1, 2, 3, n) }()
+		if <-done != n+7 {
+			*wrong++
+		}
+	}
+}
+
 func work(from, to int, wrong *int) {
 	for n := from; n < to; n++ {
 		if mixed(1, 2, n, n*3, -n, n+7) != 1^2^n^(n*3)^-n^(n+7) {
@@ -63,12 +93,17 @@ func main() {
 			break
 		}
 		var group sync.WaitGroup
-		var wrong, deep [goroutines]int
+		var wrong, deep, gone [goroutines]int
 		for g := 0; g < goroutines; g++ {
 			group.Add(1)
 			go func() {
 				defer group.Done()
 				work(g*times, (g+1)*times, &wrong[g])
+			}()
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				move(g*times, (g+1)*times, &gone[g])
 			}()
 			group.Add(1)
 			go func() {
@@ -81,8 +116,9 @@ func main() {
 		group.Wait()
 		sum := 0
 		for g, one := range wrong {
-			sum += one + deep[g]
+			sum += one + deep[g] + gone[g]
 		}
-		fmt.Printf("main.mixed=%d main.said=%d wrong=%d\n", goroutines*times, goroutines*(depth+1), sum)
+		fmt.Printf("main.mixed=%d main.moved=%d main.said=%d wrong=%d\n", goroutines*times, goroutines*times,
+			goroutines*(depth+1), sum)
 	}
 }

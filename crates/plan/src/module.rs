@@ -32,7 +32,7 @@ const TEXT_BYTES: u64 = 704;
 /// Bytes that a filter takes at most, besides its condition: names, sampling, counting, marks.
 const FILTER_BYTES: usize = 896;
 /// Bytes that what is left for a return takes at most, and its copy to a ring.
-const STAGE_BYTES: u64 = 512;
+const STAGE_BYTES: u64 = 768;
 /// Bytes of code that a counted entry takes, about.
 const BYTES_PER_SITE: usize = 224;
 /// From this many wants on, two threads plan.

@@ -2,8 +2,7 @@
 //!
 //! In: a condition, and what a probe's arguments are called. Out: a [`Filter`]: what the target decides before anything is recorded,
 //! and what the reader decides of calls that were. The target knows arguments and the thread's number at the entry, and with what was
-//! returned and how long it took at the return; fields too, once they are read. Returns in Go programs are the reader's, which
-//! still costs the target its records. Does not: evaluate in the target (`trapline_plan`).
+//! returned and how long it took at the return; fields too, once they are read. Does not: evaluate in the target (`trapline_plan`).
 
 mod constants;
 

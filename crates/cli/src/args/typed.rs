@@ -248,7 +248,7 @@ float, double, hex, ptr or TYPE *; and str, what it points to up to a 0, or buf(
 is dropped and counted as missed.
 
 --if, --tid, --comm and --sample are decided in the target before anything is recorded, at some nanoseconds; what --if asks of fields once they
-are read, of ret or dur at the return (in Go programs by the reader, of recorded calls). All of it is counted.
+are read, of ret or dur at the return. All of it is counted.
   trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'
 
 Records can be kept as they are, millions a second, and shown later (docs/recordings.md):

@@ -343,7 +343,10 @@ impl<'a, 'p> Emitter<'a, 'p> {
                         texts,
                         floats,
                         fields: self.set.env.reads(probe),
-                        marks: latency.filter(|_| marked).map(Latency::for_marks),
+                        marks: latency.filter(|_| marked).map(|latency| {
+                            let staged = self.set.env.filter(probe).is_some_and(|one| one.late.is_some());
+                            if staged { latency.for_stage() } else { latency.for_marks() }
+                        }),
                         unwind: stack.unwind,
                         at_entry: stack.at_entry,
                     };

@@ -52,7 +52,7 @@ fn entry(arena: &mut Arena, machine: &Machine, latency: &Latency, function: u32,
 /// `1: dec rdi; jnz 1b`
 pub(crate) const SPIN: [u8; 5] = [0x48, 0xFF, 0xCF, 0x75, 0xFB];
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     // SAFETY: rdtsc has no precondition on this architecture's user mode here: the stubs need it as well.
     unsafe { _rdtsc() }
 }

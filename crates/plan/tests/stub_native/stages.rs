@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_plan::filter::{Facts, Float, Int, Known, Late, Symbol, TargetFilter, Tree, parse, registers};
-use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, trace};
+use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, trace};
 use trapline_plan::{Floats, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::{Kind, Record, RingArea, TEXT_BYTES, TEXT_WORDS, first_float};
@@ -13,12 +13,14 @@ use crate::arena::{Arena, LINES, call, get, machines, set, unregister};
 use crate::counts::{everywhere, storm};
 use crate::filters::{float, leaf, number, tree};
 use crate::records::{PROBE, Reader, rings_for, view};
-use crate::state::{ONE, Random, assert_kept, back, sets_vectors, tl_run};
+use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors, tl_run};
 
 /// The group of lines that holds the filter's words.
 const WORDS: u64 = 1;
+/// Of a goroutine whose stack is this thread's.
+const GOROUTINE: Goroutine = [0, 0x7fff_ffff_f000];
 /// A third of a nanosecond to a tick.
-const TICK: u64 = (1 << 32) / 3;
+pub(crate) const TICK: u64 = (1 << 32) / 3;
 
 pub(crate) fn late(condition: Tree) -> TargetFilter {
     TargetFilter { late: Some(Late { condition, tick: TICK }), ..TargetFilter::default() }
@@ -31,17 +33,22 @@ fn names() -> Vec<(String, Symbol)> {
     names
 }
 
-fn read(text: &str) -> Tree {
+pub(crate) fn read(text: &str) -> Tree {
     let tree = parse(text, &names()).unwrap_or_else(|error| panic!("{text}: {error}"));
     assert!(tree.is_known_at_return());
     tree
 }
 
-fn counted(arena: &Arena, word: u32) -> u64 {
+pub(crate) fn counted(arena: &Arena, word: u32) -> u64 {
     (0..u64::from(LINES)).map(|line| get(arena.word(WORDS) + u64::from(word) * 8 + line * 64)).sum()
 }
 
-fn traced<'a>(arena: &Arena, machine: &'a Machine, rings: &'a Rings, filter: &'a TargetFilter) -> Traced<'a> {
+pub(crate) fn traced<'a>(
+    arena: &Arena,
+    machine: &'a Machine,
+    rings: &'a Rings,
+    filter: &'a TargetFilter,
+) -> Traced<'a> {
     Traced {
         machine,
         rings,
@@ -127,7 +134,8 @@ fn returns_decide(machine: &Machine) {
         let rings = rings_for(&arena, machine, 1 << 12, slot);
         let filter = late(condition.clone());
         let site = Site { flags_dead: round & 1 == 1, dead: 0, red_zone_live: round & 2 == 2 };
-        let marks = Some(arena.staged(slot));
+        let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
+        let marks = Some(Latency { go, ..arena.staged(slot) });
         let traced = Traced { site, floats, marks, ..traced(&arena, machine, &rings, &filter) };
         let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
         let end = exit(&mut arena, &traced, (kind, 6), &back());
@@ -210,7 +218,7 @@ fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     }
 }
 
-fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
+pub(crate) fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
     let mut seen = Vec::new();
     reader.take(|record| seen.push(*record));
     seen.sort_by_key(|record| record.ticks);

@@ -199,6 +199,15 @@ thread_local! {
     static G: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
+/// This thread runs that goroutine from now on, or none. Where from the thread pointer on that is told.
+pub(crate) fn runs(goroutine: Option<&Goroutine>) -> i32 {
+    G.set(goroutine.map_or(0, |g| core::ptr::from_ref(g) as u64));
+    G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64) as i32
+}
+
+/// The first two words of a Go runtime's `g`: its stack, lo and hi.
+pub(crate) type Goroutine = [u64; 2];
+
 /// The harness has one user at a time.
 pub(crate) static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -210,14 +219,14 @@ fn state_is_kept() {
     for machine in machines() {
         counts(&machine, &mut random);
         armed(&machine, 64, &mut random);
-        let offset = G.with(|g| (core::ptr::from_ref(g) as u64).wrapping_sub(thread_pointer()) as i64);
-        let goroutine: &[u64; 2] = &[0, 0x7fff_ffff_f000];
-        for g in [0, core::ptr::from_ref(goroutine) as u64] {
-            G.set(g);
+        let goroutine: &Goroutine = &[0, 0x7fff_ffff_f000];
+        for g in [None, Some(goroutine)] {
+            let offset = runs(g);
             for (outermost, go) in [(false, false), (true, false), (false, true), (true, true)] {
                 let mut arena = Arena::new();
-                let go = go.then_some(offset as i32);
-                let latency = Latency { outermost, go, min_ticks: g & 1024, ..arena.latency() };
+                let go = go.then_some(offset);
+                let min_ticks = g.map_or(0, |_| 1024);
+                let latency = Latency { outermost, go, min_ticks, ..arena.latency() };
                 latencies(&machine, &latency, &mut arena, &mut random);
             }
         }

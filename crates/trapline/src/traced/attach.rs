@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::{AttachReport, Options, PatchError, Request};
+use trapline_patch::{AttachReport, Durations, Options, PatchError, Request};
 use trapline_plan::Role;
 use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
@@ -28,9 +28,9 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
                            then sees no further than a probed call";
 
 impl Traced {
-    /// What returns decide with, where they do: a goroutine's stack moves, and with it what its calls' entries left.
-    fn tick(&self, wishes: &Wishes) -> Option<u64> {
-        wishes.tick.filter(|_| !self.is_go)
+    /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine.
+    pub(super) const fn returns_decide(&self) -> bool {
+        !self.is_go || self.go_g.is_some()
     }
     /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
     pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {
@@ -140,11 +140,14 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.steps = wishes.steps;
         let start = Instant::now();
-        let question = Question::new(modules, places, self.is_guarded(modules), self.tick(wishes));
+        let tick = wishes.tick.filter(|_| self.returns_decide());
+        let question = Question::new(modules, places, self.is_guarded(modules), tick);
         let asked = question.asked();
         let request = Request {
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
+            go: self.is_go,
+            durations: Durations { go_g: self.go_g, ..wishes.durations },
             ..question.request(&asked, question.filters(), wishes)
         };
         let report = self.attached.add(&self.process, &request)?;

@@ -161,6 +161,8 @@ pub(crate) struct Traced {
     name: String,
     /// Its calls belong to goroutines, which change threads.
     pub(crate) is_go: bool,
+    /// Where its threads keep which goroutine they run, from the thread pointer on.
+    go_g: Option<i32>,
     began: Instant,
     reported: Instant,
     cpu_began: Duration,
@@ -207,6 +209,7 @@ impl Traced {
             process,
             name,
             is_go: false,
+            go_g: None,
             began: now,
             reported: now,
             cpu_began: cpu,
@@ -287,7 +290,10 @@ impl Traced {
         if !first {
             self.misses.clear();
         }
-        self.is_go |= modules.iter().any(|module| module.is_program && module.file.image.is_go());
+        if let Some(program) = modules.iter().find(|module| module.is_program && module.file.image.is_go()) {
+            self.is_go = true;
+            self.go_g = program.file.image.go_g_in_tls().and_then(|at| i32::try_from(at).ok());
+        }
         self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {

@@ -207,7 +207,7 @@ impl Traced {
         }
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
-            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, !self.is_go);
+            let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, self.returns_decide());
             let late = tracked.filter.as_ref().map(left);
             let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());

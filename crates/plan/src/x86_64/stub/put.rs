@@ -15,6 +15,15 @@ use super::trace::{ARGUMENTS, Traced};
 use super::{Rseq, ThreadId};
 use crate::request::Unwind;
 
+/// Of a record whose call has a place in private memory (`stage`): what it is called by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    /// Holds the place's address, which stands for the stack pointer: that may move while a goroutine runs, the place does not.
+    pub(super) at: Reg,
+    /// The thread is the one that the record there names: a goroutine may have gone on in another.
+    pub(super) names: bool,
+}
+
 /// How far ahead lines are asked for, so that a slot is in this CPU's cache when it is written.
 const AHEAD: i32 = 1024;
 /// The same in slots, where these are large.
@@ -155,22 +164,24 @@ impl Traced<'_> {
     fn fill(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
         let ahead = AHEAD.max(SLOTS_AHEAD * self.rings.area.slot as i32);
         (0..self.lines(kind)).for_each(|line| asm.prefetchw(Mem::At(R10, ahead + line * LINE)));
-        self.put(asm, kind, values);
+        self.put(asm, kind, values, None);
     }
     /// The words of a record. In: rdx = time, r10 = where. Spoils rdx.
-    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) {
+    pub(super) fn put(&self, asm: &mut Asm<'_>, kind: Kind, values: usize, placed: Option<Placed>) {
         let (depth, word) = (self.depth(kind), |n: u64| Mem::At(R10, n as i32 * 8));
         asm.store(word(1), RDX);
-        match self.number(kind) {
-            ThreadId::Unknown => asm.mov_imm32(RDX, self.probe),
-            id => {
+        match (placed.filter(|placed| placed.names), self.number(kind)) {
+            (Some(placed), _) => asm.load(RDX, Mem::At(placed.at, 0)),
+            (None, ThreadId::Unknown) => asm.mov_imm32(RDX, self.probe),
+            (None, id) => {
                 id.load(asm, RDX, depth);
                 asm.shift(Shift::Left, RDX, 32, true);
                 asm.alu_imm(Alu::Or, RDX, self.probe as i32, true);
             }
         }
         asm.store(word(0), RDX);
-        asm.lea(RDX, Mem::At(RSP, depth + self.step() + kind as i32));
+        let key = placed.map_or((RSP, depth + self.step()), |placed| (placed.at, 0));
+        asm.lea(RDX, Mem::At(key.0, key.1 + kind as i32));
         asm.store(word(2), RDX);
         let all: &[Reg] = match kind {
             Kind::Entry => &ARGUMENT[..values.min(ARGUMENTS)],

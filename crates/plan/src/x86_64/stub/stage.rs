@@ -7,8 +7,9 @@
 //! # Protocol
 //!
 //! The entry's record is written as ever, but into the call's own place in private memory, a slot as large as a ring's, in the block of its
-//! stack page (`record::latency`; the place goes by the stack pointer at the entry, which the exit has again). A place is *marked* while
-//! the record's third word is that stack pointer, and its first names the probe.
+//! stack page (`record::latency`; the place goes by the stack pointer at the entry, which the exit has again; a goroutine's by the goroutine
+//! and the distance to its stack's end, which it keeps when the stack moves). A place is *marked* while the record's third word is the
+//! place's own address, and its first names the probe. That address is what both records are paired by.
 //!
 //! E1 The early condition and the sample decide: who does not pass takes a mark away that an abandoned call left in his place, is
 //!    counted as rejected, and goes on.
@@ -43,16 +44,22 @@
 //! - *The thread is killed*: before X2's store nothing was written; behind it all was. Between X2 and X3 the call is one that has not ended.
 //! - *Detaching* waits for nobody: a call whose exit is no longer patched has not ended.
 //! - *Places of several segments* do not meet: each has memory of its own.
-//! - *A goroutine's stack moves*, and with it the place: such programs are not planned so, their reader decides.
+//! - *A goroutine's stack moves*: the place is where it was. Where a function looks whether its stack suffices and begins anew on a larger
+//!   one, its entry is met twice at one place: the first is a call that has not ended.
+//! - *A goroutine goes on in another thread*: who hands it over and who takes it are in order (Go's scheduler), so plain loads see what the
+//!   entry stored. The exit's record names the entry's thread, as the reader pairs by it.
+//! - *A goroutine ends between entry and exit* (a panic, Goexit), and another gets its g: as a call that is left by longjmp.
+//! - *A thread of a Go program without a goroutine* has places as threads elsewhere have them.
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, LOCKED, first_float};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSI, RSP};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R10, R11, RAX, RDX, RSI, RSP, Reg};
 use super::counted::{Counted, count};
 use super::filter::{Conditions, Fields, Left};
 use super::latency::{Claim, Lookup};
 use super::pass::Passed;
+use super::put::Placed;
 use super::rseq::{self, Section};
 use super::trace::{ARGUMENTS, Traced};
 use super::{Latency, Machine, Pending, Site, Timed};
@@ -60,6 +67,8 @@ use crate::filter::{Known, Late, Tree};
 
 /// Below what `trace` saves.
 const SAVED_RSI: Mem = Mem::At(RSP, -112);
+/// While a place is looked for, where no value of a condition waits.
+const SAVED_R8: Mem = Mem::At(RSP, -56);
 /// At an entry: the place.
 const PLACE: i32 = -120;
 /// At an exit: the time, and the nanoseconds that the call took.
@@ -103,6 +112,31 @@ impl Whose {
             asm.alu_mem_imm(Alu::Add, self.last_line(word), 1, true);
             asm.jmp(behind);
         }
+    }
+    /// Out: rsi = the place, once it is found; what it held is in [`SAVED_RSI`]. Spoils rax, rdx.
+    fn look(&self, asm: &mut Asm<'_>) -> Lookup {
+        asm.store(SAVED_RSI, RSI);
+        if self.timed().special() {
+            asm.store(SAVED_R8, R8);
+        }
+        let lookup = self.timed().lookup(asm);
+        self.restore(asm);
+        lookup
+    }
+    /// What follows if the first look did not find it; falls out of the end if there is none.
+    fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+        self.timed().search(asm, lookup, claim);
+        self.restore(asm);
+    }
+    fn restore(&self, asm: &mut Asm<'_>) {
+        if self.timed().special() {
+            asm.load(R8, SAVED_R8);
+        }
+    }
+    /// What the records of a call are called by, whose place is at `at`.
+    const fn placed(&self, at: Reg, kind: Kind) -> Option<Placed> {
+        let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
+        Some(Placed { at, names })
     }
     fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
         let Some(rseq) = self.machine.rseq else { return };
@@ -193,8 +227,7 @@ impl Stage<'_> {
         let passed = traced.pass(asm, traced.filter?, kind);
         let begun = count(asm, &self.whose.machine);
         let behind_begun = asm.here();
-        asm.store(SAVED_RSI, RSI);
-        let lookup = self.whose.timed().lookup(asm);
+        let lookup = self.whose.look(asm);
         asm.store_imm(MARK, 0);
         asm.store(Mem::At(RSP, PLACE), RSI);
         asm.load(RSI, SAVED_RSI);
@@ -202,7 +235,7 @@ impl Stage<'_> {
         let fixups = traced.fetch(asm, kind);
         asm.load(R10, Mem::At(RSP, traced.depth(kind) + PLACE));
         traced.clock(asm);
-        traced.put(asm, kind, self.values);
+        traced.put(asm, kind, self.values, self.whose.placed(R10, kind));
         traced.drop_texts(asm, kind);
         let leave = asm.here();
         if let Some(rseq) = self.whose.machine.rseq {
@@ -229,8 +262,7 @@ impl Stage<'_> {
     fn exit(&self, asm: &mut Asm<'_>, kind: Kind) -> ExitTail {
         let Self { traced, whose, words, .. } = *self;
         traced.enter(asm, kind);
-        asm.store(SAVED_RSI, RSI);
-        let lookup = whose.timed().lookup(asm);
+        let lookup = whose.look(asm);
         let unmarked = self.look(asm);
         let (section, (rejected, (ring, astray, full))) = match whose.machine.rseq {
             Some(rseq) => {
@@ -267,11 +299,10 @@ impl Stage<'_> {
         area.bytes.saturating_sub(area.slot)
     }
 
-    /// X1. In: rsi = the place. Spoils rdx.
+    /// X1. In: rsi = the place.
     fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
-        asm.lea(RDX, Mem::At(RSP, self.traced.step()));
         let place = asm.unbroken(|asm| {
-            asm.alu_load(Alu::Cmp, RDX, MARK);
+            asm.alu_load(Alu::Cmp, RSI, MARK);
             asm.jcc_later(Cond::NotEqual)
         });
         let probe = asm.unbroken(|asm| {
@@ -325,7 +356,7 @@ impl Stage<'_> {
         asm.lea(R10, Mem::At(RAX, slot));
         traced.behind(asm);
         asm.load(RDX, TIME);
-        traced.put(asm, kind, self.values);
+        traced.put(asm, kind, self.values, self.whose.placed(RSI, kind));
         asm.mov(R10, RAX);
         traced.behind(asm);
         let words = self.length();
@@ -374,7 +405,7 @@ impl EntryTail {
         let Self { whose, words, leave, .. } = self;
         whose.unregistered(asm, self.begun, words.begun, self.behind_begun);
         // E3
-        whose.timed().search(asm, self.lookup, Claim::Yes);
+        whose.search(asm, self.lookup, Claim::Yes);
         asm.load(RSI, SAVED_RSI);
         asm.alu_mem_imm(Alu::Add, whose.last_line(words.dropped), 1, true);
         asm.jmp(self.placeless);
@@ -400,13 +431,12 @@ impl EntryTail {
         }
         let counted = count(asm, &whose.machine);
         let forget = asm.here();
-        asm.store(SAVED_RSI, RSI);
-        let lookup = whose.timed().lookup(asm);
+        let lookup = whose.look(asm);
         asm.store_imm(MARK, 0);
         let none = asm.here();
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        whose.timed().search(asm, lookup, Claim::No);
+        whose.search(asm, lookup, Claim::No);
         asm.jmp(none);
         whose.unregistered(asm, counted, words.rejected, forget);
         if !self.passed.unregistered.is_empty() {
@@ -443,7 +473,7 @@ impl ExitTail {
         asm.jmp(done);
         whose.unregistered(asm, rejected, words.rejected_late, done);
         // X1 without a mark.
-        whose.timed().search(asm, self.lookup, Claim::No);
+        whose.search(asm, self.lookup, Claim::No);
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);

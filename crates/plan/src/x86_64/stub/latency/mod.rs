@@ -15,7 +15,7 @@
 //! shared routines would cost 3 ns of the 25 (COST-1). What is rare stands behind the displaced code.
 //! With `outermost` a slot belongs to (thread, function) and holds {tsc, S of the outermost call}: deeper calls are
 //! ignored, and a call at a shallower place proves that the remembered one is gone. In Go the thread is the goroutine
-//! and S its distance from the stack's end, because stacks move.
+//! and S its distance from the stack's end, because stacks move; a thread without one is as it is elsewhere.
 
 mod armed;
 mod mark;
@@ -79,7 +79,12 @@ impl Latency {
     /// The same slots, one for each call of any depth, whoever runs it.
     #[must_use]
     pub const fn for_marks(self) -> Self {
-        Self { outermost: false, go: None, ..self }
+        Self { go: None, ..self.for_stage() }
+    }
+    /// The same, where they hold what entries leave for their returns: in a Go program a goroutine's are its own, wherever its stack is.
+    #[must_use]
+    pub const fn for_stage(self) -> Self {
+        Self { outermost: false, ..self }
     }
 }
 
@@ -199,7 +204,7 @@ impl Timed<'_> {
         Mem::Rip(self.block().wrapping_add((self.machine.lines as u64 - 1) * words::STRIDE + word))
     }
     /// Whether S must be kept in a register (r8), rather than computed from rsp again.
-    const fn special(&self) -> bool {
+    pub(super) const fn special(&self) -> bool {
         self.latency.outermost || self.latency.go.is_some()
     }
     /// Bytes from the stub's stack pointer to S.

@@ -12,7 +12,8 @@ use super::{Timed, reload, save, spill};
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
-    nobody: Option<Fix>,
+    /// Where no goroutine runs: the jump, and where it comes back with tag and S.
+    nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
 }
@@ -43,8 +44,8 @@ impl Timed<'_> {
     }
 
     /// Out: rdx = tag, rax = where to look first; r8 = S if `special`.
-    /// Jumps to the returned place if there is no goroutine.
-    fn key(&self, asm: &mut Asm<'_>) -> Option<Fix> {
+    /// Jumps away if there is no goroutine: its second answer is where it goes on with rdx and r8.
+    fn key(&self, asm: &mut Asm<'_>) -> Option<(Fix, u64)> {
         asm.lea(RDX, Mem::At(RSP, self.skipped()));
         if !self.special() {
             asm.shift(Shift::Right, RDX, 12, true);
@@ -73,12 +74,24 @@ impl Timed<'_> {
             asm.shift(Shift::Left, RAX, 16, true); // g is a multiple of 8: pages up to 2^19 never reach it
             asm.alu(Alu::Add, RDX, RAX);
         }
+        let hash = asm.here();
         asm.mov(RAX, RDX);
         asm.shift(Shift::Right, RAX, 29, true);
         asm.alu(Alu::Xor, RAX, RDX);
         asm.imul_imm(RAX, RAX, PHI, false);
         asm.shift(Shift::Right, RAX, self.index_shift(), false);
-        nobody
+        nobody.map(|nobody| (nobody, hash))
+    }
+
+    /// A thread of a Go program that runs no goroutine, as C libraries have them: its stack does not move, and its page alone is the tag. No
+    /// goroutine's is so small: its g lies above the 2^19 that it would take. Where outermost calls are asked for it has no slot.
+    fn without_goroutine(&self, asm: &mut Asm<'_>, lookup: Lookup) {
+        if let Some((nobody, hash)) = lookup.nobody.filter(|_| !self.latency.outermost) {
+            asm.bind(nobody);
+            asm.mov(R8, RDX);
+            asm.shift(Shift::Right, RDX, 12, true);
+            asm.jmp(hash);
+        }
     }
 
     /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = slot.
@@ -166,6 +179,7 @@ impl Timed<'_> {
 
     /// Goes on where the first look did not end; falls out of the end if there is no block.
     pub(in super::super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+        self.without_goroutine(asm, lookup);
         asm.bind(lookup.elsewhere);
         self.probe(asm, claim, lookup.found);
     }
@@ -181,9 +195,8 @@ impl Timed<'_> {
         leave: u64,
     ) {
         self.search(asm, lookup, claim);
-        for fix in lookup.nobody.into_iter().chain(also) {
-            asm.bind(fix);
-        }
+        let nobody = lookup.nobody.filter(|_| self.latency.outermost).map(|(nobody, _)| nobody);
+        nobody.into_iter().chain(also).for_each(|fix| asm.bind(fix));
         asm.alu_mem_imm(Alu::Add, lost, 1, true);
         asm.jmp(leave);
     }
