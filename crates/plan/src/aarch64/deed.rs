@@ -6,9 +6,10 @@ use trapline_insn::aarch64::{Op, Verdict, decode};
 use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, control};
 
+use super::stub::text::BYTES;
 use super::stub::{self, Code, ExitKind, Latency, Machine, Rings, Timed, Traced};
 use crate::layout::DataLayout;
-use crate::request::{LatencyInput, Unwind};
+use crate::request::{Floats, LatencyInput, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,9 @@ pub(super) struct Record {
     pub(super) kind: Kind,
     /// Arguments at an entry.
     pub(super) values: u8,
+    /// Those of them that point to text.
+    pub(super) texts: u8,
+    pub(super) floats: Floats,
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
@@ -49,7 +53,7 @@ impl Deed {
         match self {
             Self::Count { .. } => 512,
             Self::Enter { .. } | Self::Exit { .. } => 2048,
-            Self::Record(_) => 1024,
+            Self::Record(record) => 1024 + BYTES * record.texts.count_ones() as u64,
         }
     }
 }
@@ -96,10 +100,10 @@ impl<'a> Setting<'a> {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
             }
             Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
-            Deed::Record(Record { probe, kind, values, unwind, at_entry }) => {
+            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry }) => {
                 let dropped = self.data.0 + self.layout.counters.word(probe);
                 let (machine, rings) = (&self.machine, self.rings.as_ref()?);
-                let traced = Traced { machine, rings, probe, dropped, unwind, at_entry };
+                let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
                 Begun::Traced(stub::trace(at.0, traced, kind, values.into()))
             }
         })

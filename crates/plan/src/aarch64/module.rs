@@ -1,7 +1,7 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, timing and records of integers and stacks are done, what is
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, timing and records but for fields are done, what is
 //! filtered, tallied or called is not.
 //!
 //! # How a site is made
@@ -129,12 +129,20 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
-            let record = Record { probe: want.probe, kind: Kind::Entry, values: 0, unwind, at_entry: false };
+            let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let record = Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
-        Role::Record { values, returns, stack: unwind, .. } => {
+        Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
+            if texts != 0 && words.iter().any(|&word| is_scalable(word)) {
+                return Err(Refusal::NotHere {
+                    at,
+                    what: "no code reads texts where vectors of SVE or SME may be live",
+                });
+            }
+            let probe = want.probe;
             let deed =
-                |kind| Deed::Record(Record { probe: want.probe, kind, values, unwind, at_entry: true });
+                |kind| Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry: true });
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
             let exits = found.into_iter().map(|(index, kind, role)| {
@@ -191,14 +199,14 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
     let timed = want.role == Role::Latency;
     let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let reads = |role| matches!(role, Role::Record { texts, floats, fields, .. } if texts != 0 || fields != 0 || floats != Floats::default());
+    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
     let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filtered = input.filters.get(want.probe as usize).is_some_and(Option::is_some);
     let what = match () {
         () if want.role.calls() => "no code calls consumers",
         () if timed && outermost => "no code times outermost calls alone",
         () if (timed || recorded) && input.traits.go => "no code knows a goroutine's stack",
-        () if reads(want.role) => "no code reads texts, floats or fields",
+        () if reads(want.role) => "no code reads fields",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filtered => "no code filters or tallies values",
@@ -243,6 +251,12 @@ fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
         return Err(Refusal::MayFault { site: place, insn: place });
     }
     Ok(())
+}
+
+/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
+const fn is_scalable(word: u32) -> bool {
+    let group = word >> 25 & 0b1111;
+    group == 0b0010 || group == 0 && word >> 31 == 1
 }
 
 /// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).

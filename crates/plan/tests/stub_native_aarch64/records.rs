@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
 use trapline_plan::aarch64::stub::{Code as _, Machine, Rings, Rseq, Traced, trace};
-use trapline_plan::{Stacks, ThreadId, Unwind};
+use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
 use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
 use trapline_record::view::View;
 
@@ -63,7 +63,16 @@ impl Bench {
     }
     pub(crate) fn traced(&self, unwind: Unwind) -> Traced<'_> {
         let (machine, rings, dropped) = (&self.machine, &self.rings, self.room.base + DATA);
-        Traced { machine, rings, probe: PROBE, dropped, unwind, at_entry: true }
+        Traced {
+            machine,
+            rings,
+            probe: PROBE,
+            dropped,
+            texts: 0,
+            floats: Floats::default(),
+            unwind,
+            at_entry: true,
+        }
     }
     fn words(&self, kind: Kind, values: usize, rest: &[u32]) -> Vec<u32> {
         let pending = trace(self.room.next(), self.traced(Unwind::None), kind, values);
@@ -170,6 +179,122 @@ fn state_is_kept_where_nothing_is_written() {
             } else {
                 // A full ring is the end of it.
                 assert_eq!(written, 2, "{machine:?}");
+            }
+        }
+    }
+}
+
+/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in the place of the value at a return.
+#[test]
+fn floats_are_what_vectors_hold() {
+    type Function = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, u64, u64) -> f64;
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for (kind, floats, values, slot) in [
+            (Kind::Entry, Floats { arguments: 0b1111_1111, returned: true }, 2, 128),
+            (Kind::Entry, Floats { arguments: 0b101, returned: false }, 2, 64),
+            (Kind::Return, Floats { arguments: 0b101, returned: true }, 2, 64),
+            (Kind::Return, Floats { arguments: 0b101, returned: false }, 2, 64),
+        ] {
+            let mut bench = Bench::new(machine, 2 * slot, slot, kept());
+            let traced = Traced { floats, ..bench.traced(Unwind::None) };
+            let pending = trace(bench.room.next(), traced, kind, values);
+            let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
+            // SAFETY: a function that returns its first float.
+            let function: Function = unsafe { std::mem::transmute(code as *const ()) };
+            assert_eq!(function(0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 40, 41), 0.5);
+            let [record] = bench.take()[..] else { panic!("one") };
+            let all: Vec<u64> = (0..8)
+                .filter(|n| floats.arguments >> n & 1 == 1)
+                .map(|n| (f64::from(n) + 0.5).to_bits())
+                .collect();
+            let want = match kind {
+                Kind::Entry => [&[40, 41], &all[..]].concat(),
+                _ if floats.returned => vec![0.5_f64.to_bits()],
+                _ => vec![40],
+            };
+            assert_eq!(record.values[..want.len()], want, "{kind:?} {floats:?} {machine:?}");
+        }
+    }
+}
+
+/// TXT-1, TXT-2: what could be read is there, whatever the pointers are, and no register, flag or word of the stack is another.
+#[test]
+fn texts_are_what_could_be_read() {
+    use trapline_record::ring::{TEXT_BYTES, TEXT_WORDS};
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping of a page, and nothing behind it.
+    let page =
+        unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    let page = page as u64;
+    // SAFETY: the second page of our own.
+    assert_eq!(unsafe { libc::mprotect((page + 4096) as *mut _, 4096, libc::PROT_NONE) }, 0);
+    // SAFETY: the first page of our own.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(page as *mut u8, 4096) };
+    bytes.iter_mut().zip((b'a'..=b'z').cycle()).for_each(|(byte, letter)| *byte = letter);
+    let places = [
+        (page, 64),
+        (page + 4096 - 64, 64),
+        (page + 4096 - 5, 5),
+        (page + 4096, -14),
+        (0, -14),
+        (u64::MAX, -14),
+    ];
+    // SAFETY: no vectors, so that nothing is read.
+    let tried =
+        unsafe { libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0) };
+    let missing = tried == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS);
+    if missing {
+        println!(
+            "SKIP what is read: the emulator does not have process_vm_readv; see cargo xtask arm64-system"
+        );
+    }
+    for machine in machines(by_hand) {
+        for id in [kept(), ThreadId::Call] {
+            on_cpu(1);
+            for texts in [0b1, 0b10_0000, 0b11_1111] {
+                let mut bench = Bench::new(machine, 4096, 1024, id);
+                let traced = Traced { texts, ..bench.traced(Unwind::None) };
+                let pending = trace(bench.room.next(), traced, Kind::Entry, 6);
+                let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
+                for shift in 0..places.len() {
+                    let at = |n: usize| places[(n + shift) % places.len()];
+                    let six: [u64; 6] = std::array::from_fn(|n| at(n).0);
+                    // SAFETY: a function that returns its first argument.
+                    let function: extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64 =
+                        unsafe { std::mem::transmute(code as *const ()) };
+                    assert_eq!(function(six[0], six[1], six[2], six[3], six[4], six[5]), six[0]);
+                    let (rings, mut seen) = (bench.rings, 0);
+                    for (ring, tail) in (0..).zip(&mut bench.tails) {
+                        let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+                            seen += 1;
+                            assert_eq!(record.values[..6], six);
+                            for (nth, n) in (0..6).filter(|n| texts >> n & 1 == 1).enumerate() {
+                                let word = |past: u64| word((nth * TEXT_WORDS) as u64 + past);
+                                let (address, want) = at(n);
+                                let want = if missing { -i64::from(libc::ENOSYS) } else { want };
+                                assert_eq!(word(0).cast_signed(), want, "{address:#x}");
+                                let copied =
+                                    (1..=(TEXT_BYTES / 8) as u64).flat_map(|n| word(n).to_le_bytes());
+                                let from = (address - page) as usize;
+                                let long = usize::try_from(want).unwrap_or(0);
+                                assert!(
+                                    copied.take(long).eq(bytes[from.min(4096)..].iter().copied().take(long))
+                                );
+                            }
+                        };
+                        rings
+                            .area
+                            .take_with_texts(view(rings), ring, tail, each)
+                            .expect("a head that can be");
+                    }
+                    assert_eq!(seen, 1);
+                }
+                for flags in 0..16_u64 {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?} {id:?} {texts:#b}");
+                }
             }
         }
     }

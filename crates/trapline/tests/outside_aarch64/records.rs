@@ -136,6 +136,40 @@ fn what_is_lost_is_counted() {
     }
 }
 
+/// What pointers lead to, as far as the program could read; and the C library's own functions.
+#[test]
+fn texts_are_what_the_victim_wrote() {
+    for variables in [&[][..], &NO_RSEQ] {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let builder =
+            Session::builder().pid(victim.pid()).probe("libc:write").and_then(|b| b.probe("victim_six"));
+        let builder = builder.expect("probes").texts(vec![0b10, 0b100]);
+        let session = builder.record(3, true).expect("a session");
+        assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS);
+        let (calls, lost, finished) = ended(session, Vec::new());
+        assert_eq!(lost, 0, "{:?}", finished.summary.notices);
+        let of = |name: &'static str| calls.iter().filter(move |call| call.site.label.contains(name));
+        // The answer that it gave us.
+        let answer = format!("right {}\n", TIMES * THREADS);
+        let told = of("write").find(|call| {
+            call.texts.iter().any(|text| text.argument == 1 && text.bytes.starts_with(answer.as_bytes()))
+        });
+        let told = told.unwrap_or_else(|| panic!("{calls:?}"));
+        assert_eq!((told.arguments[2], told.returned), (answer.len() as u64, Some(answer.len() as u64)));
+        // A number is no address: nothing could be read there, and nothing came of it.
+        assert_eq!(of("victim_six").count() as u64, TIMES * THREADS);
+        for call in of("victim_six") {
+            let [text] = &call.texts[..] else { panic!("{call:?}") };
+            assert_eq!(
+                (text.argument, text.reading, text.bytes.len()),
+                (2, trapline::Reading::Fault, 0),
+                "{call:?}"
+            );
+            assert_eq!(call.arguments[2], call.arguments[0] + 2);
+        }
+    }
+}
+
 /// An instruction that is no entry: a record without arguments.
 #[test]
 fn any_instruction_is_recorded() {

@@ -41,4 +41,16 @@ impl Asm {
     pub(super) fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
+    /// `svc #0`: the kernel spoils x0 alone, of what general registers hold.
+    pub(super) fn system_call(&mut self) {
+        self.word(0xD400_0001);
+    }
+    /// `mov to, sp`
+    pub(super) fn stack_pointer(&mut self, to: Reg) {
+        self.word(0x9100_03E0 | to);
+    }
+    /// `str d<vector>, [to, #at]`; `at` a multiple of 8 below 32 KiB.
+    pub(super) fn store_vector(&mut self, vector: u32, to: Reg, at: u32) {
+        self.word(0xFD00_0000 | (at / 8) << 10 | to << 5 | vector);
+    }
 }

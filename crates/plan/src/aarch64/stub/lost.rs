@@ -14,7 +14,7 @@ pub(super) type Counted = Option<(Section, Fix)>;
 pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64, scratch: [Reg; 4]) -> Counted {
     let [area, value, line, more] = scratch;
     let Some(rseq) = machine.rseq else {
-        by_thread(asm, line, machine.lines);
+        by_thread(asm, [line, more], machine.lines);
         asm.constant(area, word);
         asm.add_shifted(area, area, line, 6);
         asm.one(value);
@@ -44,13 +44,19 @@ pub(super) fn count_last(asm: &mut Asm, machine: &Machine, word: u64, scratch: [
     asm.update(machine.lse, Update::Add, value, area, [line, more]);
 }
 
-/// `to` becomes a number below `below` that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.
-pub(super) fn by_thread(asm: &mut Asm, to: Reg, below: u32) {
+/// 2^32 over the golden ratio: spreads neighbouring numbers.
+const PHI: u32 = 0x9E37_79B1;
+
+/// `to` becomes a number below `below` that differs between most threads that run at once: their blocks lie pages apart, most of them 8 MiB.
+pub(super) fn by_thread(asm: &mut Asm, [to, scratch]: [Reg; 2], below: u32) {
     match below.max(1).ilog2() {
         0 => asm.mov(to, ZERO),
         bits => {
             asm.thread_pointer(to);
-            asm.bits(to, to, 16, bits);
+            asm.bits(to, to, 12, 32);
+            asm.number(scratch, PHI);
+            asm.mul32(to, to, scratch);
+            asm.bits(to, to, 32 - bits, bits);
         }
     }
 }

@@ -16,6 +16,7 @@ mod lost;
 mod put;
 mod rseq;
 mod stack;
+pub(crate) mod text;
 pub mod trace;
 
 pub use call::{Called, NoCall, call};

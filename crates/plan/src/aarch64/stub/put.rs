@@ -6,15 +6,16 @@
 //! Memory is ordered by no more than it takes: the head is stored with release, so that a reader that sees it sees the slots; a lock is taken with acquire, so that what
 //! its last holder wrote comes before what we publish with it; a slot's stores come behind the load of the tail since a branch stands between them that hangs on it.
 
-use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES};
+use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
 use super::lost::by_thread;
 use super::rseq::CPU_ID;
 use super::stack::Walk;
+use super::text::Texts;
 use super::trace::{ARGUMENTS, Traced};
-use crate::request::ThreadId;
+use crate::request::{ThreadId, Unwind};
 
 impl Traced<'_> {
     /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is full. Spoils `A`, `C`.
@@ -36,7 +37,7 @@ impl Traced<'_> {
     pub(super) fn lock(&self, asm: &mut Asm) -> (Fix, Fix) {
         let area = &self.rings.area;
         // No register says on which CPU we are; a thread keeps to its rings.
-        by_thread(asm, A, self.machine.lines.saturating_sub(1));
+        by_thread(asm, [A, C], self.machine.lines.saturating_sub(1));
         asm.constant(C, 2 * area.stride());
         asm.constant(RING, self.rings.base);
         asm.mul_add(RING, A, C, RING);
@@ -100,6 +101,13 @@ impl Traced<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
+    /// What an entry's record holds of texts.
+    pub(super) fn texts(&self, kind: Kind) -> Texts {
+        match kind == Kind::Entry && self.unwind == Unwind::None {
+            true => Texts { texts: self.texts, id: self.rings.id },
+            false => Texts::default(),
+        }
+    }
     /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
     fn put(&self, asm: &mut Asm, kind: Kind, values: usize) {
         asm.number(A, self.probe);
@@ -110,15 +118,28 @@ impl Traced<'_> {
             asm.add_shifted(A, A, C, 32);
         }
         asm.store_two(A, TIME, SLOT, 0);
-        asm.add_imm(A, SP, self.step(kind) as i32 + kind as i32);
+        let texts = self.texts(kind);
+        asm.add_imm(A, SP, (texts.depth() + self.step(kind)) as i32 + kind as i32);
         asm.store(A, SLOT, 16);
         let all = match kind {
             Kind::Entry => values.min(ARGUMENTS),
+            Kind::Return if self.floats.returned => {
+                asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
+                0
+            }
             Kind::Return => 1,
             Kind::Tail => 0,
         };
         for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
             asm.store(reg, SLOT, word * 8);
+        }
+        texts.fill(asm);
+        if kind == Kind::Entry && self.unwind == Unwind::None {
+            let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
+            let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
+            for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
+                asm.store_vector(vector, SLOT, word * 8);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T1 | save what is used; find the stack's end, if that is wanted | its handler's hits write records of their own |
+//! | T1 | save what is used; find the stack's end, or copy texts (`text`), if that is wanted | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
@@ -14,17 +14,17 @@
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Not here yet: filters and their marks, texts, floats, fields, goroutines.
+//! Not here yet: filters and their marks, fields, goroutines.
 
 use trapline_record::ring::{Kind, RingArea};
 
-use super::asm::{Asm, Fix};
+use super::asm::{Asm, Fix, SP};
 use super::frame::{A, AT, B, C};
 use super::lost::{count, count_last};
 use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::{Code, Machine};
-use crate::request::{Stacks, ThreadId, Unwind};
+use crate::request::{Floats, Stacks, ThreadId, Unwind};
 
 /// Arguments that a record holds of those that registers do.
 pub const ARGUMENTS: usize = 6;
@@ -53,7 +53,11 @@ pub struct Traced<'a> {
     pub probe: u32,
     /// The counter of dropped records on line 0.
     pub dropped: u64,
-    /// What an entry's record holds of the stack; then no arguments.
+    /// Bit `n`: at an entry, argument `n` points to text.
+    pub texts: u8,
+    /// Floats: in the record behind arguments and texts; at a return in the place of the value.
+    pub floats: Floats,
+    /// What an entry's record holds of the stack; then no arguments and no texts.
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
     pub at_entry: bool,
@@ -79,6 +83,8 @@ pub struct Pending<'a> {
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
     let mut asm = Asm::new(at);
     traced.enter(&mut asm, kind);
+    let texts = traced.texts(kind);
+    texts.fetch(&mut asm);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
         walk.bound(&mut asm);
@@ -101,6 +107,9 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
     let written = asm.here();
     if let Some(rseq) = traced.machine.rseq {
         rseq::clear(&mut asm, rseq, B);
+    }
+    if texts.depth() > 0 {
+        asm.add_imm(SP, SP, texts.depth().cast_signed());
     }
     traced.leave(&mut asm, kind);
     Pending { asm, traced, section, none, full, written }
