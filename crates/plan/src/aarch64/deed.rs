@@ -3,11 +3,13 @@
 //! In: a deed, where its counter or area lies. Out: the stub before what is displaced. Does not: choose words or places.
 
 use trapline_insn::aarch64::{Op, Verdict, decode};
+use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, control};
 
-use super::stub::{self, Code, ExitKind, Latency, Machine, Timed};
+use super::stub::text::BYTES;
+use super::stub::{self, Code, ExitKind, Latency, Machine, Rings, Timed, Traced};
 use crate::layout::DataLayout;
-use crate::request::LatencyInput;
+use crate::request::{Floats, LatencyInput, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +20,23 @@ pub(super) enum Deed {
     Enter { latency: u32, looped: bool },
     /// The stamp is found, and the time since then recorded.
     Exit { latency: u32, kind: ExitKind },
+    /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
+    Record(Record),
+}
+
+/// What a record tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) probe: u32,
+    pub(super) kind: Kind,
+    /// Arguments at an entry.
+    pub(super) values: u8,
+    /// Those of them that point to text.
+    pub(super) texts: u8,
+    pub(super) floats: Floats,
+    pub(super) unwind: Unwind,
+    /// The word is a function's entry.
+    pub(super) at_entry: bool,
 }
 
 impl Deed {
@@ -25,8 +44,8 @@ impl Deed {
     pub(super) const fn rank(self) -> u8 {
         match self {
             Self::Count { .. } => 0,
-            Self::Enter { .. } => 1,
-            Self::Exit { .. } => 2,
+            Self::Enter { .. } | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
+            Self::Exit { .. } | Self::Record(_) => 2,
         }
     }
     /// Bytes that its stub takes at most, with what it displaces.
@@ -34,6 +53,7 @@ impl Deed {
         match self {
             Self::Count { .. } => 512,
             Self::Enter { .. } | Self::Exit { .. } => 2048,
+            Self::Record(record) => 1024 + BYTES * record.texts.count_ones() as u64,
         }
     }
 }
@@ -44,6 +64,8 @@ pub(super) struct Setting<'a> {
     pub(super) layout: &'a DataLayout,
     pub(super) data: RemoteAddr,
     pub(super) latency: Option<Latency>,
+    /// Where records go, if something is recorded.
+    pub(super) rings: Option<Rings>,
 }
 
 impl<'a> Setting<'a> {
@@ -61,9 +83,9 @@ impl<'a> Setting<'a> {
             min_ticks: input.min_ticks,
             buckets: input.buckets,
         });
-        Self { machine, layout, data, latency }
+        Self { machine, layout, data, latency, rings: None }
     }
-    /// The stub at `at`, up to what is displaced. `None` where durations are asked for and there is no place for them.
+    /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
         let timed = |function| {
             let latency = self.latency.as_ref()?;
@@ -78,6 +100,12 @@ impl<'a> Setting<'a> {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
             }
             Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
+            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry }) => {
+                let dropped = self.data.0 + self.layout.counters.word(probe);
+                let (machine, rings) = (&self.machine, self.rings.as_ref()?);
+                let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
+                Begun::Traced(stub::trace(at.0, traced, kind, values.into()))
+            }
         })
     }
 }
@@ -91,6 +119,7 @@ impl<'a> Setting<'a> {
 pub(super) enum Begun<'a> {
     Count(stub::Pending),
     Latency(stub::latency::Pending<'a>),
+    Traced(stub::trace::Pending<'a>),
 }
 
 impl Code for Begun<'_> {
@@ -98,12 +127,14 @@ impl Code for Begun<'_> {
         match self {
             Self::Count(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
+            Self::Traced(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
         match self {
             Self::Count(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
+            Self::Traced(pending) => pending.finish(displaced, back),
         }
     }
 }

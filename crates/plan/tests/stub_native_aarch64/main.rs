@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
 mod latency;
+mod records;
+mod stacks;
 
 use std::arch::naked_asm;
 use std::cell::Cell;

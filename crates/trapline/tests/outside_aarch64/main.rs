@@ -9,6 +9,8 @@ mod death;
 mod kernel;
 mod latency;
 mod load;
+mod records;
 mod refusals;
+mod stacks;
 mod victim;
 mod watch;

@@ -111,6 +111,37 @@ global_asm!(
     "ret",
     "1: ret",
     ".size victim_deep, . - victim_deep",
+    // Arguments in six registers, for records: the first and the last one's sum. What calls it keeps its frames.
+    "victim victim_six",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "add x0, x0, x5",
+    "ldp x29, x30, [sp], #16",
+    "ret",
+    ".size victim_six, . - victim_six",
+    "victim victim_inner",
+    "hint #25",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "add x1, x0, #1",
+    "add x2, x0, #2",
+    "add x3, x0, #3",
+    "add x4, x0, #4",
+    "add x5, x0, #5",
+    "bl victim_six",
+    "ldp x29, x30, [sp], #16",
+    "hint #29",
+    "ret",
+    ".size victim_inner, . - victim_inner",
+    "victim victim_outer",
+    "hint #25",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "bl victim_inner",
+    "ldp x29, x30, [sp], #16",
+    "hint #29",
+    "ret",
+    ".size victim_outer, . - victim_outer",
     // What stores its argument, or adds one, for `trapline watch`.
     "victim store_plain",
     "adrp x1, watched_plain",
@@ -194,6 +225,7 @@ unsafe extern "C" {
     fn victim_loop(value: u64) -> u64;
     fn victim_tail(value: u64) -> u64;
     fn victim_deep(value: u64) -> u64;
+    fn victim_outer(value: u64) -> u64;
     fn victim_jumps(value: u64) -> u64;
     fn store_plain(value: u64) -> u64;
     fn store_added(value: u64) -> u64;
@@ -223,6 +255,9 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     // It calls itself eight times, and the last call takes another way.
     ("victim_deep", victim_deep, 0, 16),
 ];
+
+/// What calls the function of six arguments, which are its own and what follows.
+pub(crate) const OUTER: &str = "victim_outer";
 
 /// Name, function: each stores once, whatever it is called with.
 const STORES: [(&str, Function); 5] = [
@@ -289,6 +324,10 @@ fn call(name: &str, times: u64) -> u64 {
         (0..times).for_each(|value| _ = unsafe { function(value) });
         right += times;
     }
+    if name == OUTER {
+        // SAFETY: a function of a number, which touches nothing else.
+        right += (0..times).filter(|&value| unsafe { victim_outer(value) } == 2 * value + 5).count() as u64;
+    }
     for (_, function, _, expected) in FUNCTIONS.iter().filter(|one| name == "all" || one.0 == name) {
         for _ in 0..times {
             // SAFETY: functions of a number, which touch nothing else.
@@ -313,6 +352,10 @@ pub(crate) struct Victim {
 impl Victim {
     /// None where no program can be traced, which is said.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+    /// The same with these variables in its environment.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Option<Self> {
         if trapline_target::is_emulated() {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
             return None;
@@ -323,6 +366,7 @@ impl Victim {
         let mut child = Command::new(program)
             .args(["--exact", "victim::run", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, "1")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

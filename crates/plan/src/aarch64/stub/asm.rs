@@ -72,7 +72,7 @@ impl Asm {
         self.broken |= word.is_none();
         self.word(word.unwrap_or(encode::BRK));
     }
-    fn later(&mut self, word: u32) -> Fix {
+    pub(super) fn later(&mut self, word: u32) -> Fix {
         self.word(word);
         Fix(self.words.len() - 1)
     }

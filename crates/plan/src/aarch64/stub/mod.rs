@@ -6,15 +6,23 @@
 //! another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every word is counted exactly: by one rseq
 //! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
 
+mod access;
 mod asm;
 mod call;
 mod count;
+mod frame;
 pub mod latency;
+mod lost;
+mod put;
 mod rseq;
+mod stack;
+pub(crate) mod text;
+pub mod trace;
 
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
+pub use trace::{Rings, Traced, trace};
 
 /// The code of a stub, which waits for what it displaces.
 pub trait Code {
