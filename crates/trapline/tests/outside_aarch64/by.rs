@@ -60,16 +60,20 @@ fn threads_that_call_meanwhile_are_not_harmed() {
     let before = victim.text();
     for name in ["victim_push", "victim_loop"] {
         victim.begin(name, ENDLESS);
+        let (mut counted, mut tallied) = (0, 0);
         for _ in 0..4 {
-            let by = counting_by_thread(&victim, name);
-            let tallied = tallying(&victim, name, None, tally(argument(), Sort::Each), false);
+            let session = counting_by_thread(&victim, name);
             std::thread::sleep(std::time::Duration::from_millis(20));
-            for session in [by, tallied] {
-                assert!(session.detach().reports.iter().all(|report| report.refused.is_empty()));
-            }
+            counted += of(&session.detach().reports[0], name);
+            let mut session = tallying(&victim, name, None, tally(argument(), Sort::Each), false);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            tallied += session.tallies()[0].hits();
+            drop(session.detach());
         }
         victim.begin(name, ENDLESS);
         assert_eq!(victim.end(), 0, "{name}: wrong values");
+        println!("{name}: {counted} hits by thread, {tallied} tallied");
+        assert!(counted > 0 && tallied > 0, "{name}");
         assert_eq!(victim.text(), before, "{name}");
     }
 }
@@ -219,7 +223,5 @@ fn trapline_count_and_hist_say_the_same() {
     println!("{text}");
     assert!(output.status.success(), "{text}");
     // 32 to 63, and 64 to 69, of both threads; and the others.
-    for figure in [2 * 32, 2 * 6, 2 * 32] {
-        assert!(text.contains(&format!(":{figure}")), "{figure}: {text}");
-    }
+    assert!(text.contains("\"rows\":[[32,64,64],[64,128,12]]") && text.contains("\"filtered\":64"), "{text}");
 }

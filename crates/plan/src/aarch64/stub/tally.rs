@@ -197,7 +197,7 @@ fn next(asm: &mut Asm, again: u64) -> Fix {
     asm.compare(B, C);
     asm.if_to(Cond::NotEqual, again);
     asm.mov(B, A);
-    debug_assert!(OVERFLOW == 0);
+    const { assert!(OVERFLOW == 0) };
     asm.b_later()
 }
 
