@@ -2,6 +2,7 @@
 //! arm64-system` runs it; under an emulator of user mode every test skips itself.
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
+mod by;
 mod calls;
 mod command;
 mod counts;

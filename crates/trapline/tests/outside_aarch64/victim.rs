@@ -1,7 +1,7 @@
 //! The victim: functions whose first words are of all kinds, called as often as asked for by two threads. And what starts it.
 //!
 //! Talk: a line `NAME N` in: each thread calls that function N times, all at once, or one after the other for `turns-NAME N`. A line out: how many calls came
-//! back with the right value. `all` stands for each function.
+//! back with the right value; before it one for each thread, `thread NUMBER CALLS`. `all` stands for each function.
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -318,6 +318,8 @@ fn run() {
 }
 
 fn call(name: &str, times: u64) -> u64 {
+    // SAFETY: no arguments.
+    println!("thread {} {times}", unsafe { libc::gettid() });
     let (mut right, mut wrong) = (0, 0);
     for (_, function) in STORES.iter().filter(|one| one.0 == name) {
         // SAFETY: functions of a number, which store it to words of their own.
@@ -347,6 +349,7 @@ pub(crate) struct Victim {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
+    called: Vec<(u32, u64)>,
 }
 
 impl Victim {
@@ -373,7 +376,7 @@ impl Victim {
             .expect("it starts");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut victim = Self { _one: one, child, to, from };
+        let mut victim = Self { _one: one, child, to, from, called: Vec::new() };
         // It is past its loader when it answers.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
@@ -391,12 +394,21 @@ impl Victim {
     }
     pub(crate) fn end(&mut self) -> u64 {
         let mut line = String::new();
+        self.called.clear();
         while !line.contains("right ") {
             line.clear();
             assert_ne!(self.from.read_line(&mut line).expect("it talks"), 0, "it ended");
+            let mut words = line.split_whitespace().skip_while(|word| *word != "thread").skip(1);
+            if let (Some(tid), Some(calls)) = (words.next(), words.next()) {
+                self.called.push((tid.parse().expect("a number"), calls.parse().expect("a number")));
+            }
         }
         let number = line.trim().rsplit(' ').next().and_then(|word| word.parse().ok());
         number.expect("a number")
+    }
+    /// The threads of the last call, and how often each called.
+    pub(crate) fn called(&self) -> &[(u32, u64)] {
+        &self.called
     }
     /// A session that counts what is named.
     pub(crate) fn count(&self, probe: &str) -> Session {

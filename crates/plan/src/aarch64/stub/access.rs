@@ -1,4 +1,4 @@
-//! Words that only records need: what orders memory, what tries once, what takes places by a distance in a register.
+//! Words that records and tables of values need: what orders memory, what tries once, what takes places by a distance in a register.
 //!
 //! In: registers. Out: words ([`Asm`]). Encodings: Arm ARM C6.2.
 
