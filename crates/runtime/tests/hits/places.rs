@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::sync::Mutex;
 
+use trapline_insn::x86_64::Gpr;
 use trapline_runtime::consumer::{Consumer, Flags, Hit, Verdict};
 use trapline_runtime::native::Regs;
 use trapline_runtime::probe::Probe;
@@ -31,6 +32,8 @@ fn glued(piece: Piece, before: &[u8], done: &[u8], behind: &[u8]) -> usize {
     }
 }
 
+const SP_AT: u8 = (std::mem::offset_of!(Regs, gpr) + Gpr::Rsp as usize * 8) as u8;
+
 type Begin = extern "C" fn(*const Probe, u64, u64) -> u64;
 type End = extern "C" fn(*const Probe, *mut Regs) -> u64;
 
@@ -46,8 +49,10 @@ impl Native {
         let begin = glued(Piece::begin(), &[], &[0x31, 0xc0, 0xc3], &[0xb8, 1, 0, 0, 0, 0xc3]);
         let kept = [0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57]; // push rbx, rbp, r12 to r15
         let back = [0x48, 0x89, 0xec, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3]; // mov rsp, rbp; pop them; ret
-        // mov rbp, rsp; mov r12, rdi; lea rbx, [rsi - 8]; and rsp, -16
-        let ready = [0x48, 0x89, 0xe5, 0x49, 0x89, 0xfc, 0x48, 0x8d, 0x5e, 0xf8, 0x48, 0x83, 0xe4, 0xf0];
+        // mov rbp, rsp; mov r12, rdi; lea rbx, [rsi - 8]; mov rcx, the stack pointer in `Regs`; and rsp, -16
+        let ready = [
+            0x48, 0x89, 0xe5, 0x49, 0x89, 0xfc, 0x48, 0x8d, 0x5e, 0xf8, 0x48, 0x8b, 0x4e, SP_AT, 0x48, 0x83, 0xe4, 0xf0,
+        ];
         let done = [[0x31, 0xc0].as_slice(), &back].concat();
         let end = glued(Piece::end(), &[kept.as_slice(), &ready].concat(), &done, &back);
         // SAFETY: the code above.

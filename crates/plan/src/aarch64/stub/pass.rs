@@ -1,6 +1,6 @@
 //! Which hits are counted or tallied: a filter's code, and what becomes of hits that do not pass.
 //!
-//! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code ([`Rare`]) those are counted,
+//! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code (`Rare`) those are counted,
 //! and threads without an area do with atomic additions what others do in sections.
 
 use super::asm::{Asm, Fix};

@@ -70,7 +70,7 @@ pub struct CallFunctions {
     pub exit: u64,
     /// At exits, as `general` at entries; the other one is `exit`.
     pub general_exit: u64,
-    /// Taken in before that where [`only_returns`](crate::Callee::only_returns), if there is one: as a function called there, but with rsp a multiple of 16. It leaves rsp anywhere below. Its usual way: 0 was answered. Its other
+    /// Taken in before that where [`only_returns`](crate::Callee::only_returns), if there is one: as a function called there, but with rsp a multiple of 16, and in rcx the exit's stack pointer. It leaves rsp anywhere below. Its usual way: 0 was answered. Its other
     /// one: the answer is in eax; 3: call `general_exit`.
     pub ends: Option<Piece>,
     /// What is saved.
