@@ -16,7 +16,7 @@ use crate::error::PatchError;
 use crate::find::{check_free, find_segments};
 use crate::free::free;
 use crate::map::{SERVED, map, unmap};
-use crate::number;
+use crate::native::number;
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request};

@@ -29,7 +29,6 @@ mod fake;
 mod find;
 mod free;
 mod map;
-mod number;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
 mod own_semaphores;

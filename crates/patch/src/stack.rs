@@ -10,9 +10,8 @@ use trapline_record::RemoteAddr;
 use trapline_target::{Process, RemoteCaller};
 
 use crate::error::PatchError;
+use crate::native::threads::CONTROL_BLOCK;
 
-/// Bytes of a control block that are looked through; it has about 2,300.
-const BLOCK: usize = 0x900;
 /// A program begins with its arguments right above the stack pointer; statically linked, glibc notes it a few words later.
 const WORDS_LATER: u64 = 64;
 const PAGE: u64 = 4096;
@@ -21,10 +20,7 @@ const PAGE: u64 = 4096;
 pub(crate) fn block(caller: &mut RemoteCaller<'_, '_>, process: &Process) -> Result<Option<i32>, PatchError> {
     let regs = caller.regs()?;
     let (thread, sp) = (regs.thread_pointer(), regs.sp());
-    let mut bytes = [0; BLOCK];
-    if thread == 0 || process.read(RemoteAddr(thread), &mut bytes).is_err() {
-        return Ok(None);
-    }
+    let Some((first, bytes)) = control_block(process, thread) else { return Ok(None) };
     let is_main = caller.tid() == process.pid();
     let start = process.stack_start()?.filter(|_| is_main).map(|start| start.0);
     let words: Vec<u64> =
@@ -32,9 +28,20 @@ pub(crate) fn block(caller: &mut RemoteCaller<'_, '_>, process: &Process) -> Res
     let found: Vec<usize> =
         (0..words.len() - 1).filter(|&n| is_block((words[n], words[n + 1]), start, (thread, sp))).collect();
     Ok(match found[..] {
-        [only] => i32::try_from(only * 8).ok(),
+        [only] => i32::try_from(first + 8 * only as i64).ok(),
         _ => None,
     })
+}
+
+/// The bytes where a control block lies, and where they begin, from the thread pointer on: where it lies below that, its page may be the first that is mapped.
+fn control_block(process: &Process, thread: u64) -> Option<(i64, Vec<u8>)> {
+    let page = -((thread % PAGE).cast_signed());
+    let read = |first: i64| {
+        let mut bytes = vec![0; usize::try_from(CONTROL_BLOCK.end.checked_sub(first)?).ok()?];
+        let at = thread.checked_add_signed(first)?;
+        process.read(RemoteAddr(at), &mut bytes).ok().map(|()| (first, bytes))
+    };
+    if thread == 0 { None } else { read(CONTROL_BLOCK.start).or_else(|| read(CONTROL_BLOCK.start.max(page))) }
 }
 
 /// Whether two words are a thread's block: the main thread's if `start` is where it began.

@@ -53,6 +53,7 @@ impl Survey {
             rdpid: features.rdpid,
             fsgsbase: features.fsgsbase,
             lse: features.lse,
+            sve: features.sve,
             has_fault_handler: !options.faults_are_fatal
                 && status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0,
             shadow_stack: status.shadow_stack,

@@ -35,6 +35,8 @@ pub struct ProcessTraits {
     pub fsgsbase: bool,
     /// arm64: one instruction adds to memory (FEAT_LSE).
     pub lse: bool,
+    /// arm64: there are vectors that a system call does not keep (SVE).
+    pub sve: bool,
     /// Somebody catches SIGSEGV or SIGBUS: nothing that can fault on a register-based operand is displaced.
     pub has_fault_handler: bool,
     /// A shadow stack is on: no call is displaced.
@@ -63,6 +65,7 @@ impl ProcessTraits {
             rdpid: false,
             fsgsbase: true,
             lse: false,
+            sve: false,
             has_fault_handler: false,
             shadow_stack: false,
             go: false,

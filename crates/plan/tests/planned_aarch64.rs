@@ -5,9 +5,10 @@ mod common;
 use common::elf::library_for;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
+use trapline_plan::filter::{Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataLayout, LatencyInput, ModuleInput, ModulePlan, PatchRole,
-    ProcessTraits, Role, RseqTraits, Scope, Tactic, Want, bounds, plan_module,
+    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, PatchRole,
+    ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Want, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -240,4 +241,123 @@ fn what_cannot_be_timed_is_refused_by_name() {
     assert_eq!(kinds_of(&[time(1)], &go, latency()), ["not-on-arm64"]);
     let outermost = LatencyInput { outermost: true, ..latency() };
     assert_eq!(kinds_of(&[time(1)], &traits(), outermost), ["not-on-arm64"]);
+}
+
+/// What is planned with these filters, and, if so, by thread.
+fn decided(
+    image: &Image,
+    traits: &ProcessTraits,
+    by_thread: bool,
+    filters: &[Option<TargetFilter>],
+    wants: &[Want],
+) -> ModulePlan {
+    let map = CodeMap::build(image, Scope::For(wants), 1);
+    let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
+    let filtered = !filters.is_empty();
+    let counts = DataCounts { by_thread, filtered, tally, ..bounds(image, &map, traits, wants) };
+    let input = ModuleInput {
+        image,
+        bias: BIAS,
+        map: &map,
+        traits,
+        space: &space(),
+        home: None,
+        alone: true,
+        layout: &DataLayout::new(&counts),
+        latency: Some(latency()),
+        calls: None,
+        filters,
+        wants,
+    };
+    plan_module(&input).expect("a plan")
+}
+
+const INT: Int = Int { bits: 32, signed: true };
+
+fn condition(known: Known) -> TargetFilter {
+    TargetFilter { condition: Some(Tree::Known(known)), sample: 1, ..TargetFilter::default() }
+}
+
+fn tallied(known: Known, sort: Sort) -> TargetFilter {
+    let tally = Some(Tally { value: Tree::Known(known), sort, by_thread: false });
+    TargetFilter { tally, sample: 1, ..TargetFilter::default() }
+}
+
+#[test]
+fn what_is_tallied_is_patched_where_it_is_known() {
+    /// `b` to the second function.
+    const JUMP: u32 = 0x1400_0001;
+    let image = library(&[&[BTI_C, CBZ, RET, JUMP], &[NOP, NOP, RET]]);
+    let wants = [want(0, Role::Tally { exits: true }), want(1, Role::Tally { exits: false })];
+    let filters =
+        [Known::Returned(INT), Known::Argument(0, INT)].map(|known| Some(tallied(known, Sort::Log2)));
+    let plan = decided(&image, &traits(), false, &filters, &wants);
+    let found: Vec<(Svma, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr), p.role)).collect();
+    let at = |role, at| (Svma(at), role);
+    assert_eq!(
+        found,
+        [at(PatchRole::ExitRet, 0x1008), at(PatchRole::ExitTail, 0x100c), at(PatchRole::Entry, 0x1010)]
+    );
+    assert!(plan.refused.is_empty());
+}
+
+/// Of a filter, of what it tallies, and of who counts by thread.
+#[test]
+fn what_no_code_decides_is_refused_by_name() {
+    let image = library(&[&[NOP, RET]]);
+    let of = |role, filter: Option<TargetFilter>, by_thread, traits: &ProcessTraits| {
+        let want = Want { latency: (role == Role::Latency).then_some(0), ..want(0, role) };
+        let plan =
+            decided(&image, traits, by_thread, &filter.map_or_else(Vec::new, |one| vec![Some(one)]), &[want]);
+        assert_eq!(plan.patches.is_empty(), !plan.refused.is_empty());
+        plan.refused.first().map(|refused| refused.why.to_string())
+    };
+    let (entry, exit) = (Role::CountEntry, Role::Tally { exits: true });
+    let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
+    let field = Read { register: 0, offsets: vec![0], bytes: 4 };
+    let argument = Known::Argument(0, INT);
+    for (role, filter, what) in [
+        (entry, condition(Known::Took), "durations"),
+        (entry, condition(Known::Field(0, INT)), "fields"),
+        (entry, condition(Known::Returned(INT)), "not known there"),
+        (exit, tallied(argument, Sort::Each), "not known there"),
+        (
+            exit,
+            TargetFilter { condition: Some(Tree::Known(argument)), ..tallied(Known::Thread, Sort::Each) },
+            "not known there",
+        ),
+        (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
+        (entry, TargetFilter { late: Some(late), ..condition(argument) }, "what entries left"),
+        (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
+        (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
+        (Role::Latency, condition(argument), "records or times"),
+    ] {
+        let why = of(role, Some(filter), false, &traits()).unwrap_or_default();
+        assert!(why.contains(what), "{what}: {why}");
+    }
+    let why = of(entry, Some(condition(argument)), true, &traits()).unwrap_or_default();
+    assert!(why.contains("by thread"), "{why}");
+    for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
+        assert_eq!(of(entry, Some(condition(known)), false, &traits()), None, "{known:?}");
+    }
+    // Who asks the system loses what SVE has, and who may not ask has no number.
+    let vectors = ProcessTraits { sve: true, ..traits() };
+    let kept = ProcessTraits { thread_id: ThreadId::At(-1648), ..vectors };
+    let unknown = ProcessTraits { thread_id: ThreadId::Unknown, ..traits() };
+    let go = ProcessTraits { go: true, ..traits() };
+    for (traits, what) in [
+        (vectors, Some("SVE")),
+        (kept, None),
+        (unknown, Some("gettid")),
+        (go, Some("goroutine")),
+        (self::traits(), None),
+    ] {
+        for why in [of(entry, None, true, &traits), of(entry, Some(condition(Known::Thread)), false, &traits)]
+        {
+            assert_eq!(why.is_some(), what.is_some(), "{why:?}");
+            assert!(why.is_none_or(|why| why.contains(what.unwrap_or_default())), "{what:?}");
+        }
+        assert_eq!(of(entry, None, false, &traits), None);
+    }
 }

@@ -27,6 +27,8 @@ pub struct CpuFeatures {
     pub fsgsbase: bool,
     /// arm64: one instruction adds to memory (FEAT_LSE).
     pub lse: bool,
+    /// arm64: there are vectors that a system call does not keep (SVE).
+    pub sve: bool,
     /// Possible CPUs: one more than the highest number that a thread may run on.
     pub cpus: u32,
 }

@@ -13,7 +13,7 @@ use trapline_record::ring::{FIRST_TEXT, FIRST_VALUE, Kind, Record, TEXT_WORDS, f
 
 use crate::calls::{Call, Found, Paired, Pairing, Text};
 use crate::filter::Filter;
-use crate::quick::Quick;
+use crate::quick::InTurn;
 use crate::report::Site;
 
 /// One process' records on their way to calls.
@@ -29,7 +29,7 @@ pub(crate) struct Decoder {
     /// Entries read whose calls a filter left out.
     pub(crate) left_out: Counts,
     /// Texts and floats of entries whose calls have not been told: by segment, probe, thread, stack pointer and time.
-    texts: Quick<TextKey, Beside>,
+    texts: InTurn<TextKey, Beside>,
 }
 
 /// The tick at which time begins, and how long one is.

@@ -3,11 +3,43 @@
 //! In: keys of a few numbers. Out: [`Quick`] tables. The hash is two multiplications' worth of mixing under a key of each table's own, so
 //! that who writes the records cannot choose numbers that collide without having seen it. Does not: resist who has.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 /// A table with such a hash.
 pub(crate) type Quick<K, V> = HashMap<K, V, Keyed>;
+
+/// What is taken out under its key, and where several have one key, in the order in which it was put in: a clock that is slow (arm64's) gives several calls one time.
+#[derive(Debug)]
+pub(crate) struct InTurn<K, V> {
+    first: Quick<K, V>,
+    /// Those whose key was taken, in order.
+    later: VecDeque<(K, V)>,
+}
+
+impl<K, V> Default for InTurn<K, V> {
+    fn default() -> Self {
+        Self { first: Quick::default(), later: VecDeque::new() }
+    }
+}
+
+impl<K: Eq + Hash + Copy, V> InTurn<K, V> {
+    pub(crate) fn insert(&mut self, key: K, value: V) {
+        match self.first.entry(key) {
+            Entry::Vacant(vacant) => drop(vacant.insert(value)),
+            Entry::Occupied(_) => self.later.push_back((key, value)),
+        }
+    }
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        let value = self.first.remove(key)?;
+        let next = self.later.iter().position(|later| later.0 == *key);
+        if let Some((key, value)) = next.and_then(|at| self.later.remove(at)) {
+            self.first.insert(key, value);
+        }
+        Some(value)
+    }
+}
 
 /// A table's own key.
 #[derive(Clone, Debug)]
@@ -62,7 +94,7 @@ impl Hasher for Mixed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keyed, Quick};
+    use super::{InTurn, Keyed, Quick};
     use std::collections::HashSet;
     use std::hash::BuildHasher;
 
@@ -78,5 +110,16 @@ mod tests {
         let mut table = Quick::default();
         (0..1000_u32).for_each(|n| assert_eq!(table.insert((n, u64::from(n) << 4), n), None));
         assert!((0..1000).all(|n| table.get(&(n, u64::from(n) << 4)) == Some(&n)));
+    }
+    #[test]
+    fn what_has_one_key_comes_in_turn() {
+        let mut table = InTurn::default();
+        let all = [(1, 'a'), (2, 'b'), (1, 'c'), (1, 'd'), (2, 'e')];
+        all.into_iter().for_each(|(key, value)| table.insert(key, value));
+        assert_eq!(
+            [1, 2, 1, 2, 2, 1, 1].map(|key| table.remove(&key)),
+            [Some('a'), Some('b'), Some('c'), Some('e'), None, Some('d'), None]
+        );
+        assert!(table.first.is_empty() && table.later.is_empty());
     }
 }

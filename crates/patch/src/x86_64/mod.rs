@@ -1,4 +1,5 @@
 //! x86-64: what differs where code is written.
 
+pub(crate) mod number;
 pub(crate) mod threads;
 pub(crate) mod traps;

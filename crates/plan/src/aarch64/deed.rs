@@ -3,37 +3,67 @@
 //! In: a deed, where its counter or area lies. Out: the stub before what is displaced. Does not: choose words or places.
 
 use trapline_insn::aarch64::{Op, Verdict, decode};
+use trapline_record::counters::filtered;
+use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, control};
 
-use super::stub::{self, Code, ExitKind, Latency, Machine, Timed};
+use super::stub::filter::NODE_BYTES;
+use super::stub::text::BYTES;
+use super::stub::{self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Threads, Timed, Traced};
+use crate::filter::{TargetFilter, Tree};
 use crate::layout::DataLayout;
-use crate::request::LatencyInput;
+use crate::request::{Floats, LatencyInput, ThreadId, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deed {
     /// The probe's counter grows.
     Count { probe: u32 },
+    /// The same, of hits that the probe's filter lets pass; `nodes`: of its trees.
+    Passing { probe: u32, nodes: u32 },
+    /// One more of the probe's value, of hits that pass; `seen`: the hit has one.
+    Tally { probe: u32, seen: bool, nodes: u32 },
     /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too.
     Enter { latency: u32, looped: bool },
     /// The stamp is found, and the time since then recorded.
     Exit { latency: u32, kind: ExitKind },
+    /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
+    Record(Record),
+}
+
+/// What a record tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Record {
+    pub(super) probe: u32,
+    pub(super) kind: Kind,
+    /// Arguments at an entry.
+    pub(super) values: u8,
+    /// Those of them that point to text.
+    pub(super) texts: u8,
+    pub(super) floats: Floats,
+    pub(super) unwind: Unwind,
+    /// The word is a function's entry.
+    pub(super) at_entry: bool,
 }
 
 impl Deed {
     /// Where there are several at one word, the order in which they happen: a function of one word is entered, then left.
     pub(super) const fn rank(self) -> u8 {
         match self {
-            Self::Count { .. } => 0,
-            Self::Enter { .. } => 1,
-            Self::Exit { .. } => 2,
+            Self::Count { .. } | Self::Passing { .. } | Self::Tally { .. } => 0,
+            Self::Enter { .. } | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
+            Self::Exit { .. } | Self::Record(_) => 2,
         }
     }
     /// Bytes that its stub takes at most, with what it displaces.
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
+            Self::Passing { nodes, .. } | Self::Tally { nodes, .. } => {
+                (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64)
+            }
             Self::Enter { .. } | Self::Exit { .. } => 2048,
+            Self::Record(record) => 1024 + BYTES * record.texts.count_ones() as u64,
         }
     }
 }
@@ -44,14 +74,26 @@ pub(super) struct Setting<'a> {
     pub(super) layout: &'a DataLayout,
     pub(super) data: RemoteAddr,
     pub(super) latency: Option<Latency>,
+    /// Where records go, if something is recorded.
+    pub(super) rings: Option<Rings>,
+    /// By probe: what decides which hits count, and as what they are tallied.
+    pub(super) filters: &'a [Option<TargetFilter>],
+    /// How a thread's number is learnt.
+    pub(super) id: ThreadId,
+}
+
+/// Nodes of all that a filter's code computes.
+pub(super) fn nodes(filter: &TargetFilter) -> u32 {
+    let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
+    (tallied + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
 }
 
 impl<'a> Setting<'a> {
     pub(super) fn new(
         machine: Machine,
-        layout: &'a DataLayout,
-        data: RemoteAddr,
+        (layout, data): (&'a DataLayout, RemoteAddr),
         input: Option<LatencyInput>,
+        (filters, id): (&'a [Option<TargetFilter>], ThreadId),
     ) -> Self {
         let latency = input.map(|input| Latency {
             area: data.0 + layout.latency_off,
@@ -61,23 +103,57 @@ impl<'a> Setting<'a> {
             min_ticks: input.min_ticks,
             buckets: input.buckets,
         });
-        Self { machine, layout, data, latency }
+        Self { machine, layout, data, latency, rings: None, filters, id }
     }
-    /// The stub at `at`, up to what is displaced. `None` where durations are asked for and there is no place for them.
+    /// What decides about a probe's hits, and where that is counted.
+    fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
+        let filter = self.filters.get(probe as usize)?.as_ref()?;
+        let words = self.data.0 + self.layout.filtered.word(filtered::WORDS * probe);
+        Some(Filtered { filter, words })
+    }
+    /// Where hits are counted by thread, if they are.
+    fn threads(&self) -> Option<Threads> {
+        let area = self.layout.threads;
+        (!area.is_empty()).then(|| Threads { area, tags: self.data.0 + area.off, id: self.id })
+    }
+    /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
         let timed = |function| {
             let latency = self.latency.as_ref()?;
             Some(Timed { machine: &self.machine, latency, function })
         };
         Some(match deed {
-            Deed::Count { probe } => {
+            Deed::Count { probe } => match self.threads() {
+                Some(threads) => Begun::Threads(stub::count_by_thread(at.0, &self.machine, &threads, probe)),
+                None => {
+                    let word = self.data.0 + self.layout.counters.word(probe);
+                    Begun::Count(stub::count(at.0, &self.machine, word, false))
+                }
+            },
+            Deed::Passing { probe, .. } => {
                 let word = self.data.0 + self.layout.counters.word(probe);
-                Begun::Count(stub::count(at.0, &self.machine, word, false))
+                let filtered = self.filtered(probe)?;
+                Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
+            }
+            Deed::Tally { probe, seen, .. } => {
+                let filtered = self.filtered(probe)?;
+                let tally = filtered.filter.tally.as_ref()?;
+                let area = self.layout.tallies;
+                let table = Table { area, base: self.data.0 + area.table(probe) };
+                let filtered = Some(filtered).filter(|filtered| !filtered.filter.passes_all());
+                let what = (tally, table);
+                Begun::Passing(stub::tally(at.0, &self.machine, self.id, filtered, what, seen))
             }
             Deed::Enter { latency, looped } => {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
             }
             Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
+            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry }) => {
+                let dropped = self.data.0 + self.layout.counters.word(probe);
+                let (machine, rings) = (&self.machine, self.rings.as_ref()?);
+                let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
+                Begun::Traced(stub::trace(at.0, traced, kind, values.into()))
+            }
         })
     }
 }
@@ -90,20 +166,29 @@ impl<'a> Setting<'a> {
 )]
 pub(super) enum Begun<'a> {
     Count(stub::Pending),
+    Threads(stub::threads::Pending),
+    Passing(stub::pass::Pending),
     Latency(stub::latency::Pending<'a>),
+    Traced(stub::trace::Pending<'a>),
 }
 
 impl Code for Begun<'_> {
     fn displaced_at(&self) -> u64 {
         match self {
             Self::Count(pending) => pending.displaced_at(),
+            Self::Threads(pending) => pending.displaced_at(),
+            Self::Passing(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
+            Self::Traced(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
         match self {
             Self::Count(pending) => pending.finish(displaced, back),
+            Self::Threads(pending) => pending.finish(displaced, back),
+            Self::Passing(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
+            Self::Traced(pending) => pending.finish(displaced, back),
         }
     }
 }

@@ -1,15 +1,17 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting and timing is done, what is recorded, tallied or called is not.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records but for fields are done, what is
+//! called, or recorded behind a filter, is not.
 //!
 //! # How a site is made
 //!
 //! 1. The word: at an entry the first behind the landing pads, which stay, since something may land there; for `func+off` the word there; for returns each word
-//!    by which the function returns ([`exits`]); for durations the entry and each word that leaves the function, jumps to others too ([`ways_out`]).
+//!    by which the function returns ([`exits`]); for durations, and for records with returns, the entry and each word that leaves the function, jumps to others
+//!    too ([`ways_out`]).
 //! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Data may lie anywhere:
 //!    stubs hold its address.
-//! 3. The stub: does its deed and what the word did, and jumps back. Where a word has several deeds, the stub of each but the last leads to the next one's.
+//! 3. The stub: does its deed (counts, by thread or not, tallies, or times; a filter decides before that) and what the word did, and jumps back. Where a word has several deeds, the stub of each but the last leads to the next one's.
 //!
 //! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no guards, and nothing traps.
 //!
@@ -20,15 +22,18 @@ use std::collections::BTreeMap;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::{Options, encode};
 use trapline_record::journal::MAX_PATCH;
+use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
-use super::deed::{Deed, Setting, is_looped};
+use super::deed::{Deed, Record, Setting, is_looped, nodes};
 use super::exits::{exits, ways_out};
 use super::site::{self, Place as Word, entry_index};
-use super::stub::{Code as _, ExitKind, Machine, Rseq, SIGNATURE};
+use super::stub::filter::left_out;
+use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
+use crate::filter::{TargetFilter, Tree};
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{ModuleInput, ProcessTraits, Role, Want};
+use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, Want};
 use crate::space::{AddressSpace, PAGE};
 
 /// Where stubs begin: a line of their own.
@@ -109,43 +114,100 @@ fn add(sites: &mut Sites, want: u32, found: Vec<(Site, Deed)>) {
 fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, Refusal> {
     let image = input.image;
     let at = match (want.role, want.function) {
-        (Role::CountAt(at), _) => at,
+        (Role::CountAt(at) | Role::RecordAt(at, _), _) => at,
         (_, Some(function)) => image.function(function).start,
         (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
     };
     check(input, want, at)?;
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
-    let count = Deed::Count { probe: want.probe };
+    let count = counting(input, want.probe);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
-        Role::CountAt(at) if !at.0.is_multiple_of(4) => {
+        Role::CountAt(at) | Role::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
             let site = image.text(Svma(at.0 & !3), 4).map(|bytes| Place::new(at, bytes));
             let site = site.unwrap_or_else(|| Place::new(at, &[]));
             return Err(Refusal::InsideInstruction { site, starts: Svma(at.0 & !3) });
         }
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
+        Role::RecordAt(at, unwind) => {
+            let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let record = Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false };
+            vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
+        }
+        Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
+            if texts != 0 && words.iter().any(|&word| is_scalable(word)) {
+                return Err(Refusal::NotHere {
+                    at,
+                    what: "no code reads texts where vectors of SVE or SME may be live",
+                });
+            }
+            let probe = want.probe;
+            let deed =
+                |kind| Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry: true });
+            let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
+            let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
+            let exits = found.into_iter().map(|(index, kind, role)| {
+                let kind = if kind == ExitKind::Return { Kind::Return } else { Kind::Tail };
+                (one(index, role), deed(kind))
+            });
+            [entry].into_iter().chain(exits).collect()
+        }
         Role::CountExits => {
             let found = exits(&words, start.0).map_err(|why| Refusal::Word { why })?;
             found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
         Role::Latency => {
             let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
-            let found = ways_out(&words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
             let entry = entry_index(&words);
             let enter = Deed::Enter { latency, looped: is_looped(&words, entry) };
-            let exits = found.map_err(|why| Refusal::Word { why })?.into_iter().map(|(index, kind)| {
-                let role = if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
-                (one(index, role), Deed::Exit { latency, kind })
-            });
+            let exits = left(image, at, &words, start)?.into_iter();
+            let exits = exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind }));
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
+        }
+        Role::Tally { exits } => {
+            let nodes = filter(input, want.probe).map(nodes).ok_or(Refusal::Incomplete { at })?;
+            let tally = |seen| Deed::Tally { probe: want.probe, seen, nodes };
+            match exits {
+                false => vec![(one(entry_index(&words), PatchRole::Entry), tally(true))],
+                true => left(image, at, &words, start)?
+                    .into_iter()
+                    .map(|(index, kind, role)| (one(index, role), tally(kind == ExitKind::Return)))
+                    .collect(),
+            }
         }
         Role::LatencySlot => {
             return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
         }
-        _ => return Err(Refusal::NotHere { at, what: "counting and timing is all that is done" }),
+        _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+}
+
+/// Each word by which the function at `at` is left, and how.
+fn left(
+    image: &Image,
+    at: Svma,
+    words: &[u32],
+    start: Svma,
+) -> Result<Vec<(usize, ExitKind, PatchRole)>, Refusal> {
+    let found = ways_out(words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
+    let found = found.map_err(|why| Refusal::Word { why })?.into_iter();
+    let role = |kind| if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
+    Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
+}
+
+/// What decides about a probe's hits.
+fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
+    input.filters.get(probe as usize).and_then(Option::as_ref)
+}
+
+/// How a probe's hits are counted.
+fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
+    match filter(input, probe).filter(|filter| !filter.passes_all()) {
+        Some(filter) => Deed::Passing { probe, nodes: nodes(filter) },
+        None => Deed::Count { probe },
+    }
 }
 
 /// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
@@ -161,18 +223,63 @@ fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
 /// What is asked besides the role.
 fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
     let timed = want.role == Role::Latency;
+    let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
+    let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
+    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
+    let counts =
+        matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
     let outermost = input.latency.is_some_and(|latency| latency.outermost);
-    let filtered = input.filters.get(want.probe as usize).is_some_and(Option::is_some);
+    let filter = filter(input, want.probe);
+    let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if want.role.calls() => "no code calls consumers",
         () if timed && outermost => "no code times outermost calls alone",
-        () if timed && input.traits.go => "no code knows a goroutine's stack",
-        () if filtered => "no code filters or tallies values",
-        () if input.layout.threads.rows > 0 => "no code counts by thread",
+        () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
+            "no code knows a goroutine's stack"
+        }
+        () if reads(want.role) => "no code reads fields",
+        // Its rings are one for each CPU.
+        () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
+        () if filter.is_some() && !counts => "no code filters what it records or times",
+        () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
+        () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",
-        () => return Ok(()),
+        () => match filter.and_then(|filter| undecided(filter, want.role)) {
+            Some(what) => what,
+            None => return numbered(input, by_thread || filter.is_some_and(|f| f.asks_for_thread()), at),
+        },
     };
     Err(Refusal::NotHere { at, what })
+}
+
+/// What of a filter, and of what it tallies, no code decides here.
+fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
+    let tally = filter.tally.as_ref();
+    let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
+    let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
+    let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
+    match () {
+        () if filter.by_name => Some("no code looks at what threads are called"),
+        () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
+        () if filter.late.is_some() => Some("no code decides at returns by what entries left"),
+        () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
+        () => trees.find_map(|tree| {
+            let early = (!known(tree)).then_some("no code decides by what is not known there");
+            left_out(tree).or(early)
+        }),
+    }
+}
+
+/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`.
+fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusal> {
+    match input.traits.thread_id {
+        ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
+        ThreadId::Call if asked && input.traits.sve => {
+            let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
+            Err(Refusal::NotHere { at, what })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The words of a function; outside all that are known, those around an instruction; and where they begin.
@@ -211,6 +318,12 @@ fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
+const fn is_scalable(word: u32) -> bool {
+    let group = word >> 25 & 0b1111;
+    group == 0b0010 || group == 0 && word >> 31 == 1
+}
+
 /// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
 fn may_fault(word: u32) -> bool {
     let memory = word >> 25 & 0b0101 == 0b0100;
@@ -240,7 +353,9 @@ fn lay(
     space.occupy(code, code + len);
     let data = space.find(input.layout.len).ok_or(none)?;
     plan.data = Region { addr: data, len: input.layout.len };
-    let setting = Setting::new(machine(input.traits), input.layout, data, input.latency);
+    let decided = (input.filters, input.traits.thread_id);
+    let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
+    let setting = Setting { rings: rings(input, data), ..setting };
     let mut next = code;
     for site in sites.values() {
         let head = next;
@@ -318,6 +433,13 @@ fn machine(traits: &ProcessTraits) -> Machine {
     // An abort handler behind another signature would end the program.
     let rseq = traits.rseq.filter(|rseq| rseq.signature == SIGNATURE);
     Machine { rseq: rseq.map(|rseq| Rseq { offset: rseq.offset }), lse: traits.lse, lines: traits.lines }
+}
+
+/// Where records go, if something is recorded.
+fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
+    let (area, traits) = (input.layout.rings, input.traits);
+    let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
+    (!area.is_empty()).then_some(rings)
 }
 
 /// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.

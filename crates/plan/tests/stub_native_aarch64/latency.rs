@@ -106,7 +106,7 @@ impl Bench {
     }
 }
 
-fn on_cpu(cpu: u32) {
+pub(super) fn on_cpu(cpu: u32) {
     AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
 }
 

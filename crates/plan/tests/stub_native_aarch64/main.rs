@@ -2,7 +2,12 @@
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
+mod filters;
 mod latency;
+mod records;
+mod stacks;
+mod tallies;
+mod threads;
 
 use std::arch::naked_asm;
 use std::cell::Cell;
@@ -81,6 +86,11 @@ impl Room {
         };
         assert_ne!(base, libc::MAP_FAILED);
         Self { base: base as u64, used: Cell::new(0) }
+    }
+    /// What nobody runs or reads any more.
+    fn unmap(self) {
+        // SAFETY: our own mapping.
+        unsafe { libc::munmap(self.base as *mut _, LEN) };
     }
     fn next(&self) -> u64 {
         self.base + self.used.get()
@@ -230,6 +240,7 @@ unsafe extern "C" fn around(state: *mut u64, code: u64) {
         "ldp x27, x28, [x0, #216]",
         "ldr x29, [x0, #232]",
         "ldr x1, [x0, #8]",
+        "ldr x0, [x0]",
         "blr x30",
         "str x1, [sp, #104]",
         "ldr x1, [sp, #96]",
@@ -262,13 +273,32 @@ unsafe extern "C" fn around(state: *mut u64, code: u64) {
     )
 }
 
+/// The same; d0 to d7 are the eight words at x2.
+#[unsafe(naked)]
+unsafe extern "C" fn around_with(state: *mut u64, code: u64, floats: *const u64) {
+    naked_asm!(
+        "ldp d0, d1, [x2]",
+        "ldp d2, d3, [x2, #16]",
+        "ldp d4, d5, [x2, #32]",
+        "ldp d6, d7, [x2, #48]",
+        "b {around}",
+        around = sym around,
+    )
+}
+
+/// What the code at `code` leaves of these registers and flags: x0 to x30, and flags; x18 and x30 are as they are.
+fn run(code: u64, before: [u64; 32], floats: [u64; 8]) -> [u64; 32] {
+    let mut after = before;
+    // SAFETY: 32 words and eight; code that keeps what a function keeps.
+    unsafe { around_with(after.as_mut_ptr(), code, floats.as_ptr()) };
+    after
+}
+
 /// What the code at `code` makes of registers and of these flags.
 fn changes(code: u64, flags: u64) -> ([u64; 32], [u64; 32]) {
     let mut before: [u64; 32] = std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
-    before[0] = before.as_ptr() as u64;
     before[31] = flags << 28;
     let mut after = before;
-    before[0] = after.as_ptr() as u64;
     // SAFETY: 32 words; code that keeps what a function keeps.
     unsafe { around(after.as_mut_ptr(), code) };
     (before, after)

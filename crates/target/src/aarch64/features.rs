@@ -4,8 +4,16 @@ use crate::process::CpuFeatures;
 
 /// `HWCAP_ATOMICS` (asm/hwcap.h).
 const HWCAP_ATOMICS: u64 = 1 << 8;
+/// `HWCAP_SVE`.
+const HWCAP_SVE: u64 = 1 << 22;
 
 /// From AT_HWCAP and AT_HWCAP2 of a process.
 pub(crate) const fn features(hwcap: u64, _: u64, cpus: u32) -> CpuFeatures {
-    CpuFeatures { rdpid: false, fsgsbase: false, lse: hwcap & HWCAP_ATOMICS != 0, cpus }
+    CpuFeatures {
+        rdpid: false,
+        fsgsbase: false,
+        lse: hwcap & HWCAP_ATOMICS != 0,
+        sve: hwcap & HWCAP_SVE != 0,
+        cpus,
+    }
 }

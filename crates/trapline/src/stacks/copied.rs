@@ -51,7 +51,7 @@ pub(crate) struct Copy<'a> {
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) frame: u64,
-    /// From `sp` on.
+    /// From `sp` on; on arm64 the link register comes first.
     pub(crate) words: &'a [u64],
 }
 
@@ -66,12 +66,12 @@ impl Copies {
     pub(crate) fn unwind(&mut self, places: &Places, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
         self.learn(places);
         to.clear();
+        let (regs, stack) = registers(&copy);
         let mut read = |at: u64| {
             let nth = at.checked_sub(copy.sp).filter(|past| past % 8 == 0).map(|past| past / 8);
-            let word = nth.and_then(|nth| copy.words.get(usize::try_from(nth).ok()?));
+            let word = nth.and_then(|nth| stack.get(usize::try_from(nth).ok()?));
             word.copied().ok_or(())
         };
-        let regs = registers(copy.pc, copy.sp, copy.frame);
         let mut frames = self.unwinder.iter_frames(copy.pc, regs, &mut self.cache, &mut read);
         loop {
             match frames.next() {

@@ -17,7 +17,7 @@ use super::{Source, Traced, Tracked};
 use crate::calls::{Call, unpaired_notice};
 use crate::decode::{Clock, Decoder, Known, Probes, Shape, TextKey};
 use crate::filter::Filter;
-use crate::quick::Quick;
+use crate::quick::InTurn;
 use crate::report::Filtered;
 use crate::stacks::{StackId, Sums};
 
@@ -34,7 +34,7 @@ pub(super) struct Records {
     /// Slots of one ring; empty between rounds.
     bytes: Vec<u8>,
     /// Stacks of entries whose calls have not ended.
-    pub(super) stacks: Quick<TextKey, StackId>,
+    pub(super) stacks: InTurn<TextKey, StackId>,
     /// Sums of stacks, where these are asked for.
     pub(super) sums: Option<Sums>,
     /// What was saved of it.

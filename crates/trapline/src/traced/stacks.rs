@@ -47,7 +47,7 @@ impl Traced {
         self.records.decoder.pairing.exits_name_no_thread = self.attached.asks_for_thread();
         let (process, mut looked, mut round) = (&self.process, false, Vec::new());
         let mut look = |places: &mut Places| !std::mem::replace(&mut looked, true) && update(process, places);
-        let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), HashMap::new());
+        let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), Vec::new());
         self.records.drain(self.attached.segments(), |records, nth, room, record, word| {
             let Some(wanted) = wanted.get(&(nth, record.probe)) else { return };
             if record.kind == Kind::Entry {
@@ -68,7 +68,7 @@ impl Traced {
                 };
                 let stack = sums.number(&addresses, cut, &mut look);
                 if wanted.waits {
-                    early.insert(text_key(nth, record), stack);
+                    early.push((text_key(nth, record), stack));
                 } else {
                     sums.add(nth, record.probe, stack, 0);
                 }
@@ -77,7 +77,7 @@ impl Traced {
                 round.push(Found::new(nth, *record));
             }
         });
-        self.records.stacks.extend(early);
+        early.into_iter().for_each(|(key, stack)| self.records.stacks.insert(key, stack));
         self.records.end_calls(&mut sums, round, last);
         self.records.sums = Some(sums);
     }

@@ -148,6 +148,38 @@ fn returns_alone() {
     assert_eq!(seen(), (100, 0));
 }
 
+/// One call instruction that calls two functions in turn has one slot for both, whose entry keeps the last one's site and way: each call is its own. So it is when
+/// the probes are others by then, and so is what leads through them.
+#[test]
+fn one_place_that_calls_two_functions_has_one_slot_for_both() {
+    let victim = Victim::load();
+    let names = ["add", "twice"];
+    let functions = names.map(|name| victim.function(name));
+    for round in 0..20 {
+        let wrong = word();
+        let told = names.map(|_| word());
+        let waits = |n: usize| {
+            let (its, own) = (functions[n] as *const () as u64, told[n]);
+            Consumer::returns(move |hit| {
+                wrong.fetch_add(u64::from(hit.site() != its), SeqCst);
+                own.fetch_add(1, SeqCst);
+            })
+        };
+        // Registered in turn, each has another place in memory than the last time.
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        let _probes = order.map(|n| probe(&victim, names[n], waits(n), How::SlotGeneral));
+        for n in 0..100 {
+            // Runs of one length and another, so that each follows itself and the other.
+            let which = usize::from(std::hint::black_box(n % 7 < 3));
+            let expected = [n * 3 + 1, n * 2][which];
+            assert_eq!(functions[which](n, 1), expected);
+        }
+        let sevens = |which: u64| (0..100).filter(|n| u64::from(n % 7 < 3) == which).count() as u64;
+        let counted = told.map(|one| one.load(SeqCst));
+        assert_eq!((counted, wrong.load(SeqCst)), ([sevens(0), sevens(1)], 0), "round {round}");
+    }
+}
+
 /// Who waits for returns alone: a child and its parent come home, each by itself; and a call does whose probe is gone.
 #[test]
 fn calls_that_were_entered_from_their_slots_come_home() {

@@ -2,6 +2,7 @@
 //! arm64-system` runs it; under an emulator of user mode every test skips itself.
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
+mod by;
 mod calls;
 mod command;
 mod counts;
@@ -9,6 +10,8 @@ mod death;
 mod kernel;
 mod latency;
 mod load;
+mod records;
 mod refusals;
+mod stacks;
 mod victim;
 mod watch;

@@ -22,7 +22,8 @@ fn what_is_not_made_here_is_named() {
     let builder = || trapline::Session::builder().pid(victim.pid()).probe("victim_push").expect("a probe");
     let outermost = builder().outermost(true).latency();
     let slot = builder().returns(trapline::Returns::Stack).latency();
-    for error in [outermost, slot, builder().record(2, true)] {
+    let tallied = builder().tally(false);
+    for error in [outermost, slot, tallied] {
         let error = error.expect_err("refused").to_string();
         println!("{error}");
         assert!(error.contains("not on arm64 yet"), "{error}");

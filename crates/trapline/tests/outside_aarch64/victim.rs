@@ -1,7 +1,7 @@
 //! The victim: functions whose first words are of all kinds, called as often as asked for by two threads. And what starts it.
 //!
 //! Talk: a line `NAME N` in: each thread calls that function N times, all at once, or one after the other for `turns-NAME N`. A line out: how many calls came
-//! back with the right value. `all` stands for each function.
+//! back with the right value; before it one for each thread, `thread NUMBER CALLS`. `all` stands for each function.
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -111,6 +111,37 @@ global_asm!(
     "ret",
     "1: ret",
     ".size victim_deep, . - victim_deep",
+    // Arguments in six registers, for records: the first and the last one's sum. What calls it keeps its frames.
+    "victim victim_six",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "add x0, x0, x5",
+    "ldp x29, x30, [sp], #16",
+    "ret",
+    ".size victim_six, . - victim_six",
+    "victim victim_inner",
+    "hint #25",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "add x1, x0, #1",
+    "add x2, x0, #2",
+    "add x3, x0, #3",
+    "add x4, x0, #4",
+    "add x5, x0, #5",
+    "bl victim_six",
+    "ldp x29, x30, [sp], #16",
+    "hint #29",
+    "ret",
+    ".size victim_inner, . - victim_inner",
+    "victim victim_outer",
+    "hint #25",
+    "stp x29, x30, [sp, #-16]!",
+    "mov x29, sp",
+    "bl victim_inner",
+    "ldp x29, x30, [sp], #16",
+    "hint #29",
+    "ret",
+    ".size victim_outer, . - victim_outer",
     // What stores its argument, or adds one, for `trapline watch`.
     "victim store_plain",
     "adrp x1, watched_plain",
@@ -194,6 +225,7 @@ unsafe extern "C" {
     fn victim_loop(value: u64) -> u64;
     fn victim_tail(value: u64) -> u64;
     fn victim_deep(value: u64) -> u64;
+    fn victim_outer(value: u64) -> u64;
     fn victim_jumps(value: u64) -> u64;
     fn store_plain(value: u64) -> u64;
     fn store_added(value: u64) -> u64;
@@ -223,6 +255,9 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     // It calls itself eight times, and the last call takes another way.
     ("victim_deep", victim_deep, 0, 16),
 ];
+
+/// What calls the function of six arguments, which are its own and what follows.
+pub(crate) const OUTER: &str = "victim_outer";
 
 /// Name, function: each stores once, whatever it is called with.
 const STORES: [(&str, Function); 5] = [
@@ -283,11 +318,17 @@ fn run() {
 }
 
 fn call(name: &str, times: u64) -> u64 {
+    // SAFETY: no arguments.
+    println!("thread {} {times}", unsafe { libc::gettid() });
     let (mut right, mut wrong) = (0, 0);
     for (_, function) in STORES.iter().filter(|one| one.0 == name) {
         // SAFETY: functions of a number, which store it to words of their own.
         (0..times).for_each(|value| _ = unsafe { function(value) });
         right += times;
+    }
+    if name == OUTER {
+        // SAFETY: a function of a number, which touches nothing else.
+        right += (0..times).filter(|&value| unsafe { victim_outer(value) } == 2 * value + 5).count() as u64;
     }
     for (_, function, _, expected) in FUNCTIONS.iter().filter(|one| name == "all" || one.0 == name) {
         for _ in 0..times {
@@ -308,11 +349,16 @@ pub(crate) struct Victim {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
+    called: Vec<(u32, u64)>,
 }
 
 impl Victim {
     /// None where no program can be traced, which is said.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(&[])
+    }
+    /// The same with these variables in its environment.
+    pub(crate) fn start_with(variables: &[(&str, &str)]) -> Option<Self> {
         if trapline_target::is_emulated() {
             println!("SKIP no ptrace in an emulator of user mode: see cargo xtask arm64-system");
             return None;
@@ -323,13 +369,14 @@ impl Victim {
         let mut child = Command::new(program)
             .args(["--exact", "victim::run", "--nocapture", "--test-threads=1"])
             .env(VARIABLE, "1")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it starts");
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut victim = Self { _one: one, child, to, from };
+        let mut victim = Self { _one: one, child, to, from, called: Vec::new() };
         // It is past its loader when it answers.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
@@ -347,12 +394,21 @@ impl Victim {
     }
     pub(crate) fn end(&mut self) -> u64 {
         let mut line = String::new();
+        self.called.clear();
         while !line.contains("right ") {
             line.clear();
             assert_ne!(self.from.read_line(&mut line).expect("it talks"), 0, "it ended");
+            let mut words = line.split_whitespace().skip_while(|word| *word != "thread").skip(1);
+            if let (Some(tid), Some(calls)) = (words.next(), words.next()) {
+                self.called.push((tid.parse().expect("a number"), calls.parse().expect("a number")));
+            }
         }
         let number = line.trim().rsplit(' ').next().and_then(|word| word.parse().ok());
         number.expect("a number")
+    }
+    /// The threads of the last call, and how often each called.
+    pub(crate) fn called(&self) -> &[(u32, u64)] {
+        &self.called
     }
     /// A session that counts what is named.
     pub(crate) fn count(&self, probe: &str) -> Session {

@@ -10,7 +10,7 @@ pub(super) type Reg = u32;
 pub(super) const SP: Reg = 31;
 pub(super) const ZERO: Reg = 31;
 
-/// When a branch is taken (Arm ARM C1.2.4), after a comparison of numbers without sign.
+/// When a branch is taken (Arm ARM C1.2.4), after a comparison; of numbers without sign where nothing else is said.
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub(super) enum Cond {
@@ -18,8 +18,15 @@ pub(super) enum Cond {
     NotEqual = 1,
     AboveEq = 2,
     Below = 3,
+    /// The sign, of what was compared with 0.
+    Negative = 4,
     Above = 8,
     BelowEq = 9,
+    /// The rest are of numbers with a sign.
+    GreaterEq = 10,
+    Less = 11,
+    Greater = 12,
+    LessEq = 13,
 }
 
 /// What is done to a word in memory by one access.
@@ -72,7 +79,7 @@ impl Asm {
         self.broken |= word.is_none();
         self.word(word.unwrap_or(encode::BRK));
     }
-    fn later(&mut self, word: u32) -> Fix {
+    pub(super) fn later(&mut self, word: u32) -> Fix {
         self.word(word);
         Fix(self.words.len() - 1)
     }
@@ -88,7 +95,7 @@ impl Asm {
                 1 << 27
             }
             // tbz, tbnz: 14 bits.
-            0x36 | 0x37 => {
+            0x36 | 0x37 | 0xB6 | 0xB7 => {
                 *word |= (distance as u32 >> 2 & 0x3FFF) << 5;
                 1 << 15
             }
@@ -340,6 +347,81 @@ impl Asm {
                 self.select(new, new, value, Cond::Above);
             }
         }
+        self.store_exclusive(failed, new, to);
+        self.unless_zero(failed, again);
+    }
+    /// Branches if bit 63 is set.
+    pub(super) fn if_sign_later(&mut self, of: Reg) -> Fix {
+        self.later(0xB7F8_0000 | of)
+    }
+    /// Branches if bit 63 is clear.
+    pub(super) fn unless_sign_later(&mut self, of: Reg) -> Fix {
+        self.later(0xB6F8_0000 | of)
+    }
+    pub(super) fn and(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0x8A00_0000 | b << 16 | a << 5 | to);
+    }
+    pub(super) fn xor(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0xCA00_0000 | b << 16 | a << 5 | to);
+    }
+    /// `orr to, a, b, lsl #shift`
+    pub(super) fn or_shifted(&mut self, to: Reg, a: Reg, b: Reg, shift: u32) {
+        self.word(0xAA00_0000 | b << 16 | (shift & 63) << 10 | a << 5 | to);
+    }
+    pub(super) fn negate(&mut self, to: Reg, of: Reg) {
+        self.sub(to, ZERO, of);
+    }
+    pub(super) fn multiply(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.mul_add(to, a, b, ZERO);
+    }
+    /// `sdiv to, a, b`
+    pub(super) fn divide_signed(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0x9AC0_0C00 | b << 16 | a << 5 | to);
+    }
+    /// `msub to, a, b, from`: what `from` has more than the product.
+    pub(super) fn mul_sub(&mut self, to: Reg, a: Reg, b: Reg, from: Reg) {
+        self.word(0x9B00_8000 | b << 16 | from << 10 | a << 5 | to);
+    }
+    /// The low `len` bits of `of`, as a number with a sign.
+    pub(super) fn signed_bits(&mut self, to: Reg, of: Reg, len: u32) {
+        self.word(0x9340_0000 | ((len - 1) & 63) << 10 | of << 5 | to);
+    }
+    /// `lsl to, of, #by`, by less than 64.
+    pub(super) fn shift_left_by(&mut self, to: Reg, of: Reg, by: u32) {
+        self.word(0xD340_0000 | ((64 - by) & 63) << 16 | ((63 - by) & 63) << 10 | of << 5 | to);
+    }
+    /// `lsr to, of, #by`, by less than 64.
+    pub(super) fn shift_right_by(&mut self, to: Reg, of: Reg, by: u32) {
+        self.word(0xD340_FC00 | (by & 63) << 16 | of << 5 | to);
+    }
+    /// `asr to, of, #by`, by less than 64.
+    pub(super) fn shift_signed_by(&mut self, to: Reg, of: Reg, by: u32) {
+        self.word(0x9340_FC00 | (by & 63) << 16 | of << 5 | to);
+    }
+    /// The low 64 bits of a vector register, which stays: `fmov to, dN`.
+    pub(super) fn vector_to(&mut self, to: Reg, vector: u32) {
+        self.word(0x9E66_0000 | (vector & 31) << 5 | to);
+    }
+    /// `ldar to, [from]`: no later access is seen before it.
+    pub(super) fn load_acquire(&mut self, to: Reg, from: Reg) {
+        self.word(0xC8DF_FC00 | from << 5 | to);
+    }
+    /// `ldur to, [from, #-8]`
+    pub(super) fn load_before(&mut self, to: Reg, from: Reg) {
+        self.word(0xF85F_8000 | from << 5 | to);
+    }
+    /// `stur from, [to, #-8]`
+    pub(super) fn store_before(&mut self, from: Reg, to: Reg) {
+        self.word(0xF81F_8000 | to << 5 | from);
+    }
+    /// Adds `value` to the word at `[to]` by an atomic access; `old` is what it was. Spoils the scratch registers without FEAT_LSE.
+    pub(super) fn fetch_add(&mut self, lse: bool, old: Reg, value: Reg, to: Reg, [new, failed]: [Reg; 2]) {
+        if lse {
+            return self.word(0xF820_0000 | value << 16 | to << 5 | old);
+        }
+        let again = self.here();
+        self.load_exclusive(old, to);
+        self.add(new, old, value);
         self.store_exclusive(failed, new, to);
         self.unless_zero(failed, again);
     }

@@ -1,20 +1,37 @@
 //! Generated code: what runs in the target at a hit.
 //!
 //! Input: plain values (addresses, what the machine and the process offer, what is free at the site). Output: words, correct at the one
-//! address named. Invariants: STUB-1 general registers only, and every register but x16 and x17, where they are free, the flags and the
+//! address named. Invariants: STUB-1 general registers only (of vectors a condition may read one), and every register but x16 and x17, where they are free, the flags and the
 //! stack are as they were when the displaced code begins (SAFE-2); STUB-2 x29 keeps its value; STUB-3 no store to a line that
 //! another CPU writes, but for threads without an rseq area (COST-2); STUB-4 every word is counted exactly: by one rseq
 //! commit, or by an atomic addition (LOSS-1). Does not: relocate displaced code, choose addresses, decide what is free.
 
+mod access;
 mod asm;
 mod call;
 mod count;
+mod counted;
+pub mod filter;
+mod frame;
 pub mod latency;
+mod lost;
+pub mod pass;
+mod put;
 mod rseq;
+mod saves;
+mod stack;
+pub mod tally;
+pub(crate) mod text;
+pub mod threads;
+pub mod trace;
 
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
+pub use pass::{Filtered, count_passing};
+pub use tally::{Table, tally};
+pub use threads::{Threads, count_by_thread};
+pub use trace::{Rings, Traced, trace};
 
 /// The code of a stub, which waits for what it displaces.
 pub trait Code {

@@ -28,13 +28,23 @@ pub(super) fn section(
     [area, scratch]: [Reg; 2],
     body: impl FnOnce(&mut Asm),
 ) -> Section {
+    section_with(asm, rseq, [area, scratch], body).0
+}
+
+/// As [`section`]; also gives what `body` gives.
+pub(super) fn section_with<T>(
+    asm: &mut Asm,
+    rseq: Rseq,
+    [area, scratch]: [Reg; 2],
+    body: impl FnOnce(&mut Asm) -> T,
+) -> (Section, T) {
     let restart = asm.here();
     find_area(asm, rseq, area);
     let descriptor = asm.adr_later(scratch);
     asm.store(scratch, area, RSEQ_CS);
     let start = asm.here();
-    body(asm);
-    Section { descriptor, restart, start, end: asm.here() }
+    let left = body(asm);
+    (Section { descriptor, restart, start, end: asm.here() }, left)
 }
 
 /// Clears `rseq_cs`, so that no descriptor of ours is named while other code runs.

@@ -132,14 +132,23 @@ impl<'a> Asm<'a> {
     /// Emits a jump, with the compare it may fuse with, so that it neither crosses nor ends at a 32-byte boundary:
     /// on Intel cores before Ice Lake such a jump is kept out of the decoded cache, which costs up to 3 ns a stub.
     pub(super) fn unbroken<T>(&mut self, emit: impl Fn(&mut Self) -> T) -> T {
-        let (start, at) = (self.out.len(), self.here() % 32);
+        self.unbroken_behind(0, emit)
+    }
+    /// The same of all but the first `behind` bytes.
+    pub(super) fn unbroken_behind<T>(&mut self, behind: u64, emit: impl Fn(&mut Self) -> T) -> T {
+        let (start, at) = (self.out.len(), self.here());
         let done = emit(self);
-        if at + (self.out.len() - start) as u64 <= 31 {
+        let len = self.here() - at - behind;
+        if (at + behind) % 32 + len <= 31 {
             return done;
         }
         self.out.truncate(start);
-        self.nop(32 - at as usize);
+        self.nop((32 - (at + behind) % 32) as usize);
         emit(self)
+    }
+    /// Whether so many bytes would be, from here.
+    pub(super) fn is_unbroken(&self, len: u64) -> bool {
+        self.here() % 32 + len <= 31
     }
     fn nop(&mut self, mut len: usize) {
         const LONG: [u8; 9] = [0x66, 0x0F, 0x1F, 0x84, 0, 0, 0, 0, 0];

@@ -7,7 +7,7 @@
 //!
 //! In memory: where the text begins from the function's own address, then its length, where its room begins and how long that is, and the text.
 
-use super::parts::{enter, general_asm, hint_place, own_line};
+use super::parts::{general_asm, hint_place, own_line, sealed};
 
 /// A text to be taken in, at a multiple of 64: its usual way ends where its room begins, where whoever takes it in goes on; its other one at its end.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl Piece {
     pub fn begin() -> Self {
         Self::of(begin)
     }
-    /// L1 and B5, at an exit: r12 = probe, rsi = `Regs`, rbx the address 8 below, rsp a multiple of 16. Keeps rbx and rbp alone. Its usual way: `Regs` holds, but
+    /// L1 and B5, at an exit: r12 = probe, rsi = `Regs`, rbx the address 8 below, rcx = the exit's stack pointer, rsp a multiple of 16. Keeps rbx and rbp alone. Its usual way: `Regs` holds, but
     /// for the instruction pointer and the stack pointer, which were not changed. Its other way: eax = a `GoOn`, or [`WITH_STATE`](super::WITH_STATE): nothing was done, and r12
     /// is what it was.
     #[must_use]
@@ -62,8 +62,8 @@ unsafe extern "C" fn begin() {
     general_asm!(
         piece!(),
         // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
-        "mov r8, [rdi + {engine}]",
-        own_line!("r8", "r9", "rcx"),
+        "{{disp8}} mov r8, [rdi + {engine}]",
+        own_line!("r8", "r9", "rcx", "{{disp32}} "),
         "cmp qword ptr [r9 + {active}], {turns}",
         ".p2align 5,,6",
         "jae 9f",
@@ -71,8 +71,10 @@ unsafe extern "C" fn begin() {
         "cmp qword ptr [rdi + {only_returns}], 1",
         ".p2align 5,,6",
         "jne 9f",
-        // K2
+        // K2, and D3 in between.
         hint_place!("r8", "rdx", "rcx"),
+        "sub r9, [r8 + {lines}]",
+        "imul r9, [r8 + {row}]",
         ".p2align 5,,9",
         "cmp [rcx + {bound}], rdx",
         "jne 9f",
@@ -80,15 +82,13 @@ unsafe extern "C" fn begin() {
         ".p2align 5,,6",
         "test rdx, rdx",
         "jnz 5f",
-        "1: .p2align 5,,9",
+        // D3: the row's word of this probe.
+        "1: {{disp32}} add r9, [rdi + {words}]",
+        "add qword ptr [r9], 1",
+        ".p2align 5,,9",
         "cmp [rcx + {kept_site}], rsi",
         "jne 6f",
         "2: mov [rcx + {keeps}], rdi",
-        // D3: the row's word of this probe.
-        "sub r9, [r8 + {lines}]",
-        "imul r9, [r8 + {row}]",
-        "add r9, [rdi + {words}]",
-        "add qword ptr [r9], 1",
         room!("96"),
         // A call of the same probe was left; another probe's may go on.
         "5: cmp rdx, rdi",
@@ -107,26 +107,29 @@ unsafe extern "C" fn end() {
         piece!(),
         // D1
         "mov rax, [r12 + {engine}]",
-        own_line!("rax", "r13", "rcx"),
+        own_line!("rax", "r13", "rdx"),
         "mov r9, [r13 + {active}]",
         ".p2align 5,,13",
         "cmp r9, {turns}",
         "jae 9f",
-        "mov r15, [rbx + 8 + {rsp}]",
         // L1
-        hint_place!("rax", "r15", "r10"),
+        hint_place!("rax", "rcx", "r10"),
         ".p2align 5,,9",
-        "cmp [r10 + {bound}], r15",
+        "cmp [r10 + {bound}], rcx",
         "jne 9f",
+        "sub rsp, {room} + 8",
+        "mov [rsp + {hit_regs}], rsi",
         ".p2align 5,,9",
         "cmp [r10 + {keeps}], r12",
         "jne 9f",
         // H2, in the hit: D2.
-        enter!("r13", "r9", "r9d", "rdx", "{room} + 8"),
+        sealed!("r13", "r9", "r9d", "rdx"),
+        "mov r15, rcx",
         "mov rdx, [r12 + {consumers}]",
         ".p2align 5,,6",
         "test rdx, rdx",
         "jz 8f",
+        "mov qword ptr [rsp + {hit_cookie}], 0",
         "mov rax, [rdx + {ret}]",
         ".p2align 5,,6",
         "test rax, rax",
@@ -137,8 +140,6 @@ unsafe extern "C" fn end() {
         "mov r9, [r10 + {kept_site}]",
         "mov qword ptr [r10 + {keeps}], 0",
         "mov [rsp + {hit_site}], r9",
-        "mov [rsp + {hit_regs}], rsi",
-        "mov qword ptr [rsp + {hit_cookie}], 0",
         // B5; the probe is not asked for again.
         "mov r12, [rbx + 8 + {rip}]",
         "mov rdi, [rdx + {data}]",

@@ -103,13 +103,17 @@ macro_rules! left {
     };
 }
 
-/// D1: the line of the thread in `thread`, if it is where the search begins; else 9. In: the engine. Out: `thread`, `line`.
+/// D1: the line of the thread in `thread`, if it is where the search begins; else 9. In: the engine. Out: `thread`, `line`. `form` as an assembler's
+/// prefix: of what the owner is compared with.
 macro_rules! own_line {
     ($engine:literal, $line:literal, $thread:literal) => {
+        own_line!($engine, $line, $thread, "")
+    };
+    ($engine:literal, $line:literal, $thread:literal, $form:literal) => {
         concat!(
             "mov ", $thread, ", fs:0; imul ", $line, ", ", $thread, ", {spread}; shr ", $line, ", {shift}; ",
             "and ", $line, ", [", $engine, " + {mask}]; add ", $line, ", [", $engine, " + {lines}]; ",
-            ".p2align 5,,13; cmp [", $line, " + {owner}], ", $thread, "; jne 9f"
+            ".p2align 5,,13; ", $form, "cmp [", $line, " + {owner}], ", $thread, "; jne 9f"
         )
     };
 }
@@ -174,8 +178,15 @@ macro_rules! begun_anew {
 /// R2 with the seal, and `room` below it. In: `turn` as it was. Spoils `turn` and `word`.
 macro_rules! enter {
     ($line:literal, $turn:literal, $low:literal, $word:literal, $room:literal) => {
+        concat!("sub rsp, ", $room, "; ", sealed!($line, $turn, $low, $word))
+    };
+}
+
+/// [`enter`] where there is room already.
+macro_rules! sealed {
+    ($line:literal, $turn:literal, $low:literal, $word:literal) => {
         concat!(
-            "sub rsp, ", $room, "; inc ", $low, "; and ", $low, ", {turns} - 1; mov ", $word, ", rsp; shl ", $word, ", {frame}; ",
+            "inc ", $low, "; and ", $low, ", {turns} - 1; mov ", $word, ", rsp; shl ", $word, ", {frame}; ",
             "or ", $word, ", ", $turn, "; mov [rsp], ", $word, "; mov [", $line, " + {active}], ", $word
         )
     };
@@ -199,5 +210,6 @@ macro_rules! go_on {
 }
 
 pub(super) use {
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sequence,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
+    sequence,
 };

@@ -24,7 +24,8 @@
 use trapline_insn::x86_64::Regs;
 
 use super::parts::{
-    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sequence,
+    begun, begun_anew, enter, general_asm, go_on, hint_place, leave, left, own_line, own_shelf, put, sealed,
+    sequence,
 };
 use crate::consumer::Verdict;
 use crate::probe::Probe;

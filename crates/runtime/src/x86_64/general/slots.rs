@@ -11,7 +11,7 @@ use core::mem::offset_of;
 use trapline_record::slots::{ENTRY, at};
 
 use super::here::{Piece, piece, room};
-use super::parts::{enter, general_asm, own_line};
+use super::parts::{general_asm, own_line, sealed};
 use crate::slots::{self, QUICK_SHIFT, QUICK_SPREAD, QUICK_UP, Table};
 
 impl Piece {
@@ -34,7 +34,7 @@ unsafe extern "C" fn arm() {
     general_asm!(
         piece!(),
         // D1, D2: a line of its own, and no hit that goes on. Nothing is read that a writer frees, so there is nothing to enter.
-        "mov r8, [rdi + {engine}]",
+        "{{disp8}} mov r8, [rdi + {engine}]",
         own_line!("r8", "r9", "rcx"),
         "cmp qword ptr [r9 + {active}], {turns}",
         ".p2align 5,,6",
@@ -61,24 +61,32 @@ unsafe extern "C" fn arm() {
         ".p2align 5,,13",
         "cmp [rcx + {WORD}], rdx",
         "jne 9f",
-        "mov r8, [rdx]",
-        ".p2align 5,,13",
+        "{{disp32}} mov r8, [rdx]",
+        ".p2align 5,,9",
         "cmp [rcx + {REAL}], r8",
         "jne 9f",
         // Bound, or it would be somebody's; idle.
         "cmp qword ptr [rcx + {WHAT}], 0",
         ".p2align 5,,6",
         "jne 9f",
-        // A4
-        "mov [rcx + {SITE}], rsi",
-        "mov [rcx + {WHAT}], rdi",
+        // A4. Stores only what is another than the last call's: a CPU does one store a cycle.
         "mov r8, [rsp]",
-        "mov [rcx + {GO}], r8",
+        ".p2align 5,,9",
+        "cmp [rcx + {SITE}], rsi",
+        "jne 5f",
+        "1: .p2align 5,,9",
+        "cmp [rcx + {GO}], r8",
+        "jne 6f",
+        "2: mov [rcx + {WHAT}], rdi",
         // A6
         "mov r8, [rcx + {INTO}]",
         "mov [rdx], r8",
         "add qword ptr [r9], 1",
         room!("96"),
+        "5: mov [rcx + {SITE}], rsi",
+        "jmp 1b",
+        "6: mov [rcx + {GO}], r8",
+        "jmp 2b",
         "9:",
         "64:",
         both = const 1_u64 << 32 | 1,
@@ -115,14 +123,17 @@ unsafe extern "C" fn land() {
         "test r11, r11",
         "jz 9f",
         // D1
-        "mov rax, [r9 + {engine}]",
+        "{{disp8}} mov rax, [r9 + {engine}]",
         own_line!("rax", "r13", "rcx"),
         "mov r10, [r13 + {active}]",
+        "sub rsp, {room} + 8",
+        "mov [rsp + {hit_regs}], rsi",
         ".p2align 5,,13",
         "cmp r10, {turns}",
         "jae 9f",
         // D2
-        enter!("r13", "r10", "r10d", "rax", "{room} + 8"),
+        "mov qword ptr [rsp + {hit_cookie}], 0",
+        sealed!("r13", "r10", "r10d", "rax"),
         // H2
         "mov rdx, [r9 + {consumers}]",
         ".p2align 5,,6",
@@ -136,8 +147,6 @@ unsafe extern "C" fn land() {
         ".p2align 5,,6",
         "jne 8f",
         "mov [rsp + {hit_site}], r11",
-        "mov [rsp + {hit_regs}], rsi",
-        "mov qword ptr [rsp + {hit_cookie}], 0",
         // B3, B4. The slots are not asked for again.
         "mov r12, [r8 + {REAL}]",
         "mov qword ptr [r8 + {WHAT}], 0",

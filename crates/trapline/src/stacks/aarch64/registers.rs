@@ -1,10 +1,18 @@
-//! The registers that a copy of a stack is unwound from. Records hold no link register: nothing here records stacks yet.
+//! The registers that a copy of a stack is unwound from: the link register is the copy's first word (`plan::aarch64::stub::stack`).
 
+use framehop::aarch64::PtrAuthMask;
 pub(in crate::stacks) use framehop::aarch64::{
     CacheAarch64 as Cache, UnwindRegsAarch64 as Registers, UnwinderAarch64 as Unwinder,
 };
 
-/// Instruction, stack pointer, frame pointer.
-pub(in crate::stacks) fn registers(_: u64, sp: u64, frame: u64) -> Registers {
-    Registers::new(0, sp, frame)
+use super::super::Copy;
+
+/// What code lies below: addresses that a program gets unless it asks for more bits; above these stand signatures.
+const HIGHEST: u64 = (1 << 48) - 1;
+
+/// What is known at the hit, and the words of the stack.
+pub(in crate::stacks) fn registers<'a>(copy: &Copy<'a>) -> (Registers, &'a [u64]) {
+    let (link, stack) = copy.words.split_first().map_or((0, copy.words), |(link, stack)| (*link, stack));
+    let mask = PtrAuthMask::from_max_known_address(HIGHEST);
+    (Registers::new_with_ptr_auth_mask(mask, link, copy.sp, copy.frame), stack)
 }

@@ -4,7 +4,9 @@ pub(in crate::stacks) use framehop::x86_64::{
     CacheX86_64 as Cache, UnwindRegsX86_64 as Registers, UnwinderX86_64 as Unwinder,
 };
 
-/// Instruction, stack pointer, frame pointer.
-pub(in crate::stacks) fn registers(pc: u64, sp: u64, frame: u64) -> Registers {
-    Registers::new(pc, sp, frame)
+use super::super::Copy;
+
+/// What is known at the hit, and the words of the stack.
+pub(in crate::stacks) fn registers<'a>(copy: &Copy<'a>) -> (Registers, &'a [u64]) {
+    (Registers::new(copy.pc, copy.sp, copy.frame), copy.words)
 }

@@ -158,7 +158,7 @@ pub fn call_arming(out: &mut Vec<u8>, at: u64, way: u64, argument: u64, ip: u64)
     asm.lea(RSP, Mem::At(RSP, -DOWN - FRAME));
     asm.store(Mem::At(RSP, FRAME + gpr(RCX.0)), RCX);
     led(&mut asm, FRAME, argument, ip);
-    asm.unbroken(|asm| {
+    asm.unbroken_behind(LEA, |asm| {
         let behind = asm.here() + (LEA + JUMP) + BACK_UP as u64;
         asm.lea(RCX, Mem::Rip(behind));
         asm.jmp(way);
@@ -317,34 +317,65 @@ fn fill(asm: &mut Asm<'_>, rip: Option<Reg>) -> Fix {
     asm.store(Mem::At(RSP, FRAME + gpr(RBX.0)), RBX);
     asm.mov(RBX, RSP);
     asm.pushfq();
-    for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
-        asm.store(regs(gpr(reg.0)), reg);
-    }
+    fill_gprs(asm);
     rip.into_iter().for_each(|rip| asm.store(regs(RIP), rip));
     asm.pop(RAX);
     asm.store(regs(FLAGS), RAX);
-    asm.lea(RCX, regs(DOWN));
-    asm.store(regs(gpr(RSP.0)), RCX);
+    fill_sp(asm)
+}
+
+/// The same from where nothing lies below yet, rdi and rsi neither: the flags are pushed to their place.
+fn fill_below(asm: &mut Asm<'_>) -> Fix {
+    let regs = |at: i32| Mem::At(RBX, FRAME + at);
+    let flags = FLAGS + 8 - DOWN;
+    asm.lea(RSP, Mem::At(RSP, flags));
+    asm.pushfq();
+    asm.lea(RSP, Mem::At(RSP, 8 - flags - DOWN - FRAME));
+    [RBX, RDI, RSI].into_iter().for_each(|reg| asm.store(Mem::At(RSP, FRAME + gpr(reg.0)), reg));
+    asm.mov(RBX, RSP);
+    fill_gprs(asm);
+    asm.load32(RAX, regs(FLAGS));
+    fill_sp(asm)
+}
+
+/// All but rbx, rdi and rsi, which wait there.
+fn fill_gprs(asm: &mut Asm<'_>) {
+    for reg in gprs().filter(|reg| ![RBX, RDI, RSI].contains(reg)) {
+        asm.store(Mem::At(RBX, FRAME + gpr(reg.0)), reg);
+    }
+}
+
+/// In: eax = flags. Leaves the stack pointer in rcx.
+fn fill_sp(asm: &mut Asm<'_>) -> Fix {
+    asm.lea(RCX, Mem::At(RBX, FRAME + DOWN));
+    asm.store(Mem::At(RBX, FRAME + gpr(RSP.0)), RCX);
     asm.unbroken(|asm| {
         asm.test_imm32(RAX, SPECIAL);
         asm.jcc_later(Cond::NotEqual)
     })
 }
 
-/// Flags and general registers from `Regs`, and `back` to the site. A jump is taken if the flags need more, and comes back to the second.
+/// Flags and general registers from `Regs`, and `back` to the site. A jump is taken if the flags need more, which changes no register, and comes back to the second.
 fn load_all(asm: &mut Asm<'_>, back: impl Fn(&mut Asm<'_>)) -> (Fix, u64) {
+    /// The test and its jump.
+    const ASKED: u64 = 6 + 6;
     asm.load32(RAX, Mem::At(RSP, FRAME + FLAGS));
+    let load = |asm: &mut Asm<'_>, reg: Reg| asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
+    let mut others = gprs().filter(|&reg| reg != RAX);
+    // In the place of instructions that do nothing.
+    while !asm.is_unbroken(ASKED) {
+        let Some(reg) = others.next() else { break };
+        load(asm, reg);
+    }
     let unusual = asm.unbroken(|asm| {
         asm.test_imm32(RAX, SPECIAL);
         asm.jcc_later(Cond::NotEqual)
     });
     asm.bytes_to_flags();
-    let load = asm.here();
-    for reg in gprs() {
-        asm.load(reg, Mem::At(RSP, FRAME + gpr(reg.0)));
-    }
+    let rest = asm.here();
+    std::iter::once(RAX).chain(others).for_each(|reg| load(asm, reg));
     back(asm);
-    (unusual, load)
+    (unusual, rest)
 }
 
 /// Where the jumps of [`fill`] and [`load_all`] lead, and where they come back.

@@ -5,7 +5,9 @@
 //! Does not: know what a piece does.
 
 use super::super::asm::{Alu, Asm, Cond, Mem, R8, R9, R12, RAX, RBX, RCX, RDI, RDX, RSI, RSP, Reg};
-use super::{BACK_UP, DOWN, FRAME, Landing, WITH_STATE, back_up, fill, gpr, load_all, special_and_unusual};
+use super::{
+    BACK_UP, DOWN, FRAME, Landing, WITH_STATE, back_up, fill, fill_below, gpr, load_all, special_and_unusual,
+};
 
 /// A text that is taken in, at a multiple of 64: it names no address, so it does the same wherever it lies. Its usual way goes on where there is room in it for
 /// the gate's own, its other way at its end.
@@ -156,9 +158,7 @@ pub(in crate::x86_64::stub) fn landing(
     asm.ret();
     let head = |asm: &mut Asm<'_>| {
         let start = asm.here();
-        asm.lea(RSP, Mem::At(RSP, -DOWN - FRAME));
-        [RDI, RSI].into_iter().for_each(|reg| asm.store(place(reg), reg));
-        let special = fill(asm, None);
+        let special = fill_below(asm);
         let called = asm.here();
         asm.lea(RSI, Mem::At(RBX, FRAME));
         asm.mov_imm64(R12, argument);

@@ -1,0 +1,58 @@
+//! One more in a word of this CPU's line, out of the usual path: hits that pass, that did not pass.
+//!
+//! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). One restartable sequence; without rseq an atomic addition
+//! on some line. Spoils `A`, `B`, `KEY`, `C`.
+
+use super::Machine;
+use super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
+use super::rseq::{self, CPU_ID, Section};
+use super::saves::{A, B, C, KEY};
+
+/// With rseq: a section, and the jump of threads without an area.
+pub(super) type Counted = Option<(Section, Fix)>;
+
+/// Adds one to a word of this CPU's line; without rseq to that of some line.
+pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64) -> Counted {
+    let Some(rseq) = machine.rseq else {
+        any_line(asm, machine, A);
+        asm.constant(B, word);
+        asm.add_shifted(B, B, A, 6);
+        add_one(asm, machine);
+        return None;
+    };
+    let mut unregistered = None;
+    let section = rseq::section(asm, rseq, [B, A], |asm| {
+        unregistered = Some(cpu(asm, machine));
+        asm.constant(KEY, word);
+        asm.add_shifted(A, KEY, A, 6);
+        asm.load(KEY, A);
+        asm.add_imm(KEY, KEY, 1);
+        asm.store(KEY, A, 0);
+    });
+    unregistered.map(|unregistered| (section, unregistered))
+}
+
+/// In a section whose area is in `B`: this CPU's number into `A`; jumps away where there is none, or it is one that was never told of. Spoils `KEY`.
+pub(super) fn cpu(asm: &mut Asm, machine: &Machine) -> Fix {
+    asm.load32(A, B, CPU_ID);
+    asm.number(KEY, machine.lines.saturating_sub(1));
+    asm.compare(A, KEY);
+    asm.if_later(Cond::AboveEq)
+}
+
+/// Adds one to the word whose address is in `B`. Spoils `A`, `C`, `KEY`.
+pub(super) fn add_one(asm: &mut Asm, machine: &Machine) {
+    asm.one(A);
+    asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
+}
+
+/// `to` = a number below the lines that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.
+pub(super) fn any_line(asm: &mut Asm, machine: &Machine, to: Reg) {
+    match machine.lines.max(1).ilog2() {
+        0 => asm.mov(to, ZERO),
+        bits => {
+            asm.thread_pointer(to);
+            asm.bits(to, to, 16, bits);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A condition as code: falls through if it holds, jumps if not.
+//!
+//! In: a tree that is known where the code runs: at an entry, or at a return. Out: code, and the jumps that are taken where it does not hold. It reads argument
+//! registers, and x0 at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers; it spoils `A`, `B`, `C` and flags, and values that wait
+//! lie in the frame (`saves`). FLT-1: it decides as [`Tree::holds`] does. Not here yet: fields, durations, what an entry left for its return ([`left_out`]).
+
+use super::asm::{Asm, Cond, Fix, Reg, SP};
+use super::saves::{A, B, C, waiting};
+use super::threads;
+use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
+use crate::request::ThreadId;
+
+/// Registers that hold arguments: x0 to x5, and d0 to d7.
+const ARGUMENTS: u32 = 6;
+const FLOATS: u32 = 8;
+
+/// Bytes of code that a node takes at most, with its share of what joins nodes and of constants.
+pub const NODE_BYTES: u64 = 56;
+
+/// What of it no code decides here, by name.
+#[must_use]
+pub fn left_out(tree: &Tree) -> Option<&'static str> {
+    let mut what = None;
+    tree.each_known(&mut |known| {
+        what = match known {
+            Known::Took => Some("no code decides by durations"),
+            Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some("no code reads fields"),
+            _ => what,
+        };
+    });
+    what
+}
+
+/// What a condition's code depends on: how a thread's number is learnt; it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conditions {
+    pub(super) id: ThreadId,
+}
+
+impl Conditions {
+    /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
+    pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
+        self.jump(asm, tree, when, 0)
+    }
+
+    fn jump(self, asm: &mut Asm, tree: &Tree, when: bool, depth: usize) -> Vec<Fix> {
+        match tree {
+            Tree::Number(value, _) if (*value != 0) == when => vec![asm.b_later()],
+            Tree::Number(..) => Vec::new(),
+            Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, depth),
+            Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
+                // What decides alone: false for `and`, true for `or`.
+                let decides = *op == Binary::Or;
+                let mut first = self.jump(asm, left, decides, depth);
+                let second = self.jump(asm, right, when, depth);
+                if when == decides {
+                    first.extend(second);
+                    return first;
+                }
+                first.into_iter().for_each(|fix| asm.bind(fix));
+                second
+            }
+            Tree::Binary(op, left, right) if op.compares() => {
+                self.compare(asm, *op, (left, right), when, depth)
+            }
+            tree => {
+                self.value(asm, tree, depth);
+                vec![if when { asm.unless_zero_later(A) } else { asm.if_zero_later(A) }]
+            }
+        }
+    }
+
+    fn compare(
+        self,
+        asm: &mut Asm,
+        op: Binary,
+        (left, right): (&Tree, &Tree),
+        when: bool,
+        depth: usize,
+    ) -> Vec<Fix> {
+        let (a, b) = (left.is_unsigned(), right.is_unsigned());
+        self.pair(asm, left, right, depth);
+        let (mut fixes, mut past) = (Vec::new(), None);
+        // A negative number is below every unsigned one; one that is not is compared as unsigned.
+        let signed = match (a, b) {
+            (false, true) if !is_natural(left) => Some((A, left_below(op))),
+            (true, false) if !is_natural(right) => Some((B, left_above(op))),
+            _ => None,
+        };
+        if let Some((reg, outcome)) = signed {
+            let negative = asm.if_sign_later(reg);
+            if outcome == when { fixes.push(negative) } else { past = Some(negative) }
+        }
+        asm.compare(A, B);
+        fixes.push(asm.if_later(condition(op, a || b, when)));
+        if let Some(past) = past {
+            asm.bind(past);
+        }
+        fixes
+    }
+
+    /// Leaves the left value in `A` and the right one in `B`.
+    fn pair(self, asm: &mut Asm, left: &Tree, right: &Tree, depth: usize) {
+        self.value(asm, left, depth);
+        if right.is_leaf() {
+            return self.leaf(asm, right, B);
+        }
+        asm.store(A, SP, waiting(depth));
+        self.value(asm, right, depth + 1);
+        asm.mov(B, A);
+        asm.load_at(A, SP, waiting(depth));
+    }
+
+    fn leaf(self, asm: &mut Asm, tree: &Tree, to: Reg) {
+        match tree {
+            Tree::Number(value, _) => asm.constant(to, *value),
+            Tree::Known(Known::Thread) => threads::load(self.id, asm, to),
+            Tree::Known(Known::Argument(index, int)) => extend(asm, to, u32::from(*index) % ARGUMENTS, *int),
+            Tree::Known(Known::Returned(int)) => extend(asm, to, 0, *int),
+            Tree::Known(Known::Float(index, float)) => {
+                asm.vector_to(to, u32::from(*index) % FLOATS);
+                order_key(asm, to, *float);
+            }
+            Tree::Known(Known::FloatReturned(float)) => {
+                asm.vector_to(to, 0);
+                order_key(asm, to, *float);
+            }
+            // Refused before.
+            _ => asm.number(to, 0),
+        }
+    }
+
+    /// Leaves a value in `A`. Spoils `B` and `C`.
+    pub(super) fn value(self, asm: &mut Asm, tree: &Tree, depth: usize) {
+        match tree {
+            Tree::Number(..) | Tree::Known(_) => self.leaf(asm, tree, A),
+            Tree::Unary(Unary::Negate, of) => {
+                self.value(asm, of, depth);
+                asm.negate(A, A);
+            }
+            Tree::Unary(Unary::Complement, of) => {
+                self.value(asm, of, depth);
+                asm.not(A, A);
+            }
+            Tree::Unary(Unary::Not, _) => self.truth(asm, tree, depth),
+            Tree::Binary(op, ..) if op.is_truth() => self.truth(asm, tree, depth),
+            Tree::Binary(op, left, right) => self.computed(asm, *op, (left, right), depth),
+        }
+    }
+
+    fn computed(self, asm: &mut Asm, op: Binary, (left, right): (&Tree, &Tree), depth: usize) {
+        let unsigned = left.is_unsigned();
+        if let (Binary::ShiftLeft | Binary::ShiftRight, Tree::Number(by, _)) = (op, right) {
+            self.value(asm, left, depth);
+            let by = *by as u32 & 63;
+            return match (op, unsigned) {
+                (Binary::ShiftLeft, _) => asm.shift_left_by(A, A, by),
+                (_, true) => asm.shift_right_by(A, A, by),
+                (_, false) => asm.shift_signed_by(A, A, by),
+            };
+        }
+        self.pair(asm, left, right, depth);
+        match op {
+            Binary::BitOr => asm.or(A, A, B),
+            Binary::BitXor => asm.xor(A, A, B),
+            Binary::BitAnd => asm.and(A, A, B),
+            Binary::Add => asm.add(A, A, B),
+            Binary::Subtract => asm.sub(A, A, B),
+            Binary::Multiply => asm.multiply(A, A, B),
+            _ => {
+                let quotient = if op == Binary::Remainder { C } else { A };
+                match unsigned {
+                    true => asm.div(quotient, A, B),
+                    false => asm.divide_signed(quotient, A, B),
+                }
+                if op == Binary::Remainder {
+                    asm.mul_sub(A, C, B, A);
+                }
+            }
+        }
+    }
+
+    /// Leaves 0 or 1 in `A`.
+    fn truth(self, asm: &mut Asm, tree: &Tree, depth: usize) {
+        let holds = self.jump(asm, tree, true, depth);
+        asm.number(A, 0);
+        let end = asm.b_later();
+        holds.into_iter().for_each(|fix| asm.bind(fix));
+        asm.one(A);
+        asm.bind(end);
+    }
+}
+
+/// A register's low bits as a value.
+fn extend(asm: &mut Asm, to: Reg, from: Reg, int: Int) {
+    match (int.bits, int.signed) {
+        (64.., _) => asm.mov(to, from),
+        (bits, true) => asm.signed_bits(to, from, bits.into()),
+        (bits, false) => asm.bits(to, from, 0, bits.into()),
+    }
+}
+
+/// [`Float::key`] of the bits in a register: of a negative one, its magnitude negated.
+fn order_key(asm: &mut Asm, to: Reg, float: Float) {
+    let magnitude = if float == Float::Double { 63 } else { 31 };
+    if float == Float::Single {
+        asm.signed_bits(to, to, 32);
+    }
+    let is_key = asm.unless_sign_later(to);
+    asm.bits(to, to, 0, magnitude);
+    asm.negate(to, to);
+    asm.bind(is_key);
+}
+
+/// Whether it is a constant that is the same number with and without a sign.
+fn is_natural(tree: &Tree) -> bool {
+    matches!(tree, Tree::Number(value, _) if value.cast_signed() >= 0)
+}
+
+/// What a comparison says if the left side is below the right.
+const fn left_below(op: Binary) -> bool {
+    matches!(op, Binary::Less | Binary::LessEqual | Binary::NotEqual)
+}
+
+/// What it says if it is above.
+const fn left_above(op: Binary) -> bool {
+    matches!(op, Binary::Greater | Binary::GreaterEqual | Binary::NotEqual)
+}
+
+fn condition(op: Binary, unsigned: bool, when: bool) -> Cond {
+    let op = if when { op } else { opposite(op) };
+    match (op, unsigned) {
+        (Binary::Equal, _) => Cond::Equal,
+        (Binary::Less, true) => Cond::Below,
+        (Binary::Less, false) => Cond::Less,
+        (Binary::LessEqual, true) => Cond::BelowEq,
+        (Binary::LessEqual, false) => Cond::LessEq,
+        (Binary::Greater, true) => Cond::Above,
+        (Binary::Greater, false) => Cond::Greater,
+        (Binary::GreaterEqual, true) => Cond::AboveEq,
+        (Binary::GreaterEqual, false) => Cond::GreaterEq,
+        _ => Cond::NotEqual,
+    }
+}
+
+const fn opposite(op: Binary) -> Binary {
+    match op {
+        Binary::Equal => Binary::NotEqual,
+        Binary::NotEqual => Binary::Equal,
+        Binary::Less => Binary::GreaterEqual,
+        Binary::LessEqual => Binary::Greater,
+        Binary::Greater => Binary::LessEqual,
+        Binary::GreaterEqual => Binary::Less,
+        other => other,
+    }
+}

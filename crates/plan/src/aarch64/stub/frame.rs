@@ -1,0 +1,68 @@
+//! What a record's code saves, and where: on the stack, above its own stack pointer, as below it nothing is anybody's.
+//!
+//! In: what is recorded. Out: code that saves what is used, and loads it again. Invariants: STUB-1, and sp a multiple of 16 throughout, as it was.
+//!
+//! ```text
+//!   S        the program's stack pointer
+//!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
+//!   S-96 …   the same, then x9, x10; x30, the end of the stack: where a stack is recorded
+//! ```
+
+use trapline_record::ring::Kind;
+
+use super::asm::{Asm, Reg, SP};
+use super::stack::Walk;
+use super::trace::Traced;
+
+/// Registers of a stub: two for anything, of which the second finds the thread's area; the ring, its head, the slot behind that, the time, one more for anything.
+pub(super) const A: Reg = 16;
+pub(super) const B: Reg = 17;
+pub(super) const RING: Reg = 14;
+pub(super) const AT: Reg = 15;
+pub(super) const SLOT: Reg = 13;
+pub(super) const TIME: Reg = 12;
+pub(super) const C: Reg = 11;
+/// Where a stack is recorded.
+pub(super) const LIMIT: Reg = 9;
+pub(super) const FRAME: Reg = 10;
+pub(super) const LINK: Reg = 30;
+
+const SHORT: u32 = 64;
+const LONG: u32 = 96;
+/// From the stack pointer on.
+pub(super) const SAVED_LINK: u32 = 80;
+/// The end of the stack.
+pub(super) const END: u32 = 88;
+
+impl Traced<'_> {
+    /// How far the stack pointer stands below the program's.
+    pub(super) fn step(&self, kind: Kind) -> u32 {
+        if Walk::wanted(self.unwind, kind) { LONG } else { SHORT }
+    }
+    pub(super) fn enter(&self, asm: &mut Asm, kind: Kind) {
+        let step = self.step(kind);
+        asm.add_imm(SP, SP, -step.cast_signed());
+        asm.store_two(A, B, SP, 0);
+        asm.store_two(RING, AT, SP, 16);
+        asm.store_two(TIME, SLOT, SP, 32);
+        asm.flags(A);
+        asm.store_two(C, A, SP, 48);
+        if step == LONG {
+            asm.store_two(LIMIT, FRAME, SP, 64);
+            asm.store(LINK, SP, SAVED_LINK);
+        }
+    }
+    pub(super) fn leave(&self, asm: &mut Asm, kind: Kind) {
+        let step = self.step(kind);
+        if step == LONG {
+            asm.load_two(LIMIT, FRAME, SP, 64);
+            asm.load_at(LINK, SP, SAVED_LINK);
+        }
+        asm.load_two(C, A, SP, 48);
+        asm.set_flags(A);
+        asm.load_two(TIME, SLOT, SP, 32);
+        asm.load_two(RING, AT, SP, 16);
+        asm.load_two(A, B, SP, 0);
+        asm.add_imm(SP, SP, step.cast_signed());
+    }
+}

@@ -1,0 +1,178 @@
+//! Which hits are counted or tallied: a filter's code, and what becomes of hits that do not pass.
+//!
+//! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code ([`Rare`]) those are counted,
+//! and threads without an area do with atomic additions what others do in sections.
+
+use super::asm::{Asm, Fix};
+use super::counted::{add_one, any_line, count, cpu};
+use super::filter::Conditions;
+use super::rseq::{self, Section};
+use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
+use super::{Code, Machine, Rseq, threads};
+use crate::filter::TargetFilter;
+use crate::request::ThreadId;
+
+/// A filter, and where it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Filtered<'a> {
+    /// What passes.
+    pub filter: &'a TargetFilter,
+    /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
+    pub words: u64,
+}
+
+/// What a thread without an area adds one to, on the last line.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shared {
+    /// This word.
+    Word(u64),
+    /// The one with the number that is in `VALUE`.
+    Nth(u64),
+}
+
+/// What is left to append behind the displaced code.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rare {
+    pub(super) sections: Vec<Section>,
+    pub(super) shared: Vec<(Fix, Shared)>,
+    rejected: Vec<Fix>,
+    /// Threads that have no sample of their own.
+    pub(super) unsampled: Vec<Fix>,
+    /// Address on line 0 of the words of the filter.
+    words: u64,
+}
+
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending {
+    pub(super) asm: Asm,
+    pub(super) machine: Machine,
+    pub(super) rare: Rare,
+    /// Where all paths meet.
+    pub(super) leave: u64,
+}
+
+/// A stub that counts hits that pass in a word: the part before the displaced code, for the address `at`. `word` is the counter on line 0.
+pub fn count_passing(at: u64, machine: &Machine, id: ThreadId, filtered: Filtered<'_>, word: u64) -> Pending {
+    let mut asm = Asm::new(at);
+    saves::enter(&mut asm);
+    if filtered.filter.asks_for_thread() {
+        threads::ask(id, &mut asm);
+    }
+    let mut rare = pass(&mut asm, machine, id, filtered);
+    if let Some((section, unregistered)) = count(&mut asm, machine, word) {
+        rare.sections.push(section);
+        rare.shared.push((unregistered, Shared::Word(last(machine, word))));
+    }
+    // Nobody's share: it did not pass.
+    let unsampled = core::mem::take(&mut rare.unsampled);
+    let rejected = Shared::Word(last(machine, filtered.words));
+    rare.shared.extend(unsampled.into_iter().map(|fix| (fix, rejected)));
+    ends(asm, *machine, rare)
+}
+
+/// The end of what comes before the displaced code.
+pub(super) fn ends(mut asm: Asm, machine: Machine, rare: Rare) -> Pending {
+    let leave = asm.here();
+    if let Some(rseq) = machine.rseq {
+        rseq::clear(&mut asm, rseq, B);
+    }
+    saves::leave(&mut asm);
+    Pending { asm, machine, rare, leave }
+}
+
+/// A word of the last line, by its place on line 0.
+const fn last(machine: &Machine, word: u64) -> u64 {
+    word.wrapping_add(64 * (machine.lines as u64 - (machine.lines > 0) as u64))
+}
+
+/// Jumps away with a hit that does not pass. Spoils all but `VALUE`.
+pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
+    let conditions = Conditions { id };
+    let condition = filtered.filter.condition.as_ref();
+    let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+    let mut rare = Rare { rejected, words: filtered.words, ..Rare::default() };
+    let every = filtered.filter.sample;
+    if every > 1 {
+        match machine.rseq {
+            Some(rseq) => sample(asm, machine, rseq, every, &mut rare),
+            None => sample_shared(asm, machine, every, &rare),
+        }
+        rare.rejected.push(asm.unless_zero_later(INDEX));
+    }
+    rare
+}
+
+/// Counts down on this CPU's line. Out: `INDEX` = hits to leave out before this one.
+fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut Rare) {
+    let words = rare.words;
+    let section = rseq::section(asm, rseq, [B, A], |asm| {
+        rare.unsampled.push(cpu(asm, machine));
+        asm.constant(KEY, words);
+        asm.add_shifted(A, KEY, A, 6);
+        asm.load_at(INDEX, A, 8);
+        asm.add_imm(KEY, INDEX, -1);
+        let waits = asm.unless_zero_later(INDEX);
+        asm.number(KEY, every - 1);
+        asm.bind(waits);
+        asm.store(KEY, A, 8);
+    });
+    rare.sections.push(section);
+}
+
+/// Without rseq: counts up on some line, where hits may be of many threads. Out: `INDEX` = 0 at each hit that is wanted.
+fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
+    any_line(asm, machine, A);
+    asm.constant(B, rare.words.wrapping_add(8));
+    asm.add_shifted(B, B, A, 6);
+    asm.one(A);
+    asm.fetch_add(machine.lse, INDEX, A, B, [C, KEY]);
+    asm.number(KEY, every);
+    asm.div(SLOT, INDEX, KEY);
+    asm.mul_sub(INDEX, SLOT, KEY, INDEX);
+}
+
+impl Rare {
+    /// Appends all of it, behind code that does not run on; each path goes to `leave`.
+    fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
+        if !self.rejected.is_empty() {
+            self.rejected.iter().for_each(|&fix| asm.bind(fix));
+            let counted = count(asm, machine, self.words);
+            asm.b(leave);
+            if let Some((section, unregistered)) = counted {
+                self.sections.push(section);
+                self.shared.push((unregistered, Shared::Word(last(machine, self.words))));
+            }
+        }
+        for (fix, what) in self.shared {
+            asm.bind(fix);
+            match what {
+                Shared::Word(word) => asm.constant(B, word),
+                Shared::Nth(first) => {
+                    asm.constant(B, first);
+                    asm.add_shifted(B, B, VALUE, 3);
+                }
+            }
+            add_one(asm, machine);
+            asm.b(leave);
+        }
+        rseq::descriptors(asm, &self.sections);
+    }
+}
+
+impl Code for Pending {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, machine, rare, leave } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        rare.finish(&mut asm, &machine, leave);
+        asm.pool();
+        asm.words()
+    }
+}

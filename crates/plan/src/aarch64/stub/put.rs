@@ -1,0 +1,145 @@
+//! A record's way into a ring: which ring, which slot, and its words.
+//!
+//! In: where the rings lie, what a record of this kind tells. Out: code that finds this CPU's ring or locks one (`record::ring`), fills
+//! the slot behind its head, and commits it by storing the head.
+//!
+//! Memory is ordered by no more than it takes: the head is stored with release, so that a reader that sees it sees the slots; a lock is taken with acquire, so that what
+//! its last holder wrote comes before what we publish with it; a slot's stores come behind the load of the tail since a branch stands between them that hangs on it.
+
+use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
+
+use super::asm::{Asm, Cond, Fix, Reg, SP};
+use super::frame::{A, AT, B, C, RING, SLOT, TIME};
+use super::lost::by_thread;
+use super::rseq::CPU_ID;
+use super::stack::Walk;
+use super::text::Texts;
+use super::trace::{ARGUMENTS, Traced};
+use crate::request::{ThreadId, Unwind};
+
+impl Traced<'_> {
+    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is full. Spoils `A`, `C`.
+    pub(super) fn find(&self, asm: &mut Asm) -> (Fix, Fix) {
+        let area = &self.rings.area;
+        asm.load32(A, B, CPU_ID);
+        // Negative, or a CPU that was never told of.
+        asm.number(C, self.machine.lines.saturating_sub(1));
+        asm.compare(A, C);
+        let unregistered = asm.if_later(Cond::AboveEq);
+        asm.constant(C, area.stride());
+        asm.constant(RING, self.rings.base);
+        asm.mul_add(RING, A, C, RING);
+        asm.load(AT, RING);
+        let full = self.unless_room(asm);
+        (unregistered, full)
+    }
+    /// L1 to L3. Out: `RING` = a ring, which is locked, `AT` = its head. Jumps where all were, and where one is full. Spoils the others.
+    pub(super) fn lock(&self, asm: &mut Asm) -> (Fix, Fix) {
+        let area = &self.rings.area;
+        // No register says on which CPU we are; a thread keeps to its rings.
+        by_thread(asm, [A, C], self.machine.lines.saturating_sub(1));
+        asm.constant(C, 2 * area.stride());
+        asm.constant(RING, self.rings.base);
+        asm.mul_add(RING, A, C, RING);
+        asm.number(TIME, TRIES);
+        let again = asm.here();
+        asm.load(AT, RING);
+        let mut taken = vec![asm.if_bit_later(AT, LOCKED.trailing_zeros())];
+        let full = self.unless_room(asm);
+        asm.add_imm(SLOT, AT, LOCKED as i32);
+        let locked = if self.machine.lse {
+            asm.mov(A, AT);
+            asm.compare_swap(A, SLOT, RING);
+            asm.compare(A, AT);
+            asm.if_later(Cond::Equal)
+        } else {
+            let once_more = asm.here();
+            asm.load_exclusive_acquire(A, RING);
+            asm.compare(A, AT);
+            taken.push(asm.if_later(Cond::NotEqual));
+            asm.store_exclusive(B, SLOT, RING);
+            // Nobody changed it: a signal or a line that went away is no reason to leave the ring.
+            asm.unless_zero(B, once_more);
+            asm.b_later()
+        };
+        taken.into_iter().for_each(|fix| asm.bind(fix));
+        asm.constant(C, area.stride());
+        asm.add(RING, RING, C);
+        asm.subtract32(TIME, 1);
+        asm.unless_zero(TIME, again);
+        let busy = asm.b_later();
+        asm.bind(locked);
+        (busy, full)
+    }
+    /// Jumps where there is no room behind `AT` in `RING`. Spoils `A`, `C`.
+    fn unless_room(&self, asm: &mut Asm) -> Fix {
+        asm.load_at(C, RING, TAIL as u32);
+        asm.sub(C, AT, C);
+        asm.number(A, self.rings.area.full());
+        asm.compare(C, A);
+        asm.if_later(Cond::AboveEq)
+    }
+    /// A record, and the store that commits it. In: as `find` or `lock` leaves it. Spoils all but `RING`.
+    pub(super) fn write(&self, asm: &mut Asm, kind: Kind, values: usize, walk: Option<Walk>) {
+        let slot = self.rings.area.slot;
+        asm.clock(TIME);
+        asm.bits(SLOT, AT, 0, self.rings.area.bytes.trailing_zeros());
+        asm.add(SLOT, RING, SLOT);
+        asm.add_imm(SLOT, SLOT, SLOTS as i32);
+        self.put(asm, kind, if walk.is_some() { 0 } else { values });
+        match walk {
+            Some(walk) => {
+                walk.fill(asm);
+                // As many whole slots as were filled.
+                asm.number(A, slot - 1);
+                asm.add(C, C, A);
+                asm.clear_low(C, C, slot.trailing_zeros());
+                asm.add(AT, AT, C);
+            }
+            None => asm.add_imm(AT, AT, slot.cast_signed()),
+        }
+        const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
+        asm.store_release(AT, RING);
+    }
+    /// What an entry's record holds of texts.
+    pub(super) fn texts(&self, kind: Kind) -> Texts {
+        match kind == Kind::Entry && self.unwind == Unwind::None {
+            true => Texts { texts: self.texts, id: self.rings.id },
+            false => Texts::default(),
+        }
+    }
+    /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
+    fn put(&self, asm: &mut Asm, kind: Kind, values: usize) {
+        asm.number(A, self.probe);
+        if let ThreadId::At(offset) = self.rings.id {
+            asm.thread_pointer(C);
+            asm.add_imm(C, C, offset);
+            asm.load32(C, C, 0);
+            asm.add_shifted(A, A, C, 32);
+        }
+        asm.store_two(A, TIME, SLOT, 0);
+        let texts = self.texts(kind);
+        asm.add_imm(A, SP, (texts.depth() + self.step(kind)) as i32 + kind as i32);
+        asm.store(A, SLOT, 16);
+        let all = match kind {
+            Kind::Entry => values.min(ARGUMENTS),
+            Kind::Return if self.floats.returned => {
+                asm.store_vector(0, SLOT, FIRST_VALUE as u32 * 8);
+                0
+            }
+            Kind::Return => 1,
+            Kind::Tail => 0,
+        };
+        for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
+            asm.store(reg, SLOT, word * 8);
+        }
+        texts.fill(asm);
+        if kind == Kind::Entry && self.unwind == Unwind::None {
+            let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
+            let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
+            for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
+                asm.store_vector(vector, SLOT, word * 8);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The frame of stubs that compute: what they keep of the program's registers, and where their own values wait.
+//!
+//! In: nothing. Out: code that makes room on the stack and saves there all that such a stub may spoil, and puts it back (SAFE-2). Argument registers, and x0 at a
+//! return, are never written, so that conditions read them where the program left them.
+//!
+//! ```text
+//!   sp      x16, x17; x14, x15; x12, x13; x11, flags
+//!   sp+64   what the system said of the thread's number
+//!   sp+80   values that wait, eight words
+//! ```
+
+use super::asm::{Asm, Reg, SP};
+use crate::filter::MAX_TEMPORARIES;
+
+/// Two for anything, and for what is computed.
+pub(super) const A: Reg = 16;
+pub(super) const B: Reg = 17;
+/// For anything, where both are in use.
+pub(super) const KEY: Reg = 15;
+pub(super) const SLOT: Reg = 14;
+pub(super) const INDEX: Reg = 13;
+/// What outlives a restartable sequence.
+pub(super) const VALUE: Reg = 12;
+pub(super) const C: Reg = 11;
+
+/// Where the answer of a system call waits.
+pub(super) const ANSWER: u32 = 64;
+const WAITING: u32 = 80;
+const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
+
+/// Where a value waits while others are computed.
+pub(super) const fn waiting(nth: usize) -> u32 {
+    WAITING + 8 * (nth % MAX_TEMPORARIES) as u32
+}
+
+pub(super) fn enter(asm: &mut Asm) {
+    asm.add_imm(SP, SP, -FRAME);
+    asm.store_two(A, B, SP, 0);
+    asm.store_two(SLOT, KEY, SP, 16);
+    asm.store_two(VALUE, INDEX, SP, 32);
+    asm.flags(A);
+    asm.store_two(C, A, SP, 48);
+}
+
+pub(super) fn leave(asm: &mut Asm) {
+    asm.load_two(C, A, SP, 48);
+    asm.set_flags(A);
+    asm.load_two(VALUE, INDEX, SP, 32);
+    asm.load_two(SLOT, KEY, SP, 16);
+    asm.load_two(A, B, SP, 0);
+    asm.add_imm(SP, SP, FRAME);
+}

@@ -1,0 +1,170 @@
+//! The stack at a hit: walked by frame pointers, or copied, into the record that is being written (`record::stack`); what x86-64's twin does.
+//!
+//! In: what is known of stacks in the process ([`Stacks`]), how much is wanted. Out: code, in two parts: `bound`, before the
+//! restartable sequence, finds out how far the stack may be read; `fill`, inside it, reads. General registers only.
+//!
+//! # Protocol
+//!
+//! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside [S, E) is ever read, whatever x29 and the words of
+//! the stack are, and all of [S, E) stays mapped while the thread is in the stub. E is found where it is certain, in this order:
+//!
+//! B1 the main thread's stack, as it was mapped when we attached: S in it, E its end.
+//! B3 the C library's block of the thread (`stackblock`, `stackblock_size`): S in it, E its end.
+//! B4 else only the 4 KiB that S lies on, and the record says so.
+//! (B2, a goroutine's bounds, is x86-64's: here Go programs are refused.)
+//!
+//! A walk: at a function's entry the return address is in x30, and x29 is still the caller's; anywhere else x29 may be the function's own. A frame is two words, the
+//! caller's x29 and where it goes on (AAPCS64, 6.4.6). W1 without room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends, and x29 is told.
+//! W2 both words are loaded at once. W3 again. Addresses may be signed (pointer authentication): they go through x30 and `xpaclri`, which strips what the processor put there, and is
+//! a hint where there is no such thing.
+//!
+//! A copy: x30, stripped, in the place of the first word; then the words from S up to E, as many as there is room for. (On x86-64 the return address is the word at S.)
+//!
+//! What x29 may be, and who may come between: as on x86-64, whose twin of this file says it. x30 is loaded from where it was saved each time a section begins again.
+
+use trapline_record::ring::Kind;
+use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
+
+use super::asm::{Asm, Cond, Fix, SP, ZERO};
+use super::frame::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
+use crate::request::{Stacks, Unwind};
+
+const FIRST_BYTE: u32 = FIRST as u32 * 8;
+
+/// One record's stack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) stacks: Stacks,
+    pub(super) unwind: Unwind,
+    /// How far the stack pointer stands below the program's.
+    pub(super) step: u32,
+    /// Bytes of a record at most.
+    pub(super) most: u32,
+    /// S is where a function was entered.
+    pub(super) at_entry: bool,
+}
+
+impl Walk {
+    /// Whether a record of this kind holds one.
+    pub(super) fn wanted(unwind: Unwind, kind: Kind) -> bool {
+        kind == Kind::Entry && unwind != Unwind::None
+    }
+    /// Leaves in `LIMIT` how many bytes from S on may be read: for a walk, at which a frame may begin. Spoils `A`, `B`, `C`.
+    pub(super) fn bound(&self, asm: &mut Asm) {
+        asm.add_imm(B, SP, self.step.cast_signed());
+        let mut done = Vec::new();
+        self.main(asm, &mut done);
+        if let Some(block) = self.stacks.block {
+            thread(asm, block, &mut done);
+        }
+        asm.set_low(LIMIT, B, 12);
+        done.into_iter().for_each(|fix| asm.bind(fix));
+        asm.store(LIMIT, SP, END);
+        asm.sub(LIMIT, LIMIT, B);
+        match self.unwind {
+            Unwind::Copy(_) => {
+                asm.clear_low(LIMIT, LIMIT, 3);
+                // One word is x30's.
+                asm.number(A, self.most.saturating_sub(FIRST_BYTE + 8) & !7);
+                asm.compare(LIMIT, A);
+                asm.select(LIMIT, LIMIT, A, Cond::BelowEq);
+            }
+            _ => {
+                asm.number(A, 15);
+                asm.subs(LIMIT, LIMIT, A);
+                asm.select(LIMIT, LIMIT, ZERO, Cond::AboveEq);
+            }
+        }
+    }
+    /// B1. Jumps to what is pushed with E in `LIMIT`; S is in `B`.
+    fn main(&self, asm: &mut Asm, done: &mut Vec<Fix>) {
+        let (low, high) = self.stacks.main;
+        if low >= high {
+            return;
+        }
+        asm.constant(LIMIT, high);
+        asm.compare(B, LIMIT);
+        let above = asm.if_later(Cond::AboveEq);
+        asm.constant(A, low);
+        asm.compare(B, A);
+        done.push(asm.if_later(Cond::AboveEq));
+        asm.bind(above);
+    }
+    /// Fills the record at `SLOT`, and leaves in `C` how many of its bytes are used. In: as `bound` left it. Spoils `A`, `B`, `TIME`, `FRAME`, `LINK`.
+    pub(super) fn fill(&self, asm: &mut Asm) {
+        asm.add_imm(B, SP, self.step.cast_signed());
+        match self.unwind {
+            Unwind::None => {}
+            Unwind::Frames(frames) => self.walk(asm, frames),
+            Unwind::Copy(_) => copy(asm),
+        }
+        asm.store(C, SLOT, USED as u32 * 8);
+        asm.store(FRAME, SLOT, FRAME_WORD as u32 * 8);
+        asm.load_at(A, SP, END);
+        asm.store(A, SLOT, END_WORD as u32 * 8);
+    }
+    /// `FRAME` is the frame pointer, and `C` how much of the record is used.
+    fn walk(&self, asm: &mut Asm, frames: u8) {
+        let room = (u32::from(frames) * 8 + FIRST_BYTE).min(self.most & !7);
+        asm.mov(FRAME, 29);
+        asm.number(C, FIRST_BYTE);
+        if self.at_entry {
+            link(asm);
+            asm.store(LINK, SLOT, FIRST_BYTE);
+            asm.number(C, FIRST_BYTE + 8);
+        }
+        asm.number(TIME, room);
+        let again = asm.here();
+        asm.sub(A, FRAME, B);
+        asm.compare(A, LIMIT);
+        let outside = asm.if_later(Cond::AboveEq);
+        asm.compare(C, TIME);
+        let full = asm.if_later(Cond::AboveEq);
+        asm.load_two(FRAME, LINK, FRAME, 0);
+        asm.strip_link();
+        asm.store_past(LINK, SLOT, C);
+        asm.add_imm(C, C, 8);
+        asm.b(again);
+        asm.bind(outside);
+        asm.bind(full);
+    }
+}
+
+/// x30 as it was, without its signature.
+fn link(asm: &mut Asm) {
+    asm.load_at(LINK, SP, SAVED_LINK);
+    asm.strip_link();
+}
+
+/// B3: the block's address, and behind it its length.
+fn thread(asm: &mut Asm, block: i32, done: &mut Vec<Fix>) {
+    asm.thread_pointer(A);
+    asm.add_imm(A, A, block);
+    asm.load_two(C, LIMIT, A, 0);
+    let none = asm.if_zero_later(C);
+    asm.compare(B, C);
+    let below = asm.if_later(Cond::Below);
+    asm.add(LIMIT, LIMIT, C);
+    asm.compare(B, LIMIT);
+    done.push(asm.if_later(Cond::Below));
+    asm.bind(none);
+    asm.bind(below);
+}
+
+/// x30, and `LIMIT` bytes from S on; `C` becomes how much of the record is used, `FRAME` the frame pointer.
+fn copy(asm: &mut Asm) {
+    link(asm);
+    asm.store(LINK, SLOT, FIRST_BYTE);
+    asm.add_imm(TIME, SLOT, FIRST_BYTE.cast_signed() + 8);
+    asm.mov(C, ZERO);
+    let none = asm.if_zero_later(LIMIT);
+    let again = asm.here();
+    asm.load_past(A, B, C);
+    asm.store_past(A, TIME, C);
+    asm.add_imm(C, C, 8);
+    asm.compare(C, LIMIT);
+    asm.if_to(Cond::Below, again);
+    asm.bind(none);
+    asm.add_imm(C, C, FIRST_BYTE.cast_signed() + 8);
+    asm.mov(FRAME, 29);
+}

@@ -1,0 +1,146 @@
+//! One hit, one increment in the row of the thread that made it; and how generated code learns a thread's number.
+//!
+//! In: where the rows lie, which counter, how a thread's number is learnt. Out: code that adds 1 and runs into the displaced code; behind it the search for a
+//! row, which a thread does at its first hit only, unless another thread's row is in its way. See `record::threads`. A row is one thread's, so its
+//! lines stay in that CPU's cache; an atomic addition makes it exact for the numbers that two threads share.
+//!
+//! | step | what | a signal there |
+//! |---|---|---|
+//! | T1 | the number; the first row that may be its | its handler's hits find the row, or claim it |
+//! | T2 | the row's tag is the thread's: T4. It is 0: exclusive load, exclusive store of ours | the store fails, and the row is looked at again: the handler of this thread may have claimed it |
+//! | T3 | it is another's: the next row, at most `PROBES` of them; then the row of all others | |
+//! | T4 | one more, atomically | before it, or behind it |
+//!
+//! # A thread's number
+//!
+//! The C library keeps it at an offset from tpidr_el0, or the system is asked (`gettid`): a call keeps all registers but x0 (Linux' arm64 ABI), which is put back, and
+//! what SVE has beyond the vectors' 128 bits, which is not; so where a processor has SVE nobody is asked (`module::check`).
+
+use trapline_record::threads::{PROBES, ThreadArea};
+
+use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
+use super::saves::{self, A, ANSWER, B, C, INDEX, KEY, SLOT, VALUE, waiting};
+use super::{Code, Machine};
+use crate::request::ThreadId;
+
+/// Where hits are counted by thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threads {
+    /// Its shape; its offset is not used.
+    pub area: ThreadArea,
+    /// Address of its tags.
+    pub tags: u64,
+    /// How a thread's number is learnt.
+    pub id: ThreadId,
+}
+
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending {
+    asm: Asm,
+    rows: u32,
+    /// Where the usual path is left when the first row is not the thread's, and where it is met again.
+    elsewhere: Fix,
+    found: u64,
+}
+
+const GETTID: u32 = 178;
+const TAGS: Reg = SLOT;
+const ROW: Reg = INDEX;
+const LEFT: Reg = VALUE;
+
+/// Asks the system, if that is what it takes: once in a hit, outside of restartable sequences, and before [`load`].
+pub(super) fn ask(id: ThreadId, asm: &mut Asm) {
+    const NUMBER: Reg = 8;
+    if id == ThreadId::Call {
+        asm.store_two(0, NUMBER, SP, waiting(0));
+        asm.number(NUMBER, GETTID);
+        asm.system_call();
+        asm.store(0, SP, ANSWER);
+        asm.load_two(0, NUMBER, SP, waiting(0));
+    }
+}
+
+/// The number, or 0.
+pub(super) fn load(id: ThreadId, asm: &mut Asm, to: Reg) {
+    match id {
+        ThreadId::At(offset) => {
+            asm.thread_pointer(to);
+            asm.add_imm(to, to, offset);
+            asm.load32(to, to, 0);
+        }
+        ThreadId::Call => asm.load_at(to, SP, ANSWER),
+        ThreadId::Unknown => asm.number(to, 0),
+    }
+}
+
+/// The part of a stub that comes before the displaced code, for the address `at`.
+pub fn count_by_thread(at: u64, machine: &Machine, threads: &Threads, counter: u32) -> Pending {
+    let mut asm = Asm::new(at);
+    let ThreadArea { rows, .. } = threads.area;
+    saves::enter(&mut asm);
+    ask(threads.id, &mut asm);
+    load(threads.id, &mut asm, A);
+    first_row(&mut asm, A, rows);
+    asm.add_imm(KEY, A, 1);
+    asm.constant(TAGS, threads.tags);
+    asm.load_nth(A, TAGS, ROW);
+    asm.compare(A, KEY);
+    let elsewhere = asm.if_later(Cond::NotEqual);
+    let found = asm.here();
+    asm.number(A, threads.area.stride() as u32);
+    asm.constant(B, threads.tags.wrapping_add(threads.area.first() + u64::from(counter) * 8));
+    asm.mul_add(B, ROW, A, B);
+    asm.one(A);
+    asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
+    saves::leave(&mut asm);
+    Pending { asm, rows, elsewhere, found }
+}
+
+/// The row's number, below `rows`, which is a power of two.
+fn first_row(asm: &mut Asm, of: Reg, rows: u32) {
+    match rows.max(1).ilog2() {
+        0 => asm.mov(ROW, ZERO),
+        bits => asm.bits(ROW, of, 0, bits),
+    }
+}
+
+impl Code for Pending {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, rows, elsewhere, found } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        asm.bind(elsewhere);
+        search(&mut asm, rows, found);
+        asm.pool();
+        asm.words()
+    }
+}
+
+/// From the first row on: `TAGS`, `ROW`, `KEY` = tag. It ends with the thread's row, or the row of all others, in `ROW`.
+fn search(asm: &mut Asm, rows: u32, found: u64) {
+    const FAILED: Reg = B;
+    asm.number(LEFT, PROBES.min(rows));
+    let again = asm.here();
+    asm.add_shifted(C, TAGS, ROW, 3);
+    asm.load_exclusive(A, C);
+    asm.compare(A, KEY);
+    asm.if_to(Cond::Equal, found);
+    let taken = asm.unless_zero_later(A);
+    asm.store_exclusive(FAILED, KEY, C);
+    asm.unless_zero(FAILED, again);
+    asm.b(found);
+    asm.bind(taken);
+    asm.add_imm(ROW, ROW, 1);
+    first_row(asm, ROW, rows);
+    asm.subtract32(LEFT, 1);
+    asm.unless_zero(LEFT, again);
+    asm.number(ROW, rows);
+    asm.b(found);
+}

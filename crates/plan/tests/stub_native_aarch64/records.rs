@@ -1,0 +1,459 @@
+//! Stubs that write records, executed: LOSS-2 and SAFE-2, as far as this machine goes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trapline_insn::aarch64::encode;
+use trapline_plan::aarch64::stub::{Code as _, Machine, Rings, Rseq, Traced, trace};
+use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
+use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
+use trapline_record::view::View;
+
+use super::{
+    ADD, AREA, DATA, LEN, LINES, RET, Room, by_hand, call, changes, registered, storm, thread_pointer,
+};
+
+pub(crate) const PROBE: u32 = 5;
+/// From a room's data on.
+const RINGS: u64 = 64 << 10;
+
+thread_local! {
+    /// As a C library keeps it.
+    static NUMBER: AtomicU64 = const { AtomicU64::new(0) };
+}
+
+fn kept() -> ThreadId {
+    let at = NUMBER.with(|number| {
+        number.store(u64::from(tid()) | 7 << 32, Ordering::Relaxed);
+        std::ptr::from_ref(number) as u64
+    });
+    ThreadId::At(at.wrapping_sub(thread_pointer()).cast_signed() as i32)
+}
+
+fn tid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+pub(crate) fn on_cpu(cpu: u32) {
+    AREA.with(|area| area.cpu[1].store(cpu, Ordering::Relaxed));
+}
+
+/// Those with a CPU: where something is recorded there is one.
+pub(crate) fn machines(rseq: fn() -> Option<Rseq>) -> Vec<Machine> {
+    super::machines(rseq).into_iter().filter(|machine| machine.lines > 1).collect()
+}
+
+/// Code, rings, and who reads them.
+pub(crate) struct Bench {
+    pub(crate) room: Room,
+    pub(crate) machine: Machine,
+    pub(crate) rings: Rings,
+    tails: Vec<u64>,
+}
+
+impl Bench {
+    pub(crate) fn new(machine: Machine, bytes: u32, slot: u32, id: ThreadId) -> Self {
+        let room = Room::new();
+        let cpus = machine.lines.saturating_sub(1);
+        let rings = if machine.rseq.is_some() { cpus } else { RingArea::shared(cpus) };
+        let area = RingArea { off: 0, rings, slot, most: slot, bytes };
+        assert!(DATA + RINGS + area.len() <= LEN as u64, "{area:?}");
+        let rings = Rings { area, base: room.base + DATA + RINGS, id, stacks: Stacks::default() };
+        Self { room, machine, rings, tails: vec![0; rings.area.rings as usize] }
+    }
+    pub(crate) fn traced(&self, unwind: Unwind) -> Traced<'_> {
+        let (machine, rings, dropped) = (&self.machine, &self.rings, self.room.base + DATA);
+        Traced {
+            machine,
+            rings,
+            probe: PROBE,
+            dropped,
+            texts: 0,
+            floats: Floats::default(),
+            unwind,
+            at_entry: true,
+        }
+    }
+    fn words(&self, kind: Kind, values: usize, rest: &[u32]) -> Vec<u32> {
+        let pending = trace(self.room.next(), self.traced(Unwind::None), kind, values);
+        pending.finish(rest, None).expect("in reach")
+    }
+    fn code(&self, kind: Kind, values: usize, rest: &[u32]) -> u64 {
+        self.room.put(&self.words(kind, values, rest))
+    }
+    pub(crate) fn view(&self) -> View<'_> {
+        view(self.rings)
+    }
+    pub(crate) fn take(&mut self) -> Vec<Record> {
+        let Self { rings, tails, .. } = self;
+        take(*rings, tails)
+    }
+    pub(crate) fn dropped(&self) -> u64 {
+        self.room.counts().iter().sum()
+    }
+}
+
+fn view<'a>(rings: Rings) -> View<'a> {
+    // SAFETY: words of a room, which are never unmapped and are stored to whole.
+    View::new(unsafe {
+        std::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
+    })
+}
+
+fn take(rings: Rings, tails: &mut [u64]) -> Vec<Record> {
+    let mut all = Vec::new();
+    for (ring, tail) in (0..).zip(tails) {
+        rings.area.take(view(rings), ring, tail, |record| all.push(*record)).expect("a head that can be");
+    }
+    all
+}
+
+fn ticks() -> u64 {
+    let now: u64;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) now) };
+    now
+}
+
+#[test]
+fn records_tell_what_was_there_and_state_is_kept() {
+    for machine in machines(by_hand) {
+        for id in [kept(), ThreadId::Call, ThreadId::Unknown] {
+            for (kind, values, slot) in [
+                (Kind::Entry, 0, 64),
+                (Kind::Entry, 5, 64),
+                (Kind::Entry, 6, 128),
+                (Kind::Return, 6, 64),
+                (Kind::Tail, 6, 64),
+            ] {
+                on_cpu(2);
+                // Two records have room, and each is taken at once.
+                let mut bench = Bench::new(machine, 2 * slot, slot, id);
+                let code = bench.code(kind, values, &[RET]);
+                for flags in 0..16_u64 {
+                    let start = ticks();
+                    let (before, after) = changes(code, flags);
+                    let what = format!("{machine:?} {id:?} {kind:?} {values}");
+                    assert_eq!(after, before, "{what}");
+                    let [record] = bench.take()[..] else { panic!("one: {what}") };
+                    let want = match kind {
+                        Kind::Entry => &before[..values],
+                        Kind::Return => &before[..1],
+                        Kind::Tail => &[],
+                    };
+                    assert_eq!((record.kind, record.probe), (kind, PROBE), "{what}");
+                    assert_eq!(&record.values[..want.len()], want, "{what}");
+                    assert!((start..=ticks()).contains(&record.ticks), "{what}");
+                    // A local of this thread's lies a little above.
+                    let here = (&raw const record) as u64;
+                    assert!(record.sp % 16 == 0 && here.wrapping_sub(record.sp) < 1 << 16, "{what}");
+                    // Nobody is asked: see `Rings::id`.
+                    let named = matches!(id, ThreadId::At(_));
+                    assert_eq!(record.tid, if named { tid() } else { 0 }, "{what}");
+                }
+                assert_eq!(bench.dropped(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn state_is_kept_where_nothing_is_written() {
+    for machine in machines(by_hand) {
+        for (cpu, id) in [(2, kept()), (2, ThreadId::Call), (u32::MAX, kept()), (4000, ThreadId::Call)] {
+            on_cpu(cpu);
+            let mut bench = Bench::new(machine, 128, 64, id);
+            let code = bench.code(Kind::Entry, 5, &[RET]);
+            let rounds = 16;
+            for flags in 0..rounds {
+                let (before, after) = changes(code, flags);
+                assert_eq!(after, before, "{machine:?} {cpu}");
+            }
+            let written = bench.take().len() as u64;
+            assert_eq!(bench.dropped(), rounds - written);
+            if machine.rseq.is_some() {
+                // Two have room; on a CPU without a ring, or without an area, none has.
+                assert_eq!(written, if cpu == 2 { 2 } else { 0 }, "{machine:?} {cpu}");
+                let line = if cpu == 2 { 2 } else { 8 };
+                assert_eq!(bench.room.counts()[line], rounds - written, "{machine:?} {cpu}");
+            } else {
+                // A full ring is the end of it.
+                assert_eq!(written, 2, "{machine:?}");
+            }
+        }
+    }
+}
+
+/// Floats are the low halves of the vectors that hold them: behind integers at an entry, in the place of the value at a return.
+#[test]
+fn floats_are_what_vectors_hold() {
+    type Function = extern "C" fn(f64, f64, f64, f64, f64, f64, f64, f64, u64, u64) -> f64;
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for (kind, floats, values, slot) in [
+            (Kind::Entry, Floats { arguments: 0b1111_1111, returned: true }, 2, 128),
+            (Kind::Entry, Floats { arguments: 0b101, returned: false }, 2, 64),
+            (Kind::Return, Floats { arguments: 0b101, returned: true }, 2, 64),
+            (Kind::Return, Floats { arguments: 0b101, returned: false }, 2, 64),
+        ] {
+            let mut bench = Bench::new(machine, 2 * slot, slot, kept());
+            let traced = Traced { floats, ..bench.traced(Unwind::None) };
+            let pending = trace(bench.room.next(), traced, kind, values);
+            let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
+            // SAFETY: a function that returns its first float.
+            let function: Function = unsafe { std::mem::transmute(code as *const ()) };
+            assert_eq!(function(0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 40, 41), 0.5);
+            let [record] = bench.take()[..] else { panic!("one") };
+            let all: Vec<u64> = (0..8)
+                .filter(|n| floats.arguments >> n & 1 == 1)
+                .map(|n| (f64::from(n) + 0.5).to_bits())
+                .collect();
+            let want = match kind {
+                Kind::Entry => [&[40, 41], &all[..]].concat(),
+                _ if floats.returned => vec![0.5_f64.to_bits()],
+                _ => vec![40],
+            };
+            assert_eq!(record.values[..want.len()], want, "{kind:?} {floats:?} {machine:?}");
+        }
+    }
+}
+
+/// TXT-1, TXT-2: what could be read is there, whatever the pointers are, and no register, flag or word of the stack is another.
+#[test]
+fn texts_are_what_could_be_read() {
+    use trapline_record::ring::{TEXT_BYTES, TEXT_WORDS};
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping of a page, and nothing behind it.
+    let page =
+        unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    let page = page as u64;
+    // SAFETY: the second page of our own.
+    assert_eq!(unsafe { libc::mprotect((page + 4096) as *mut _, 4096, libc::PROT_NONE) }, 0);
+    // SAFETY: the first page of our own.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(page as *mut u8, 4096) };
+    bytes.iter_mut().zip((b'a'..=b'z').cycle()).for_each(|(byte, letter)| *byte = letter);
+    let places = [
+        (page, 64),
+        (page + 4096 - 64, 64),
+        (page + 4096 - 5, 5),
+        (page + 4096, -14),
+        (0, -14),
+        (u64::MAX, -14),
+    ];
+    // SAFETY: no vectors, so that nothing is read.
+    let tried =
+        unsafe { libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0) };
+    let missing = tried == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS);
+    if missing {
+        println!(
+            "SKIP what is read: the emulator does not have process_vm_readv; see cargo xtask arm64-system"
+        );
+    }
+    for machine in machines(by_hand) {
+        for id in [kept(), ThreadId::Call] {
+            on_cpu(1);
+            for texts in [0b1, 0b10_0000, 0b11_1111] {
+                let mut bench = Bench::new(machine, 4096, 1024, id);
+                let traced = Traced { texts, ..bench.traced(Unwind::None) };
+                let pending = trace(bench.room.next(), traced, Kind::Entry, 6);
+                let code = bench.room.put(&pending.finish(&[RET], None).expect("in reach"));
+                for shift in 0..places.len() {
+                    let at = |n: usize| places[(n + shift) % places.len()];
+                    let six: [u64; 6] = std::array::from_fn(|n| at(n).0);
+                    // SAFETY: a function that returns its first argument.
+                    let function: extern "C" fn(u64, u64, u64, u64, u64, u64) -> u64 =
+                        unsafe { std::mem::transmute(code as *const ()) };
+                    assert_eq!(function(six[0], six[1], six[2], six[3], six[4], six[5]), six[0]);
+                    let (rings, mut seen) = (bench.rings, 0);
+                    for (ring, tail) in (0..).zip(&mut bench.tails) {
+                        let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+                            seen += 1;
+                            assert_eq!(record.values[..6], six);
+                            for (nth, n) in (0..6).filter(|n| texts >> n & 1 == 1).enumerate() {
+                                let word = |past: u64| word((nth * TEXT_WORDS) as u64 + past);
+                                let (address, want) = at(n);
+                                let want = if missing { -i64::from(libc::ENOSYS) } else { want };
+                                assert_eq!(word(0).cast_signed(), want, "{address:#x}");
+                                let copied =
+                                    (1..=(TEXT_BYTES / 8) as u64).flat_map(|n| word(n).to_le_bytes());
+                                let from = (address - page) as usize;
+                                let long = usize::try_from(want).unwrap_or(0);
+                                assert!(
+                                    copied.take(long).eq(bytes[from.min(4096)..].iter().copied().take(long))
+                                );
+                            }
+                        };
+                        rings
+                            .area
+                            .take_with_texts(view(rings), ring, tail, each)
+                            .expect("a head that can be");
+                    }
+                    assert_eq!(seen, 1);
+                }
+                for flags in 0..16_u64 {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?} {id:?} {texts:#b}");
+                }
+            }
+        }
+    }
+}
+
+/// A call's two records have one stack pointer, by which readers put them together.
+#[test]
+fn an_entry_and_its_return_name_one_stack_pointer() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let mut bench = Bench::new(machine, 64 * 64, 64, kept());
+        let exit = bench.code(Kind::Return, 0, &[RET]);
+        let pending = trace(bench.room.next(), bench.traced(Unwind::None), Kind::Entry, 2);
+        let entry = bench.room.put(&pending.finish(&[ADD], Some(exit)).expect("in reach"));
+        assert_eq!(call(entry, 30, 12), 42);
+        let [first, last] = bench.take()[..] else { panic!("two") };
+        assert_eq!((first.kind, last.kind), (Kind::Entry, Kind::Return));
+        assert_eq!((&first.values[..2], last.values[0]), (&[30, 12][..], 42));
+        assert_eq!((first.sp, first.tid), (last.sp, last.tid));
+        assert!(first.ticks <= last.ticks);
+    }
+}
+
+#[test]
+fn each_cpu_has_its_ring() {
+    for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_some()) {
+        let mut bench = Bench::new(machine, 64 * 64, 64, kept());
+        let code = bench.code(Kind::Entry, 1, &[ADD, RET]);
+        for cpu in 0..LINES - 1 {
+            on_cpu(cpu);
+            (0..=cpu).for_each(|n| assert_eq!(call(code, n.into(), 1), u64::from(n) + 1));
+            let head = bench.view().get(bench.rings.area.ring(cpu) + HEAD);
+            assert_eq!(head, 64 * u64::from(cpu + 1));
+            assert_eq!(AREA.with(|area| area.section.load(Ordering::Relaxed)), 0, "cleared");
+        }
+        assert_eq!(bench.take().len(), 36);
+        assert_eq!(bench.dropped(), 0);
+    }
+}
+
+/// The word that commits leads back to the abort handler, twice, as the kernel does with a thread that it moves; then it commits.
+#[test]
+fn what_is_broken_off_before_its_last_word_is_written_once() {
+    const TURNS: u64 = 3;
+    for (kind, unwind) in [
+        (Kind::Entry, Unwind::None),
+        (Kind::Return, Unwind::None),
+        (Kind::Entry, Unwind::Frames(3)),
+        (Kind::Entry, Unwind::Copy(256)),
+    ] {
+        on_cpu(3);
+        let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
+        let mut bench = Bench::new(machine, 64 * 64, 64, kept());
+        bench.rings.area.most = 256;
+        let pending = trace(bench.room.next(), bench.traced(unwind), kind, 2);
+        let mut words = pending.finish(&[ADD, RET], None).expect("in reach");
+        let code = bench.room.next();
+        let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
+        let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");
+        let abort = code + 4 * (signature as u64 + 1);
+        let is_descriptor = |at: &usize| double(*at) == 0 && double(*at + 6) == abort;
+        let descriptor = (0..words.len() - 7).step_by(2).find(is_descriptor).expect("a descriptor");
+        assert!((code + 4 * descriptor as u64).is_multiple_of(32));
+        let end = double(descriptor + 2) + double(descriptor + 4);
+        let last = ((end - code) / 4 - 1) as usize;
+        // stlr x15, [x14]
+        assert_eq!(words[last], 0xC89F_FDCF);
+        // ldr x16, +32; ldr x11, [x16]; sub x11, x11, #1; str x11, [x16]; cbz x11, +8; b abort; stlr; b end.
+        let at = code + 4 * words.len() as u64;
+        assert_eq!(bench.room.base % 4096, 0);
+        let there = at.next_multiple_of(64);
+        words[last] = encode::b(end - 4, there).expect("near");
+        let code = bench.room.put(&words);
+        let counter = bench.room.base + DATA + 4096;
+        let detour = [
+            0x5800_0110,
+            0xF940_020B,
+            0xD100_056B,
+            0xF900_020B,
+            0xB400_004B,
+            encode::b(there + 20, abort).expect("near"),
+            0xC89F_FDCF,
+            encode::b(there + 28, end).expect("near"),
+            counter as u32,
+            (counter >> 32) as u32,
+        ];
+        assert_eq!(bench.room.put(&detour), there);
+        // SAFETY: a word of the room's data that nothing else uses.
+        let counter = unsafe { &*(counter as *const AtomicU64) };
+        counter.store(TURNS, Ordering::Relaxed);
+        assert_eq!(call(code, 40, 2), 42, "{kind:?} {unwind:?}");
+        assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
+        let [record] = bench.take()[..] else { panic!("one: {kind:?} {unwind:?}") };
+        assert_eq!((record.kind, bench.dropped()), (kind, 0));
+        if unwind == Unwind::None {
+            assert_eq!(record.values[0], 40);
+        }
+    }
+}
+
+/// L1: another's ring is passed over, and where all are the hit is dropped.
+#[test]
+fn a_ring_that_is_taken_is_passed_over() {
+    for machine in machines(by_hand).into_iter().filter(|machine| machine.rseq.is_none()) {
+        let mut bench = Bench::new(machine, 64 * 64, 64, kept());
+        let code = bench.code(Kind::Entry, 1, &[ADD, RET]);
+        let rings = bench.rings;
+        let head = |ring| rings.area.ring(ring) + HEAD;
+        let lock = |ring| view(rings).set(head(ring), view(rings).get(head(ring)) | LOCKED);
+        let written = || -> Vec<u64> { (0..rings.area.rings).map(|n| view(rings).get(head(n))).collect() };
+        assert_eq!(call(code, 1, 1), 2);
+        let first = written().iter().position(|&head| head != 0).expect("one was written to") as u32;
+        assert!(first.is_multiple_of(2), "{first}");
+        for tries in 1..TRIES {
+            assert!(lock(first + tries - 1));
+            assert_eq!(call(code, 2, 1), 3);
+            assert_eq!(view(rings).get(head(first + tries)), 64, "the next one that is free");
+        }
+        assert_eq!(bench.dropped(), 0);
+        assert!(lock(first + TRIES - 1));
+        assert_eq!(call(code, 3, 1), 4);
+        assert_eq!(bench.dropped(), 1, "none is left");
+        assert_eq!(bench.take().len(), TRIES as usize);
+        assert_eq!(written().iter().sum::<u64>(), u64::from(TRIES) * (64 + LOCKED), "nothing was unlocked");
+    }
+}
+
+/// Threads that are moved and interrupted, whose handlers hit too, and a reader that takes what it can of small rings.
+#[test]
+fn every_hit_is_a_record_or_counted() {
+    for machine in machines(registered) {
+        let bench = Bench::new(machine, 64 * 64, 64, ThreadId::Unknown);
+        let (code, rings, over) =
+            (bench.code(Kind::Entry, 2, &[ADD, RET]), bench.rings, AtomicBool::new(false));
+        let over = &over;
+        let (hits, records) = std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                let (mut tails, mut records) = (vec![0; rings.area.rings as usize], 0);
+                loop {
+                    let ends = over.load(Ordering::Acquire);
+                    let batch = take(rings, &mut tails);
+                    records += batch.len() as u64;
+                    for record in batch {
+                        assert_eq!((record.probe, record.kind), (PROBE, Kind::Entry));
+                        // Of a call of the storm's, or of its handler's.
+                        assert!([1, 2].contains(&record.values[1]), "{record:?}");
+                    }
+                    if ends {
+                        return records;
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            let (called, handled) = storm(code);
+            over.store(true, Ordering::Release);
+            (called + handled, reading.join().expect("the reader"))
+        });
+        println!("{machine:?}: {records} records, {} dropped", bench.dropped());
+        assert_eq!(records + bench.dropped(), hits, "{machine:?}");
+        assert!(records >= 64, "one ring's fill is written whatever the reader does");
+    }
+}

@@ -1,0 +1,212 @@
+//! STK-1 and SAFE-2 for stacks in records, executed: what is written is what was there, whatever x29 is; and no state is disturbed.
+
+use std::cell::Cell;
+
+use trapline_plan::aarch64::stub::{Code as _, Machine, trace};
+use trapline_plan::{Stacks, ThreadId, Unwind};
+use trapline_record::ring::{Kind, Record};
+use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
+
+use super::records::{Bench, machines, on_cpu};
+use super::{RET, around, by_hand, changes, thread_pointer};
+
+const FRAMES: u8 = 10;
+/// Words of the frames that a test makes up, on its own stack above the stub's.
+const WORDS: usize = 64;
+
+thread_local! {
+    /// As glibc keeps where a thread's stack lies.
+    static BLOCK: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+}
+
+fn block() -> Option<i32> {
+    let at = BLOCK.with(|block| block.as_ptr() as u64);
+    Some(at.wrapping_sub(thread_pointer()).cast_signed() as i32)
+}
+
+fn bench(machine: Machine, stacks: Stacks, unwind: Unwind) -> Bench {
+    let most = if let Unwind::Copy(bytes) = unwind { room_for_copy(bytes) } else { room_for_frames(FRAMES) };
+    let mut bench = Bench::new(machine, 8 << 10, 64, ThreadId::Call);
+    bench.rings.area.most = most;
+    bench.rings.stacks = stacks;
+    on_cpu(0);
+    bench
+}
+
+fn code(bench: &Bench, unwind: Unwind, at_entry: bool) -> u64 {
+    let traced = trapline_plan::aarch64::stub::Traced { at_entry, ..bench.traced(unwind) };
+    bench.room.put(&trace(bench.room.next(), traced, Kind::Entry, 6).finish(&[RET], None).expect("in reach"))
+}
+
+/// One hit with this x29, and its record with the words behind.
+// Each hit is at one depth of the stack.
+#[inline(never)]
+fn hit(bench: &mut Bench, code: u64, x29: u64) -> (Record, Vec<u64>) {
+    let mut state = [0_u64; 32];
+    state[29] = x29;
+    // SAFETY: 32 words; code that keeps what a function keeps.
+    unsafe { around(state.as_mut_ptr(), code) };
+    assert_eq!(state[29], x29);
+    let mut all = taken(bench);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn taken(bench: &Bench) -> Vec<(Record, Vec<u64>)> {
+    let (area, mut all) = (bench.rings.area, Vec::new());
+    for ring in 0..area.rings {
+        // What was taken is known by the ring itself.
+        let mut tail = bench.view().get(area.ring(ring) + trapline_record::ring::TAIL);
+        let each = |record: &Record, word: &dyn Fn(u64) -> u64| {
+            let words = Stack::new(record, u64::from(area.most) / 8).words;
+            all.push((*record, (0..words).map(|n| word(FIRST + n)).collect()));
+        };
+        area.take_words(bench.view(), ring, &mut tail, each).expect("a head that can be");
+    }
+    all
+}
+
+/// `pacia1716`: a hint where there is no such thing.
+fn signed(address: u64, by: u64) -> u64 {
+    let mut address = address;
+    // SAFETY: changes the two registers alone.
+    unsafe { std::arch::asm!("hint #8", inout("x17") address, in("x16") by) };
+    address
+}
+
+#[test]
+fn a_walk_follows_frames_and_nothing_else() {
+    let mut frames = [0_u64; WORDS];
+    let at = frames.as_mut_ptr() as u64;
+    let end = at + WORDS as u64 * 8;
+    // Three frames, a chain that ends at 0; one that goes round; one that ends with the stack's last words. The first two addresses are signed.
+    for (n, next, back) in [
+        (0, at + 80, signed(1, at)),
+        (10, at + 160, signed(0x1234_5678, at + 80)),
+        (20, 0, 3),
+        (30, at + 240, 4),
+        (WORDS - 2, 7, 5),
+    ] {
+        frames[n] = next;
+        frames[n + 1] = back;
+    }
+    println!("an address signed: {:#x}", frames[1]);
+    std::hint::black_box(&mut frames);
+    let stacks = Stacks { main: (at - (64 << 10), end), ..Stacks::default() };
+    for machine in machines(by_hand) {
+        let mut bench = bench(machine, stacks, Unwind::Frames(FRAMES));
+        for at_entry in [false, true] {
+            let code = code(&bench, Unwind::Frames(FRAMES), at_entry);
+            for flags in 0..16 {
+                let (before, after) = changes(code, flags);
+                assert_eq!(after, before, "{machine:?}");
+            }
+            taken(&bench);
+            let room = usize::from(FRAMES) - usize::from(at_entry);
+            let cases: [(u64, Vec<u64>, u64); 12] = [
+                (at, vec![1, 0x1234_5678, 3], 0),
+                (at + 80, vec![0x1234_5678, 3], 0),
+                (at + 240, vec![4; room], at + 240),
+                (end - 16, vec![5], 7),
+                (end - 15, vec![], end - 15),
+                (end - 8, vec![], end - 8),
+                (end, vec![], end),
+                (end + 4096, vec![], end + 4096),
+                (0, vec![], 0),
+                (1, vec![], 1),
+                (u64::MAX, vec![], u64::MAX),
+                (u64::MAX - 15, vec![], u64::MAX - 15),
+            ];
+            for (x29, want, last) in cases {
+                let (record, words) = hit(&mut bench, code, x29);
+                let stack = Stack::new(&record, 1024);
+                assert_eq!(words[usize::from(at_entry)..], want, "{x29:#x} {at_entry} {machine:?}");
+                assert_eq!((stack.frame, stack.bounded), (last, true), "{x29:#x}");
+                assert!(stack.end.abs_diff(end) < 2 && record.sp < at, "{stack:?}");
+                assert_eq!(stack.is_cut(FRAMES), want.len() == room, "{x29:#x}");
+                if at_entry {
+                    let caller = around as *const () as u64;
+                    assert!((caller..caller + 512).contains(&words[0]), "x30: {:#x}", words[0]);
+                }
+                // Below the stack pointer there is nothing of the program's.
+                let (_, words) = hit(&mut bench, code, record.sp - 16);
+                assert_eq!(words.len(), usize::from(at_entry));
+            }
+        }
+        assert_eq!(bench.dropped(), 0);
+    }
+}
+
+/// Where only the page is known, a walk ends with it, and says so; a thread's own block says more.
+#[test]
+fn a_walk_ends_where_the_stack_is_known_to() {
+    let frame = [0_u64, 9];
+    let at = std::hint::black_box(&frame).as_ptr() as u64;
+    for machine in machines(by_hand) {
+        let mut nothing = bench(machine, Stacks::default(), Unwind::Frames(FRAMES));
+        let there = code(&nothing, Unwind::Frames(FRAMES), false);
+        let (record, words) = hit(&mut nothing, there, at);
+        let stack = Stack::new(&record, 1024);
+        assert_eq!((stack.bounded, stack.end), (false, (record.sp | 0xfff) - 1), "{stack:?}");
+        assert_eq!(words.len(), usize::from(at + 16 <= record.sp | 0xfff), "{stack:?}");
+        let mut known =
+            bench(machine, Stacks { block: block(), ..Stacks::default() }, Unwind::Frames(FRAMES));
+        let there = code(&known, Unwind::Frames(FRAMES), false);
+        for (block, ends) in [
+            ([(record.sp - 4096) & !0xfff, 64 << 10], true),
+            // The main thread's begins at 0, and one that the stack pointer is not in is another's.
+            ([0, record.sp + 8192], false),
+            ([at + 4096, 8192], false),
+            ([record.sp & !0xfff, record.sp & 0xff0], false),
+        ] {
+            BLOCK.set(block);
+            let (record, words) = hit(&mut known, there, at);
+            let stack = Stack::new(&record, 1024);
+            assert_eq!(stack.bounded, ends, "{block:x?} {stack:x?}");
+            if ends {
+                assert_eq!((stack.end, &words[..]), (block[0] + block[1], &[9][..]));
+            }
+        }
+    }
+}
+
+/// x30 first, then the words from the stack pointer on: as many as there are, or have room.
+#[test]
+fn a_copy_is_what_was_there() {
+    const COPY: u32 = 1024;
+    let mut above = [0_u64; 256];
+    above.iter_mut().zip(100..).for_each(|(word, n)| *word = n);
+    let at = std::hint::black_box(&mut above).as_ptr() as u64;
+    let stacks = Stacks { main: (at - (64 << 10), at + 2048), ..Stacks::default() };
+    for machine in machines(by_hand) {
+        let unwind = Unwind::Copy(COPY);
+        let mut bench = bench(machine, stacks, unwind);
+        let there = code(&bench, unwind, true);
+        for flags in 0..16 {
+            let (before, after) = changes(there, flags);
+            assert_eq!(after, before, "{machine:?}");
+            assert_eq!(taken(&bench).len(), 1);
+        }
+        let (record, words) = hit(&mut bench, there, 0x1234);
+        let stack = Stack::new(&record, u64::from(bench.rings.area.most) / 8);
+        assert_eq!((stack.frame, stack.end, stack.bounded), (0x1234, at + 2048, true));
+        assert_eq!(words.len() as u64, u64::from(COPY) / 8 - FIRST, "as many as have room");
+        // Words of this very test, which lie above.
+        let past = ((at - record.sp) / 8) as usize + 1;
+        assert!(past < words.len(), "{past}: it lies too far up");
+        assert!(words[past..].iter().zip(100..).all(|(word, n)| *word == n), "{:?}", &words[past..]);
+        // The stack ends a few words behind S, or right there.
+        for few in [0, 1, 5] {
+            bench.rings.stacks.main.1 = record.sp + few * 8;
+            let there = code(&bench, unwind, true);
+            let (again, words) = hit(&mut bench, there, 0x1234);
+            assert_eq!(again.sp, record.sp, "each hit is at one depth");
+            if few > 0 {
+                assert_eq!(words.len() as u64, 1 + few);
+            }
+            let caller = around as *const () as u64;
+            assert!((caller..caller + 512).contains(&words[0]), "x30: {:#x}", words[0]);
+        }
+        assert_eq!(bench.dropped(), 0);
+    }
+}

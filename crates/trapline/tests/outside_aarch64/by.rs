@@ -1,0 +1,227 @@
+//! Hits by thread, hits that pass a condition, and values: as many as the victim made, by its own figures.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Output, Stdio};
+
+use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
+use trapline::{By, Session, Tallied, Whose};
+
+use crate::command::{VARIABLE, patched};
+use crate::victim::{ENDLESS, THREADS, Victim, of};
+
+const TIMES: u64 = 200;
+
+fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
+    let builder = Session::builder().pid(victim.pid()).by(Some(By::Thread));
+    builder.probe(probe).and_then(trapline::Builder::count).expect("a session")
+}
+
+/// (number, hits) in order.
+fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
+    let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
+    let of_thread = |share: &trapline::Share| match share.whose {
+        Whose::Thread { tid, .. } => (tid, share.hits),
+        _ => panic!("{share:?}"),
+    };
+    let mut all: Vec<_> = count.shares.iter().map(of_thread).filter(|share| share.1 > 0).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Each thread has what it called itself; and a later one what it called later.
+#[test]
+fn threads_have_their_hits() {
+    let Some(mut victim) = Victim::start() else { return };
+    let before = victim.text();
+    let mut session = counting_by_thread(&victim, "victim_*");
+    let mut wanted: BTreeMap<u32, u64> = BTreeMap::new();
+    for times in [TIMES, 3 * TIMES] {
+        assert_eq!(victim.call("victim_push", times), times * THREADS);
+        victim.called().iter().for_each(|&(tid, calls)| *wanted.entry(tid).or_default() += calls);
+        assert!(session.poll());
+    }
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    let wanted: Vec<_> = wanted.into_iter().collect();
+    println!("{wanted:?}");
+    assert_eq!(wanted.iter().map(|one| one.1).sum::<u64>(), 4 * TIMES * THREADS);
+    // It calls the other once.
+    for name in ["victim_push", "victim_nop"] {
+        assert_eq!(by_thread(report, name), wanted, "{name}");
+        assert_eq!(of(report, name), 4 * TIMES * THREADS, "{name}");
+    }
+    assert_eq!(victim.text(), before, "put back");
+}
+
+/// While threads run: nobody is harmed.
+#[test]
+fn threads_that_call_meanwhile_are_not_harmed() {
+    let Some(mut victim) = Victim::start() else { return };
+    let before = victim.text();
+    for name in ["victim_push", "victim_loop"] {
+        victim.begin(name, ENDLESS);
+        let (mut counted, mut tallied) = (0, 0);
+        for _ in 0..4 {
+            let session = counting_by_thread(&victim, name);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            counted += of(&session.detach().reports[0], name);
+            let mut session = tallying(&victim, name, None, tally(argument(), Sort::Each), false);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            tallied += session.tallies()[0].hits();
+            drop(session.detach());
+        }
+        victim.begin(name, ENDLESS);
+        assert_eq!(victim.end(), 0, "{name}: wrong values");
+        println!("{name}: {counted} hits by thread, {tallied} tallied");
+        assert!(counted > 0 && tallied > 0, "{name}");
+        assert_eq!(victim.text(), before, "{name}");
+    }
+}
+
+fn argument() -> Tree {
+    Tree::Known(Known::Argument(0, Int::U64))
+}
+
+fn tally(value: Tree, sort: Sort) -> Tally {
+    Tally { value, sort, by_thread: false }
+}
+
+fn names() -> Vec<(String, Symbol)> {
+    let known = [("arg0", Known::Argument(0, Int::U64)), ("ret", Known::Returned(Int::U64))];
+    known.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into()
+}
+
+fn passing(condition: &str) -> Filter {
+    Filter::default().condition(condition, &names()).expect("reads")
+}
+
+fn tallying(victim: &Victim, probe: &str, condition: Option<&str>, tally: Tally, exits: bool) -> Session {
+    let by = tally.by_thread.then_some(By::Thread);
+    let filter = condition.map_or_else(Filter::default, passing).tally(tally, exits).expect("in the target");
+    let builder = Session::builder().pid(victim.pid()).by(by).filters(vec![filter]);
+    builder.probe(probe).and_then(|builder| builder.tally(exits)).expect("a session")
+}
+
+/// Hits that do not pass are counted too.
+#[test]
+fn counts_are_of_hits_that_pass() {
+    let Some(mut victim) = Victim::start() else { return };
+    let builder = Session::builder().pid(victim.pid()).filters(vec![passing("arg0 % 3 == 1 && arg0 > 10")]);
+    let session = builder.probe("store_plain").and_then(trapline::Builder::count).expect("a session");
+    assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS);
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    let wanted = (0..TIMES).filter(|n| n % 3 == 1 && *n > 10).count() as u64 * THREADS;
+    assert_eq!(of(report, "store_plain"), wanted);
+    let filtered = report.counts[0].filtered.expect("there is a filter");
+    assert_eq!((filtered.in_target, filtered.by_reader), (TIMES * THREADS - wanted, 0));
+}
+
+/// All parts of a site's values.
+fn hits(tallied: &[Tallied]) -> BTreeMap<u64, u64> {
+    let [one] = tallied else { panic!("{tallied:?}") };
+    assert_eq!((one.overflow, one.unseen), (0, 0));
+    let mut all = BTreeMap::new();
+    for (&cell, &hits) in one.parts.iter().flat_map(|part| &part.hits) {
+        *all.entry(cell).or_default() += hits;
+    }
+    all
+}
+
+/// What the victim called with, and what it returned, which is the same.
+#[test]
+fn values_are_those_that_the_victim_had() {
+    let Some(mut victim) = Victim::start() else { return };
+    let returned = Tree::Known(Known::Returned(Int::U64));
+    for (value, exits, condition, passes) in [
+        (argument(), false, None, (|_| true) as fn(u64) -> bool),
+        (argument(), false, Some("arg0 / 7 != 3"), |n| n / 7 != 3),
+        (returned.clone(), true, None, |_| true),
+        (returned, true, Some("ret >= 100"), |n| n >= 100),
+    ] {
+        for sort in [Sort::Each, Sort::Log2, Sort::Linear { min: 5, step: 9, count: 12 }] {
+            let tally = tally(value.clone(), sort);
+            let mut session = tallying(&victim, "store_plain", condition, tally.clone(), exits);
+            assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS);
+            let mut wanted: BTreeMap<u64, u64> = BTreeMap::new();
+            (0..TIMES)
+                .filter(|&n| passes(n))
+                .for_each(|n| *wanted.entry(tally.key(n)).or_default() += THREADS);
+            let tallied = session.tallies();
+            assert_eq!(hits(&tallied), wanted, "{sort:?} {condition:?}");
+            let filtered = (0..TIMES).filter(|&n| !passes(n)).count() as u64 * THREADS;
+            assert_eq!(tallied[0].filtered, filtered, "{sort:?} {condition:?}");
+            drop(session.detach());
+        }
+    }
+}
+
+/// By thread; and what leaves by a jump has no value yet.
+#[test]
+fn values_are_told_by_thread() {
+    let Some(mut victim) = Victim::start() else { return };
+    let by_thread = Tally { value: argument(), sort: Sort::Log2, by_thread: true };
+    let mut session = tallying(&victim, "store_plain", None, by_thread, false);
+    assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
+    let mut wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
+    let tallied = session.tallies();
+    let mut found = Vec::new();
+    for part in &tallied[0].parts {
+        assert_eq!(part.hits, BTreeMap::from([(1, 1), (2, 1), (3, 2), (4, 4)]));
+        let Some(Whose::Thread { tid, .. }) = part.whose else { panic!("{part:?}") };
+        found.push(tid);
+    }
+    wanted.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, wanted);
+    drop(session.detach());
+    let returned = Tree::Known(Known::Returned(Int::U64));
+    let mut session = tallying(&victim, "victim_tail", None, tally(returned, Sort::Each), true);
+    assert_eq!(victim.call("victim_tail", 5), 5 * THREADS);
+    assert_eq!((session.tallies()[0].unseen, session.tallies()[0].hits()), (5 * THREADS, 5 * THREADS));
+    drop(session.detach());
+}
+
+/// The command, until both threads have called `store_plain` so often.
+fn typed(victim: &mut Victim, arguments: &[&str], times: u64) -> Option<Output> {
+    let Some(command) = std::env::var_os(VARIABLE) else {
+        println!("SKIP {VARIABLE} does not say where the command is");
+        return None;
+    };
+    let (pid, before) = (victim.pid().to_string(), victim.text());
+    let mut child = Command::new(command)
+        .args(arguments)
+        .args(["-p", &pid, "store_plain"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while patched(&before, &victim.text()) < 1 && child.try_wait().expect("ours").is_none() {
+        std::thread::yield_now();
+    }
+    assert_eq!(victim.call("store_plain", times), times * THREADS);
+    // SAFETY: a child of ours, not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    Some(child.wait_with_output().expect("it ends"))
+}
+
+#[test]
+fn trapline_count_and_hist_say_the_same() {
+    let Some(mut victim) = Victim::start() else { return };
+    let Some(output) = typed(&mut victim, &["count", "--json", "--by", "tid"], 70) else { return };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    for (tid, calls) in victim.called() {
+        assert!(
+            text.contains(&format!("\"tid\":{tid}")) && text.contains(&format!("\"hits\":{calls}")),
+            "{tid}: {text}"
+        );
+    }
+    let arguments = ["hist", "--json", "arg0", "--if", "arg0 >= 32"];
+    let Some(output) = typed(&mut victim, &arguments, 70) else { return };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{text}");
+    assert!(output.status.success(), "{text}");
+    // 32 to 63, and 64 to 69, of both threads; and the others.
+    assert!(text.contains("\"rows\":[[32,64,64],[64,128,12]]") && text.contains("\"filtered\":64"), "{text}");
+}

@@ -1,0 +1,232 @@
+//! Calls traced: each with what it was called with and what it returned; those that were recorded and those that were lost are as many as the victim made, and
+//! as the kernel's uprobes saw.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+
+use trapline::{Call, Finished, How, Session};
+
+use crate::command::{VARIABLE, patched};
+use crate::kernel::Uprobe;
+use crate::victim::{OUTER, THREADS, TURNS, Victim, calls_of, of};
+
+const TIMES: u64 = 300;
+/// Threads then have no area, so that rings are locked.
+pub(crate) const NO_RSEQ: [(&str, &str); 1] = [("GLIBC_TUNABLES", "glibc.pthread.rseq=0")];
+
+fn record(victim: &Victim, probe: &str, arguments: u8, ring: u32) -> Session {
+    let builder = Session::builder().pid(victim.pid()).probe(probe).expect("a probe");
+    builder.ring(ring).record(arguments, true).expect("a session")
+}
+
+/// All calls, and what was lost.
+fn ended(session: Session, mut calls: Vec<Call>) -> (Vec<Call>, u64, Finished) {
+    let mut finished = session.detach();
+    calls.append(&mut finished.calls);
+    let lost = finished.summary.missed;
+    (calls, lost, finished)
+}
+
+/// Each call of the function of six arguments: as the victim makes them, with a value from 0 on.
+fn assert_right(calls: &[Call]) {
+    for call in calls {
+        let first = call.arguments[0];
+        assert_eq!(call.arguments, [0, 1, 2, 3, 4, 5].map(|n| first + n), "{call:?}");
+        if call.how == How::Returned {
+            assert_eq!(call.returned, Some(2 * first + 5), "{call:?}");
+            assert!(call.took.is_some_and(|took| took.as_secs() < 100), "{call:?}");
+        }
+    }
+}
+
+#[test]
+fn calls_are_what_the_victim_passed_and_got() {
+    for variables in [&[][..], &NO_RSEQ] {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let before = victim.text();
+        let mut session = record(&victim, "victim_six", 6, 1 << 20);
+        assert_ne!(victim.text(), before, "patched");
+        let kernels = Uprobe::new("victim_six", 4);
+        assert_eq!(victim.call(&format!("{TURNS}{OUTER}"), TIMES), TIMES * THREADS, "wrong values");
+        let early = session.calls();
+        let (calls, lost, finished) = ended(session, early);
+        assert_eq!((calls.len() as u64, lost), (TIMES * THREADS, 0), "{:?}", finished.summary.notices);
+        match kernels {
+            Ok(uprobe) => assert_eq!(uprobe.hits(), TIMES * THREADS),
+            Err(why) => println!("SKIP the kernel's uprobes: {why}"),
+        }
+        // Only now is the kernel's own word gone.
+        assert!(victim.text() == before, "put back");
+        assert_right(&calls);
+        assert!(calls.iter().all(|call| call.how == How::Returned), "all had ended");
+        // One thread after the other, each with the same values in the same order.
+        let threads: BTreeSet<u32> = calls.iter().map(|call| call.tid).collect();
+        println!("threads {threads:?}");
+        assert_eq!(threads.len() as u64, THREADS);
+        let mut by_thread: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        calls.iter().for_each(|call| by_thread.entry(call.tid).or_default().push(call.arguments[0]));
+        assert!(by_thread.values().all(|values| values.iter().copied().eq(0..TIMES)), "{by_thread:?}");
+        assert_eq!(of(&finished.reports[0], "victim_six"), TIMES * THREADS);
+    }
+}
+
+/// All functions at once: entries, returns, jumps into another function, recursion.
+#[test]
+fn every_way_out_ends_a_call() {
+    let Some(mut victim) = Victim::start() else { return };
+    let mut session = record(&victim, "victim_*", 1, 1 << 20);
+    assert_eq!(victim.call("all", TIMES), TIMES * THREADS * crate::victim::FUNCTIONS.len() as u64);
+    let early = session.calls();
+    let (calls, lost, finished) = ended(session, early);
+    assert_eq!(lost, 0);
+    let of = |name: &str| calls.iter().filter(|call| call.site.label.contains(name)).collect::<Vec<_>>();
+    for (name, .., becomes) in crate::victim::FUNCTIONS {
+        // The word where the loop comes back to is its entry.
+        let each = if name == "victim_loop" { 8 } else { calls_of(name) };
+        let all = of(name);
+        assert_eq!(all.len() as u64, each * TIMES * THREADS, "{name}: {:?}", finished.summary.notices);
+        let ended =
+            all.iter().filter(|call| matches!(call.how, How::Returned | How::TailCall)).count() as u64;
+        assert_eq!(ended, calls_of(name) * TIMES * THREADS, "{name}");
+        let tails = all.iter().filter(|call| call.how == How::TailCall).count() as u64;
+        assert_eq!(tails, if name == "victim_tail" { ended } else { 0 }, "{name}");
+        if calls_of(name) == 1 && !["victim_tail", "victim_loop"].contains(&name) {
+            assert!(
+                all.iter().all(|call| (call.arguments[0], call.returned) == (8, Some(becomes))),
+                "{name}"
+            );
+        }
+    }
+    // Eight calls in one another: 8 to 0, each returns twice what it was given.
+    let mut depths: BTreeMap<u64, u64> = BTreeMap::new();
+    for call in of("victim_deep") {
+        assert_eq!(call.returned, Some(2 * call.arguments[0]), "{call:?}");
+        *depths.entry(call.arguments[0]).or_default() += 1;
+    }
+    assert_eq!(depths, (0..=8).map(|n| (n, TIMES * THREADS)).collect());
+}
+
+/// Nobody reads, and rings hold a few: what does not fit is counted.
+#[test]
+fn what_is_lost_is_counted() {
+    for variables in [&[][..], &NO_RSEQ] {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let session = record(&victim, "victim_six", 6, 4096);
+        assert_eq!(victim.call(OUTER, 5 * TIMES), 5 * TIMES * THREADS);
+        let (calls, lost, finished) = ended(session, Vec::new());
+        println!("{} calls, {lost} records lost", calls.len());
+        assert_right(&calls);
+        // Two records for each call, and each was written or lost; a call whose entry was lost is not told.
+        let (entries, exits) =
+            (calls.len() as u64, calls.iter().filter(|call| call.took.is_some()).count() as u64);
+        let unpaired: u64 = finished
+            .summary
+            .notices
+            .iter()
+            .filter(|notice| notice.contains("whose entry was not recorded"))
+            .filter_map(|notice| notice.split(' ').next()?.parse::<u64>().ok())
+            .sum();
+        assert_eq!(
+            entries + exits + unpaired + lost,
+            2 * 5 * TIMES * THREADS,
+            "{:?}",
+            finished.summary.notices
+        );
+        assert!(lost > 0 && entries > 0);
+    }
+}
+
+/// What pointers lead to, as far as the program could read; and the C library's own functions.
+#[test]
+fn texts_are_what_the_victim_wrote() {
+    for variables in [&[][..], &NO_RSEQ] {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let builder =
+            Session::builder().pid(victim.pid()).probe("libc:write").and_then(|b| b.probe("victim_six"));
+        let builder = builder.expect("probes").texts(vec![0b10, 0b100]);
+        let session = builder.record(3, true).expect("a session");
+        assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS);
+        let (calls, lost, finished) = ended(session, Vec::new());
+        assert_eq!(lost, 0, "{:?}", finished.summary.notices);
+        let of = |name: &'static str| calls.iter().filter(move |call| call.site.label.contains(name));
+        // The answer that it gave us.
+        let answer = format!("right {}\n", TIMES * THREADS);
+        let told = of("write").find(|call| {
+            call.texts.iter().any(|text| text.argument == 1 && text.bytes.starts_with(answer.as_bytes()))
+        });
+        let told = told.unwrap_or_else(|| panic!("{calls:?}"));
+        assert_eq!((told.arguments[2], told.returned), (answer.len() as u64, Some(answer.len() as u64)));
+        // A number is no address: nothing could be read there, and nothing came of it.
+        assert_eq!(of("victim_six").count() as u64, TIMES * THREADS);
+        for call in of("victim_six") {
+            let [text] = &call.texts[..] else { panic!("{call:?}") };
+            assert_eq!(
+                (text.argument, text.reading, text.bytes.len()),
+                (2, trapline::Reading::Fault, 0),
+                "{call:?}"
+            );
+            assert_eq!(call.arguments[2], call.arguments[0] + 2);
+        }
+    }
+}
+
+/// An instruction that is no entry: a record without arguments.
+#[test]
+fn any_instruction_is_recorded() {
+    let Some(mut victim) = Victim::start() else { return };
+    let builder = Session::builder().pid(victim.pid()).probe("victim_six+8").expect("a probe");
+    let session = builder.record(0, false).expect("a session");
+    assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS);
+    let (calls, lost, _) = ended(session, Vec::new());
+    assert_eq!((calls.len() as u64, lost), (TIMES * THREADS, 0));
+    assert!(calls.iter().all(|call| call.how == How::Entered && call.tid != 0));
+}
+
+/// The command, at work on a victim until it is interrupted.
+pub(crate) fn command(victim: &Victim, verb: &str, words: &[&str]) -> Option<Child> {
+    let Some(command) = std::env::var_os(VARIABLE) else {
+        println!("SKIP {VARIABLE} does not say where the command is");
+        return None;
+    };
+    let before = victim.text();
+    let mut child = Command::new(command)
+        .args([verb, "-p", &victim.pid().to_string(), "--json"])
+        .args(words)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while patched(&before, &victim.text()) == 0 && child.try_wait().expect("ours").is_none() {
+        std::thread::yield_now();
+    }
+    Some(child)
+}
+
+/// What it said.
+pub(crate) fn output(child: Child) -> String {
+    // SAFETY: a child of ours, not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let output = child.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn trapline_trace_tells_calls() {
+    let Some(mut victim) = Victim::start() else { return };
+    let probe = "victim_six(u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) -> u64";
+    let Some(child) = command(&victim, "trace", &[probe]) else { return };
+    let kernels = Uprobe::new("victim_six", 4);
+    assert_eq!(victim.call(&format!("{TURNS}{OUTER}"), 50), 50 * THREADS);
+    let text = output(child);
+    let calls: Vec<&str> = text.lines().filter(|line| line.contains("\"type\":\"call\"")).collect();
+    println!("{}", calls.first().unwrap_or(&"none"));
+    assert_eq!(calls.len() as u64, 50 * THREADS, "{text}");
+    let with =
+        |n: u64| calls.iter().filter(|call| call.contains(&format!("\"ret\":{},", 2 * n + 5))).count() as u64;
+    assert!((0..50).all(|n| with(n) == THREADS), "{text}");
+    match kernels {
+        Ok(probe) => assert_eq!(probe.hits(), 50 * THREADS),
+        Err(why) => println!("SKIP the kernel's uprobes: {why}"),
+    }
+}
