@@ -132,12 +132,68 @@ fn what_is_returned_is_sorted_too() {
     assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
 }
 
-/// What the target cannot add up is recorded, and added up by the reader: the same numbers.
+/// Of whole calls, in the target, also by CPU: what is known at entries and at returns together, and how long they took.
 #[test]
-fn entry_and_return_together_are_added_up_by_the_reader() {
+fn entry_and_return_together_are_added_up_when_calls_return() {
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
-    let seen = seen(&mut victim, "leaf", &["--top=5", "ret - 3 * x", "leaf(u64 x) -> u64"]);
+    let probe = "leaf(u64 x) -> u64";
+    let entered = seen(&mut victim, "leaf", &["--if", "x % 2 == 0", "x", probe]);
+    let (all, even) = (entered.told["leaf"], number(&entered.probe, "hits"));
+    assert!(0 < even && even < all);
+    let ever = "--linear=0:3600000000000:3600000000000";
+    let cases: [(&[&str], &str, u64); 5] = [
+        (&["--top=5", "ret - 3 * x", probe], "1", all),
+        (&["--by", "cpu", "ret - 3 * x + 4", probe], "4..8", all),
+        (&["--if", "x % 2 == 0 && ret % 2 == 1", "--linear=0:9:3", "ret - x * 3", probe], "0..3", even),
+        (&["--if", "x % 2 == 0", ever, "dur", probe], "0..3600000000000", even),
+        (&["--if", "dur < 3600s && ret", "--top", "x * 0 + (dur >= 0)", probe], "1", all),
+    ];
+    for (words, row, hits) in cases {
+        let seen = seen(&mut victim, "leaf", words);
+        assert_eq!(rows(&seen.probe), BTreeMap::from([(row.to_owned(), hits)]), "{words:?}");
+        let [told, filtered] = ["hits", "filtered"].map(|field| number(&seen.probe, field));
+        assert_eq!((told, told + filtered, seen.missed), (hits, seen.told["leaf"], 0), "{words:?}");
+        assert_eq!(number(&seen.probe, "overflow") + number(&seen.probe, "unseen"), 0);
+    }
+}
+
+/// Calls that are left by longjmp have no return; all others are added up.
+#[test]
+fn calls_that_never_return_are_not_added_up() {
+    let path = or_skip!(victims::plain("jumps"));
+    let mut victim = Running::start(&path, &[]);
+    for (func, probe, unended) in
+        [("leaver", "leaver(u64 n) -> u64", true), ("stayer", "stayer(u64 n) -> u64", false)]
+    {
+        let seen = seen(&mut victim, func, &["n + 0 * dur", probe]);
+        let [hits, filtered] = ["hits", "filtered"].map(|field| number(&seen.probe, field));
+        assert_eq!((hits + filtered, seen.missed), (seen.told[func], 0), "{func}");
+        assert_eq!((filtered > 0, hits > 0), (unended, !unended), "{func}");
+    }
+}
+
+/// In a Go program, with and without the C library: the stack moves between entry and return.
+#[test]
+fn calls_of_goroutines_are_added_up() {
+    for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
+        let mut victim = Running::start(&path, &[]);
+        victim.run(1);
+        let words = ["--if", "n % 2", "--top", "ret - n + (dur > 0)", "main.moved(i64 n) -> i64"];
+        let seen = seen(&mut victim, "main.moved", &words);
+        let told = seen.told["main.moved"];
+        assert_eq!(rows(&seen.probe), BTreeMap::from([("8".to_owned(), told / 2)]));
+        assert_eq!((number(&seen.probe, "hits") + number(&seen.probe, "filtered"), seen.missed), (told, 0));
+        assert_eq!(seen.told["wrong"], 0);
+    }
+}
+
+/// What the target cannot add up is recorded, and added up by the reader: the same numbers.
+#[test]
+fn the_most_frequent_by_thread_are_added_up_by_the_reader() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let seen = seen(&mut victim, "leaf", &["--top=5", "--by", "tid", "ret - 3 * x", "leaf(u64 x) -> u64"]);
     assert_eq!(seen.missed, 0, "the reader had time");
     assert_eq!(rows(&seen.probe), BTreeMap::from([("1".to_owned(), seen.told["leaf"])]));
 }
@@ -148,8 +204,13 @@ fn threads_are_told_apart() {
     let path = or_skip!(victims::plain("threads"));
     let mut victim = Running::start(&path, &[&THREADS.to_string()]);
     victim.run(1);
-    for by in ["tid", "comm"] {
-        let seen = seen(&mut victim, "shared", &["--by", by, "1 + (arg0 & 0)", "shared"]);
+    for (by, value) in [
+        ("tid", "1 + (arg0 & 0)"),
+        ("comm", "1 + (arg0 & 0)"),
+        ("tid", "(dur < 0) + 1"),
+        ("comm", "1 + (ret & 0 & arg0)"),
+    ] {
+        let seen = seen(&mut victim, "shared", &["--by", by, value, "shared"]);
         let parts = seen.probe["parts"].as_array().expect("parts");
         let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
         let each = seen.told["shared"] / THREADS;
@@ -188,13 +249,31 @@ fn texts_are_counted_each() {
     assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (13 * TIMES, 5 * TIMES));
 }
 
+/// The entry's texts, of calls about which their return decides: `say` returns its second argument.
+#[test]
+fn texts_of_calls_that_pass_are_counted() {
+    let path = or_skip!(victims::plain("strings"));
+    let mut victim = Running::start(&path, &[]);
+    let probe = "say(str s, u64 n) -> u64";
+    let all = seen(&mut victim, "say", &["s", "--if", "n < 64 && n", probe]);
+    let passed = seen(&mut victim, "say", &["s", "--if", "ret < 64 && ret && dur < 3600s", probe]);
+    assert_eq!(rows(&passed.probe), rows(&all.probe));
+    assert!(!rows(&passed.probe).is_empty());
+    for field in ["hits", "unseen", "filtered", "overflow"] {
+        assert_eq!(number(&passed.probe, field), number(&all.probe, field), "{field}");
+    }
+}
+
 #[test]
 fn what_cannot_be_asked_is_said_in_one_line() {
     for (words, says) in [
         (&["hist", "-p", "1", "m", "leaf(u64 n)"][..], "`m` is unknown"),
         (&["hist", "-p", "1", "n", "leaf+4"], "hist takes functions"),
         (&["hist", "-p", "1", "--linear", "1:2", "n", "leaf(u64 n)"], "is no range"),
-        (&["hist", "-p", "1", "--by", "cpu", "n + ret", "leaf(u64 n) -> u64"], "--by cpu is for what"),
+        (
+            &["hist", "-p", "1", "--by=cpu", "--comm=x", "n + ret", "leaf(u64 n) -> u64"],
+            "--by cpu is for what",
+        ),
     ] {
         let output = once(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

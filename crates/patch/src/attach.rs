@@ -294,7 +294,8 @@ fn thread_id(
 
 /// Whether the stubs read the clock.
 fn is_timed(request: &Request<'_>) -> bool {
-    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role.is_timed()) || is_recorded(request)
+    let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
+    request.modules.iter().flat_map(|m| m.wants).any(|w| w.role.is_timed()) || is_recorded(request) || late
 }
 
 /// Whether stubs make system calls to read what arguments point to.

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use trapline_plan::filter::Tally;
+use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::{SlotCode, slot_code_len};
 use trapline_plan::{
     DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
@@ -203,11 +203,13 @@ fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
     let one = |want: &Want| match want.role {
         Role::Latency => true,
         Role::Record { returns: true, .. } => filter(want).is_some(),
+        Role::Tally { .. } => filter(want).is_some_and(|filter| filter.late.is_some()),
         _ => false,
     };
     let late = request.filters.iter().flatten().any(|filter| filter.late.is_some());
+    let left = request.filters.iter().flatten().map(TargetFilter::left_bytes).max().unwrap_or(0);
     let needed = request.modules.iter().flat_map(|m| m.wants).any(one);
-    needed.then(|| if late { Stamps::of(layout.rings.slot) } else { Stamps::default() })
+    needed.then(|| if late { Stamps::of(layout.rings.slot.max(left)) } else { Stamps::default() })
 }
 
 fn find_stamps(pid: u32, shape: Stamps, survey: &mut Survey) -> Result<Region, PatchError> {

@@ -30,8 +30,11 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             | Role::LatencySlot
             | Role::Tally { exits: false }
             | Role::Record { returns: false, .. } => 1,
-            Role::CountExits | Role::CallExits | Role::Tally { exits: true } => exits(want),
-            Role::Latency | Role::Record { returns: true, .. } => 1 + exits(want),
+            Role::CountExits | Role::CallExits => exits(want),
+            // An entry, too, where returns tally what that knew.
+            Role::Latency | Role::Tally { exits: true } | Role::Record { returns: true, .. } => {
+                1 + exits(want)
+            }
         })
         .sum();
     let timed = wants.iter().filter(|w| has_exits(w.role)).count();

@@ -209,7 +209,11 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     for want in decided.clone() {
         outside("filter's words", filtered::WORDS * want.probe + 3, input.layout.filtered.count)?;
     }
-    let marked = decided.clone().any(|w| matches!(w.role, Role::Record { returns: true, .. }));
+    let staged = |w: &Want| input.filters[w.probe as usize].as_ref().is_some_and(|one| one.late.is_some());
+    let marked = decided.clone().any(|w| match w.role {
+        Role::Tally { .. } => staged(w),
+        role => matches!(role, Role::Record { returns: true, .. }),
+    });
     let wanted = |role| input.wants.iter().any(|w| w.role == role);
     let slots = input.latency.and_then(|latency| latency.slots);
     let timed = wanted(Role::Latency) || marked;

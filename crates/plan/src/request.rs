@@ -169,7 +169,7 @@ pub enum Role {
     RecordAt(Svma, Unwind),
     /// Add one to a value's row of the counter's table, at every entry or at every exit: the want's filter says of which value.
     Tally {
-        /// At exits.
+        /// At exits; with [`TargetFilter::late`] of calls, whose entries leave what is known there.
         exits: bool,
     },
     /// Call a consumer at every entry.

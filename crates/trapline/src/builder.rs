@@ -35,7 +35,7 @@ pub struct Builder {
     returns: Returns,
     maxactive: Option<u32>,
     ring: Option<u32>,
-    filters: Vec<Filter>,
+    pub(crate) filters: Vec<Filter>,
     texts: Vec<u8>,
     floats: Vec<Floats>,
     pub(crate) min: Duration,

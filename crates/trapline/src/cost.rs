@@ -21,10 +21,10 @@ const UPDATES: f64 = 4.0;
 /// Words of a record.
 const RECORD_WORDS: f64 = 8.0;
 
-/// Nanoseconds per hit, estimated.
-pub(crate) fn per_hit(aim: Aim) -> f64 {
+/// Nanoseconds per hit, estimated; `of_calls`: what is tallied waits for the call's return.
+pub(crate) fn per_hit(aim: Aim, of_calls: bool) -> f64 {
     let update = best_of(|cell| cell.store(cell.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
-    if matches!(aim, Aim::Count | Aim::Tally { .. }) {
+    if matches!(aim, Aim::Count | Aim::Tally { .. }) && !of_calls {
         return update;
     }
     let clock = best_of(|cell| cell.store(TickClock::ticks(), Ordering::Relaxed));
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_duration_costs_more_than_a_count() {
-        let (count, time) = (per_hit(Aim::Count), per_hit(Aim::Time(Returns::Exits)));
+        let (count, time) = (per_hit(Aim::Count, false), per_hit(Aim::Time(Returns::Exits), false));
         assert!(count > 0.0 && time > count && time < 10_000.0, "{count} {time}");
     }
 }

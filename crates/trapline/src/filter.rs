@@ -30,6 +30,8 @@ pub struct Filter {
     sample: u32,
     names: Vec<String>,
     tally: Option<Tally>,
+    /// The tally is of whole calls.
+    of_calls: bool,
     reads: Vec<Read>,
 }
 
@@ -87,6 +89,26 @@ impl Filter {
         let decides = Tree::and(self.early, Tree::and(self.read, self.late));
         let can = known(&tally.value) && decides.as_ref().is_none_or(known) && self.names.is_empty();
         can.then_some(Self { early: decides, read: None, late: None, tally: Some(tally), ..self })
+    }
+    /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries with what was returned and how long it took.
+    /// `None` if fields or threads' names are asked for, or what is asked is too long; and always where no code decides at returns (arm64).
+    #[must_use]
+    pub fn tally_calls(self, tally: Tally) -> Option<Self> {
+        const RETURNS_DECIDE: bool = cfg!(target_arch = "x86_64");
+        let is_known = |tree: &Tree| {
+            let mut fields = false;
+            tree.each_known(&mut |known| {
+                fields |= matches!(known, Known::Field(..) | Known::FloatField(..));
+            });
+            !fields && tree.is_known_at_return()
+        };
+        let can = is_known(&tally.value) && self.late.as_ref().is_none_or(is_known);
+        let can = RETURNS_DECIDE && can && self.read.is_none() && self.names.is_empty();
+        can.then_some(Self { tally: Some(tally), of_calls: true, reads: Vec::new(), ..self })
+    }
+    /// Whether whole calls are tallied.
+    pub(crate) const fn tallies_calls(&self) -> bool {
+        self.of_calls
     }
     /// What is tallied.
     pub(crate) const fn tallied(&self) -> Option<&Tally> {
@@ -158,8 +180,9 @@ impl Filter {
     /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
         let (condition, tally) = (self.early.clone(), self.tally.clone());
-        let tick = tick.filter(|_| self.is_decided_at_return(role));
-        let late = self.rest().zip(tick).map(|(condition, tick)| Late { condition, tick });
+        let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(role));
+        let rest = self.rest().or(self.of_calls.then_some(Tree::Number(1, false)));
+        let late = rest.zip(tick).map(|(condition, tick)| Late { condition, tick });
         let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(role));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
         let recorded =
@@ -171,7 +194,7 @@ impl Filter {
     /// Whether the reader decides too.
     #[must_use]
     pub fn is_late(&self) -> bool {
-        self.late.is_some() || self.read.is_some() || !self.names.is_empty()
+        self.of_calls || self.late.is_some() || self.read.is_some() || !self.names.is_empty()
     }
     /// What is left to the reader, where this is learnt of calls; in some programs no return decides.
     pub(crate) fn left_to_reader(&self, role: Role, returns_decide: bool) -> Self {

@@ -105,6 +105,12 @@ pub(crate) fn no_unwinder(place: &Place, why: &str) -> Refused {
     Refused { probe: place.probe.clone(), kind: "no-unwinder", reason }
 }
 
+/// A place whose calls cannot be told from those of other goroutines.
+pub(crate) fn no_goroutine(place: &Place) -> Refused {
+    let reason = "where this Go program's threads keep their goroutine is not known, so that what its calls return cannot be put together with what they were given";
+    Refused { probe: place.probe.clone(), kind: "no-goroutine", reason: reason.into() }
+}
+
 /// The least preferred tactic of each place that has one, by index.
 pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
     let mut tactics: HashMap<u32, Tactic> = HashMap::new();

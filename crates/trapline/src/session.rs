@@ -106,7 +106,7 @@ impl Session {
             following: Following::new(builder.follow),
             looked: Instant::now(),
             clock: TickClock::start(),
-            ns_per_hit: cost::per_hit(aim),
+            ns_per_hit: cost::per_hit(aim, builder.filters.iter().any(crate::filter::Filter::tallies_calls)),
             notices: Vec::new(),
             saving: None,
             pending: false,

@@ -58,8 +58,8 @@ pub(crate) struct TypedHist {
 }
 
 const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, str too, or ret at the exit, and what is computed of them; dur as lat does. What
-mixes both, buf and --comm is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+The target adds up, in tables for each CPU: arguments at the entry, str too, or ret and dur at the exit, and what is computed of all these. Fields, buf, text and
+--top by thread, and --comm are recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'";
@@ -236,13 +236,19 @@ fn gather(
         if let Some(filters) = fit.collect::<Option<Vec<Filter>>>() {
             return Ok((filters, Gather::InTarget { exits }));
         }
+        let of_calls = trees.iter().enumerate().map(|(n, tree)| before(n).tally_calls(tally(tree)));
+        if let Some(filters) = of_calls.collect::<Option<Vec<Filter>>>() {
+            return Ok((filters, Gather::InTarget { exits: true }));
+        }
     }
-    if !by_thread && let Some(filters) = texts_in_target(&values, &filters) {
-        return Ok((filters, Gather::InTarget { exits: false }));
+    for exits in [false, true] {
+        if !by_thread && let Some(filters) = texts_in_target(&values, &filters, exits) {
+            return Ok((filters, Gather::InTarget { exits }));
+        }
     }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up: arguments alone, or ret alone, without --comm; see docs/hist.md",
+            "--by cpu is for what the target adds up: without fields, buf and --comm; see docs/hist.md",
         ));
     }
     let returns = exits || filters.iter().any(Filter::is_late);
@@ -265,15 +271,16 @@ fn gather(
     Ok((filters, Gather::Here { of, returns, texts, floats }))
 }
 
-/// Filters that let the target add up texts, where all values are some and all that decides is known at the entry.
-fn texts_in_target(values: &[Value], filters: &[Filter]) -> Option<Vec<Filter>> {
+/// Filters that let the target add up texts, where all values are some: at entries, where all that decides is known there, or at the `exits` of calls.
+fn texts_in_target(values: &[Value], filters: &[Filter], exits: bool) -> Option<Vec<Filter>> {
     let of = |(nth, value): (usize, &Value)| {
         let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
             return None;
         };
         let nothing = Tree::Number(0, false);
         let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread: false };
-        filters.get(nth).cloned().unwrap_or_default().tally(tally, false)
+        let filter = filters.get(nth).cloned().unwrap_or_default();
+        if exits { filter.tally_calls(tally) } else { filter.tally(tally, false) }
     };
     values.iter().enumerate().map(of).collect()
 }
@@ -327,18 +334,22 @@ mod tests {
             (&["ret", "--if", "ret >= 0", "--by", "cpu", READ], "exit"),
             (&["n", "--if", "fd > 2", "--sample", "1/10", READ], "entry"),
             (&["dur", READ], "lat"),
-            (&["dur", "--if", "fd == 1", READ], "here"),
-            (&["ret", "--if", "fd == 1", READ], "here"),
-            (&["n - ret", READ], "here"),
+            (&["dur", "--if", "fd == 1", READ], "exit"),
+            (&["ret", "--if", "fd == 1", READ], "exit"),
+            (&["n - ret", "--by=cpu", READ], "exit"),
+            (&["dur / 100 + n", "--top", READ], "exit"),
+            (&["dur", "--by=tid", "--linear", "0:1000:10", READ], "exit"),
+            (&["dur", "--top", "--by=tid", READ], "here"),
             (&["fd", "--top", "--by", "tid", READ], "here, entries"),
             (&["path", "libc:open(str path)"], "entry"),
             (&["path", "--by=cpu", "--if", "flags & 1", "libc:open(str path, int flags)"], "entry"),
             (&["path", "--by=tid", "libc:open(str path)"], "here, entries"),
-            (&["path", "--if", "ret < 0", "libc:open(str path) -> int"], "here"),
+            (&["path", "--if", "ret < 0", "libc:open(str path) -> int"], "exit"),
             (&["data", "f(buf(len=n) data, int n)"], "here, entries"),
             (&["n", "--if", "x < 0.5", "f(double x, int n)"], "entry"),
             (&["ret < 0.5", "f(double x) -> double"], "exit"),
-            (&["dur", "--if", "x < 0.5", "f(double x)"], "here"),
+            (&["dur", "--if", "x < 0.5", "f(double x)"], "exit"),
+            (&["dur", "--comm", "x", READ], "here"),
             (&["n", "--comm", "x", READ], "here"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
@@ -354,7 +365,10 @@ mod tests {
             (&["n", "usdt:x:y:z"], "hist takes functions"),
             (&["n", "--linear", "1:2", "f(int n)"], "--linear: `1:2` is no range"),
             (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
-            (&["n - ret", "--by", "cpu", "f(int n) -> int"], "--by cpu is for what the target adds up"),
+            (
+                &["n - ret", "--by=cpu", "--comm=x", "f(int n) -> int"],
+                "--by cpu is for what the target adds up",
+            ),
             (&["n", "f(what n)"], "`what` is no type"),
             (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
             (&["n", "--sample", "2/3", "f(int n)"], "is no share"),

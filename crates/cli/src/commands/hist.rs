@@ -11,7 +11,7 @@ use trapline::{Builder, By, Call, Part, ProcessReport, Session, Site, Tallied, W
 use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
 use crate::args::hist::{Gather, Hist, Of};
-use crate::output::OutputError;
+use crate::output::{OutputError, say};
 use crate::report::calls::means;
 use crate::report::format::Format;
 use crate::report::hist::{self, Sums};
@@ -38,6 +38,9 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
         }
     };
     let (mut stage, mut session) = stage::begin(run, start)?;
+    if let (true, Gather::Here { .. }) = (stage.talkative, &args.gather) {
+        say("trapline: each call is recorded, and added up here (docs/hist.md says what the target adds up)");
+    }
     let mut table = Table { args, here: Here::new(args) };
     let followed = table.follow(&mut session, &mut stage);
     let finished = session.detach();

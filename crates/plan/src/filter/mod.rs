@@ -18,12 +18,15 @@ pub use eval::Facts;
 pub use parse::{FilterError, Misread, parse, parse_with, registers};
 pub use real::Float;
 
+use trapline_record::ring::RingArea;
 use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
 
-use crate::request::Read;
+use crate::request::{Floats, Read};
 
 /// Most nodes of a tree.
 pub const MAX_NODES: usize = 48;
+/// Integer arguments that registers hold.
+const ARGUMENTS: usize = 6;
 /// Most fields of a probe.
 pub const MAX_FIELDS: usize = 8;
 /// Most values that wait while others are computed.
@@ -338,7 +341,8 @@ pub struct TargetFilter {
     pub reads: Vec<Read>,
     /// Must hold of what was read: [`Tree::is_known_with_fields`]. Not beside [`Self::late`], which has it then, nor where hits are tallied.
     pub fields: Option<Tree>,
-    /// What decides at returns about calls that passed at their entry.
+    /// What decides at returns about calls that passed at their entry. Where hits are tallied, what is tallied is known at returns, and they
+    /// are whole calls' (`x86_64::stub::gather`).
     pub late: Option<Late>,
     /// Hits of threads that the reader noted are rejected (`trapline_record::names`); not where hits are tallied.
     pub by_name: bool,
@@ -347,7 +351,7 @@ pub struct TargetFilter {
 /// What a hit adds to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// The value; known where the hit is.
+    /// The value; known where the hit is. Fields are not.
     pub value: Tree,
     /// Which cell or row is its.
     pub sort: Sort,
@@ -430,6 +434,20 @@ impl TargetFilter {
             && self.late.is_none()
             && self.fields.is_none()
             && !self.by_name
+    }
+    /// Floats that an entry leaves for what its return tallies, or decides of that.
+    #[must_use]
+    pub fn left_floats(&self) -> Floats {
+        let value = self.tally.as_ref().map(|tally| tally.value.floats());
+        let condition = self.late.as_ref().map(|late| late.condition.floats());
+        condition.zip(value).map_or_else(Floats::default, |(one, other)| one.and(other))
+    }
+    /// Bytes of what an entry leaves where its return tallies; 0 where none does.
+    #[must_use]
+    pub fn left_bytes(&self) -> u32 {
+        let Some(tally) = self.tally.as_ref().filter(|_| self.late.is_some()) else { return 0 };
+        let floats = self.left_floats().arguments.count_ones() as usize;
+        RingArea::slot_with_floats(ARGUMENTS, tally.texts().count_ones() as usize, floats)
     }
     /// Whether it depends on the thread.
     #[must_use]

@@ -6,17 +6,19 @@
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
 use super::stub::tally::Table;
-use super::stub::{self, Filtered, Gate, Latency, Machine, Pending, Rings, Threads, Timed, Traced};
+use super::stub::{self, Filtered, Gate, Latency, Machine, Pending, Rings, ThreadId, Threads, Timed, Traced};
 use super::window::JUMP;
+use crate::filter::TargetFilter;
 use crate::layout::DataLayout;
 use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
-use crate::request::{Floats, Unwind};
+use crate::request::Unwind;
 use crate::space::Place;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
 use trapline_record::counters::filtered;
 use trapline_record::journal::MAX_PATCH;
+use trapline_record::ring::RingArea;
 use trapline_record::{RemoteAddr, Svma};
 
 /// A stub is not tried in a shorter place than this.
@@ -358,21 +360,26 @@ impl<'a, 'p> Emitter<'a, 'p> {
                 let words = data + layout.filtered.word(filtered::WORDS * probe);
                 let table = Table { area: layout.tallies, base: data + layout.tallies.table(probe) };
                 let traits = self.set.env.traits;
-                // Of the rings only how threads are told.
-                let (id, stacks) = (traits.thread_id, traits.stacks);
+                let filter = self.set.env.filter(probe);
+                let staged = filter.is_some_and(|filter| filter.late.is_some());
+                // Of the rings only how threads are told; and how long a record is that waits for its return.
+                let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
+                let (id, stacks) = (if asked { traits.thread_id } else { ThreadId::Unknown }, traits.stacks);
                 let known = crate::module::known(layout, *place);
-                let rings = Rings { area: layout.rings, base: data, id, stacks, known };
+                let slot = latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
+                let area = if staged { RingArea { slot, most: slot, ..layout.rings } } else { layout.rings };
+                let rings = Rings { area, base: data, id, stacks, known };
                 let traced = Traced {
                     machine,
                     rings: &rings,
                     probe,
                     dropped: data + layout.counters.word(probe),
                     site: act.dead,
-                    filter: self.set.env.filter(probe).map(|filter| Filtered { filter, words, names: None }),
+                    filter: filter.map(|filter| Filtered { filter, words, names: None }),
                     texts: tally.texts(),
-                    floats: Floats::default(),
+                    floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
                     fields: &[],
-                    marks: None,
+                    marks: latency.filter(|_| staged).map(Latency::for_stage),
                     unwind: Unwind::None,
                     at_entry: true,
                 };

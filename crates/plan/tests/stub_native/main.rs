@@ -11,6 +11,7 @@ mod durations;
 mod extended;
 mod fields;
 mod filters;
+mod gathered;
 mod goroutines;
 mod locked;
 mod names;

@@ -18,7 +18,7 @@ use crate::state::{Goroutine, ONE, Random, assert_kept, back, runs, sets_vectors
 /// The group of lines that holds the filter's words.
 const WORDS: u64 = 1;
 /// Of a goroutine whose stack is this thread's.
-const GOROUTINE: Goroutine = [0, 0x7fff_ffff_f000];
+pub(crate) const GOROUTINE: Goroutine = [0, 0x7fff_ffff_f000];
 /// A third of a nanosecond to a tick.
 pub(crate) const TICK: u64 = (1 << 32) / 3;
 
@@ -205,7 +205,7 @@ pub(crate) fn holds(condition: &Tree, facts: &mut Facts, kind: Kind, integer: u6
     by_own.holds(facts) == Some(true)
 }
 
-fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
+pub(crate) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
     match tree {
         Tree::Known(Known::Returned(int)) => Tree::Number(int.value(integer), int.bits == 64 && !int.signed),
         Tree::Known(Known::FloatReturned(of)) => Tree::Number(of.key(float).cast_unsigned(), false),

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use trapline_plan::filter::{Int, Known, Sort, Tally, TargetFilter, Tree, parse};
+use trapline_plan::filter::{Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
 use trapline_plan::x86_64::stub::tally::Table;
-use trapline_plan::x86_64::stub::{Filtered, Machine, Rings, Site, Traced, tally};
-use trapline_plan::{Floats, Stacks, Unwind};
+use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, tally};
+use trapline_plan::{Stacks, Unwind};
 use trapline_record::ring::{Kind, RingArea};
 use trapline_record::tally::{CELLS, PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
@@ -15,9 +15,10 @@ use trapline_record::view::View;
 use crate::arena::{Arena, LINES, call, machines, unregister};
 use crate::counts::{THREADS, everywhere, storm};
 use crate::records::id_for;
+use crate::stages::TICK;
 use crate::state::{ONE, Random, assert_kept, back, tl_run};
 
-const FILTERED: u64 = 1;
+pub(crate) const FILTERED: u64 = 1;
 const CALLS: u64 = 100_000;
 
 pub(crate) struct Set {
@@ -25,6 +26,8 @@ pub(crate) struct Set {
     rings: Rings,
     filter: TargetFilter,
     table: Table,
+    /// Where entries leave what returns tally.
+    places: Option<Latency>,
 }
 
 impl Set {
@@ -33,7 +36,16 @@ impl Set {
         let (area_of_rings, id) = (RingArea::default(), id_for(machine));
         let rings = Rings { area: area_of_rings, base: 0, id, stacks: Stacks::default(), known: None };
         let filter = TargetFilter { condition, sample: 1, tally: Some(tally), ..TargetFilter::default() };
-        Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() } }
+        Self { machine: *machine, rings, filter, table: Table { area, base: arena.rows() }, places: None }
+    }
+    /// The same, tallied when calls return for which `late` holds.
+    pub(crate) fn of_calls(self, arena: &mut Arena, late: Tree, go: Option<i32>) -> Self {
+        let late = Some(Late { condition: late, tick: TICK });
+        let filter = TargetFilter { late, ..self.filter };
+        let slot = filter.left_bytes();
+        let area = RingArea { slot, most: slot, ..self.rings.area };
+        let places = Some(Latency { go, ..arena.staged(slot) });
+        Self { rings: Rings { area, ..self.rings }, filter, places, ..self }
     }
     pub(crate) fn build(&self, arena: &mut Arena, site: Site, kind: Kind, body: &[u8]) -> u64 {
         let filtered = Filtered { filter: &self.filter, words: arena.word(FILTERED), names: None };
@@ -46,9 +58,9 @@ impl Set {
             site,
             filter: Some(filtered).filter(|_| !self.filter.passes_all()),
             texts: tallied.texts(),
-            floats: Floats::default(),
+            floats: self.filter.left_floats(),
             fields: &[],
-            marks: None,
+            marks: self.places,
             unwind: Unwind::None,
             at_entry: true,
         };
@@ -57,6 +69,15 @@ impl Set {
         out.extend(body);
         pending.finish(&mut out, None);
         arena.put(&out)
+    }
+    /// A function with both: `body` between its entry and its exit, and `end` behind that.
+    pub(crate) fn whole(&self, arena: &mut Arena, site: Site, kind: Kind, [body, end]: [&[u8]; 2]) -> u64 {
+        let exit = self.build(arena, site, kind, end);
+        // jmp [rip]
+        let mut code = body.to_vec();
+        code.extend([0xFF, 0x25, 0, 0, 0, 0]);
+        code.extend(exit.to_le_bytes());
+        self.build(arena, site, Kind::Entry, &code)
     }
     fn view(&self) -> View<'_> {
         let words = self.table.area.len() / 8;

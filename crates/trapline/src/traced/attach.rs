@@ -16,7 +16,7 @@ use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::Module;
-use crate::question::{Question, no_unwinder, refusals, tactics};
+use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
 use crate::report::{Ended, Refused, Site, Tactic};
 use crate::returns::Decided;
 use crate::sites::Place;
@@ -47,6 +47,11 @@ impl Traced {
         places: &[Place],
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
+        let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
+        if !self.returns_decide() && places.iter().any(calls) {
+            refused.extend(places.iter().map(no_goroutine));
+            return Ok(());
+        }
         let why = match wishes.aim {
             Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places)?,
             Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places)?,

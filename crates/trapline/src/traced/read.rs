@@ -52,7 +52,7 @@ impl Traced {
         };
         tracked.sources.iter().map(one).fold(0, u64::wrapping_add)
     }
-    fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> Gathered {
+    pub(super) fn gathered_of(&self, tracked: &Tracked, by: Option<By>) -> Gathered {
         let mut gathered = Gathered::default();
         if let Some(tally) = tracked.filter.as_ref().and_then(|filter| filter.tallied()) {
             for (nth, probe) in tracked.counters() {

@@ -233,10 +233,9 @@ impl Traced {
     }
     /// Hits of a site that a filter kept back.
     pub(super) fn filtered(&self, tracked: &Tracked) -> Option<Filtered> {
-        tracked
-            .filter
-            .as_ref()
-            .filter(|filter| filter.rejects() || filter.tallied().is_none() && !filter.only_reads())?;
+        tracked.filter.as_ref().filter(|filter| {
+            filter.rejects() || filter.tallied().is_none() && !filter.only_reads() || filter.tallies_calls()
+        })?;
         let mut out = Filtered::default();
         for (nth, probe) in tracked.counters() {
             let segment = &self.attached.segments()[nth];
@@ -253,6 +252,9 @@ impl Traced {
             }
             out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
+        if tracked.tallies_calls() {
+            out.unended = out.unended.saturating_sub(self.gathered_of(tracked, None).sum());
+        }
         Some(out)
     }
     /// Of all sites.
@@ -266,7 +268,8 @@ impl Traced {
     }
     /// Records that found no room. Where hits are recorded, counters hold just these.
     pub(super) fn dropped(&self) -> u64 {
-        let sources = self.sites.iter().filter(|tracked| tracked.is_recorded()).flat_map(|t| &t.sources);
+        let told = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
+        let sources = told.flat_map(|tracked| &tracked.sources);
         let one = |source: &Source| match *source {
             Source::Counter { segment, index, .. } => {
                 let segment = &self.attached.segments()[segment];
@@ -298,6 +301,10 @@ impl Tracked {
             Source::Counter { segment, index, .. } => Some((segment, index)),
             Source::Kernel { .. } => None,
         })
+    }
+    /// Whether its values are tallied when calls return, which leave something until then.
+    pub(super) fn tallies_calls(&self) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
         matches!(self.role, Role::Record { .. } | Role::RecordAt(..))

@@ -162,6 +162,9 @@ impl<'a> Planner<'a> {
                 match exits {
                     false => self.entry(f, deed(Kind::Entry), owner(PatchRole::Entry)),
                     true => self.whole(|p| {
+                        if p.env.filter(want.probe).is_some_and(|filter| filter.late.is_some()) {
+                            p.entry(f, deed(Kind::Entry), owner(PatchRole::Entry))?;
+                        }
                         p.at_exits(f, code, owner, |exit| {
                             deed(if exit == stub::ExitKind::Return { Kind::Return } else { Kind::Tail })
                         })

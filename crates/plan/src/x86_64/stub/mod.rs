@@ -13,6 +13,7 @@ pub mod call;
 pub mod count;
 mod counted;
 pub mod filter;
+mod gather;
 pub mod landing;
 pub mod latency;
 mod pass;
@@ -106,6 +107,7 @@ enum Kind {
     Threads(threads::Tail),
     Traced(trace::Tail),
     Staged(stage::Tail),
+    Gathered(gather::Tail),
     Tallied(tally::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
@@ -141,6 +143,7 @@ impl Pending {
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => tail.finish(&mut asm),
             Kind::Staged(tail) => tail.finish(&mut asm),
+            Kind::Gathered(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => tail.finish(&mut asm),
             Kind::Latency(machine, latency, function, site, tail) => {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);

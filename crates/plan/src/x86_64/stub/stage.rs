@@ -66,7 +66,7 @@ use super::{Latency, Machine, Pending, Site, Timed};
 use crate::filter::{Known, Late, Tree};
 
 /// Below what `trace` saves.
-const SAVED_RSI: Mem = Mem::At(RSP, -112);
+pub(super) const SAVED_RSI: Mem = Mem::At(RSP, -112);
 /// While a place is looked for, where no value of a condition waits.
 const SAVED_R8: Mem = Mem::At(RSP, -56);
 /// At an entry: the place.
@@ -77,7 +77,7 @@ const TOOK: i32 = -128;
 /// The words of a place that make its mark: whose record, and the stack pointer.
 const WHO: Mem = Mem::At(RSI, 0);
 const BEGAN: Mem = Mem::At(RSI, 8);
-const MARK: Mem = Mem::At(RSI, 16);
+pub(super) const MARK: Mem = Mem::At(RSI, 16);
 /// Words that are copied one by one; more go through a loop.
 const UNROLLED: u64 = 8;
 
@@ -90,8 +90,8 @@ pub(super) enum Tail {
 
 /// Whose place is looked for.
 #[derive(Clone, Copy, Debug)]
-struct Whose {
-    machine: Machine,
+pub(super) struct Whose {
+    pub(super) machine: Machine,
     latency: Latency,
     probe: u32,
     site: Site,
@@ -106,7 +106,7 @@ impl Whose {
         Mem::Rip(word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64))
     }
     /// Closes a count: what threads without an area do, and where all go on.
-    fn unregistered(&self, asm: &mut Asm<'_>, counted: Counted, word: u64, behind: u64) {
+    pub(super) fn unregistered(&self, asm: &mut Asm<'_>, counted: Counted, word: u64, behind: u64) {
         if counted.section().is_some() {
             counted.bind_unregistered(asm);
             asm.alu_mem_imm(Alu::Add, self.last_line(word), 1, true);
@@ -114,7 +114,7 @@ impl Whose {
         }
     }
     /// Out: rsi = the place, once it is found; what it held is in [`SAVED_RSI`]. Spoils rax, rdx.
-    fn look(&self, asm: &mut Asm<'_>) -> Lookup {
+    pub(super) fn look(&self, asm: &mut Asm<'_>) -> Lookup {
         asm.store(SAVED_RSI, RSI);
         if self.timed().special() {
             asm.store(SAVED_R8, R8);
@@ -124,7 +124,7 @@ impl Whose {
         lookup
     }
     /// What follows if the first look did not find it; falls out of the end if there is none.
-    fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
+    pub(super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         self.timed().search(asm, lookup, claim);
         self.restore(asm);
     }
@@ -138,7 +138,7 @@ impl Whose {
         let names = self.latency.go.is_some() && !matches!(kind, Kind::Entry);
         Some(Placed { at, names })
     }
-    fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
+    pub(super) fn descriptors(&self, asm: &mut Asm<'_>, sections: &[Option<Section>]) {
         let Some(rseq) = self.machine.rseq else { return };
         sections.iter().flatten().for_each(|&section| rseq::descriptors(asm, rseq, &[section]));
     }
@@ -146,10 +146,10 @@ impl Whose {
 
 /// Addresses of the words that are counted in.
 #[derive(Clone, Copy, Debug)]
-struct Words {
+pub(super) struct Words {
     rejected: u64,
     begun: u64,
-    rejected_late: u64,
+    pub(super) rejected_late: u64,
     dropped: u64,
 }
 
@@ -188,37 +188,47 @@ pub(super) struct ExitTail {
 }
 
 /// One probe's calls.
-struct Stage<'a> {
-    traced: &'a Traced<'a>,
+pub(super) struct Stage<'a> {
+    pub(super) traced: &'a Traced<'a>,
     late: &'a Late,
-    whose: Whose,
-    words: Words,
+    pub(super) whose: Whose,
+    pub(super) words: Words,
     /// How many arguments an entry's record has.
     values: usize,
 }
 
 /// Appends the part of a stub that comes before the displaced code; `None` if no return decides about its calls.
 pub(super) fn stage(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Pending> {
-    let filter = traced.filter?;
-    let (late, latency) = (filter.filter.late.as_ref()?, traced.marks?);
-    let word = |n: u32| filter.words + u64::from(n) * 8;
-    let words = Words {
-        rejected: word(filtered::REJECTED),
-        begun: word(filtered::BEGUN),
-        rejected_late: word(filtered::REJECTED_LATE),
-        dropped: traced.dropped,
-    };
-    let whose = Whose { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
-    let values = values.min(ARGUMENTS);
-    let stage = Stage { traced, late, whose, words, values };
-    let tail = match kind {
-        Kind::Entry => Tail::Entry(stage.entry(asm)?),
-        kind => Tail::Exit(stage.exit(asm, kind)),
-    };
+    let stage = Stage::of(traced, values)?;
+    if kind == Kind::Entry {
+        return stage.begin(asm);
+    }
+    let tail = Tail::Exit(stage.exit(asm, kind));
     Some(Pending::new(asm, super::Kind::Staged(tail)))
 }
 
-impl Stage<'_> {
+impl<'a> Stage<'a> {
+    /// `None` if no return decides about its calls.
+    pub(super) fn of(traced: &'a Traced<'a>, values: usize) -> Option<Self> {
+        let filter = traced.filter?;
+        let (late, latency) = (filter.filter.late.as_ref()?, traced.marks?);
+        let word = |n: u32| filter.words + u64::from(n) * 8;
+        let words = Words {
+            rejected: word(filtered::REJECTED),
+            begun: word(filtered::BEGUN),
+            rejected_late: word(filtered::REJECTED_LATE),
+            dropped: traced.dropped,
+        };
+        let whose = Whose { machine: *traced.machine, latency, probe: traced.probe, site: traced.site };
+        let values = values.min(ARGUMENTS);
+        Some(Self { traced, late, whose, words, values })
+    }
+    /// The part of an entry's stub that comes before the displaced code.
+    pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending> {
+        let tail = Tail::Entry(self.entry(asm)?);
+        Some(Pending::new(asm, super::Kind::Staged(tail)))
+    }
+
     /// E1 to E4.
     fn entry(&self, asm: &mut Asm<'_>) -> Option<EntryTail> {
         let (traced, kind) = (self.traced, Kind::Entry);
@@ -300,7 +310,7 @@ impl Stage<'_> {
     }
 
     /// X1. In: rsi = the place.
-    fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
+    pub(super) fn look(&self, asm: &mut Asm<'_>) -> [Fix; 2] {
         let place = asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RSI, MARK);
             asm.jcc_later(Cond::NotEqual)
@@ -312,15 +322,24 @@ impl Stage<'_> {
         [place, probe]
     }
 
-    /// The clock, what it took, and the condition: jumps away if it does not hold. Spoils rax, rdx, r11.
-    fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
-        self.traced.clock(asm);
-        asm.store(TIME, RDX);
-        let tree = match kind {
+    /// What must hold.
+    pub(super) fn condition(&self, kind: Kind) -> Tree {
+        match kind {
             Kind::Tail => self.late.condition.at_tail(),
             _ => self.late.condition.decided(),
-        };
-        if asks_for_duration(&tree) {
+        }
+    }
+    /// The clock, what it took, and the condition: jumps away if it does not hold. Spoils rax, rdx, r11.
+    fn decide(&self, asm: &mut Asm<'_>, kind: Kind) -> Vec<Fix> {
+        let tree = self.condition(kind);
+        self.time(asm, asks_for_duration(&tree));
+        self.known().branch(asm, &tree, false)
+    }
+    /// The clock, and if that is asked for how long the call took. Spoils rax, rdx, r11.
+    pub(super) fn time(&self, asm: &mut Asm<'_>, took: bool) {
+        self.traced.clock(asm);
+        asm.store(TIME, RDX);
+        if took {
             asm.mov(RAX, RDX);
             asm.alu_load(Alu::Sub, RAX, BEGAN);
             let forwards = asm.jcc_later(Cond::AboveEq);
@@ -331,13 +350,15 @@ impl Stage<'_> {
             asm.shift_from(RAX, RDX, 32);
             asm.store(Mem::At(RSP, TOOK), RAX);
         }
+    }
+    /// How a condition reads what is known at a return. In: rsi = the place.
+    pub(super) fn known(&self) -> Conditions<'_> {
         let traced = self.traced;
         let first = first_float(self.values, traced.texts.count_ones() as usize);
         let left = Left { floats: (first, traced.floats.arguments), took: TOOK };
         let first_field = first + u64::from(traced.floats.arguments.count_ones());
         let fields = Some(Fields { reads: traced.fields, at: (Left::AT, first_field as i32 * 8) });
-        let conditions = Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) };
-        conditions.branch(asm, &tree, false)
+        Conditions { left: Some(left), fields, ..traced.conditions(Kind::Return) }
     }
 
     /// Words of the entry's record.
@@ -382,7 +403,7 @@ impl Stage<'_> {
     }
 }
 
-fn asks_for_duration(tree: &Tree) -> bool {
+pub(super) fn asks_for_duration(tree: &Tree) -> bool {
     let mut asks = false;
     tree.each_known(&mut |known| asks |= known == Known::Took);
     asks

@@ -13,13 +13,14 @@ use trapline_record::tally::{
     CELLS, FNV, OVERFLOW, PHI, PROBES, Shape, TAKING, TEXT_BYTES, TallyArea, UNSEEN, bits_in_reach, texts,
 };
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::counted::{Counted, count};
+use super::gather::gather;
 use super::pass::Passed;
 use super::rseq::{self, CPU_ID, Section};
 use super::text;
 use super::trace::Traced;
-use super::{Machine, Pending, ThreadId};
+use super::{Machine, Pending};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
 
 /// Where a probe's tables lie.
@@ -52,9 +53,27 @@ pub(super) struct Tail {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shared {
+pub(super) enum Shared {
     Cell,
     Word(u64),
+}
+
+/// A text that was copied: where its answer stands, and behind it the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copied {
+    pub(super) at: Reg,
+    pub(super) answer: i32,
+}
+
+impl Copied {
+    /// As `text` leaves it.
+    const ON_STACK: Self = Self { at: RSP, answer: text::ANSWER };
+    const fn answer(self) -> Mem {
+        Mem::At(self.at, self.answer)
+    }
+    const fn bytes(self) -> i32 {
+        self.answer + 8
+    }
 }
 
 /// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; rings and texts of `traced` are not used,
@@ -68,6 +87,10 @@ pub fn tally(
 ) -> Pending {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
+    if let Some(gathered) = gather(&mut asm, traced, (tally, table), kind) {
+        return gathered;
+    }
+    let copied = Copied::ON_STACK;
     traced.enter(&mut asm, kind);
     let seen = kind != Kind::Tail;
     if seen && (tally.asks_for_thread() || traced.filters_by_thread()) {
@@ -83,21 +106,21 @@ pub fn tally(
         Sort::Text(_) => {
             cramped = traced.room(&mut asm, kind);
             fixups = traced.fetch(&mut asm, kind);
-            text_key(&mut asm);
+            text_key(&mut asm, copied);
         }
         _ => {
             traced.conditions(kind).value(&mut asm, &tally.value, 0);
-            key(&mut asm, tally, traced.rings.id);
+            key(&mut asm, tally, |asm, to| traced.rings.id.load(asm, to, 0));
         }
     }
     let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
     let (owned, pointer) = match machine.rseq {
         Some(rseq) => {
             let (section, (unregistered, pointer)) =
-                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, rseq.offset, machine, table, seen));
+                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, (machine, table), seen, copied));
             (Some((section, unregistered)), pointer)
         }
-        None => (None, add_anywhere(&mut asm, machine, table, seen)),
+        None => (None, add_anywhere(&mut asm, (machine, table), seen, copied)),
     };
     let counted = asm.here();
     traced.drop_texts(&mut asm, kind);
@@ -111,8 +134,14 @@ pub fn tally(
     Pending::new(&asm, super::Kind::Tallied(tail))
 }
 
-/// The body of a section: one more on this CPU's line. In: rax = cell or key.
-fn add(asm: &mut Asm<'_>, area: i32, machine: Machine, table: Table, seen: bool) -> (Fix, Fix) {
+/// The body of a section: one more on this CPU's line, of what was `seen`. In: rax = cell or key.
+pub(super) fn add(
+    asm: &mut Asm<'_>,
+    (machine, table): (Machine, Table),
+    seen: bool,
+    copied: Copied,
+) -> (Fix, Fix) {
+    let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
     let unregistered = asm.unbroken(|asm| {
         asm.alu_imm(Alu::Cmp, R11, machine.lines as i32 - 1, false);
@@ -122,36 +151,41 @@ fn add(asm: &mut Asm<'_>, area: i32, machine: Machine, table: Table, seen: bool)
     let pointer = asm.alu_load_later(Alu::Add, R11);
     match table.area.shape {
         _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
-        Shape::Rows(bits) => row(asm, bits, false),
-        Shape::Texts(bits) => row(asm, bits, true),
+        Shape::Rows(bits) => row(asm, bits, None),
+        Shape::Texts(bits) => row(asm, bits, Some(copied)),
         _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
     }
     (unregistered, pointer)
 }
 
 /// Without rseq: one more on some line, which other threads write too.
-fn add_anywhere(asm: &mut Asm<'_>, machine: Machine, table: Table, seen: bool) -> Fix {
+pub(super) fn add_anywhere(
+    asm: &mut Asm<'_>,
+    (machine, table): (Machine, Table),
+    seen: bool,
+    copied: Copied,
+) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
     match table.area.shape {
         _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
-        Shape::Rows(bits) => row_anywhere(asm, bits, false),
-        Shape::Texts(bits) => row_anywhere(asm, bits, true),
+        Shape::Rows(bits) => row_anywhere(asm, bits, None),
+        Shape::Texts(bits) => row_anywhere(asm, bits, Some(copied)),
         _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
     }
     pointer
 }
 
-const fn kept(shape: Shape) -> Shared {
+pub(super) const fn kept(shape: Shape) -> Shared {
     match shape {
         Shape::Rows(_) | Shape::Texts(_) => Shared::Word(OVERFLOW),
         _ => Shared::Cell,
     }
 }
 
-/// In: rax = value. Out: rax = cell or key, as [`Tally::key`]. Spoils r10, rdx.
-fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
+/// In: rax = value. Out: rax = cell or key, as [`Tally::key`]. `thread` loads a thread's number. Spoils r10, rdx.
+pub(super) fn key(asm: &mut Asm<'_>, tally: &Tally, thread: impl FnOnce(&mut Asm<'_>, Reg)) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
         Sort::Each | Sort::Text(_) => return,
@@ -159,20 +193,20 @@ fn key(asm: &mut Asm<'_>, tally: &Tally, id: ThreadId) {
         Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
     }
     if tally.by_thread {
-        id.load(asm, RDX, 0);
+        thread(asm, RDX);
         asm.shift(Shift::Left, RDX, THREAD_UNIT.trailing_zeros() as u8, true);
         asm.alu(Alu::Or, RAX, RDX);
     }
 }
 
 /// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros behind its end. Spoils rdx, r10, r11.
-fn text_key(asm: &mut Asm<'_>) {
-    let byte = Mem::Sum(RSP, RDX, 0, text::BYTES);
+pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) {
+    let byte = Mem::Sum(copied.at, RDX, 0, copied.bytes());
     asm.mov_imm64(R10, FNV.0);
     asm.mov_imm64(R11, FNV.1);
     asm.mov_imm32(RDX, 0);
     let again = asm.here();
-    asm.alu_load(Alu::Cmp, RDX, Mem::At(RSP, text::ANSWER));
+    asm.alu_load(Alu::Cmp, RDX, copied.answer());
     let ends = asm.jcc_later(Cond::GreaterEq);
     asm.load_byte(RAX, byte);
     asm.test(RAX, RAX, false);
@@ -194,22 +228,22 @@ fn text_key(asm: &mut Asm<'_>) {
 }
 
 /// In: r10 = a row that is ours, r11 = table. Stores the text. Spoils rax, rdx.
-fn keep_text(asm: &mut Asm<'_>, bits: u8) {
+fn keep_text(asm: &mut Asm<'_>, bits: u8, copied: Copied) {
     asm.mov(RDX, R10);
     asm.alu(Alu::Sub, RDX, R11);
     // A text is as long as four rows.
     asm.shift(Shift::Left, RDX, 2, true);
     let first = texts(bits) as i32 - 4 * CELLS as i32;
     for word in 0..TEXT_BYTES as i32 / 8 {
-        asm.load(RAX, Mem::At(RSP, text::BYTES + word * 8));
+        asm.load(RAX, Mem::At(copied.at, copied.bytes() + word * 8));
         asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
     }
 }
 
 /// Jumps where no text could be read, with r10 so that the commit counts the hit as unseen. In: r11 = table.
-fn unread(asm: &mut Asm<'_>) -> Fix {
+fn unread(asm: &mut Asm<'_>, copied: Copied) -> Fix {
     asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
-    asm.cmp_mem_imm(Mem::At(RSP, text::ANSWER), 0);
+    asm.cmp_mem_imm(copied.answer(), 0);
     asm.jcc_later(Cond::LessEq)
 }
 
@@ -271,12 +305,12 @@ fn rows(asm: &mut Asm<'_>, bits: u8) {
 }
 
 /// In: rax = key, r11 = table. Adds one to the key's row, or to the overflow; spoils r10, rdx.
-fn row(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
-    let unread = of_text.then(|| unread(asm));
+fn row(asm: &mut Asm<'_>, bits: u8, of_text: Option<Copied>) {
+    let unread = of_text.map(|copied| unread(asm, copied));
     rows(asm, bits);
     let again = asm.here();
     // A free row may have the key of a thread that began again before all of its text was there.
-    let free = of_text.then(|| is_free(asm));
+    let free = of_text.map(|_| is_free(asm));
     asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
     let same = asm.jcc_later(Cond::Equal);
     let free = free.unwrap_or_else(|| is_free(asm));
@@ -287,8 +321,8 @@ fn row(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
     let none = asm.jmp_later();
     asm.bind(free);
     asm.store(Mem::At(R10, 0), RAX);
-    if of_text {
-        keep_text(asm, bits);
+    if let Some(copied) = of_text {
+        keep_text(asm, bits, copied);
     }
     asm.bind(same);
     asm.bind(none);
@@ -303,11 +337,11 @@ fn is_free(asm: &mut Asm<'_>) -> Fix {
 }
 
 /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
-fn row_anywhere(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
+fn row_anywhere(asm: &mut Asm<'_>, bits: u8, of_text: Option<Copied>) {
     // Where key and end wait; the value's own are done with.
     const KEY: Mem = Mem::At(RSP, -32);
     const END: Mem = Mem::At(RSP, -40);
-    let unread = of_text.then(|| unread(asm));
+    let unread = of_text.map(|copied| unread(asm, copied));
     rows(asm, bits);
     let again = asm.here();
     asm.cmp_mem_imm(Mem::At(R10, 8), 0);
@@ -331,8 +365,8 @@ fn row_anywhere(asm: &mut Asm<'_>, bits: u8, of_text: bool) {
     asm.load(RDX, END);
     asm.jcc(Cond::NotEqual, again);
     asm.store(Mem::At(R10, 0), RAX);
-    if of_text {
-        keep_text(asm, bits);
+    if let Some(copied) = of_text {
+        keep_text(asm, bits, copied);
     }
     asm.store_imm(Mem::At(R10, 8), 1);
     let taken = asm.jmp_later();
@@ -351,12 +385,12 @@ impl Tail {
     pub(super) fn finish(self, asm: &mut Asm<'_>) {
         if let Some((_, unregistered)) = self.owned {
             asm.bind(unregistered);
-            self.add_shared(asm, self.shared);
+            add_shared(asm, (self.machine, self.table), self.shared);
             asm.jmp(self.counted);
         }
         if let Some(cramped) = self.cramped {
             asm.bind(cramped);
-            self.add_shared(asm, Shared::Word(OVERFLOW));
+            add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
             asm.jmp(self.without_text);
         }
         let filtered = self.reject(asm);
@@ -368,18 +402,6 @@ impl Tail {
         asm.bind(self.pointer);
         asm.u64(self.table.base);
         self.passed.addresses(asm, filtered);
-    }
-    /// On the last line, which many threads share. Spoils r11.
-    fn add_shared(&self, asm: &mut Asm<'_>, what: Shared) {
-        let last = u64::from(self.machine.lines.max(1) - 1) * self.table.area.stride();
-        let table = self.table.base.wrapping_add(last);
-        match what {
-            Shared::Cell => {
-                asm.lea(R11, Mem::Rip(table));
-                asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true);
-            }
-            Shared::Word(word) => asm.alu_mem_imm(Alu::Add, Mem::Rip(table.wrapping_add(word)), 1, true),
-        }
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
@@ -396,9 +418,22 @@ impl Tail {
         if !self.passed.unregistered.is_empty() {
             // A thread that has no sample of its own: it is told as one for which there was no room.
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
-            self.add_shared(asm, Shared::Word(OVERFLOW));
+            add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
             asm.jmp(self.without_text);
         }
         Some(counted)
+    }
+}
+
+/// On the last line, which many threads share. Spoils r11.
+pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), what: Shared) {
+    let last = u64::from(machine.lines.max(1) - 1) * table.area.stride();
+    let table = table.base.wrapping_add(last);
+    match what {
+        Shared::Cell => {
+            asm.lea(R11, Mem::Rip(table));
+            asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true);
+        }
+        Shared::Word(word) => asm.alu_mem_imm(Alu::Add, Mem::Rip(table.wrapping_add(word)), 1, true),
     }
 }

@@ -93,9 +93,8 @@ const SIGSEGV: u32 = 11;
 const RED_ZONE: i32 = 128;
 const KEPT: [(Reg, i32); 5] = [(RCX, 32), (RSI, 40), (RDI, 48), (R8, 56), (R9, 64)];
 const TEXTS: i32 = 72;
-/// Where a lone text's answer stands, from the stack pointer on, and its bytes.
+/// Where a lone text's answer stands, from the stack pointer on; its bytes follow.
 pub(super) const ANSWER: i32 = TEXTS;
-pub(super) const BYTES: i32 = TEXTS + 8;
 const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
 /// The first byte of a text, and the last.
 const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];

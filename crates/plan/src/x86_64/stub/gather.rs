@@ -1,0 +1,132 @@
+//! One more of a value that is known when a call returns, from what its entry left and what it returned: arguments, value, duration.
+//!
+//! Input: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Output: the code of the entry, and of the exits. The entry's is that of `stage`
+//! (E1 to E4); at the exit, X1 and X4 are, and between them:
+//!
+//! G2 The clock is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4.
+//! G3 The value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail
+//!    call has returned nothing: if the value asks for that, it is unseen.
+//!
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one commit. All that G2 and G3 read is the call's own, in
+//! its place and its registers, and stays as it is: a thread that is moved or interrupted there does no more than G3's section again.
+//! The thread is the entry's. Other interleavings are those of `stage`.
+
+use trapline_record::ring::{FIRST_TEXT, Kind};
+use trapline_record::tally::UNSEEN;
+
+use super::Pending;
+use super::asm::{Asm, Fix, Mem, R11, RSI, Shift};
+use super::counted::count;
+use super::latency::{Claim, Lookup};
+use super::rseq::{self, Section};
+use super::stage::{MARK, SAVED_RSI, Stage, Whose, Words, asks_for_duration};
+use super::tally::{Copied, Shared, Table, add, add_anywhere, add_shared, kept, key, text_key};
+use super::trace::{ARGUMENTS, Traced};
+use crate::filter::{Sort, Tally};
+
+/// A text in a call's place.
+const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
+
+/// What is left to append behind an exit's displaced code.
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    whose: Whose,
+    words: Words,
+    table: Table,
+    /// With rseq: its section, and the jump of threads without an area.
+    owned: Option<(Section, Fix)>,
+    pointer: Fix,
+    shared: Shared,
+    rejected: Vec<Fix>,
+    lookup: Lookup,
+    unmarked: [Fix; 2],
+    /// X4, and behind it.
+    done: u64,
+    leave: u64,
+}
+
+/// Appends the part of a stub that comes before the displaced code; `None` if the value is known where the hit is.
+pub(super) fn gather(
+    asm: &mut Asm<'_>,
+    traced: &Traced<'_>,
+    (tally, table): (&Tally, Table),
+    kind: Kind,
+) -> Option<Pending> {
+    let stage = Stage::of(traced, ARGUMENTS)?;
+    if kind == Kind::Entry {
+        return stage.begin(asm);
+    }
+    let tail = stage.add(asm, (tally, table), kind);
+    Some(Pending::new(asm, super::Kind::Gathered(tail)))
+}
+
+impl Stage<'_> {
+    fn add(&self, asm: &mut Asm<'_>, (tally, table): (&Tally, Table), kind: Kind) -> Tail {
+        let Self { traced, whose, words, .. } = *self;
+        let machine = whose.machine;
+        traced.enter(asm, kind);
+        let lookup = whose.look(asm);
+        let unmarked = self.look(asm);
+        let condition = self.condition(kind);
+        let seen = kind == Kind::Return || !tally.value.asks_for_value();
+        if asks_for_duration(&condition) || asks_for_duration(&tally.value) {
+            self.time(asm, true);
+        }
+        let rejected = self.known().branch(asm, &condition, false);
+        match tally.sort {
+            _ if !seen => {}
+            Sort::Text(_) => text_key(asm, LEFT),
+            _ => {
+                self.known().value(asm, &tally.value, 0);
+                key(asm, tally, |asm, to| {
+                    asm.load(to, Mem::At(RSI, 0));
+                    asm.shift(Shift::Right, to, 32, true);
+                });
+            }
+        }
+        let (owned, pointer) = match machine.rseq {
+            Some(rseq) => {
+                let (section, (unregistered, pointer)) =
+                    rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), seen, LEFT));
+                (Some((section, unregistered)), pointer)
+            }
+            None => (None, add_anywhere(asm, (machine, table), seen, LEFT)),
+        };
+        let done = asm.here();
+        asm.store_imm(MARK, 0);
+        asm.load(RSI, SAVED_RSI);
+        let leave = asm.here();
+        if let Some(rseq) = machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        traced.leave(asm, kind);
+        let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
+        Tail { whose, words, table, owned, pointer, shared, rejected, lookup, unmarked, done, leave }
+    }
+}
+
+impl Tail {
+    /// Appends what threads without an area do, what becomes of calls that do not pass or have no mark, the descriptors and the addresses.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) {
+        let Self { whose, words, table, done, .. } = self;
+        if let Some((_, unregistered)) = self.owned {
+            asm.bind(unregistered);
+            add_shared(asm, (whose.machine, table), self.shared);
+            asm.jmp(done);
+        }
+        self.rejected.iter().for_each(|&fix| asm.bind(fix));
+        let rejected = count(asm, &whose.machine);
+        asm.jmp(done);
+        whose.unregistered(asm, rejected, words.rejected_late, done);
+        whose.search(asm, self.lookup, Claim::No);
+        self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
+        asm.load(RSI, SAVED_RSI);
+        asm.jmp(self.leave);
+        whose.descriptors(asm, &[self.owned.map(|(section, _)| section), rejected.section()]);
+        asm.align(8);
+        asm.bind(self.pointer);
+        asm.u64(table.base);
+        asm.bind(rejected.line);
+        asm.u64(words.rejected_late);
+    }
+}
