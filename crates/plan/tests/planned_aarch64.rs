@@ -7,8 +7,9 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
 use trapline_plan::filter::{Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, PatchRole,
-    ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Want, bounds, plan_module,
+    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
+    PatchRole, ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Unwind, Want, bounds,
+    plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -137,13 +138,12 @@ fn each_return_is_an_exit_and_a_word_may_be_two_things() {
 #[test]
 fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
     let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET]]);
+    let (floats, stack) = (Floats::default(), Unwind::None);
+    let reads_a_field = Role::Record { values: 1, returns: false, texts: 0, floats, fields: 1, stack };
     let wants = [
         want(0, Role::CountEntry),
         want(1, Role::CountEntry),
-        Want {
-            function: Some(FunctionIndex(1)),
-            ..want(2, Role::RecordAt(Svma(0x1008), trapline_plan::Unwind::None))
-        },
+        Want { function: Some(FunctionIndex(1)), ..want(2, reads_a_field) },
         Want { function: Some(FunctionIndex(1)), ..want(3, Role::CountAt(Svma(0x100a))) },
         Want { function: None, ..want(4, Role::CountAt(Svma(0x9000))) },
         Want { function: Some(FunctionIndex(2)), ..want(5, Role::CountEntry) },
