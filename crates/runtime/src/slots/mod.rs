@@ -43,8 +43,9 @@
 //!
 //! # Calls without an instance
 //!
-//! Where nobody is called at the entry, all that an instance would keep is the address that was hit. So such a call on a slot that is bound has none: `SITE` := that address, before
-//! `WHAT` (`general` of the twins), and B2 finds it there. `maxactive` does not bound these: slots do. Nothing is to be ended when the call was left.
+//! Where nobody is called at the entry, all that an instance would keep is the address that was hit. So such a call on a slot that is bound has none: `SITE` := that address and `GO` := the way on, where the last
+//! call's are not the same, before `WHAT` (`general` of the twins), and B2 finds it there. Both are the entry's last caller's until A3 or A4 of the long way sets `SITE` to 0; who finds them equal stores
+//! nothing, and whoever is at the stack word next finds what was compared: no other thread writes there meanwhile. `maxactive` does not bound these: slots do. Nothing is to be ended when the call was left.
 //!
 //! # Calls that are over without a landing
 //!
