@@ -1,4 +1,4 @@
-//! One more in a word of this CPU's line, out of the usual path: hits that pass, that did not pass.
+//! One more in a word of this CPU's line, out of the usual path: hits that pass, that did not pass, that were dropped.
 //!
 //! In: what the machine offers, the word on line 0. Out: code, and what is left to bind ([`Counted`]). One restartable sequence; without rseq an atomic addition
 //! on some line. Spoils `A`, `B`, `KEY`, `C`.
@@ -14,7 +14,7 @@ pub(super) type Counted = Option<(Section, Fix)>;
 /// Adds one to a word of this CPU's line; without rseq to that of some line.
 pub(super) fn count(asm: &mut Asm, machine: &Machine, word: u64) -> Counted {
     let Some(rseq) = machine.rseq else {
-        any_line(asm, machine, A);
+        by_thread(asm, [A, KEY], machine.lines);
         asm.constant(B, word);
         asm.add_shifted(B, B, A, 6);
         add_one(asm, machine);
@@ -46,13 +46,25 @@ pub(super) fn add_one(asm: &mut Asm, machine: &Machine) {
     asm.update(machine.lse, Update::Add, A, B, [C, KEY]);
 }
 
-/// `to` = a number below the lines that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.
-pub(super) fn any_line(asm: &mut Asm, machine: &Machine, to: Reg) {
-    match machine.lines.max(1).ilog2() {
+/// Adds one to the word on the last line, which is that of threads without an area.
+pub(super) fn count_last(asm: &mut Asm, machine: &Machine, word: u64) {
+    asm.constant(B, word.wrapping_add(64 * (u64::from(machine.lines.max(1)) - 1)));
+    add_one(asm, machine);
+}
+
+/// 2^32 over the golden ratio: spreads neighbouring numbers.
+const PHI: u32 = 0x9E37_79B1;
+
+/// `to` = a number below `below` that differs between most threads that run at once: their blocks lie pages apart, most of them 8 MiB.
+pub(super) fn by_thread(asm: &mut Asm, [to, scratch]: [Reg; 2], below: u32) {
+    match below.max(1).ilog2() {
         0 => asm.mov(to, ZERO),
         bits => {
             asm.thread_pointer(to);
-            asm.bits(to, to, 16, bits);
+            asm.bits(to, to, 12, 32);
+            asm.number(scratch, PHI);
+            asm.mul32(to, to, scratch);
+            asm.bits(to, to, 32 - bits, bits);
         }
     }
 }

@@ -11,10 +11,11 @@
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Reg, SP};
+use super::saves;
 use super::stack::Walk;
 use super::trace::Traced;
 
-/// Registers of a stub: two for anything, of which the second finds the thread's area; the ring, its head, the slot behind that, the time, one more for anything.
+/// Registers of a stub (A, B, C and the head's are those that `counted` spoils): two for anything, of which the second finds the thread's area; the ring, its head, the slot behind that, the time, one more for anything.
 pub(super) const A: Reg = 16;
 pub(super) const B: Reg = 17;
 pub(super) const RING: Reg = 14;
@@ -22,6 +23,7 @@ pub(super) const AT: Reg = 15;
 pub(super) const SLOT: Reg = 13;
 pub(super) const TIME: Reg = 12;
 pub(super) const C: Reg = 11;
+const _: () = assert!(A == saves::A && B == saves::B && C == saves::C && AT == saves::KEY);
 /// Where a stack is recorded.
 pub(super) const LIMIT: Reg = 9;
 pub(super) const FRAME: Reg = 10;

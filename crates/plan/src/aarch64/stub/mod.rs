@@ -14,7 +14,6 @@ mod counted;
 pub mod filter;
 mod frame;
 pub mod latency;
-mod lost;
 pub mod pass;
 mod put;
 mod rseq;

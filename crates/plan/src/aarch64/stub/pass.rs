@@ -4,7 +4,7 @@
 //! and threads without an area do with atomic additions what others do in sections.
 
 use super::asm::{Asm, Fix};
-use super::counted::{add_one, any_line, count, cpu};
+use super::counted::{add_one, by_thread, count, cpu};
 use super::filter::Conditions;
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
@@ -123,7 +123,7 @@ fn sample(asm: &mut Asm, machine: &Machine, rseq: Rseq, every: u32, rare: &mut R
 
 /// Without rseq: counts up on some line, where hits may be of many threads. Out: `INDEX` = 0 at each hit that is wanted.
 fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
-    any_line(asm, machine, A);
+    by_thread(asm, [A, KEY], machine.lines);
     asm.constant(B, rare.words.wrapping_add(8));
     asm.add_shifted(B, B, A, 6);
     asm.one(A);

@@ -9,8 +9,8 @@
 use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
+use super::counted::by_thread;
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
-use super::lost::by_thread;
 use super::rseq::CPU_ID;
 use super::stack::Walk;
 use super::text::Texts;

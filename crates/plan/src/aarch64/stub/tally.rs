@@ -9,7 +9,7 @@
 use trapline_record::tally::{CELLS, OVERFLOW, PHI, PROBES, Shape, TAKING, TallyArea, UNSEEN, bits_in_reach};
 
 use super::asm::{Asm, Cond, Fix, Reg, ZERO};
-use super::counted::{add_one, any_line, cpu};
+use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
 use super::pass::{self, Filtered, Pending, Rare, Shared};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
@@ -66,7 +66,7 @@ pub fn tally(
             rare.shared.extend(unregistered.map(|fix| (fix, shared)));
         }
         None => {
-            any_line(&mut asm, machine, A);
+            by_thread(&mut asm, [A, KEY], machine.lines);
             find_table(&mut asm, table);
             add_anywhere(&mut asm, machine, table.area.shape, seen);
         }

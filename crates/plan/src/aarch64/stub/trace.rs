@@ -19,8 +19,8 @@
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
-use super::frame::{A, AT, B, C};
-use super::lost::{count, count_last};
+use super::counted::{count, count_last};
+use super::frame::{A, B};
 use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::{Code, Machine};
@@ -129,7 +129,6 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        const SCRATCH: [u32; 4] = [B, A, C, AT];
         let Self { mut asm, traced, section, none, full, written } = self;
         let Traced { machine, dropped, .. } = traced;
         displaced.iter().for_each(|word| asm.word(*word));
@@ -140,12 +139,12 @@ impl Code for Pending<'_> {
         if section.is_none() {
             asm.bind(none);
         }
-        let counted = count(&mut asm, machine, dropped, SCRATCH);
+        let counted = count(&mut asm, machine, dropped);
         asm.b(written);
         if let (Some(section), Some((counting, unregistered))) = (section, counted) {
             asm.bind(none);
             asm.bind(unregistered);
-            count_last(&mut asm, machine, dropped, SCRATCH);
+            count_last(&mut asm, machine, dropped);
             asm.b(written);
             rseq::descriptors(&mut asm, &[section, counting]);
         }
