@@ -233,9 +233,10 @@ impl Engine {
         (self.places, crate::instances::Here { rseq: self.rseq, slots: self.slots() })
     }
     /// From now on calls of probes that want it ([`Probe::set_arms`](crate::probe::Probe::set_arms)) have their return addresses replaced by
-    /// these slots. Once an engine.
+    /// these slots. Once an engine, and of slots that are no other engine's.
     #[cfg(not(loom))]
-    pub fn lend(&self, slots: &'static crate::slots::Table) {
+    pub fn lend(&'static self, slots: &'static crate::slots::Table) {
+        slots.raw.engine.store(core::ptr::from_ref(self).cast_mut(), Relaxed);
         self.slots.store(core::ptr::from_ref(slots).cast_mut(), Release);
     }
     /// What [`lend`](Self::lend) was told.

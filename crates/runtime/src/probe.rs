@@ -59,6 +59,8 @@ pub(crate) struct Alone {
     pub(crate) entry: Option<Handler>,
     /// The number of one whose return handler is for calls only whose entry handler ran; otherwise 0, which is nobody's.
     pub(crate) session: u64,
+    /// `ret`, if there is no such number: for what need not ask for it.
+    pub(crate) returns: Option<Handler>,
 }
 
 // SAFETY: a copy of what `Installed` holds, which is both.
@@ -85,18 +87,20 @@ impl List {
         let Consumer { entry, ret, filter, data, flags } = newest.consumer;
         let alone = older.is_empty() && filter.is_none() && flags.has(Flags::GENERAL_REGS_ONLY);
         let waits = ret.is_some() || older.iter().any(|one| one.consumer.ret.is_some());
+        let session = if newest.consumer.is_session() { newest.id.0 } else { 0 };
         let alone = Alone {
             handler: entry.filter(|_| alone && ret.is_none()),
             data,
             ret: ret.filter(|_| alone),
             entry: entry.filter(|_| alone && ret.is_some()),
-            session: if newest.consumer.is_session() { newest.id.0 } else { 0 },
+            session,
+            returns: ret.filter(|_| alone && session == 0),
         };
         Self { alone, waits, newest, older }
     }
     /// Whether all there is to do at an entry is to take an instance.
     const fn only_returns(&self) -> bool {
-        self.alone.ret.is_some() && self.alone.session == 0
+        self.alone.returns.is_some()
     }
 }
 
@@ -184,7 +188,7 @@ pub struct Probe {
     pub(crate) consumers: Consumers,
     pub(crate) number: u32,
     pub(crate) removal: AtomicU32,
-    /// Its words of the first row: an address.
+    /// Its words in the row of a line at address 0, of which there is none: those of a line are as far behind as its address times [`Raw::row`](crate::engine::Raw::row).
     pub(crate) words: u64,
     #[cfg(not(loom))]
     pub(crate) instances: crate::instances::Instances,
@@ -197,7 +201,8 @@ impl Probe {
     #[must_use]
     pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
         let (consumers, removal) = (Consumers::default(), AtomicU32::new(0));
-        let words = engine.raw.words as u64 + u64::from(number) * GROUP_LEN as u64;
+        let first = engine.raw.words as u64 + u64::from(number) * GROUP_LEN as u64;
+        let words = first.wrapping_sub((engine.raw.lines as u64).wrapping_mul(engine.raw.row));
         Self {
             engine,
             consumers,

@@ -251,7 +251,7 @@ macro_rules! gate {
             // D3: the row's word of this probe.
             "ldr x12, [x9, #{row}]",
             "ldr x10, [x20, #{words_of}]",
-            "madd x11, x11, x12, x10",
+            "madd x11, x21, x12, x10",
             "2: ldxr x12, [x11]",
             "add x12, x12, #1",
             "stxr w10, x12, [x11]",

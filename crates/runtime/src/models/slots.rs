@@ -90,7 +90,11 @@ impl Call {
         {
             return false;
         }
-        of(at::SITE).store(16, Release);
+        // The way on tells the site.
+        if of(at::GO).load(Acquire) != 32 {
+            of(at::SITE).store(16, Release);
+            of(at::GO).store(32, Release);
+        }
         of(at::WHAT).store(probe.address(), Release);
         self.word.store(of(at::INTO).load(Acquire), Release);
         true

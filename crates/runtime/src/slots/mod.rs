@@ -17,7 +17,7 @@
 //! | A1 | real := the stack word. If that is a slot, the function was reached by a tail call: `UNDER` := its `UNDER` + 1, at most CHAIN | B1 | the slot's code has put its number into the stack word |
 //! | A2 | the hint names a slot, its `WORD` is this word and its `REAL` is real: that one. If its `WHAT` is not 0, its last call was left, and it is *had again*; `BOUND` := 1. Go on at A4 | B2 | read `REAL` and `WHAT`; end the call's instance |
 //! | A3 | a free one: its byte is exchanged with LENT, and was 0. `REAL`, `UNDER`, `BOUND` := 0, `WORD` (release), hint | B3 | bound, or to be bound from now on (`BOUND` := 1; below): quick hint, `WHAT` := 0. Else hint := 0, `WORD` := 0, byte := 0 |
-//! | A4 | `SITE` := 0, `WHAT` := the probe. The instance, under the slot's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
+//! | A4 | `SITE` := 0, `GO` := 0, `WHAT` := the probe. The instance, under the slot's address as key (or none: below) | B4 | the stack word := `REAL`; the instruction pointer := `REAL` |
 //! | A5 | consumers are called | B5 | consumers are called |
 //! | A6 | if somebody waits, and the stack word is real still: the stack word := the slot. Else as B3 | B6 | the landing's last instruction jumps to what the stack word holds |
 //!
@@ -44,8 +44,8 @@
 //! # Calls without an instance
 //!
 //! Where nobody is called at the entry, all that an instance would keep is the address that was hit. So such a call on a slot that is bound has none: `SITE` := that address and `GO` := the way on, where the last
-//! call's are not the same, before `WHAT` (`general` of the twins), and B2 finds it there. Both are the entry's last caller's until A3 or A4 of the long way sets `SITE` to 0; who finds them equal stores
-//! nothing, and whoever is at the stack word next finds what was compared: no other thread writes there meanwhile. `maxactive` does not bound these: slots do. Nothing is to be ended when the call was left.
+//! call's are not the same, before `WHAT` (`general` of the twins), and B2 finds it there. Both are the entry's last caller's until A4 of the long way sets them to 0. Who finds its own way on there stores
+//! nothing, the site is its own too: stubs stay for good, and each is of one site. Whoever is at the stack word next finds what was compared: no other thread writes there meanwhile. `maxactive` does not bound these: slots do. Nothing is to be ended when the call was left.
 //!
 //! # Calls that are over without a landing
 //!
@@ -64,6 +64,7 @@ mod words;
 
 use trapline_record::slots::{self, CHAIN, LENT, Slots, at};
 
+use crate::engine::Engine;
 use crate::instances::{Hint, Hints, LINE_LEN, Said};
 use crate::probe::Probe;
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
@@ -103,12 +104,14 @@ pub struct Table {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Raw {
-    /// The first entry.
-    pub(crate) entries: u64,
+    /// Whose calls have them; nobody's until they are lent. A landing would learn it from the call's probe, but later, and waits for what it leads to.
+    pub(crate) engine: AtomicPtr<Engine>,
     /// Where entries of bound slots lie, from the first; a power of two of them. Where no slots are lent, words that are 0 for good: slot 0 is nobody's.
     pub(crate) quick: AtomicPtr<AtomicU32>,
     /// Bytes of all but one.
     pub(crate) quick_mask: u64,
+    /// The first entry.
+    pub(crate) entries: u64,
 }
 
 /// A slot between A3 and A6.
@@ -151,7 +154,8 @@ impl Table {
         let (quick, none) = quick.split_at(quick.len() / 2);
         let quick_mask = (quick.len().checked_sub(1)? * QUICK_LEN) as u64;
         let first = AtomicPtr::new(quick.as_ptr().cast_mut());
-        let raw = Raw { entries: slots.entry(0), quick: first, quick_mask };
+        let engine = AtomicPtr::new(core::ptr::null_mut());
+        let raw = Raw { engine, quick: first, quick_mask, entries: slots.entry(0) };
         let (closed, bound) = (AtomicU32::new(0), AtomicU32::new(0));
         let whole = quick.len() == none.len() && quick.len().is_power_of_two();
         // SAFETY: the caller's.
@@ -253,7 +257,9 @@ impl Table {
                 (number, None)
             }
         };
+        // The way on tells the site: neither stays.
         self.words.word(number, at::SITE).store(0, Relaxed);
+        self.words.word(number, at::GO).store(0, Relaxed);
         self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
         Some(Taken { table: self, number, word, real, left })
     }

@@ -65,7 +65,6 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         "imul r13, rcx, {spread}",
         "shr r13, {shift}",
         "and r13, [rax + {mask}]",
-        "mov r8, r13",
         "add r13, [rax + {lines}]",
         ".p2align 5,,13",
         "cmp [r13 + {owner}], rcx",
@@ -93,7 +92,8 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
         "test r10, r10",
         "jz {session}",
         // D3: the row's word of this probe.
-        "imul r8, [rax + {row}]",
+        "mov r8, [rax + {row}]",
+        "imul r8, r13",
         "add r8, [r12 + {words}]",
         "add qword ptr [r8], 1",
         "mov r15, [rbx + {rip}]",

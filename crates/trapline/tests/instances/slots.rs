@@ -180,6 +180,29 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     }
 }
 
+/// Where a second consumer comes and goes, calls from one place take their slot the long way and the short one in turn, and each finds there what is its own.
+#[test]
+fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
+    let victim = Victim::load();
+    let function = victim.function("add");
+    let (wrong, told) = (word(), word());
+    let waits = || {
+        Consumer::returns(move |hit| {
+            wrong.fetch_add(u64::from(hit.site() != function as *const () as u64), SeqCst);
+            told.fetch_add(1, SeqCst);
+        })
+    };
+    let _first = probe(&victim, "add", waits(), How::SlotGeneral);
+    for round in 0..40 {
+        let second = (round % 2 == 1).then(|| probe(&victim, "add", waits(), How::SlotGeneral));
+        for n in 0..10 {
+            assert_eq!(function(std::hint::black_box(n), 1), n * 3 + 1);
+        }
+        let both = if second.is_some() { 20 } else { 10 };
+        assert_eq!((told.swap(0, SeqCst), wrong.load(SeqCst)), (both, 0), "round {round}");
+    }
+}
+
 /// Who waits for returns alone: a child and its parent come home, each by itself; and a call does whose probe is gone.
 #[test]
 fn calls_that_were_entered_from_their_slots_come_home() {

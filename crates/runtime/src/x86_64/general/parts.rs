@@ -13,7 +13,7 @@ macro_rules! general_asm {
             // Not every function takes every step.
             "# {engine} {row} {words} {consumers} {only_returns} {arms} {removal} {instances} {mask} {lines} {places} {place_mask} {rseq} {slots} {owner} {active}",
             "# {turns} {frame} {spread} {shift} {hint_spread} {hint_shift} {place_shift} {bound} {keeps} {kept_site} {hint_bits} {nobody} {shelves} {stride} {cpus} {objects} {count} {word}",
-            "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {data}",
+            "# {limit} {bits} {sequence} {cpu} {object} {object_shift} {sp} {site} {thread} {calls} {len} {session_id} {entry} {ret} {session} {returns} {data}",
             "# {rip} {rsp} {hit} {hit_regs} {hit_site} {hit_cookie} {own} {kept} {room} {elsewhere} {other_stack} {with_state}",
             $($all)*
             engine = const core::mem::offset_of!($crate::probe::Probe, engine),
@@ -65,6 +65,7 @@ macro_rules! general_asm {
             entry = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, entry),
             ret = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, ret),
             session = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, session),
+            returns = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, returns),
             data = const core::mem::offset_of!($crate::probe::List, alone) + core::mem::offset_of!($crate::probe::Alone, data),
             rip = const core::mem::offset_of!(trapline_insn::x86_64::Regs, rip),
             rsp = const core::mem::offset_of!(trapline_insn::x86_64::Regs, gpr) + trapline_insn::x86_64::Gpr::Rsp as usize * 8,
