@@ -12,8 +12,8 @@
 //!    the frame below would not fit into the bounds that the thread's g names, nothing is copied; the hit is dropped, and counted. A function
 //!    that has not yet looked for room has about 790 bytes, which six texts are below.
 //! X1 Both ends of the text lie in pages that this CPU's table names for this thread (`record::pages`): then X2, else X4.
-//! X2 Load eight bytes at a time: no system call. One instruction does all loads; if it faults, the handler of SIGSEGV and SIGBUS
-//!    (`stub::trap`), which finds it in the table of fixups, sends the thread to X4.
+//! X2 Load eight bytes at a time: no system call. If a load faults, the handler of SIGSEGV and SIGBUS (`stub::trap`), which finds it in the
+//!    table of fixups, sends the thread to X4.
 //! X3 The answer is the whole length, as the kernel's would be. Done.
 //! X4 The kernel copies, by process_vm_readv(2) on the thread itself: it reads what the program could, stops where it could not, and
 //!    says so. Nothing faults.
@@ -96,6 +96,8 @@ const TEXTS: i32 = 72;
 /// Where a lone text's answer stands, from the stack pointer on; its bytes follow.
 pub(super) const ANSWER: i32 = TEXTS;
 const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
+/// Loads that a text takes.
+const LOADS: usize = TEXT_BYTES as usize / 8;
 /// The first byte of a text, and the last.
 const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
 
@@ -186,10 +188,11 @@ impl Texts<'_> {
                 one.ask(asm, None);
                 continue;
             };
-            let (unknown, faulting) = one.load(asm, known);
-            let done = asm.jmp_later();
+            let (mut unknown, across, loads) = one.load(asm, known);
+            let done = asm.unbroken(Asm::jmp_later);
+            one.look_behind(asm, across, &mut unknown);
             unknown.into_iter().for_each(|fix| asm.bind(fix));
-            fixups.push((faulting, asm.here()));
+            fixups.extend(loads.map(|load| (load, asm.here())));
             one.ask(asm, Some(known));
             asm.bind(done);
         }
@@ -243,25 +246,42 @@ impl One<'_> {
         asm.alu(Alu::Add, R11, RAX);
         none
     }
-    /// X1 to X3. In: r10 = the pointer. Out: where to go instead, with r10 as it was; the address of what may fault. Spoils rax, rdx, r11.
-    fn load(self, asm: &mut Asm<'_>, known: Known) -> (Vec<Fix>, u64) {
+    /// X1 to X3. In: r10 = the pointer. Out: where to go instead, with r10 as it was; where to if the text ends in another page, and where that comes back; the
+    /// addresses of what may fault. Spoils rax, rdx, r11.
+    fn load(self, asm: &mut Asm<'_>, known: Known) -> (Vec<Fix>, (Fix, u64), [u64; LOADS]) {
         let mut unknown = Vec::from_iter(self.table(asm, known));
-        for end in ENDS {
-            let entry = self.entry(asm, end);
-            asm.alu_load(Alu::Cmp, RAX, entry);
-            unknown.push(asm.jcc_later(Cond::NotEqual));
-        }
-        asm.mov_imm32(RAX, 0);
-        let again = asm.here();
-        asm.load(RDX, Mem::Sum(R10, RAX, 0, 0));
-        asm.store(Mem::Sum(RSP, RAX, 0, self.answer + 8), RDX);
-        asm.alu_imm(Alu::Add, RAX, 8, false);
-        asm.unbroken(|asm| {
-            asm.alu_imm(Alu::Cmp, RAX, TEXT_BYTES as i32, false);
-            asm.jcc(Cond::Below, again);
+        let [first, last] = ENDS;
+        unknown.push(self.look(asm, first));
+        asm.lea(RAX, Mem::At(R10, last));
+        asm.alu(Alu::Xor, RAX, R10);
+        // Where a carry reaches bit 32, it has passed through these.
+        let across = asm.unbroken(|asm| {
+            asm.test_imm32(RAX, !PAGE_MASK as u32);
+            asm.jcc_later(Cond::NotEqual)
+        });
+        let back = asm.here();
+        let loads = core::array::from_fn(|word| {
+            let load = asm.here();
+            asm.load(RDX, Mem::At(R10, word as i32 * 8));
+            asm.store(Mem::At(RSP, self.answer + 8 + word as i32 * 8), RDX);
+            load
         });
         asm.store_imm(Mem::At(RSP, self.answer), TEXT_BYTES as i32);
-        (unknown, again)
+        (unknown, (across, back), loads)
+    }
+    /// X1 of one end. Jumps to the returned place where its page is not known. In: r10 = the pointer, r11 = the table. Spoils rax, rdx.
+    fn look(self, asm: &mut Asm<'_>, end: i32) -> Fix {
+        let entry = self.entry(asm, end);
+        asm.unbroken(|asm| {
+            asm.alu_load(Alu::Cmp, RAX, entry);
+            asm.jcc_later(Cond::NotEqual)
+        })
+    }
+    /// X1 of the last byte, out of the usual way.
+    fn look_behind(self, asm: &mut Asm<'_>, (across, back): (Fix, u64), unknown: &mut Vec<Fix>) {
+        asm.bind(across);
+        unknown.push(self.look(asm, ENDS[1]));
+        asm.jmp(back);
     }
     /// X4 and X5. In: r10 = the pointer. Spoils rax, rdx, r10, r11.
     fn ask(self, asm: &mut Asm<'_>, known: Option<Known>) {
