@@ -114,4 +114,19 @@ mod tests {
         assert!(seen.contains(&Changed::Begun), "{seen:?}");
         assert!(seen.contains(&Changed::Name("renamed".to_owned())), "{seen:?}");
     }
+    /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that it dropped some.
+    #[test]
+    fn what_the_kernel_drops_is_told() {
+        let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        while watcher.poll(|_, _| {}) {
+            assert!(std::time::Instant::now() < patience, "nothing was dropped");
+            let named = |name: &std::ffi::CStr| {
+                // SAFETY: the kernel reads at most 16 bytes of a string that ends.
+                unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) }
+            };
+            (0..10_000).for_each(|_| assert_eq!(named(c"dropped"), 0));
+        }
+        assert!(watcher.poll(|_, _| {}), "it is told once");
+    }
 }
