@@ -139,6 +139,22 @@ fn what_nobody_would_decide_is_an_error() {
     text::assert_clean(victim.pid(), &before);
 }
 
+/// Threads are told without a call that a filter of system calls would punish.
+#[test]
+fn threads_are_told_where_asking_is_punished() {
+    let path = or_skip!(victims::plain("filtered"));
+    let mut victim = Running::start(&path, &["gettid"]);
+    let own = format!("tid == {}", victim.pid());
+    let session = builder(&victim, "leaf", filter(&own)).count().expect("attaches");
+    for _ in 0..20 {
+        victim.send("");
+        assert_eq!(victim.line(), "alive");
+    }
+    let finished = session.detach();
+    let hits: Vec<u64> = finished.reports.iter().flat_map(|of| &of.counts).map(|count| count.hits).collect();
+    assert_eq!(hits, [20]);
+}
+
 fn read() -> Read {
     Read { register: 0, offsets: vec![0], bytes: 8 }
 }

@@ -537,6 +537,7 @@ mod tests {
     use crate::x86_64::site::{Act, Deed, Owner, When};
     use crate::x86_64::stub;
     use smallvec::SmallVec;
+    use trapline_record::ring::Kind;
 
     fn site(start: u64, asked: &[u32]) -> Site {
         let act = |&want: &u32| Act {
