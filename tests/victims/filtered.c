@@ -1,5 +1,5 @@
 /* Under the seccomp filter that its argument names: `kill` and `errno` punish memfd_create, `sigreturn` kills on
- * rt_sigreturn, `allow` allows all, `strict` is mode 1. For each line of input it calls `leaf` once and says `alive`. Only
+ * rt_sigreturn, `gettid` on gettid, `allow` allows all, `strict` is mode 1. For each line of input it calls `leaf` once and says `alive`. Only
  * read, write and exit are called after `ready`: strict mode allows no more. */
 #include "victim.h"
 #include <errno.h>
@@ -31,6 +31,7 @@ int main(int argc, char **argv) {
     if (!strcmp(how, "errno")) failed = punish(SYS_memfd_create, SECCOMP_RET_ERRNO | EPERM);
     if (!strcmp(how, "allow")) failed = punish(SYS_memfd_create, SECCOMP_RET_ALLOW);
     if (!strcmp(how, "sigreturn")) failed = punish(SYS_rt_sigreturn, SECCOMP_RET_KILL_PROCESS);
+    if (!strcmp(how, "gettid")) failed = punish(SYS_gettid, SECCOMP_RET_KILL_PROCESS);
     if (!strcmp(how, "strict")) failed = prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
     if (failed) return 1;
     if (write(1, "ready\n", 6) != 6) return 1;

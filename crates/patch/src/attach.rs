@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use trapline_plan::filter::TargetFilter;
 use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
@@ -272,8 +273,9 @@ fn thread_id(
     process: &Process,
     request: &Request<'_>,
 ) -> Result<ThreadId, PatchError> {
-    let tallied = request.filters.iter().flatten().any(|filter| filter.tally.is_some());
-    if !request.options.by_thread && !is_recorded(request) && !tallied {
+    let asked = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
+    let asked = request.filters.iter().flatten().any(asked);
+    if !request.options.by_thread && !is_recorded(request) && !asked {
         return Ok(ThreadId::Call);
     }
     let thread = caller.regs()?.thread_pointer();

@@ -65,6 +65,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         traits: input.traits,
         calls: input.calls,
         filters: input.filters,
+        by_thread: input.layout.threads.rows > 0,
     };
     let place = match input.home {
         Some(home) => home.place(),
@@ -239,7 +240,7 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
         let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
         let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
         let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
-        tallied + late + read + filter.condition.as_ref().map_or(0, Tree::nodes)
+        tallied + late + read + filter.condition.as_ref().map_or(0, Tree::decided_nodes)
     };
     let longest = input.filters.iter().flatten().map(nodes).max();
     let filter = longest.map_or(0, |nodes| (FILTER_BYTES + nodes * NODE_BYTES) as u64).next_multiple_of(64);
@@ -536,12 +537,13 @@ mod tests {
     use crate::x86_64::site::{Act, Deed, Owner, When};
     use crate::x86_64::stub;
     use smallvec::SmallVec;
+    use trapline_record::ring::Kind;
 
     fn site(start: u64, asked: &[u32]) -> Site {
         let act = |&want: &u32| Act {
             at: Svma(start),
             when: When::Before,
-            deed: Deed::Count { probe: 10 + want },
+            deed: Deed::Count { probe: 10 + want, kind: Kind::Entry },
             dead: stub::Site::default(),
             want,
             detour: None,

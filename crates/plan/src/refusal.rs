@@ -201,6 +201,14 @@ pub enum Refusal {
         /// What is missing.
         what: &'static str,
     },
+    /// A filter that no code of what is wanted decides by; a hit must not count as if it had passed.
+    #[error("{at:#x}: {what}")]
+    Undecided {
+        /// The function or instruction.
+        at: Svma,
+        /// What is not decided.
+        what: &'static str,
+    },
     /// The want does not say which function, or which latency area.
     #[error("incomplete request for {at:#x}")]
     Incomplete {
@@ -260,6 +268,7 @@ impl Refusal {
             Self::NoRoom { .. } => "no-room",
             Self::Word { why } => why.kind(),
             Self::NotHere { .. } => "not-on-arm64",
+            Self::Undecided { .. } => "undecided",
             Self::Incomplete { .. } => "incomplete",
         }
     }

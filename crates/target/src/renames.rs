@@ -114,4 +114,15 @@ mod tests {
         assert!(seen.contains(&Changed::Begun), "{seen:?}");
         assert!(seen.contains(&Changed::Name("renamed".to_owned())), "{seen:?}");
     }
+    /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that it dropped some.
+    #[test]
+    fn what_the_kernel_drops_is_told() {
+        let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
+        let patience = std::time::Instant::now() + std::time::Duration::from_secs(120);
+        while watcher.poll(|_, _| {}) {
+            assert!(std::time::Instant::now() < patience, "nothing was dropped");
+            (0..10_000).for_each(|_| std::fs::write("/proc/thread-self/comm", "dropped").expect("a name"));
+        }
+        assert!(watcher.poll(|_, _| {}), "it is told once");
+    }
 }

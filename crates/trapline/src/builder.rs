@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapline_image::ProbeSpec;
+use trapline_image::{ProbeKind, ProbeSpec};
 use trapline_patch::{Durations, Options};
 use trapline_plan::Floats;
 use trapline_target::kernel::UprobeMulti;
@@ -138,7 +138,9 @@ impl Builder {
         self.ring = Some(if bytes > 1 << 30 { 1 << 30 } else { bytes.next_power_of_two() });
         self
     }
-    /// Records only calls that pass: the first is for the first probe, and so on; probes behind the last are recorded whole.
+    /// Only hits that pass are recorded, tallied or counted: the first filter is for the first probe, and so on; of probes behind the last all
+    /// hits are. What would not be decided is [`Error::Filter`]: a counted entry knows arguments and the thread, a counted return
+    /// what is returned and the thread; timed calls are not filtered.
     #[must_use]
     pub fn filters(mut self, filters: Vec<Filter>) -> Self {
         self.filters = filters;
@@ -204,9 +206,24 @@ impl Builder {
             (returns, _) => Aim::Time(returns),
         }
     }
+    /// # Errors
+    /// [`Error::Filter`]: a filter that nobody would decide.
+    pub(crate) fn decides(&self, aim: Aim) -> Result<(), Error> {
+        let by_thread = self.counts_by_thread(aim);
+        for (spec, filter) in self.specs.iter().zip(&self.filters) {
+            let role = aim.role(spec.kind == ProbeKind::Return, None);
+            if let Some(why) = filter.undecided(role, by_thread) {
+                return Err(Error::Filter { probe: spec.text.clone(), why });
+            }
+        }
+        Ok(())
+    }
+    fn counts_by_thread(&self, aim: Aim) -> bool {
+        aim == Aim::Count && matches!(self.by, Some(By::Thread | By::ThreadName))
+    }
     pub(crate) fn wishes(&self, aim: Aim) -> Wishes {
         let kernel_allowed = UprobeMulti::available().is_ok();
-        let by_thread = aim == Aim::Count && matches!(self.by, Some(By::Thread | By::ThreadName));
+        let by_thread = self.counts_by_thread(aim);
         let options = Options {
             strict: self.strict,
             faults_are_fatal: self.faults_are_fatal,

@@ -7,6 +7,8 @@ use trapline_image::SpecError;
 use trapline_patch::PatchError;
 use trapline_target::TargetError;
 
+use crate::filter::Undecided;
+
 /// Why a session cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +69,14 @@ pub enum Error {
         example: String,
         /// All of them.
         refused: Vec<crate::Refused>,
+    },
+    /// A filter that would not be decided.
+    #[error("the filter of {probe} cannot decide: {why}")]
+    Filter {
+        /// The probe.
+        probe: String,
+        /// Why.
+        why: Undecided,
     },
     /// A command that cannot be started.
     #[error("cannot start {command}: {source}")]

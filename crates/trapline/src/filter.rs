@@ -5,8 +5,10 @@
 //! returned and how long it took at the return; fields too, once they are read. Does not: evaluate in the target (`trapline_plan`).
 
 mod constants;
+mod decided;
 
 pub use constants::constants;
+pub use decided::Undecided;
 pub use trapline_plan::filter::{
     Facts, FilterError, Float, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter, Tree,
     parse, parse_with,
@@ -179,15 +181,19 @@ impl Filter {
     }
     /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
-        let (condition, tally) = (self.early.clone(), self.tally.clone());
+        let told = matches!(role, Role::Record { .. } | Role::RecordAt(..));
+        // Of a record the reader decides the rest; elsewhere what is not decided here is refused ([`Filter::undecided`]).
+        let whole = !told && !self.of_calls;
+        let condition = if whole { self.whole() } else { self.early.clone() };
+        let tally = self.tally.clone();
         let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(role));
-        let rest = self.rest().or(self.of_calls.then_some(Tree::Number(1, false)));
+        let rest = self.rest().filter(|_| !whole).or(self.of_calls.then_some(Tree::Number(1, false)));
         let late = rest.zip(tick).map(|(condition, tick)| Late { condition, tick });
         let fields = self.read.clone().filter(|_| late.is_none() && self.is_decided_by_fields(role));
         let (sample, reads) = (self.sample.max(1), self.reads.clone());
-        let recorded =
-            matches!(role, Role::Record { stack: Unwind::None, .. } | Role::RecordAt(_, Unwind::None));
-        let by_name = recorded && self.is_named();
+        let on_stack =
+            matches!(role, Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None);
+        let by_name = !on_stack && self.is_named();
         let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name };
         (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
     }

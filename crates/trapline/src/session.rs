@@ -95,6 +95,7 @@ impl Session {
         Builder::default()
     }
     pub(crate) fn start(builder: Builder, aim: Aim) -> Result<Self, Error> {
+        builder.decides(aim)?;
         let timed = aim.is_timed();
         let mut session = Self {
             wishes: builder.wishes(aim),

@@ -10,9 +10,9 @@ pub mod stub;
 pub(crate) mod window;
 
 use crate::codemap::CodeMap;
-use crate::filter::{Tally, TargetFilter};
+use crate::filter::{Tally, TargetFilter, Tree};
 use crate::refusal::Refusal;
-use crate::request::{CallInput, Callee, ProcessTraits, Read, ThreadId};
+use crate::request::{CallInput, Callee, ProcessTraits, Read, Role, ThreadId, Want};
 use trapline_image::Image;
 use trapline_record::Svma;
 
@@ -24,6 +24,8 @@ pub(crate) struct Env<'a> {
     pub(crate) traits: &'a ProcessTraits,
     pub(crate) calls: Option<CallInput<'a>>,
     pub(crate) filters: &'a [Option<TargetFilter>],
+    /// Hits are counted by thread.
+    pub(crate) by_thread: bool,
 }
 
 impl<'a> Env<'a> {
@@ -47,6 +49,29 @@ impl<'a> Env<'a> {
             ThreadId::Unknown if asks => Err(Refusal::NoThreadNumber { at }),
             _ => Ok(()),
         }
+    }
+    /// Whether hits that are counted, or timed, are just those that pass: what decides must be known where they are.
+    pub(crate) fn decides(&self, at: Svma, want: &Want) -> Result<(), Refusal> {
+        let Some(filter) = self.filter(want.probe) else { return Ok(()) };
+        let at_exit = want.role == Role::CountExits;
+        let known = |tree: &Tree| match at_exit {
+            // At a tail call its code is longer.
+            true => tree.is_known_at_exit() && tree.is_known_at_return(),
+            false => tree.is_known_at_entry(),
+        };
+        let what = match () {
+            () if want.role.is_timed() => "no code filters what it times",
+            () if want.role.calls() => "no code filters what it calls",
+            () if self.by_thread => "no code counts by thread what passes a filter",
+            () if filter.by_name => "no code that counts looks at what threads are called",
+            () if filter.fields.is_some() => "no code that counts reads fields",
+            () if filter.late.is_some() => "no code that counts decides at returns by what entries left",
+            () if !filter.condition.as_ref().is_none_or(known) => {
+                "no code decides by what is not known there"
+            }
+            () => return self.recordable(at, want.probe, false),
+        };
+        Err(Refusal::Undecided { at, what })
     }
     /// What a want of this probe calls; checked to be there before anything is planned.
     pub(crate) fn callee(&self, probe: u32) -> Option<Callee> {

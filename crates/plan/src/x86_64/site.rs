@@ -20,8 +20,8 @@ pub(crate) struct Stack {
 /// What happens at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Deed {
-    /// Add one to this probe's counter.
-    Count { probe: u32 },
+    /// Add one to this probe's counter, if the hit passes.
+    Count { probe: u32, kind: Kind },
     /// Stamp the entry of this latency area's function.
     Enter { latency: u32, looped: bool },
     /// Put a slot in the place of the return address.

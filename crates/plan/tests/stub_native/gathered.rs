@@ -146,3 +146,23 @@ fn every_call_is_in_a_cell_or_rejected() {
         }
     }
 }
+
+/// Of a call that began before anybody looked: the mark of the one before it in that place is gone.
+#[test]
+fn an_exit_without_an_entry_adds_nothing() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let set = Set::new(&arena, &machine, of(read("arg0"), Sort::Each), None);
+        let set = set.of_calls(&mut arena, TRUE, None);
+        let whole = set.whole(&mut arena, Site::default(), Kind::Return, [&RETURN_ARGUMENT, &[0xC3]]);
+        let exit = set.build(&mut arena, Site::default(), Kind::Return, &[0xC3]);
+        // All of one stack pointer.
+        for code in [exit, whole, exit, exit, whole, exit] {
+            call(code, 5);
+        }
+        assert_eq!((set.read().0, counted(&arena, BEGUN)), (BTreeMap::from([(5, 2)]), 2), "{machine:?}");
+        assert_eq!((counted(&arena, REJECTED_LATE), arena.counted(0)), (0, 0));
+        arena.unmap();
+    }
+}

@@ -16,6 +16,7 @@ mod goroutines;
 mod locked;
 mod names;
 mod paired;
+mod passing;
 mod rdpid;
 mod records;
 mod slots;

@@ -126,15 +126,16 @@ impl<'a> Planner<'a> {
 
     fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
         let owner = |role| Owner { want: index, probe: want.probe, role };
-        let count = Deed::Count { probe: want.probe };
+        let count = |kind| Deed::Count { probe: want.probe, kind };
         let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
+        self.decides(want)?;
         match (want.role, want.function) {
             (Role::CountEntry, Some(f)) => {
-                let done = self.entry(f, count, owner(PatchRole::Entry));
+                let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), self.env.image.function(f).start)
             }
             (Role::CountAt(at), f) => {
-                let done = self.instruction(f, at, code, count, owner(PatchRole::Entry));
+                let done = self.instruction(f, at, code, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), at)
             }
             (Role::CallEntry, Some(f)) => {
@@ -165,14 +166,14 @@ impl<'a> Planner<'a> {
                         if p.env.filter(want.probe).is_some_and(|filter| filter.late.is_some()) {
                             p.entry(f, deed(Kind::Entry), owner(PatchRole::Entry))?;
                         }
-                        p.at_exits(f, code, owner, |exit| {
-                            deed(if exit == stub::ExitKind::Return { Kind::Return } else { Kind::Tail })
-                        })
+                        p.at_exits(f, code, owner, |exit| deed(kind_of(exit)))
                     }),
                 }
             }
             (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
-            (Role::CountExits, Some(f)) => self.whole(|p| p.at_exits(f, code, owner, |_| count)),
+            (Role::CountExits, Some(f)) => {
+                self.whole(|p| p.at_exits(f, code, owner, |exit| count(kind_of(exit))))
+            }
             (Role::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
@@ -185,6 +186,17 @@ impl<'a> Planner<'a> {
             }
             (_, None) => Err(Refusal::Incomplete { at: Svma(0) }),
         }
+    }
+
+    /// Of hits that are not recorded or tallied: see [`Env::decides`].
+    fn decides(&self, want: &Want) -> Result<(), Refusal> {
+        let at = match (want.role, want.function) {
+            (Role::Record { .. } | Role::RecordAt(..) | Role::Tally { .. }, _) => return Ok(()),
+            (Role::CountAt(at) | Role::CallAt(at), _) => at,
+            (_, Some(f)) => self.env.image.function(f).start,
+            (_, None) => Svma(0),
+        };
+        self.env.decides(at, want)
     }
 
     /// Undoes everything when `plan` fails.
@@ -204,7 +216,9 @@ impl<'a> Planner<'a> {
         let Err(why) = done else { return Ok(()) };
         let impossible = matches!(why, Refusal::NotInFile { .. } | Refusal::InsideInstruction { .. });
         let bytes = (1..=15).rev().find_map(|len| self.env.image.text(at, len)).unwrap_or(&[]);
-        let allowed = self.env.traits.kernel_allowed && !impossible && takes_uprobe(bytes);
+        // The kernel counts every hit.
+        let all = self.env.filter(owner.probe).is_none();
+        let allowed = self.env.traits.kernel_allowed && all && !impossible && takes_uprobe(bytes);
         match self.env.image.offset_of(at).filter(|_| allowed) {
             Some(offset) => {
                 self.kernel.push(KernelSite { probe: owner.probe, want: owner.want, offset });
@@ -294,6 +308,13 @@ impl<'a> Planner<'a> {
         let dead = dead_at(&self.env, &insns, true);
         let act = Act { at, when: When::Before, deed, dead, want: owner.want, detour: None };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
+    }
+}
+
+const fn kind_of(exit: stub::ExitKind) -> Kind {
+    match exit {
+        stub::ExitKind::Return => Kind::Return,
+        stub::ExitKind::Tail => Kind::Tail,
     }
 }
 

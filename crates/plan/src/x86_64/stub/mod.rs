@@ -17,6 +17,7 @@ mod gather;
 pub mod landing;
 pub mod latency;
 mod pass;
+mod passing;
 mod put;
 pub mod remote;
 mod rseq;
@@ -41,6 +42,7 @@ pub use latency::{
     latency_exit_branch, slot_code, slot_code_len,
 };
 pub use pass::Filtered;
+pub use passing::count_passing;
 pub use remote::remote_sequence;
 pub use state::ExtendedState;
 pub use tally::tally;
@@ -104,6 +106,7 @@ pub struct Pending {
 )]
 enum Kind {
     Count(count::Tail),
+    Passing(passing::Tail),
     Threads(threads::Tail),
     Traced(trace::Tail),
     Staged(stage::Tail),
@@ -140,6 +143,7 @@ impl Pending {
         }
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
+            Kind::Passing(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
             Kind::Traced(tail) => tail.finish(&mut asm),
             Kind::Staged(tail) => tail.finish(&mut asm),

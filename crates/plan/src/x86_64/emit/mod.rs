@@ -3,22 +3,19 @@
 //! In: sites, where the module's space is. Out: chunks, patches and guards of a [`ModulePlan`]. Invariant EMIT-1: a chunk
 //! ends before the next one begins; a stub too long for its place in the mirror is reached from there by one jump.
 
+mod deeds;
+
 use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
-use super::stub::tally::Table;
-use super::stub::{self, Filtered, Gate, Latency, Machine, Pending, Rings, ThreadId, Threads, Timed, Traced};
+use super::stub::{Gate, Latency, Machine, Pending, Rings, Threads};
 use super::window::JUMP;
-use crate::filter::TargetFilter;
 use crate::layout::DataLayout;
 use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
-use crate::request::Unwind;
 use crate::space::Place;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
-use trapline_record::counters::filtered;
 use trapline_record::journal::MAX_PATCH;
-use trapline_record::ring::RingArea;
 use trapline_record::{RemoteAddr, Svma};
 
 /// A stub is not tried in a shorter place than this.
@@ -305,95 +302,6 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.stub.extend_from_slice(&[0xFF, 0x25, 0, 0, 0, 0]);
             self.stub.extend_from_slice(&to.0.to_le_bytes());
         }
-    }
-
-    fn act(&mut self, act: &Act, at: RemoteAddr) {
-        let here = at.0 + self.stub.len() as u64;
-        let Setting { machine, latency, threads, rings, layout, place, .. } = &self.set;
-        let out = &mut self.stub;
-        let timed =
-            |function| latency.as_ref().map(|latency| Timed { machine, latency, function, site: act.dead });
-        self.pending.extend(match act.deed {
-            Deed::Count { probe } => Some(match threads {
-                Some(threads) => stub::count_by_thread(out, here, threads, probe, &act.dead),
-                None => {
-                    let word = place.data.addr.0 + layout.counters.word(probe);
-                    stub::count(out, here, machine, word, &act.dead)
-                }
-            }),
-            Deed::Enter { latency, looped } => {
-                timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
-            }
-            Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
-            Deed::Exit { latency, kind } => {
-                timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
-            }
-            Deed::Record { probe, kind, values, marked, texts, floats, stack } => {
-                rings.as_ref().map(|rings| {
-                    let data = place.data.addr.0;
-                    let words = data + layout.filtered.word(filtered::WORDS * probe);
-                    let traced = Traced {
-                        machine,
-                        rings,
-                        probe,
-                        dropped: data + layout.counters.word(probe),
-                        site: act.dead,
-                        filter: self.set.env.filter(probe).map(|filter| {
-                            let names = filter.by_name && !layout.names.is_empty();
-                            Filtered { filter, words, names: names.then_some(data + layout.names.off) }
-                        }),
-                        texts,
-                        floats,
-                        fields: self.set.env.reads(probe),
-                        marks: latency.filter(|_| marked).map(|latency| {
-                            let staged = self.set.env.filter(probe).is_some_and(|one| one.late.is_some());
-                            if staged { latency.for_stage() } else { latency.for_marks() }
-                        }),
-                        unwind: stack.unwind,
-                        at_entry: stack.at_entry,
-                    };
-                    stub::trace(out, here, &traced, kind, values.into())
-                })
-            }
-            Deed::Tally { probe, kind } => self.set.env.tally(probe).map(|tally| {
-                let data = place.data.addr.0;
-                let words = data + layout.filtered.word(filtered::WORDS * probe);
-                let table = Table { area: layout.tallies, base: data + layout.tallies.table(probe) };
-                let traits = self.set.env.traits;
-                let filter = self.set.env.filter(probe);
-                let staged = filter.is_some_and(|filter| filter.late.is_some());
-                // Of the rings only how threads are told; and how long a record is that waits for its return.
-                let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
-                let (id, stacks) = (if asked { traits.thread_id } else { ThreadId::Unknown }, traits.stacks);
-                let known = crate::module::known(layout, *place);
-                let slot = latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
-                let area = if staged { RingArea { slot, most: slot, ..layout.rings } } else { layout.rings };
-                let rings = Rings { area, base: data, id, stacks, known };
-                let traced = Traced {
-                    machine,
-                    rings: &rings,
-                    probe,
-                    dropped: data + layout.counters.word(probe),
-                    site: act.dead,
-                    filter: filter.map(|filter| Filtered { filter, words, names: None }),
-                    texts: tally.texts(),
-                    floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
-                    fields: &[],
-                    marks: latency.filter(|_| staged).map(Latency::for_stage),
-                    unwind: Unwind::None,
-                    at_entry: true,
-                };
-                stub::tally(out, here, &traced, (tally, table), kind)
-            }),
-            Deed::Call { probe, ip, exit } => {
-                if let (Some(gate), Some(callee)) = (self.set.gate, self.set.env.callee(probe)) {
-                    let way = gate.way(exit, &callee);
-                    let lead = if gate.arms(way) { stub::call_arming } else { stub::call };
-                    lead(out, here, way, callee.argument, self.set.bias.live(ip).0);
-                }
-                None
-            }
-        });
     }
 
     fn guard(&mut self, insn: Svma, at: RemoteAddr) {

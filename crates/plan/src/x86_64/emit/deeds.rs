@@ -1,0 +1,142 @@
+//! What happens at a site, as a stub.
+//!
+//! In: a deed, and all that stubs depend on. Out: the stub's part before the displaced code, and what waits to be appended behind that. Where a
+//! filter decides about a probe, it does so in whatever its deed is. Does not: lay stubs out.
+
+use trapline_record::RemoteAddr;
+use trapline_record::counters::filtered;
+use trapline_record::ring::{Kind, RingArea};
+
+use super::{Emitter, Setting};
+use crate::filter::TargetFilter;
+use crate::request::{Floats, Unwind};
+use crate::x86_64::site::{Act, Deed, Stack};
+use crate::x86_64::stub::tally::Table;
+use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadId, Timed, Traced};
+
+impl Emitter<'_, '_> {
+    /// Emits what happens at one moment.
+    pub(super) fn act(&mut self, act: &Act, at: RemoteAddr) {
+        let (set, here) = (self.set, at.0 + self.stub.len() as u64);
+        let out = &mut self.stub;
+        let timed = |function| set.timed(function, act.dead);
+        self.pending.extend(match act.deed {
+            Deed::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),
+            Deed::Enter { latency, looped } => {
+                timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
+            }
+            Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
+            Deed::Exit { latency, kind } => {
+                timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
+            }
+            Deed::Record { .. } => set.record(out, here, act),
+            Deed::Tally { probe, kind } => set.tally(out, here, act.dead, (probe, kind)),
+            Deed::Call { probe, ip, exit } => {
+                if let (Some(gate), Some(callee)) = (set.gate, set.env.callee(probe)) {
+                    let way = gate.way(exit, &callee);
+                    let lead = if gate.arms(way) { stub::call_arming } else { stub::call };
+                    lead(out, here, way, callee.argument, set.bias.live(ip).0);
+                }
+                None
+            }
+        });
+    }
+}
+
+impl Setting<'_> {
+    const fn timed(&self, function: u32, site: Site) -> Option<Timed<'_>> {
+        match &self.latency {
+            Some(latency) => Some(Timed { machine: &self.machine, latency, function, site }),
+            None => None,
+        }
+    }
+
+    /// A probe's counter on line 0.
+    const fn counter(&self, probe: u32) -> u64 {
+        self.place.data.addr.0 + self.layout.counters.word(probe)
+    }
+
+    /// What decides about a probe's hits, and where that is counted.
+    fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
+        let words = self.place.data.addr.0 + self.layout.filtered.word(filtered::WORDS * probe);
+        self.env.filter(probe).map(|filter| Filtered { filter, words, names: None })
+    }
+
+    /// Of rings what hits need that write no record: how threads are told.
+    fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
+        let known = crate::module::known(self.layout, self.place);
+        Rings { area, base: self.place.data.addr.0, id, stacks: self.env.traits.stacks, known }
+    }
+
+    /// A hit of which nothing is told but that it was there, and passed.
+    fn plain<'t>(&'t self, rings: &'t Rings, probe: u32, site: Site) -> Traced<'t> {
+        Traced {
+            machine: &self.machine,
+            rings,
+            probe,
+            dropped: self.counter(probe),
+            site,
+            filter: self.filtered(probe),
+            texts: 0,
+            floats: Floats::default(),
+            fields: &[],
+            marks: None,
+            unwind: Unwind::None,
+            at_entry: true,
+        }
+    }
+
+    fn count(&self, out: &mut Vec<u8>, here: u64, site: Site, (probe, kind): (u32, Kind)) -> Pending {
+        match &self.threads {
+            // Nothing of that is planned with a filter.
+            Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
+            None if self.env.filter(probe).is_some() => {
+                let rings = self.no_rings(self.layout.rings, self.env.traits.thread_id);
+                stub::count_passing(out, here, &self.plain(&rings, probe, site), kind)
+            }
+            None => stub::count(out, here, &self.machine, self.counter(probe), &site),
+        }
+    }
+
+    fn record(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending> {
+        let Deed::Record { probe, kind, values, marked, texts, floats, stack } = act.deed else {
+            return None;
+        };
+        let rings = self.rings.as_ref()?;
+        let names = self.layout.names;
+        let names_at = self.place.data.addr.0 + names.off;
+        let filter = self.filtered(probe).map(|filtered| {
+            let by_name = filtered.filter.by_name && !names.is_empty();
+            Filtered { names: by_name.then_some(names_at), ..filtered }
+        });
+        let staged = filter.is_some_and(|filtered| filtered.filter.late.is_some());
+        let marks = self.latency.filter(|_| marked);
+        let marks = marks.map(|latency| if staged { latency.for_stage() } else { latency.for_marks() });
+        let Stack { unwind, at_entry } = stack;
+        let fields = self.env.reads(probe);
+        let plain = self.plain(rings, probe, act.dead);
+        let traced = Traced { filter, texts, floats, fields, marks, unwind, at_entry, ..plain };
+        Some(stub::trace(out, here, &traced, kind, values.into()))
+    }
+
+    fn tally(&self, out: &mut Vec<u8>, here: u64, site: Site, (probe, kind): (u32, Kind)) -> Option<Pending> {
+        let tally = self.env.tally(probe)?;
+        let area = self.layout.tallies;
+        let table = Table { area, base: self.place.data.addr.0 + area.table(probe) };
+        let filter = self.env.filter(probe);
+        let staged = filter.is_some_and(|filter| filter.late.is_some());
+        // Of the rings only how threads are told; and how long a record is that waits for its return.
+        let asked = !staged || filter.is_some_and(TargetFilter::asks_for_thread);
+        let id = if asked { self.env.traits.thread_id } else { ThreadId::Unknown };
+        let slot = self.latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
+        let rings = self.layout.rings;
+        let rings = self.no_rings(if staged { RingArea { slot, most: slot, ..rings } } else { rings }, id);
+        let traced = Traced {
+            texts: tally.texts(),
+            floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
+            marks: self.latency.filter(|_| staged).map(Latency::for_stage),
+            ..self.plain(&rings, probe, site)
+        };
+        Some(stub::tally(out, here, &traced, (tally, table), kind))
+    }
+}

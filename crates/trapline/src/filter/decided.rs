@@ -1,0 +1,93 @@
+//! Whether a filter decides at all: what nobody decides by must not be told as if it had passed.
+//!
+//! In: a filter, and what is learnt of a hit. Out: why it would not be decided, before anything is touched. The target alone decides of what is counted or tallied:
+//! no reader sees such hits one by one. Of records a reader decides what is left.
+
+use trapline_plan::Role;
+use trapline_plan::filter::{Known, Tree};
+
+use super::Filter;
+
+/// Why a filter is not decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Undecided {
+    /// Durations of all calls are kept.
+    #[error("timed calls are not filtered; record them, or tally their durations")]
+    Timed,
+    /// Rows are threads'.
+    #[error(
+        "hits that are counted by thread are not filtered; ask for the threads in the condition, or record the calls"
+    )]
+    ByThread,
+    /// What a thread is called is looked up by the reader of records.
+    #[error("what threads are called is known of recorded calls only")]
+    Names,
+    /// An argument, at a return that nothing is kept for.
+    #[error("arguments are not known where a return is counted; record the calls, or tally them")]
+    Arguments,
+    /// What is returned, or how long that took, at an entry.
+    #[error("what a call returns, and how long it takes, is not known where its entry is counted")]
+    Return,
+    /// How long a call took, at a return that nothing is kept for.
+    #[error("how long a call took is not known where its return is counted; record the calls, or tally them")]
+    Duration,
+    /// What an argument leads to.
+    #[error("fields are read for recorded calls only")]
+    Fields,
+    /// Its code would have no bound.
+    #[error("the condition is too long for where a return is counted")]
+    TooLong,
+    /// Tables hold what a filter says ([`Filter::tally`], [`Filter::tally_calls`]).
+    #[error("its filter does not say what to tally, or says it of another moment than is tallied")]
+    NotTallied,
+}
+
+impl Filter {
+    /// Why nobody would decide what it says of hits of such a probe; `None` if that is decided.
+    pub(crate) fn undecided(&self, role: Role, by_thread: bool) -> Option<Undecided> {
+        match role {
+            Role::Record { .. } | Role::RecordAt(..) => None,
+            Role::Tally { exits } => self.untallied(exits),
+            _ if !self.rejects() => None,
+            Role::CountEntry | Role::CountExits | Role::CountAt(_) if by_thread => Some(Undecided::ByThread),
+            Role::CountEntry | Role::CountExits | Role::CountAt(_) => self.unknown(role == Role::CountExits),
+            _ => Some(Undecided::Timed),
+        }
+    }
+    /// All that decides about a hit that is not recorded.
+    pub(super) fn whole(&self) -> Option<Tree> {
+        Tree::and(self.early.clone(), self.rest())
+    }
+    fn unknown(&self, at_exit: bool) -> Option<Undecided> {
+        if self.is_named() {
+            return Some(Undecided::Names);
+        }
+        let whole = self.whole()?;
+        let why = |known| match known {
+            Known::Thread => None,
+            Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some(Undecided::Fields),
+            Known::Argument(..) | Known::Float(..) => at_exit.then_some(Undecided::Arguments),
+            Known::Took => Some(if at_exit { Undecided::Duration } else { Undecided::Return }),
+            Known::Returned(_) | Known::FloatReturned(_) => (!at_exit).then_some(Undecided::Return),
+        };
+        let mut found = None;
+        whole.each_known(&mut |known| found = found.or(why(known)));
+        // A return may be a jump to another function, of which less is known.
+        found.or((at_exit && !whole.is_known_at_return()).then_some(Undecided::TooLong))
+    }
+    fn untallied(&self, exits: bool) -> Option<Undecided> {
+        if self.is_named() {
+            return Some(Undecided::Names);
+        }
+        let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
+        if self.of_calls {
+            // What was added to the filter behind that may be anything.
+            let late = self.late.as_ref().is_none_or(Tree::is_known_at_return);
+            return (!exits || self.read.is_some() || !late).then_some(Undecided::NotTallied);
+        }
+        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
+        let decided = self.whole().as_ref().is_none_or(known);
+        (!known(&tally.value) || !decided).then_some(Undecided::NotTallied)
+    }
+}
