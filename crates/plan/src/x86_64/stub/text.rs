@@ -97,7 +97,7 @@ const TEXTS: i32 = 72;
 pub(super) const ANSWER: i32 = TEXTS;
 const TEXT_LEN: i32 = TEXT_WORDS as i32 * 8;
 /// Loads that a text takes.
-const LOADS: usize = TEXT_BYTES as usize / 8;
+const LOADS: usize = TEXT_BYTES / 8;
 /// The first byte of a text, and the last.
 const ENDS: [i32; 2] = [0, TEXT_BYTES as i32 - 1];
 
