@@ -83,14 +83,51 @@ fn the_kernel_reads_the_same_fields() {
 #[test]
 fn conditions_and_distributions_know_fields() {
     fields_decide(&or_skip!(victims::plain("values")));
-    let path = or_skip!(victims::plain("values"));
-    let mut victim = Running::start(&path, &[]);
-    let pid = victim.pid().to_string();
-    let tracing = Tracing::start("hist", &["-p", &pid, "--top", "req->len", "handle"]).expect("attaches");
-    victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    assert_eq!(report.hits("handle"), 3 * TIMES);
+}
+
+#[test]
+fn fields_are_added_up_in_the_target() {
+    for path in [or_skip!(victims::plain("values")), or_skip!(victims::c("values", Variant::Musl))] {
+        let mut victim = Running::start(&path, &[]);
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+        let comm: String = name.chars().take(15).collect();
+        for (words, in_target) in [
+            (&["--top", "req->len"][..], "unseen"),
+            (&["req->len"], "unseen"),
+            (&["--linear", "0:100000:100", "req->len + mode"], "unseen"),
+            (&["--top", "req->next->mode", "--if", "req->flags >= 0"], "unseen"),
+            (&["req->flags", "--if", "mode != 7 || req->len > 0"], "unseen"),
+            (&["mode", "--by", "tid", "--if", "req->len > 0"], ""),
+            (&["req->len", "--by", "cpu"], ""),
+        ] {
+            let run = |victim: &mut Running, more: &[&str]| {
+                let pid = victim.pid().to_string();
+                let words = ["-p", &pid].into_iter().chain(words.iter().copied());
+                let words: Vec<&str> = words.chain(more.iter().copied()).chain(["handle"]).collect();
+                let tracing =
+                    Tracing::start("hist", &words).unwrap_or_else(|report| panic!("{}", report.errors));
+                victim.run(TIMES);
+                let report = tracing.stop();
+                assert!(report.status.success(), "{}", report.errors);
+                report
+            };
+            let ours = run(&mut victim, &[]);
+            assert!(!ours.errors.contains("added up here"), "{words:?}: {}", ours.errors);
+            if in_target.is_empty() {
+                continue;
+            }
+            // Asked for a name of a thread, the reader adds up.
+            let theirs = run(&mut victim, &["--comm", &comm]);
+            assert!(theirs.errors.contains("added up here"), "{words:?}: {}", theirs.errors);
+            let told = |report: &Report| {
+                let last =
+                    report.objects.iter().rfind(|object| object["type"] == "hist").expect("a histogram");
+                let probe = &last["probes"][0];
+                (probe["parts"].clone(), probe["unseen"].clone(), probe["overflow"].clone())
+            };
+            assert_eq!(told(&ours), told(&theirs), "{words:?}");
+        }
+    }
 }
 
 #[test]

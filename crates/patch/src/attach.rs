@@ -303,9 +303,11 @@ fn is_timed(request: &Request<'_>) -> bool {
 /// Whether stubs make system calls to read what arguments point to.
 fn has_texts(request: &Request<'_>) -> bool {
     let texts = |role| matches!(role, Role::Record { texts, fields, .. } if texts != 0 || fields != 0);
-    let tallied = request.filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let tallied = |filter: &TargetFilter| {
+        filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
+    };
     request.modules.iter().flat_map(|m| m.wants).any(|w| texts(w.role))
-        || tallied.into_iter().any(|tally| tally.texts() != 0)
+        || request.filters.iter().flatten().any(tallied)
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {

@@ -237,7 +237,7 @@ const FLOAT_BYTES: u64 = 8;
 /// Bytes of arena that a site takes at most, with its filter, texts and floats.
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
-        let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
+        let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.decided_nodes());
         let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
         let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         tallied + late + read + filter.condition.as_ref().map_or(0, Tree::decided_nodes)

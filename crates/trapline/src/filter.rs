@@ -87,10 +87,25 @@ impl Filter {
     /// the value or what decides who passes.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
-        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-        let decides = Tree::and(self.early, Tree::and(self.read, self.late));
-        let can = known(&tally.value) && decides.as_ref().is_none_or(known) && self.names.is_empty();
-        can.then_some(Self { early: decides, read: None, late: None, tally: Some(tally), ..self })
+        if !self.names.is_empty() {
+            return None;
+        }
+        if exits {
+            let decides = self.whole();
+            let known = tally.value.is_known_at_exit() && decides.as_ref().is_none_or(Tree::is_known_at_exit);
+            let (early, tally, reads) = (decides, Some(tally), Vec::new());
+            return known.then_some(Self { early, read: None, late: None, tally, reads, ..self });
+        }
+        let can = self.is_known_when_read(&tally.value) && self.late.is_none();
+        let can = can && self.read.as_ref().is_none_or(|tree| self.is_known_when_read(tree));
+        let asks = self.read.is_some() || !tally.value.is_known_at_entry();
+        let reads = if asks { self.reads.clone() } else { Vec::new() };
+        can.then_some(Self { tally: Some(tally), reads, ..self })
+    }
+    /// Whether the target knows it at an entry, where fields are read for it; no code tallies them on arm64.
+    fn is_known_when_read(&self, tree: &Tree) -> bool {
+        const READS: bool = cfg!(target_arch = "x86_64");
+        tree.is_known_at_entry() || READS && tree.is_known_with_fields() && self.fits(tree)
     }
     /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries with what was returned and how long it took.
     /// `None` if fields or threads' names are asked for, or what is asked is too long; and always where no code decides at returns (arm64).
@@ -149,8 +164,8 @@ impl Filter {
     }
     /// Whether the target decides by fields at the entry, where this is learnt of calls.
     fn is_decided_by_fields(&self, role: Role) -> bool {
-        let recorded = matches!(role, Role::Record { stack: Unwind::None, .. });
-        recorded && self.read.as_ref().is_some_and(|tree| self.fits(tree))
+        let read = matches!(role, Role::Record { stack: Unwind::None, .. } | Role::Tally { exits: false });
+        read && self.read.as_ref().is_some_and(|tree| self.fits(tree))
     }
     /// Whether its fields are as wide as what is read for them.
     fn fits(&self, tree: &Tree) -> bool {
@@ -181,9 +196,9 @@ impl Filter {
     }
     /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
-        let told = matches!(role, Role::Record { .. } | Role::RecordAt(..));
-        // Of a record the reader decides the rest; elsewhere what is not decided here is refused ([`Filter::undecided`]).
-        let whole = !told && !self.of_calls;
+        let told = matches!(role, Role::Record { .. } | Role::RecordAt(..) | Role::Tally { .. });
+        // Of a record the reader decides the rest, and a tally knows what it does ([`Self::tally`]); elsewhere what is not decided is refused.
+        let whole = !told;
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
         let tick = tick.filter(|_| self.of_calls || self.is_decided_at_return(role));

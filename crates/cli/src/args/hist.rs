@@ -228,7 +228,8 @@ fn gather(
     let by_thread = matches!(by, Some(By::Thread | By::ThreadName));
     let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
     let numbers = trees.len() == values.len();
-    let exits = !trees.iter().all(|tree| tree.is_known_at_entry());
+    let at_entry = |tree: &&Tree| tree.is_known_at_entry() || tree.is_known_with_fields();
+    let exits = !trees.iter().all(at_entry);
     if numbers && !(by_thread && sort == Sort::Each) {
         let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
         let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
@@ -248,7 +249,7 @@ fn gather(
     }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up: without fields, buf and --comm; see docs/hist.md",
+            "--by cpu is for what the target adds up: without fields at returns, buf and --comm; see docs/hist.md",
         ));
     }
     let returns = exits || filters.iter().any(Filter::is_late);

@@ -30,6 +30,12 @@ impl Tree {
     pub fn at_tail(&self) -> Self {
         self.passes(Open { tail: true })
     }
+    /// Of a value at an entry: what must hold for it to be known, and what it is then.
+    #[must_use]
+    pub fn if_readable(&self) -> (Self, Self) {
+        let open = Open { tail: false };
+        (self.is_known(open), self.settled(open))
+    }
     /// Nodes that generated code has of it, at most.
     #[must_use]
     pub fn decided_nodes(&self) -> usize {

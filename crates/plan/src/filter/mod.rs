@@ -337,9 +337,9 @@ pub struct TargetFilter {
     pub sample: u32,
     /// Of what values are tallied, where a hit is not recorded but tallied.
     pub tally: Option<Tally>,
-    /// What records hold besides, at entries: see [`Read`].
+    /// What records hold besides, at entries, or what is tallied there depends on: see [`Read`].
     pub reads: Vec<Read>,
-    /// Must hold of what was read: [`Tree::is_known_with_fields`]. Not beside [`Self::late`], which has it then, nor where hits are tallied.
+    /// Must hold of what was read: [`Tree::is_known_with_fields`]. Not beside [`Self::late`], which has it then.
     pub fields: Option<Tree>,
     /// What decides at returns about calls that passed at their entry. Where hits are tallied, what is tallied is known at returns, and they
     /// are whole calls' (`x86_64::stub::gather`).
@@ -351,7 +351,7 @@ pub struct TargetFilter {
 /// What a hit adds to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tally {
-    /// The value; known where the hit is. Fields are not.
+    /// The value; known where the hit is. Of fields only at entries ([`TargetFilter::reads`]): where one cannot be read, the hit is unseen.
     pub value: Tree,
     /// Which cell or row is its.
     pub sort: Sort,
@@ -449,10 +449,11 @@ impl TargetFilter {
         let floats = self.left_floats().arguments.count_ones() as usize;
         RingArea::slot_with_floats(ARGUMENTS, tally.texts().count_ones() as usize, floats)
     }
-    /// Whether it depends on the thread.
+    /// Whether it depends on the thread, as what the kernel reads for it does.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
         self.by_name
+            || self.tally.is_some() && !self.reads.is_empty()
             || self.condition.as_ref().is_some_and(Tree::asks_for_thread)
             || self.tally.as_ref().is_some_and(Tally::asks_for_thread)
             || self.fields.as_ref().is_some_and(Tree::asks_for_thread)

@@ -16,7 +16,7 @@ use crate::texts::edge;
 
 const FILTERED: u64 = 1;
 /// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
-fn reads() -> [Read; 4] {
+pub(crate) fn reads() -> [Read; 4] {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     [read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
 }
@@ -32,7 +32,7 @@ fn field(random: &mut Random) -> Tree {
     })
 }
 
-fn leaf_with_fields(random: &mut Random) -> Tree {
+pub(crate) fn leaf_with_fields(random: &mut Random) -> Tree {
     if random.next().is_multiple_of(2) { field(random) } else { leaf(random) }
 }
 
@@ -55,20 +55,23 @@ fn fields_decide_at_returns_as_the_language_says() {
 }
 
 /// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
-struct Memory {
+pub(crate) struct Memory {
     own: [u64; 4],
     other: [u64; 2],
     edge: u64,
 }
 
 impl Memory {
-    fn fill(&mut self, random: &mut Random) {
+    pub(crate) fn new() -> Self {
+        Self { own: [0; 4], other: [0; 2], edge: edge() }
+    }
+    pub(crate) fn fill(&mut self, random: &mut Random) {
         self.own = core::array::from_fn(|_| number(random));
         self.other = core::array::from_fn(|_| number(random));
         self.own[1] = if random.next().is_multiple_of(4) { 8 } else { self.other.as_ptr() as u64 };
     }
     /// Two arguments, and the fields behind them.
-    fn choose(&self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4]) {
+    pub(crate) fn choose(&self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4]) {
         let word = random.next();
         let is_there = !word.is_multiple_of(5);
         let first = if is_there { self.own.as_ptr() as u64 } else { word & 0xfff };
@@ -86,7 +89,7 @@ impl Memory {
 fn decide(machine: &Machine, at: Option<Kind>) {
     let mut random = Random(0x0f1e_1d50_1234_9877);
     let (mut passed, mut rejected) = (0, 0);
-    let mut memory = Memory { own: [0; 4], other: [0; 2], edge: edge() };
+    let mut memory = Memory::new();
     let reads = reads();
     let words: usize = reads.iter().map(Read::words).sum();
     // SAFETY: gettid has no precondition.

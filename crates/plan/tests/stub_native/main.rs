@@ -18,6 +18,7 @@ mod names;
 mod paired;
 mod passing;
 mod rdpid;
+mod read_tallies;
 mod records;
 mod slots;
 mod stacks;

@@ -24,7 +24,7 @@ const CALLS: u64 = 100_000;
 pub(crate) struct Set {
     machine: Machine,
     rings: Rings,
-    filter: TargetFilter,
+    pub(crate) filter: TargetFilter,
     table: Table,
     /// Where entries leave what returns tally.
     places: Option<Latency>,
@@ -59,7 +59,7 @@ impl Set {
             filter: Some(filtered).filter(|_| !self.filter.passes_all()),
             texts: tallied.texts(),
             floats: self.filter.left_floats(),
-            fields: &[],
+            fields: &self.filter.reads,
             marks: self.places,
             unwind: Unwind::None,
             at_entry: true,

@@ -86,8 +86,38 @@ impl Filter {
             let late = self.late.as_ref().is_none_or(Tree::is_known_at_return);
             return (!exits || self.read.is_some() || !late).then_some(Undecided::NotTallied);
         }
-        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-        let decided = self.whole().as_ref().is_none_or(known);
-        (!known(&tally.value) || !decided).then_some(Undecided::NotTallied)
+        let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
+        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+        (!trees.into_iter().all(known)).then_some(Undecided::NotTallied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trapline_plan::{Floats, Read, Role, Unwind};
+
+    use super::super::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
+
+    fn filter(text: &str, bytes: u8) -> Filter {
+        let field = Known::Field(0, Int { bits: 32, signed: true });
+        let names = [("field".to_owned(), Symbol::Known(field))];
+        let filter = Filter::default().condition(text, &names).expect(text);
+        filter.reads(vec![Read { register: 0, offsets: vec![0], bytes }])
+    }
+
+    /// Code takes a field for as wide as its type; what is read of another width is the reader's.
+    #[test]
+    fn fields_of_another_width_are_not_decided_in_the_target() {
+        let (floats, stack) = (Floats::default(), Unwind::None);
+        let role = Role::Record { values: 6, returns: false, texts: 0, floats, fields: 2, stack };
+        for (bytes, decides) in [(4, true), (8, false), (2, false)] {
+            let filter = filter("field < 3", bytes);
+            assert_eq!(filter.in_target(role, None).is_some_and(|one| one.fields.is_some()), decides);
+            assert_eq!(filter.left_to_reader(role, true).is_late(), !decides, "{bytes}");
+            let value = Tree::Known(Known::Field(0, Int { bits: 32, signed: true }));
+            let tally = Tally { value, sort: Sort::Log2, by_thread: false };
+            let tallied = Filter { read: None, ..filter }.tally(tally, false);
+            assert_eq!(tallied.is_some(), decides && cfg!(target_arch = "x86_64"), "{bytes}");
+        }
     }
 }

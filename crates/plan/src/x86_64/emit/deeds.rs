@@ -133,6 +133,7 @@ impl Setting<'_> {
         let rings = self.no_rings(if staged { RingArea { slot, most: slot, ..rings } } else { rings }, id);
         let traced = Traced {
             texts: tally.texts(),
+            fields: self.env.reads(probe),
             floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
             marks: self.latency.filter(|_| staged).map(Latency::for_stage),
             ..self.plain(&rings, probe, site)

@@ -76,11 +76,22 @@ impl Traced<'_> {
     pub(super) fn pass_fields(&self, asm: &mut Asm<'_>, kind: Kind) -> (Vec<Fix>, i32) {
         let condition = self.filter.and_then(|filtered| filtered.filter.fields.as_ref());
         let (Some(condition), Kind::Entry) = (condition, kind) else { return Default::default() };
+        asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
+        (self.behind_fetch(kind).branch(asm, &condition.decided(), false), self.depth(kind))
+    }
+    /// Behind `fetch`: a value that may depend on what was read, in rax. Jumps away where that could not be read. Spoils rdx, r11 and flags.
+    pub(super) fn read_value(&self, asm: &mut Asm<'_>, kind: Kind, value: &Tree) -> Vec<Fix> {
+        let (known, value) = value.if_readable();
+        asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
+        let unread = self.behind_fetch(kind).branch(asm, &known, false);
+        self.behind_fetch(kind).value(asm, &value, 0);
+        unread
+    }
+    /// How what is known is read where the stack pointer is lower by what was copied.
+    fn behind_fetch(&self, kind: Kind) -> Conditions<'_> {
         let depth = self.depth(kind);
-        asm.load(RDX, Mem::At(RSP, depth + SAVED_RDX));
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
-        let conditions = Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) };
-        (conditions.branch(asm, &condition.decided(), false), depth)
+        Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
     }
     /// Jumps away if the table has this thread. Spoils rax, r11 and flags.
     fn pass_over(&self, asm: &mut Asm<'_>, names: u64) -> Option<Fix> {

@@ -3,6 +3,7 @@
 //! Input: what is tallied, where its table lies, what is dead. Output: code that computes the value, finds its cell or row, and adds one
 //! there by one commit; then the displaced code. A filter stands before it, as before a record, and counts what it rejects. All cells +
 //! overflow + unseen + filtered = hits.
+//! A value may depend on fields, which are copied onto the stack as for a record, at entries; one of which a field cannot be read is unseen.
 //! Of a text the value is a hash, over a copy on the stack (`text`); one of which not a byte can be read is unseen.
 //! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the
 //! row, add one. In a process without rseq all lines are written by `lock add`, and rows are taken by a compare-and-swap. Registers are
@@ -50,6 +51,8 @@ pub(super) struct Tail {
     /// The jump of those whose stack has no room for a text.
     cramped: Option<Fix>,
     fixups: Vec<(u64, u64)>,
+    /// The jumps of those whose value depends on what cannot be read.
+    unread: Vec<Fix>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,24 +96,30 @@ pub fn tally(
     let copied = Copied::ON_STACK;
     traced.enter(&mut asm, kind);
     let seen = kind != Kind::Tail;
-    if seen && (tally.asks_for_thread() || traced.filters_by_thread()) {
+    let reads = kind == Kind::Entry && !traced.fields.is_empty();
+    if seen && (reads || tally.asks_for_thread() || traced.filters_by_thread()) {
         traced.rings.id.ask(&mut asm);
     }
-    let passed = match traced.filter.filter(|_| seen) {
+    let mut passed = match traced.filter.filter(|_| seen) {
         Some(filtered) => traced.pass(&mut asm, filtered, kind),
         None => Passed::default(),
     };
-    let (mut cramped, mut fixups) = (None, Vec::new());
+    let (mut cramped, mut fixups, mut unread) = (None, Vec::new(), Vec::new());
+    if reads || seen && tally.texts() != 0 {
+        cramped = traced.room(&mut asm, kind);
+        fixups = traced.fetch(&mut asm, kind);
+        passed.deep = traced.pass_fields(&mut asm, kind);
+    }
     match tally.sort {
         _ if !seen => {}
-        Sort::Text(_) => {
-            cramped = traced.room(&mut asm, kind);
-            fixups = traced.fetch(&mut asm, kind);
-            text_key(&mut asm, copied);
-        }
+        Sort::Text(_) => text_key(&mut asm, copied),
         _ => {
-            traced.conditions(kind).value(&mut asm, &tally.value, 0);
-            key(&mut asm, tally, |asm, to| traced.rings.id.load(asm, to, 0));
+            if reads {
+                unread = traced.read_value(&mut asm, kind, &tally.value);
+            } else {
+                traced.conditions(kind).value(&mut asm, &tally.value, 0);
+            }
+            key(&mut asm, tally, |asm, to| traced.rings.id.load(asm, to, traced.depth(kind)));
         }
     }
     let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
@@ -129,8 +138,19 @@ pub fn tally(
         rseq::clear(&mut asm, rseq);
     }
     traced.leave(&mut asm, kind);
-    let tail =
-        Tail { machine, table, owned, pointer, shared, passed, counted, without_text, cramped, fixups };
+    let tail = Tail {
+        machine,
+        table,
+        owned,
+        pointer,
+        shared,
+        passed,
+        counted,
+        without_text,
+        cramped,
+        fixups,
+        unread,
+    };
     Pending::new(&asm, super::Kind::Tallied(tail))
 }
 
@@ -393,15 +413,38 @@ impl Tail {
             add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
             asm.jmp(self.without_text);
         }
+        let unread = self.unseen(asm);
         let filtered = self.reject(asm);
         let own = self.owned.map(|(section, _)| section);
-        for section in own.into_iter().chain(self.passed.sections(filtered)) {
+        let unseen = unread.and_then(|(section, _)| section);
+        for section in own.into_iter().chain(unseen).chain(self.passed.sections(filtered)) {
             self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
         }
         asm.align(8);
         asm.bind(self.pointer);
+        unread.into_iter().for_each(|(_, pointer)| asm.bind(pointer));
         asm.u64(self.table.base);
         self.passed.addresses(asm, filtered);
+    }
+    /// What becomes of hits whose value is not known: the section, if there is rseq, and where the table's address is wanted.
+    fn unseen(&self, asm: &mut Asm<'_>) -> Option<(Option<Section>, Fix)> {
+        if self.unread.is_empty() {
+            return None;
+        }
+        self.unread.iter().for_each(|&fix| asm.bind(fix));
+        let (what, copied) = ((self.machine, self.table), Copied::ON_STACK);
+        let Some(rseq) = self.machine.rseq else {
+            let pointer = add_anywhere(asm, what, false, copied);
+            asm.jmp(self.counted);
+            return Some((None, pointer));
+        };
+        let (section, (unregistered, pointer)) =
+            rseq::section_with(asm, rseq, R11, |asm| add(asm, what, false, copied));
+        asm.jmp(self.counted);
+        asm.bind(unregistered);
+        add_shared(asm, what, Shared::Word(UNSEEN));
+        asm.jmp(self.counted);
+        Some((Some(section), pointer))
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
