@@ -44,6 +44,8 @@ pub(super) struct Record {
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
+    /// Nodes of the trees of the probe's filter, if it has one.
+    pub(super) nodes: Option<u32>,
 }
 
 impl Deed {
@@ -63,7 +65,13 @@ impl Deed {
                 (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64)
             }
             Self::Enter { .. } | Self::Exit { .. } => 2048,
-            Self::Record(record) => 1024 + BYTES * record.texts.count_ones() as u64,
+            Self::Record(record) => {
+                let decides = match record.nodes {
+                    Some(nodes) => 1024 + nodes as u64 * NODE_BYTES,
+                    None => 0,
+                };
+                (1024 + BYTES * record.texts.count_ones() as u64 + decides).next_multiple_of(64)
+            }
         }
     }
 }
@@ -148,11 +156,12 @@ impl<'a> Setting<'a> {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
             }
             Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
-            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry }) => {
+            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry, nodes }) => {
                 let dropped = self.data.0 + self.layout.counters.word(probe);
                 let (machine, rings) = (&self.machine, self.rings.as_ref()?);
                 let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
-                Begun::Traced(stub::trace(at.0, traced, kind, values.into()))
+                let filtered = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
+                Begun::Traced(stub::trace_passing(at.0, traced, filtered, kind, values.into()))
             }
         })
     }

@@ -122,6 +122,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
+    let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
         Role::CountAt(at) | Role::RecordAt(at, _) if !at.0.is_multiple_of(4) => {
@@ -132,7 +133,8 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
-            let record = Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false };
+            let record =
+                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false, nodes: decided };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
@@ -143,8 +145,11 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
                 });
             }
             let probe = want.probe;
-            let deed =
-                |kind| Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry: true });
+            let deed = |kind| {
+                let record =
+                    Record { probe, kind, values, texts, floats, unwind, at_entry: true, nodes: decided };
+                Deed::Record(record)
+            };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
             let exits = found.into_iter().map(|(index, kind, role)| {
@@ -240,7 +245,10 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
         () if reads(want.role) => "no code reads fields",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
-        () if filter.is_some() && !counts => "no code filters what it records or times",
+        () if filter.is_some() && timed => "no code filters what it times",
+        () if filter.is_some() && matches!(want.role, Role::Record { returns: true, .. }) => {
+            "no code tells returns which entries passed"
+        }
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
         () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",

@@ -10,7 +10,10 @@ use trapline_plan::aarch64::stub::{
 use trapline_record::hist;
 use trapline_record::latency::{STAMP_BLOCK, STAMP_BLOCKS, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, at};
 
-use super::{ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, storm};
+use super::{
+    ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, in_threads_at_once, machines, registered,
+    storm,
+};
 
 const FUNCTIONS: u32 = 3;
 /// The one that is timed.
@@ -134,6 +137,17 @@ fn a_call_is_timed_on_its_cpus_line() {
         assert!(bench.missed() == 0 && bench.stamps.stamps().is_empty());
         assert_eq!(call(bench.function(ExitKind::Tail), 1, 2), 3);
         assert_eq!((bench.sum(at::TAIL_EXITS), bench.sum(at::RETURNS)), (1, 250));
+    }
+}
+
+#[test]
+fn threads_without_rseq_are_spread_over_the_lines() {
+    for machine in machines(|| None).into_iter().filter(|machine| machine.lines > 1) {
+        let bench = Bench::new(machine);
+        in_threads_at_once(bench.function(ExitKind::Return));
+        let lines: Vec<u64> = (0..machine.lines).map(|line| bench.word(line, at::RETURNS)).collect();
+        assert_eq!(lines.iter().sum::<u64>(), 16);
+        assert!(lines.iter().filter(|&&calls| calls > 0).count() > 3, "{lines:?}");
     }
 }
 

@@ -336,6 +336,55 @@ fn nothing_is_lost() {
     }
 }
 
+/// Calls what is at `code` once in each of 16 threads that are there at once: their blocks lie 8 MiB apart, as their stacks have no guard between them.
+fn in_threads_at_once(code: u64) {
+    const THREADS: u32 = 16;
+    static ONE: Mutex<()> = Mutex::new(());
+    static CODE: AtomicU64 = AtomicU64::new(0);
+    static THERE: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn calls(_: *mut libc::c_void) -> *mut libc::c_void {
+        assert_eq!(call(CODE.load(Ordering::Relaxed), 1, 2), 3);
+        THERE.fetch_add(1, Ordering::Relaxed);
+        while THERE.load(Ordering::Relaxed) < THREADS {
+            std::thread::yield_now();
+        }
+        std::ptr::null_mut()
+    }
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    CODE.store(code, Ordering::Relaxed);
+    THERE.store(0, Ordering::Relaxed);
+    // SAFETY: attributes of our own; a function of that kind.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        assert_eq!(libc::pthread_attr_init(&raw mut attributes), 0);
+        assert_eq!(libc::pthread_attr_setstacksize(&raw mut attributes, 8 << 20), 0);
+        assert_eq!(libc::pthread_attr_setguardsize(&raw mut attributes, 0), 0);
+        let threads = [(); THREADS as usize].map(|()| {
+            let mut thread = 0;
+            let made =
+                libc::pthread_create(&raw mut thread, &raw const attributes, calls, std::ptr::null_mut());
+            assert_eq!(made, 0);
+            thread
+        });
+        for thread in threads {
+            assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
+        }
+        libc::pthread_attr_destroy(&raw mut attributes);
+    }
+}
+
+/// In a process without rseq, threads that are there at once write to lines of their own, mostly.
+#[test]
+fn threads_without_rseq_are_spread_over_the_lines() {
+    for machine in machines(|| None).into_iter().filter(|machine| machine.lines > 1) {
+        let room = Room::new();
+        in_threads_at_once(room.counted(&machine, false, &[ADD, RET]));
+        let counts = room.counts();
+        assert_eq!(counts.iter().sum::<u64>(), 16);
+        assert!(counts.iter().filter(|&&count| count > 0).count() > 3, "{counts:?}");
+    }
+}
+
 /// Four threads, moved from CPU to CPU and interrupted all the time, call what is at `code`, and so do their signal handlers. How many calls there were.
 fn storm(code: u64) -> (u64, u64) {
     static ONE: Mutex<()> = Mutex::new(());

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Rings, Rseq, Traced, trace};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Rings, Rseq, Traced, trace, trace_passing};
+use trapline_plan::filter::{Int, Known, Symbol, TargetFilter, parse};
 use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
 use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
 use trapline_record::view::View;
@@ -15,6 +16,7 @@ use super::{
 pub(crate) const PROBE: u32 = 5;
 /// From a room's data on.
 const RINGS: u64 = 64 << 10;
+const FILTER: u64 = 4096;
 
 thread_local! {
     /// As a C library keeps it.
@@ -80,6 +82,18 @@ impl Bench {
     }
     fn code(&self, kind: Kind, values: usize, rest: &[u32]) -> u64 {
         self.room.put(&self.words(kind, values, rest))
+    }
+    /// A function of two arguments that a filter decides about, and does `rest`.
+    fn passing(&self, filter: &TargetFilter, rest: &[u32]) -> u64 {
+        let words = self.room.base + DATA + FILTER;
+        let filtered = Some(Filtered { filter, words });
+        let pending = trace_passing(self.room.next(), self.traced(Unwind::None), filtered, Kind::Entry, 2);
+        self.room.put(&pending.finish(rest, None).expect("in reach"))
+    }
+    /// Hits that did not pass.
+    fn filtered(&self) -> u64 {
+        let of = |line| self.room.word(FILTER / 64 + line).load(Ordering::Relaxed);
+        (0..self.machine.lines.into()).map(of).sum()
     }
     pub(crate) fn view(&self) -> View<'_> {
         view(self.rings)
@@ -180,6 +194,43 @@ fn state_is_kept_where_nothing_is_written() {
                 // A full ring is the end of it.
                 assert_eq!(written, 2, "{machine:?}");
             }
+        }
+    }
+}
+
+/// A filter stands before all that: a record of each hit that passes, no word of one that does not, and each is counted.
+#[test]
+fn a_filter_decides_what_is_recorded() {
+    let names = [("arg1".to_owned(), Symbol::Known(Known::Argument(1, Int { bits: 32, signed: true })))];
+    for machine in machines(by_hand) {
+        for (cpu, sample) in [(2, 1), (2, 4), (u32::MAX, 1), (u32::MAX, 4)] {
+            on_cpu(cpu);
+            let mut bench = Bench::new(machine, 2048, 64, kept());
+            let condition = Some(parse("arg1 % 3 == 1", &names).expect("reads"));
+            let filter = TargetFilter { condition, sample, ..TargetFilter::default() };
+            let code = bench.passing(&filter, &[ADD, RET]);
+            let of = |n: u64| n % 3 == 1;
+            (0..90).for_each(|n| assert_eq!(call(code, n, n), 2 * n));
+            let written: Vec<u64> = bench.take().iter().map(|record| record.values[0]).collect();
+            assert!(written.iter().all(|&n| of(n)), "{machine:?} {cpu} {sample}: {written:?}");
+            let (dropped, filtered) = (bench.dropped(), bench.filtered());
+            let what = (written.len() as u64, dropped, filtered);
+            // The first that passes is a sample's first.
+            let passing = 30_u64.div_ceil(sample.into());
+            let want = match (machine.rseq, sample) {
+                // Without an area there is neither a ring nor a sample.
+                (Some(_), 1) if cpu == u32::MAX => (0, 30, 60),
+                (Some(_), _) if cpu == u32::MAX => (0, 0, 90),
+                _ => (passing, 0, 90 - passing),
+            };
+            assert_eq!(what, want, "{machine:?} {cpu} {sample}");
+            let stays = bench.passing(&filter, &[RET]);
+            for flags in 0..16_u64 {
+                let (before, after) = changes(stays, flags);
+                assert_eq!(after, before, "{machine:?} {cpu} {sample}");
+            }
+            let sum = bench.take().len() as u64 + bench.dropped() + bench.filtered();
+            assert_eq!(sum, what.1 + what.2 + 16, "{machine:?} {cpu} {sample}");
         }
     }
 }

@@ -7,14 +7,15 @@
 //! Does not: know whose memory it is. Where the handler of faults is not installed, a fault is the program's, at our address. Under memory
 //! tagging our stores are checked, those of the program through its stack pointer are not: what lies below a stack pointer is untagged.
 
-use core::arch::global_asm;
-use core::mem::MaybeUninit;
+use core::arch::{asm, global_asm};
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr;
 
-use trapline_insn::aarch64::{Fault, Memory, Op, Regs, Through, simulate};
+use trapline_insn::aarch64::{Fault, Gpr, Memory, Op, Regs, Through, simulate};
 
 use super::context::{Context, Info, State};
 use super::frame;
+use crate::trap::Step;
 
 // In: x0 the address, x1 a `Faulted` to fill, x2 and x3 what to store. Out: x0 the value that was loaded, x1 1 if it faulted.
 // hint #34 is `bti c`.
@@ -64,6 +65,13 @@ global_asm!(
     ".cfi_endproc",
     ".purgem trapline_access",
     ".popsection",
+    // What may fault elsewhere, and where it goes on then: two distances each. The first is none, so that the section is there.
+    ".pushsection trapline_faults, \"aR\", @progbits",
+    ".balign 8",
+    ".quad 0, 0",
+    ".popsection",
+    ".hidden __start_trapline_faults",
+    ".hidden __stop_trapline_faults",
 );
 
 #[repr(C)]
@@ -75,6 +83,8 @@ struct Done {
 unsafe extern "C" {
     fn trapline_runtime_access_begin();
     fn trapline_runtime_access_failed();
+    static __start_trapline_faults: [i64; 2];
+    static __stop_trapline_faults: [i64; 2];
     fn trapline_runtime_load4(addr: u64, faulted: *mut Faulted) -> Done;
     fn trapline_runtime_load8(addr: u64, faulted: *mut Faulted) -> Done;
     fn trapline_runtime_store4(addr: u64, faulted: *mut Faulted, value: u64) -> Done;
@@ -120,7 +130,7 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     let begin = trapline_runtime_access_begin as *const () as u64;
     let failed = trapline_runtime_access_failed as *const () as u64;
     if context.pc().wrapping_sub(begin) >= failed - begin {
-        return false;
+        return behind(context.pc()).map(|to| context.set_pc(to)).is_some();
     }
     let record = context.x1() as *mut Faulted;
     // SAFETY: only `Own` calls those accesses, with x1 at a record on its own stack, and an access changes x1 behind what may fault.
@@ -131,6 +141,16 @@ pub(crate) unsafe fn recover(info: &Info, context: &mut Context) -> bool {
     }
     context.set_pc(failed);
     true
+}
+
+/// Where a store of ours that may fault, and of whose fault nothing is kept, goes on.
+fn behind(pc: u64) -> Option<u64> {
+    let (start, end) = (&raw const __start_trapline_faults, &raw const __stop_trapline_faults);
+    let len = (end.addr() - start.addr()) / size_of::<[i64; 2]>();
+    // SAFETY: the linker's names for the section, which holds pairs of distances from their own places.
+    let all = unsafe { core::slice::from_raw_parts(start, len) };
+    let from = |of: &i64| (ptr::from_ref(of).addr() as u64).wrapping_add_signed(*of);
+    all.iter().find_map(|[at, to]| (*at != 0 && from(at) == pc).then(|| from(to)))
 }
 
 /// Copies without a C library: a probe may be on its `memcpy`, which a compiler makes of loops unless they are volatile.
@@ -152,10 +172,8 @@ fn reaches(offset: i32, context: &mut Context) -> bool {
     offset < -16 && context.reaches(to)
 }
 
-/// What nearly every function begins and ends with, done in the frame itself, with what was decided when the trap was put there and nothing else. False: nothing
-/// is done, as it is another instruction, or faults.
-///
-/// BTYPE stays as it is. At what is no landing pad it is 0, or the page is not guarded and nobody asks for it.
+/// A push that may store over what the kernel reads when the handler returns, done at once if it does not. False: nothing is done, as it does, is another
+/// instruction, or faults.
 #[inline(always)]
 pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
     match *op {
@@ -165,13 +183,78 @@ pub(crate) fn quick(op: &Op, state: &mut State<'_>) -> bool {
             // nothing done. Our own frames lie below, or on another stack.
             unsafe { trapline_runtime_push(state.regs(), faulted.as_mut_ptr(), offset.into()) == 0 }
         }
-        Op::BranchTo { through: Through::Return, to } => {
-            let to = state.regs().get(to);
-            state.context().set_pc(to);
-            true
-        }
         _ => false,
     }
+}
+
+/// What nearly every function begins with or ends in, done where the hit is: the registers alone tell how, all else was decided when the trap was put there.
+///
+/// BTYPE stays as it is. At what is no landing pad it is 0, or the page is not guarded and nobody asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Quick {
+    /// `ret`.
+    Return,
+    /// `nop`.
+    Next,
+}
+
+impl Quick {
+    /// The step of a trap at `addr`, if it is one of them.
+    pub(crate) fn of(step: &Step, addr: u64) -> Option<Self> {
+        match *step {
+            Step::Simulate(Op::BranchTo { through: Through::Return, to: Gpr::X30 }) => Some(Self::Return),
+            Step::At(next) if next == addr.wrapping_add(4) => Some(Self::Next),
+            _ => None,
+        }
+    }
+    /// Does it in registers that are at the trap.
+    #[inline(always)]
+    pub(crate) fn done(self, regs: &mut Regs) {
+        match self {
+            Self::Return => regs.pc = regs.get(Gpr::X30),
+            Self::Next => regs.pc = regs.pc.wrapping_add(4),
+        }
+    }
+}
+
+/// Whether that is `stp x29, x30, [sp, #-16]!`, which [`push`] does. No part of a signal's frame that the kernel reads lies where it stores ([`reaches`]).
+pub(crate) const fn is_push(step: &Step) -> bool {
+    matches!(step, Step::Simulate(Op::PushFrame { offset: -16 }))
+}
+
+/// Does [that](is_push) at `trap`. False: the registers are elsewhere, or it faults; nothing is done.
+///
+/// # Safety
+/// These are the registers of a thread that executed a trap at such an instruction, in its signal, and are elsewhere only if somebody moved them.
+#[inline(always)]
+pub(crate) unsafe fn push(regs: &mut Regs, trap: u64) -> bool {
+    const { assert!(offset_of!(Regs, x) == 0 && offset_of!(Regs, sp) == 248 && offset_of!(Regs, pc) == 256) };
+    // SAFETY: what the instruction would have stored goes where it would have; a fault comes back. Our own frames lie below, or on another stack.
+    unsafe {
+        asm!(
+            "ldp {sp}, {pc}, [{regs}, #248]",
+            "ldp {low}, {high}, [{regs}, #232]",
+            "tst {sp}, #15",
+            "ccmp {pc}, {trap}, #0, eq",
+            "b.ne {failed}",
+            "3: stp {low}, {high}, [{sp}, #-16]!",
+            "add {pc}, {pc}, #4",
+            "stp {sp}, {pc}, [{regs}, #248]",
+            ".pushsection trapline_faults, \"aR\", @progbits",
+            ".balign 8",
+            ".quad 3b - ., {failed} - .",
+            ".popsection",
+            regs = in(reg) ptr::from_mut(regs),
+            trap = in(reg) trap,
+            sp = out(reg) _,
+            pc = out(reg) _,
+            low = out(reg) _,
+            high = out(reg) _,
+            failed = label { return false },
+            options(nostack),
+        );
+    }
+    true
 }
 
 /// Does what `op` does, in this process' memory. If that faults: what the kernel said; registers are as before. Where it would store over

@@ -10,6 +10,9 @@ use super::access::Own;
 use super::context::{BREAKPOINT, Context, Info};
 use crate::trap::Stands;
 
+/// A patch is one word: no thread stands inside it, and nothing is ever led elsewhere.
+pub(crate) const GUARDS: bool = false;
+
 /// The address of the `brk` that was executed, if that is what the signal is about: the thread still stands there.
 #[inline]
 pub(crate) fn executed(info: &Info, context: &Context) -> Option<u64> {

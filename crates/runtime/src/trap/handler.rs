@@ -10,10 +10,10 @@
 //! | step | what |
 //! |---|---|
 //! | T1 | not a trap that was executed (sent, a single step, a breakpoint register): the program's |
-//! | T2 | a guard has the address: go on at the matching place |
+//! | T2 | a guard has the address: go on at the matching place. Where a patch is one word, there is none ([`GUARDS`]) |
 //! | T3 | a probe has it: consumers run ([`hit`](super::Traps::hit)). What is mapped there is changing: back to the trap |
 //! | T4 | a consumer moved the instruction pointer: go on there |
-//! | T5 | simulate, or go on at the copy |
+//! | T5 | simulate, or go on at the copy. What nearly every function begins with or ends in was [done](Answer::Done) behind T3 already |
 //! | T6 | nobody has it: see below |
 //!
 //! T6, against a writer that publishes (table, then code) and takes out (code, then table) probes while a thread is between its trap and T3:
@@ -34,7 +34,7 @@ use super::fault::{again, deliver};
 use super::install::{Block, block};
 use super::{Answer, Stands, Step};
 use crate::native::access::{quick, simulated};
-use crate::native::breakpoint::{executed, stands};
+use crate::native::breakpoint::{GUARDS, executed, stands};
 use crate::native::context::{ControlWords, State};
 use crate::native::{Context, Info, Op};
 
@@ -69,13 +69,14 @@ enum Served {
 #[inline]
 unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
     let mut state = State::at(context, trap);
-    if let Some(to) = block.traps.guard(trap) {
+    if GUARDS && let Some(to) = block.traps.guard(trap) {
         state.context().set_pc(to);
         return Served::Done;
     }
     // SAFETY: the caller's.
     unsafe {
-        match &hit(block, &mut state, trap) {
+        match hit(block, &mut state, trap) {
+            Answer::Done => state.keep(),
             Answer::Hit(step) => proceed(block, &mut state, trap, step),
             Answer::Again => state.context().set_pc(trap),
             Answer::Nobody => return unknown(block, state.context(), trap),
@@ -89,7 +90,7 @@ unsafe fn serve(block: &Block, context: &mut Context, trap: u64) -> Served {
 /// # Safety
 /// As [`serve`].
 #[inline]
-unsafe fn hit(block: &Block, state: &mut State<'_>, trap: u64) -> Answer {
+unsafe fn hit<'a>(block: &'a Block, state: &mut State<'_>, trap: u64) -> Answer<'a> {
     // SAFETY: the caller's.
     unsafe {
         let words = ControlWords::unusual(state.context());
@@ -168,15 +169,19 @@ unsafe fn unknown(block: &Block, context: &mut Context, trap: u64) -> Served {
     if standing == Stands::Trap {
         let mut state = State::at(context, trap);
         let turns = block.traps.turns();
-        if let Some(to) = block.traps.guard(trap) {
+        if GUARDS && let Some(to) = block.traps.guard(trap) {
             state.context().set_pc(to);
             return Served::Done;
         }
         // SAFETY: the caller's.
         unsafe {
-            match &hit(block, &mut state, trap) {
+            match hit(block, &mut state, trap) {
                 Answer::Hit(step) => {
                     proceed(block, &mut state, trap, step);
+                    return Served::Done;
+                }
+                Answer::Done => {
+                    state.keep();
                     return Served::Done;
                 }
                 Answer::Again => {

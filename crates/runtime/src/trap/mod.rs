@@ -37,9 +37,11 @@ pub enum Step {
 
 /// Whose a trap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum Answer<'a> {
     /// Ours: the hit is over but for its instruction.
-    Hit(Step),
+    Hit(&'a Step),
+    /// Ours, and its instruction is done too.
+    Done,
     /// What is mapped there was changing. The thread goes back to the trap.
     Again,
     /// Not ours, as far as is known.
@@ -53,7 +55,7 @@ pub trait Traps: Sync {
     ///
     /// # Safety
     /// `regs` is the state of the calling thread at the site.
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer;
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_>;
 
     /// If `addr` is a place inside a patched window: where the thread goes on.
     fn guard(&self, addr: u64) -> Option<u64> {

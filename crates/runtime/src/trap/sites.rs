@@ -15,6 +15,7 @@
 //! | S4 | of another file or offset: nobody's |
 //! | S5 | consumers of the probes that the entry names (`dispatch`): nobody, once their lists are empty |
 //! | S6 | leave |
+//! | S7 | unless a consumer moved the instruction pointer: what nearly every function begins with or ends in is done in the registers themselves ([`Quick`]), as was decided when the entry was made. What is another instruction, or faults, is the handler's to do |
 //!
 //! An entry names its probes, and the region where its site was when it was put there, as one word: slot and generation (`Regions::mark`, `Marks`). If the slot
 //! has that generation still and is alive, nothing about the region has changed, so S3 and S4 are one load. Otherwise the whole way is gone, from the
@@ -41,6 +42,7 @@ use crate::dispatch::{self, GoOn};
 use crate::engine::Engine;
 use crate::epoch::{Inside, Seal, ThreadPointer};
 use crate::native::Regs;
+use crate::native::access::{Quick, is_push, push};
 use crate::probe::Probe;
 use crate::regions::{Map, Marks, Regions, Retry};
 use crate::registry::Site;
@@ -88,8 +90,13 @@ struct Entry {
     region: AtomicU64,
     /// Who is called first.
     first: Option<&'static Probe>,
+    /// S7: what is done there, most often first.
+    pushes: bool,
+    quick: Option<Quick>,
     placed: Placed,
 }
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(size_of::<Entry>() == 64);
 
 /// All traps of an engine.
 #[derive(Debug)]
@@ -127,7 +134,8 @@ impl Sites {
             }
             None => {
                 let first = placed.called.first().map(|called| called.probe);
-                Box::into_raw(Box::new(Entry { region: AtomicU64::new(region), first, placed }))
+                let (pushes, quick) = (is_push(&placed.step), Quick::of(&placed.step, addr));
+                Box::into_raw(Box::new(Entry { region: region.into(), first, pushes, quick, placed }))
             }
         };
         self.table.set(addr, entry as u64);
@@ -241,12 +249,12 @@ pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
 }
 
 impl Traps for Sites {
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer {
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
         let Some(entry) = self.find(addr) else { return Answer::Nobody };
         let placed = &entry.placed;
         let Some((row, line)) = self.engine.lines().of(ThreadPointer::own()) else {
             unplaced(&placed.called);
-            return Answer::Hit(placed.step);
+            return Answer::Hit(&placed.step);
         };
         let seal = Seal::new();
         let inside = line.enter(&seal);
@@ -256,8 +264,19 @@ impl Traps for Sites {
             Err(Retry) => return Answer::Again,
         }
         // SAFETY: probes of the table are for good; `regs` is the caller's own.
-        unsafe { call_inside(&inside, row, &placed.called, regs) };
-        Answer::Hit(placed.step)
+        let goes = unsafe { call_inside(&inside, row, &placed.called, regs) };
+        drop(inside);
+        // SAFETY: these are the registers of a thread that trapped at that instruction, in the signal's frame.
+        if entry.pushes && unsafe { push(regs, addr) } {
+            return Answer::Done;
+        }
+        match entry.quick {
+            Some(quick) if goes != GoOn::Elsewhere => {
+                quick.done(regs);
+                Answer::Done
+            }
+            _ => Answer::Hit(&placed.step),
+        }
     }
     fn guard(&self, addr: u64) -> Option<u64> {
         self.windows.guard(addr)

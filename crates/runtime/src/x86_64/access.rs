@@ -12,6 +12,8 @@ use core::ptr;
 use trapline_insn::x86_64::simulate::{Memory, Op, Size, simulate};
 
 use super::context::{Context, Info, State};
+use crate::native::Regs;
+use crate::trap::Step;
 
 // In: rdi the address, rsi a `Faulted` to fill, rdx the value to store. Out: rax the value that was loaded, rdx 1 if it faulted.
 global_asm!(
@@ -118,6 +120,34 @@ unsafe fn copy_words(from: *const u64, to: *mut u64, words: usize) {
         asm!("rep movsq", inout("rcx") words => _, inout("rsi") from => _, inout("rdi") to => _,
             options(nostack, preserves_flags));
     }
+}
+
+/// What would be done where the hit is. Here registers are not yet the frame's there, and nothing is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Quick {}
+
+impl Quick {
+    /// None.
+    pub(crate) const fn of(_: &Step, _: u64) -> Option<Self> {
+        None
+    }
+    /// Nothing.
+    pub(crate) const fn done(self, _: &mut Regs) {
+        match self {}
+    }
+}
+
+/// Never.
+pub(crate) const fn is_push(_: &Step) -> bool {
+    false
+}
+
+/// Nothing.
+///
+/// # Safety
+/// None is needed.
+pub(crate) const unsafe fn push(_: &mut Regs, _: u64) -> bool {
+    false
 }
 
 /// Does what `op` does, unless it faults: then false, and nothing is done.

@@ -15,6 +15,9 @@ const INT3: u64 = 0xCC;
 /// The second byte of `int 3` in two bytes.
 const THREE: u64 = 3;
 
+/// A patched window may hold several instructions, and threads may stand inside it.
+pub(crate) const GUARDS: bool = true;
+
 /// The address of the int3 that was executed, if that is what the signal is about: the byte before the instruction pointer.
 /// The signal's code tells, the exception's number does not: in a process that has or had kernel uprobes, their handler sees each int3
 /// first, and signals what is not its own without noting a number.

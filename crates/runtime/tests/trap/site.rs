@@ -25,7 +25,7 @@ struct Table {
 }
 
 impl Traps for Table {
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer {
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
         if let Some(engine) = ENGINE.get() {
             // SAFETY: the caller's.
             let answer = unsafe { engine.hit(addr, regs) };
@@ -44,7 +44,7 @@ impl Traps for Table {
         let site = sites[index];
         site.hits.fetch_add(1, Ordering::Relaxed);
         (site.consumer)(site, regs);
-        Answer::Hit(site.step)
+        Answer::Hit(&site.step)
     }
     fn guard(&self, addr: u64) -> Option<u64> {
         // SAFETY: null, or a list that was leaked.

@@ -29,7 +29,7 @@ fn leaked<T: Default>(n: usize) -> &'static [T] {
 }
 
 /// Everything of one engine, and its one writer.
-struct Whole {
+pub(crate) struct Whole {
     engine: &'static Engine,
     sites: &'static Sites,
     writer: Writer,
@@ -38,7 +38,7 @@ struct Whole {
     next: u32,
 }
 
-fn whole() -> MutexGuard<'static, Whole> {
+pub(crate) fn whole() -> MutexGuard<'static, Whole> {
     static WHOLE: OnceLock<Mutex<Whole>> = OnceLock::new();
     arena();
     let whole = WHOLE.get_or_init(|| {
@@ -63,7 +63,7 @@ const fn file(number: u64) -> FileId {
 
 impl Whole {
     /// Tells of a page of code as a mapping of a file.
-    fn mapped(&mut self, page: u64, number: u64) {
+    pub(crate) fn mapped(&mut self, page: u64, number: u64) {
         let access = Access { exec: true, ..Access::default() };
         let (start, end) = (RemoteAddr(page), RemoteAddr(page + PAGE));
         let mapping = Mapping { start, end, offset: FileOffset(0), file: file(number), access };
@@ -72,7 +72,7 @@ impl Whole {
     fn site(&mut self, number: u64, offset: u64) -> Site {
         Site::new(self.files.number(file(number)).expect("a number"), FileOffset(offset)).expect("a site")
     }
-    fn probe(&mut self, number: u64, offset: u64, consumers: &[Consumer]) -> &'static Probe {
+    pub(crate) fn probe(&mut self, number: u64, offset: u64, consumers: &[Consumer]) -> &'static Probe {
         let probe: &'static Probe =
             Box::leak(Box::new(Probe::new(self.engine, self.next, file(number), FileOffset(offset))));
         self.next += 1;
@@ -84,7 +84,7 @@ impl Whole {
         probe
     }
     /// Puts a trap on the instruction at an offset of a page.
-    fn trap(
+    pub(crate) fn trap(
         &mut self,
         page: u64,
         (number, offset): (u64, u64),
@@ -147,7 +147,7 @@ fn jumped(number: u64, exit: Option<u64>, flags: Flags, called: &'static AtomicU
 }
 
 /// A function on a page of its own.
-fn page(text: Text) -> u64 {
+pub(crate) fn page(text: Text) -> u64 {
     let page = room(2 * PAGE).next_multiple_of(PAGE);
     write(page, text.words());
     page

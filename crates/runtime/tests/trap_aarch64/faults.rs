@@ -9,7 +9,7 @@ use crate::site::{BLOCK, Text, alternate_stack, call, map, nothing, site, text, 
 const PAGE: u64 = 4096;
 
 /// An address where nothing is mapped, a page for each test, with a page that is mapped above it.
-fn nowhere() -> u64 {
+pub(crate) fn nowhere() -> u64 {
     // SAFETY: a page of our own, given back at once. Other threads map in other places: this one is asked for low.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;

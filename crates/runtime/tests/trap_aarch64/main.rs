@@ -9,6 +9,7 @@ mod guarded;
 mod hits;
 mod kernel;
 mod panics;
+mod quick;
 mod site;
 mod state;
 mod storm;

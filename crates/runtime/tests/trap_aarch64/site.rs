@@ -64,7 +64,7 @@ pub(crate) struct Site {
 struct Table(AtomicPtr<Vec<&'static Site>>);
 
 impl Traps for Table {
-    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer {
+    unsafe fn hit(&self, addr: u64, regs: &mut Regs) -> Answer<'_> {
         if let Some(engine) = ENGINE.get() {
             // SAFETY: the caller's.
             let answer = unsafe { engine.hit(addr, regs) };
@@ -83,7 +83,7 @@ impl Traps for Table {
         let site = sites[index];
         site.hits.fetch_add(1, Ordering::Relaxed);
         (site.consumer)(site, regs);
-        Answer::Hit(site.step)
+        Answer::Hit(&site.step)
     }
 }
 

@@ -91,7 +91,7 @@ fn names() -> Vec<(String, Symbol)> {
     known.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into()
 }
 
-fn passing(condition: &str) -> Filter {
+pub(crate) fn passing(condition: &str) -> Filter {
     Filter::default().condition(condition, &names()).expect("reads")
 }
 

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use trapline::{Call, Finished, How, Session};
 
+use crate::by::passing;
 use crate::command::{VARIABLE, patched};
 use crate::kernel::Uprobe;
 use crate::victim::{OUTER, THREADS, TURNS, Victim, calls_of, of};
@@ -67,6 +68,36 @@ fn calls_are_what_the_victim_passed_and_got() {
         calls.iter().for_each(|call| by_thread.entry(call.tid).or_default().push(call.arguments[0]));
         assert!(by_thread.values().all(|values| values.iter().copied().eq(0..TIMES)), "{by_thread:?}");
         assert_eq!(of(&finished.reports[0], "victim_six"), TIMES * THREADS);
+    }
+}
+
+/// Of entries alone: a record of each call that passes, and of one in so many of those.
+#[test]
+fn a_filter_decides_in_the_target_what_is_recorded() {
+    for (variables, sample) in [(&[][..], 1), (&NO_RSEQ[..], 1), (&[][..], 4)] {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let before = victim.text();
+        let filter = passing("arg0 % 3 == 1 && arg0 > 10").sample(sample);
+        let builder = Session::builder().pid(victim.pid()).filters(vec![filter]).ring(1 << 20);
+        let builder = builder.probe("victim_six").expect("a probe");
+        let mut session = builder.record(6, false).expect("a session");
+        assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS, "wrong values");
+        let early = session.calls();
+        let (calls, lost, finished) = ended(session, early);
+        assert_right(&calls);
+        let passes = |n: u64| n % 3 == 1 && n > 10;
+        assert!(calls.iter().all(|call| passes(call.arguments[0])), "{calls:?}");
+        let (recorded, all) =
+            (calls.len() as u64, (0..TIMES).filter(|&n| passes(n)).count() as u64 * THREADS);
+        let filtered = finished.reports[0].counts[0].filtered.expect("there is a filter").in_target;
+        assert_eq!((recorded + filtered, lost), (TIMES * THREADS, 0));
+        // Each CPU counts by itself.
+        let sampled = all / u64::from(sample)..=all / u64::from(sample) + 8;
+        assert!(
+            if sample == 1 { recorded == all } else { sampled.contains(&recorded) },
+            "{recorded} of {all}"
+        );
+        assert!(victim.text() == before, "put back");
     }
 }
 

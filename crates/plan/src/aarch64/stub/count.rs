@@ -14,6 +14,7 @@
 //! | A5 | clear the announcement | counted; the kernel clears it too |
 
 use super::asm::{Asm, Fix, Reg, ZERO};
+use super::counted::by_thread;
 use super::{Machine, Rseq, SIGNATURE};
 
 const A: Reg = 16;
@@ -94,12 +95,12 @@ fn owned(asm: &mut Asm, machine: &Machine, rseq: Rseq, last_line: &mut Vec<Fix>)
 
 /// A process without rseq: an atomic addition to some line.
 fn shared(asm: &mut Asm, machine: &Machine, last_line: &mut Vec<Fix>) {
-    let bits = machine.lines.max(1).ilog2();
+    let several = machine.lines > 1;
+    if several {
+        by_thread(asm, [A, B], machine.lines);
+    }
     last_line.push(asm.literal_later(B));
-    if bits > 0 {
-        // Threads' blocks lie pages apart, most of them megabytes.
-        asm.thread_pointer(A);
-        asm.bits(A, A, 16, bits);
+    if several {
         asm.subtract32(A, machine.lines - 1);
         asm.lines(A);
         asm.add(B, B, A);

@@ -30,7 +30,7 @@ pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
 pub use pass::{Filtered, count_passing};
 pub use tally::{Table, tally};
 pub use threads::{Threads, count_by_thread};
-pub use trace::{Rings, Traced, trace};
+pub use trace::{Rings, Traced, trace, trace_passing};
 
 /// The code of a stub, which waits for what it displaces.
 pub trait Code {

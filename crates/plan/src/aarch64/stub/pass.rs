@@ -1,4 +1,4 @@
-//! Which hits are counted or tallied: a filter's code, and what becomes of hits that do not pass.
+//! Which hits are counted, tallied or recorded: a filter's code, and what becomes of hits that do not pass.
 //!
 //! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code (`Rare`) those are counted,
 //! and threads without an area do with atomic additions what others do in sections.
@@ -56,30 +56,49 @@ pub struct Pending {
 /// A stub that counts hits that pass in a word: the part before the displaced code, for the address `at`. `word` is the counter on line 0.
 pub fn count_passing(at: u64, machine: &Machine, id: ThreadId, filtered: Filtered<'_>, word: u64) -> Pending {
     let mut asm = Asm::new(at);
-    saves::enter(&mut asm);
-    if filtered.filter.asks_for_thread() {
-        threads::ask(id, &mut asm);
-    }
-    let mut rare = pass(&mut asm, machine, id, filtered);
+    let mut rare = decide(&mut asm, machine, id, filtered);
     if let Some((section, unregistered)) = count(&mut asm, machine, word) {
         rare.sections.push(section);
         rare.shared.push((unregistered, Shared::Word(last(machine, word))));
     }
+    ends(asm, *machine, rare)
+}
+
+/// Saves what is spoilt, and jumps away with a hit that does not pass.
+fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
+    saves::enter(asm);
+    if filtered.filter.asks_for_thread() {
+        threads::ask(id, asm);
+    }
+    let mut rare = pass(asm, machine, id, filtered);
     // Nobody's share: it did not pass.
     let unsampled = core::mem::take(&mut rare.unsampled);
     let rejected = Shared::Word(last(machine, filtered.words));
     rare.shared.extend(unsampled.into_iter().map(|fix| (fix, rejected)));
-    ends(asm, *machine, rare)
+    rare
+}
+
+/// Before other code: jumps away with a hit that does not pass; runs on with one that does, with all registers as they were. What is left is
+/// [appended](Rare::behind).
+pub(super) fn before(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
+    let rare = decide(asm, machine, id, filtered);
+    leave(asm, machine);
+    rare
+}
+
+/// No section of ours is named while other code runs, and registers are the program's.
+fn leave(asm: &mut Asm, machine: &Machine) {
+    if let Some(rseq) = machine.rseq {
+        rseq::clear(asm, rseq, B);
+    }
+    saves::leave(asm);
 }
 
 /// The end of what comes before the displaced code.
 pub(super) fn ends(mut asm: Asm, machine: Machine, rare: Rare) -> Pending {
-    let leave = asm.here();
-    if let Some(rseq) = machine.rseq {
-        rseq::clear(&mut asm, rseq, B);
-    }
-    saves::leave(&mut asm);
-    Pending { asm, machine, rare, leave }
+    let leaves = asm.here();
+    leave(&mut asm, &machine);
+    Pending { asm, machine, rare, leave: leaves }
 }
 
 /// A word of the last line, by its place on line 0.
@@ -134,6 +153,13 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 }
 
 impl Rare {
+    /// Appends all of it; hits that did not pass go on at `displaced_at`.
+    pub(super) fn behind(self, asm: &mut Asm, machine: &Machine, displaced_at: u64) {
+        let leaves = asm.here();
+        leave(asm, machine);
+        asm.b(displaced_at);
+        self.finish(asm, machine, leaves);
+    }
     /// Appends all of it, behind code that does not run on; each path goes to `leave`.
     fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {

@@ -1,10 +1,11 @@
 //! One hit, one record in the ring of the CPU that it happened on (`record::ring`); what x86-64's twin does.
 //!
 //! In: where the rings lie, which probe, what is told (arguments at an entry, the value at a return, the stack). Out: code that writes the record, or counts it as
-//! dropped where the ring is full, and runs into the displaced code. Written + dropped = hits.
+//! dropped where the ring is full, and runs into the displaced code. Written + dropped + filtered = hits.
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
+//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5 | nothing was written |
 //! | T1 | save what is used; find the stack's end, or copy texts (`text`), if that is wanted | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
@@ -14,13 +15,14 @@
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Not here yet: filters and their marks, fields, goroutines.
+//! Not here yet: marks, by which exits would know whose entries passed, fields, goroutines.
 
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
 use super::frame::{A, B};
+use super::pass::{Filtered, Rare, before};
 use super::rseq::{self, Section};
 use super::stack::Walk;
 use super::{Code, Machine};
@@ -76,12 +78,26 @@ pub struct Pending<'a> {
     full: Fix,
     /// Where the usual path goes on.
     written: u64,
+    /// What the filter left to do.
+    rare: Option<Rare>,
 }
 
 /// The part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first) and the value returned at a return. The
 /// stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
+    trace_passing(at, traced, None, kind, values)
+}
+
+/// The same, of hits that a filter lets pass.
+pub fn trace_passing<'a>(
+    at: u64,
+    traced: Traced<'a>,
+    filtered: Option<Filtered<'_>>,
+    kind: Kind,
+    values: usize,
+) -> Pending<'a> {
     let mut asm = Asm::new(at);
+    let rare = filtered.map(|filtered| before(&mut asm, traced.machine, traced.rings.id, filtered));
     traced.enter(&mut asm, kind);
     let texts = traced.texts(kind);
     texts.fetch(&mut asm);
@@ -112,7 +128,7 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
         asm.add_imm(SP, SP, texts.depth().cast_signed());
     }
     traced.leave(&mut asm, kind);
-    Pending { asm, traced, section, none, full, written }
+    Pending { asm, traced, section, none, full, written, rare }
 }
 
 impl Traced<'_> {
@@ -129,11 +145,15 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, traced, section, none, full, written } = self;
+        let Self { mut asm, traced, section, none, full, written, rare } = self;
+        let displaced_at = asm.here();
         let Traced { machine, dropped, .. } = traced;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
+        }
+        if let Some(rare) = rare {
+            rare.behind(&mut asm, machine, displaced_at);
         }
         asm.bind(full);
         if section.is_none() {

@@ -8,6 +8,7 @@ use trapline_record::latency::{self as words, at};
 
 use super::super::Rseq;
 use super::super::asm::{Asm, Cond, Fix, Reg, Update, ZERO};
+use super::super::counted::by_thread;
 use super::super::rseq::{self, CPU_ID, Section};
 use super::{A, B, C, ExitKind, INDEX, KEY, SLOT, TIME, Timed};
 use crate::request::Buckets;
@@ -150,7 +151,7 @@ impl Timed<'_> {
         self.bucket(asm);
         match self.machine.rseq {
             Some(_) => asm.number(A, self.machine.lines - 1),
-            None => self.any_line(asm),
+            None => by_thread(asm, [A, KEY], self.machine.lines),
         }
         Self::line(asm);
         asm.mov(SLOT, A);
@@ -164,16 +165,6 @@ impl Timed<'_> {
         self.update(asm, Update::Add, at::BUCKETS, None);
         if let Some(short) = short {
             asm.bind(short);
-        }
-    }
-    /// `A` = a number below the lines that differs between most threads that run at once: their blocks lie pages apart, most of them megabytes.
-    fn any_line(&self, asm: &mut Asm) {
-        match self.machine.lines.max(1).ilog2() {
-            0 => asm.mov(A, ZERO),
-            bits => {
-                asm.thread_pointer(A);
-                asm.bits(A, A, 16, bits);
-            }
         }
     }
     /// A word of the block at `SLOT`, and a register or 1; spoils `A`, `B`, `C`, `KEY`.
