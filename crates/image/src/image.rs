@@ -179,6 +179,15 @@ impl Image {
         };
         body.or_else(piece).map(|index| FunctionIndex(index as u32))
     }
+    /// The same; at once where one of the next few functions from `first` on has it, as when many are asked for in their order.
+    #[must_use]
+    pub fn function_near(&self, at: Svma, first: Option<FunctionIndex>) -> Option<FunctionIndex> {
+        const FEW: usize = 4;
+        let first = first.map_or(0, |first| first.0 as usize);
+        let near = self.functions.list.iter().enumerate().skip(first).take(FEW);
+        let found = near.into_iter().find(|(_, function)| function.contains(at));
+        found.map(|(index, _)| FunctionIndex(index as u32)).or_else(|| self.function_at(at))
+    }
     /// Pieces of functions, (start, bytes), sorted: unwind entries that do not begin as a function does, and whose
     /// owner no symbol tells. A direct jump from a function into one stays in that function.
     #[must_use]

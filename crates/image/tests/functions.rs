@@ -4,7 +4,9 @@ mod common;
 
 use common::{GIT, LIBC, LIBSTDCXX, PYTHON, compile, image, present, readelf_fdes, readelf_functions, run};
 use std::collections::{BTreeMap, BTreeSet};
-use trapline_image::{Bytes, DebugFile, DebugFiles, Function, Image, Kind, NoDebugFiles, Source};
+use trapline_image::{
+    Bytes, DebugFile, DebugFiles, Function, FunctionIndex, Image, Kind, NoDebugFiles, Source,
+};
 use trapline_record::Svma;
 
 const PIECES: &str = r#"
@@ -290,4 +292,26 @@ fn facts_of_the_file() {
         assert_eq!(libc.text(malloc.start, u64::MAX), None);
     }
     assert!(Image::parse(Vec::new(), &mut NoDebugFiles).is_err());
+}
+
+#[test]
+fn what_is_near_is_what_is_there() {
+    for path in present(&[LIBC, GIT]) {
+        let image = image(path);
+        let functions = image.functions();
+        let last = functions.len() as u32 - 1;
+        for (n, function) in (0..).zip(functions) {
+            for at in [function.start - 1, function.start, function.end() - 1, function.end()] {
+                let from =
+                    [None, Some(0), Some(n), Some(u32::saturating_sub(n, 2)), Some(last), Some(last + 9)];
+                for first in from.map(|first| first.map(FunctionIndex)) {
+                    assert_eq!(
+                        image.function_near(at, first),
+                        image.function_at(at),
+                        "{path} {at:?} {first:?}"
+                    );
+                }
+            }
+        }
+    }
 }

@@ -7,9 +7,11 @@
 //! Does not: decide about windows.
 
 use crate::aarch64::module::exit_bounds;
+use crate::foresee::{Foreseen, Foresight, foresee};
 use crate::request::{Role, Want};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use trapline_image::{Image, ImageKind, Machine};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use trapline_image::{FunctionIndex, Image, ImageKind, Machine};
 use trapline_insn::x86_64::{Body, Flow, Found, Part, analyse, padding_len, scan, sweep};
 use trapline_record::Svma;
 
@@ -95,6 +97,8 @@ pub struct CodeMap {
     looped: Vec<bool>,
     /// Which functions were swept.
     is_swept: Vec<bool>,
+    /// What a batch will do with it.
+    foresight: Mutex<Foresight>,
 }
 
 impl CodeMap {
@@ -110,6 +114,7 @@ impl CodeMap {
                 exits: exit_bounds(image),
                 looped: vec![false; functions],
                 is_swept: vec![true; functions],
+                foresight: Mutex::default(),
             };
         }
         let mut map = Self {
@@ -118,6 +123,7 @@ impl CodeMap {
             exits: vec![0; functions],
             looped: vec![false; functions],
             is_swept: vec![false; functions],
+            foresight: Mutex::default(),
         };
         let chosen = match scope {
             Scope::For(wants) => map.unswept(image, wants),
@@ -157,6 +163,28 @@ impl CodeMap {
     #[must_use]
     pub fn covers(&self, image: &Image, wants: &[Want]) -> bool {
         self.unswept(image, wants).is_empty()
+    }
+
+    /// What a batch at these entries will do, for [`plan_module`](crate::plan_module) to take ([`foresee`](crate::foresee)): once, unless it was asked for already.
+    pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
+        let mut foresight = self.foresight();
+        if matches!(*foresight, Foresight::None) {
+            *foresight = Foresight::Is(foresee(image, self, functions));
+        }
+    }
+    /// What was foreseen; waits for whoever is at it. Nobody foresees anything from now on.
+    pub(crate) fn take_foreseen(&self) -> Option<Foreseen> {
+        match std::mem::replace(&mut *self.foresight(), Foresight::Over) {
+            Foresight::Is(foreseen) => foreseen,
+            Foresight::None | Foresight::Over => None,
+        }
+    }
+    /// Drops what nobody took.
+    pub fn forget_foreseen(&self) {
+        drop(self.take_foreseen());
+    }
+    fn foresight(&self) -> MutexGuard<'_, Foresight> {
+        self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether something may branch to `at`.

@@ -17,6 +17,7 @@ pub mod aarch64;
 pub mod bounds;
 pub mod codemap;
 pub mod filter;
+mod foresee;
 pub mod layout;
 pub mod module;
 pub mod plan;

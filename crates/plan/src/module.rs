@@ -142,19 +142,25 @@ struct Planned {
 type Span = (RemoteAddr, RemoteAddr);
 
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, Want)]) -> Planned {
+    let foreseen = input.map.take_foreseen().and_then(|foreseen| foreseen.fits(env.traits, env.calls, order));
+    if let Some(sites) = foreseen {
+        return Planned { sites, refused: Vec::new(), kernel: Vec::new(), pun_regions: Vec::new() };
+    }
     let new = || Planner::new(env, input.bias, Puns::new(input.space, own));
     if let Some((first, second)) = halves(order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
-        let run = |part, low, high| {
+        let run = |part, low, high, room| {
             let mut planner = new();
             planner.claims.keep_within(low, high);
-            planner.sites.reserve(order.len());
+            planner.sites = room;
             planner.functions(part);
             planner
         };
+        // This thread's memory for both: the other's would be new, and the kernel had to clear it.
+        let (all, its) = (Vec::with_capacity(order.len()), Vec::with_capacity(second.len()));
         let (mut a, b) = std::thread::scope(|scope| {
-            let other = scope.spawn(|| run(second, at, Svma(u64::MAX)));
-            (run(first, Svma(0), at), other.join())
+            let other = scope.spawn(|| run(second, at, Svma(u64::MAX), its));
+            (run(first, Svma(0), at, all), other.join())
         });
         if let Ok(b) = b
             && a.puns.merge(&b.puns)
@@ -225,7 +231,7 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
 }
 
 /// Wants by function, in address order.
-fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
+pub(crate) fn by_function(wants: &[Want]) -> Vec<(u32, Want)> {
     let mut order: Vec<(u32, Want)> = (0..).zip(wants.iter().copied()).collect();
     order.sort_by_key(|(_, w)| w.function);
     order
@@ -340,10 +346,13 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let (first, second) = landings.split_at(middle);
     let between = place.arena + first.len() as u64 * arena_per_site(input);
     let end = second.first().map_or(mirror_end, |l| l.0);
+    // Room for all: the other's is joined to it. This thread's memory for both, as above.
+    let calls = input.calls.is_some();
+    let (all, its) = (room_for(landings.len(), calls), room_for(second.len(), calls));
     let (a, b) = std::thread::scope(|scope| {
         let other = (!second.is_empty())
-            .then(|| scope.spawn(|| lay(set, sites, second, mirror_end, (between, limit), second.len())));
-        let own = lay(set, sites, first, end, (place.arena, between.min(limit)), landings.len());
+            .then(|| scope.spawn(|| lay(set, sites, second, mirror_end, (between, limit), its)));
+        let own = lay(set, sites, first, end, (place.arena, between.min(limit)), all);
         (own, other.and_then(|t| t.join().ok()))
     });
     let free = b.as_ref().map_or(a.arena, |b| b.arena);
@@ -377,21 +386,29 @@ struct Laid {
     arena: RemoteAddr,
 }
 
-/// Lays the sites whose ways in are `landings`; the next one after them is at `end`. Room is made for `expect` of them, since
-/// others are joined to the first part.
+/// An empty plan with room for code and patches of so many sites.
+fn room_for(sites: usize, calls: bool) -> ModulePlan {
+    let mut part = ModulePlan::default();
+    part.bytes.reserve(sites * BYTES_PER_SITE);
+    part.chunks.reserve(sites * 2);
+    part.patches.reserve(sites);
+    part.guards.reserve(sites * 2);
+    if calls {
+        part.calls.reserve(sites);
+        part.originals.reserve(sites * 4);
+    }
+    part
+}
+
+/// Lays the sites whose ways in are `landings` into `part`; the next one after them is at `end`.
 fn lay(
     set: Setting<'_>,
     sites: &[Site],
     landings: &[(RemoteAddr, u32)],
     end: RemoteAddr,
     arena: Span,
-    expect: usize,
+    mut part: ModulePlan,
 ) -> Laid {
-    let mut part = ModulePlan::default();
-    part.bytes.reserve(expect * BYTES_PER_SITE);
-    part.chunks.reserve(expect * 2);
-    part.patches.reserve(expect);
-    part.guards.reserve(expect * 2);
     let mut emitter = Emitter::new(set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {

@@ -53,6 +53,11 @@ impl ModuleFile {
         *near = Some(map.clone());
         map
     }
+    /// Drops what was foreseen of a batch, and nobody took.
+    pub(crate) fn forget_foreseen(&self) {
+        let near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
+        near.iter().for_each(|map| map.forget_foreseen());
+    }
 }
 
 /// All files of a session.

@@ -9,7 +9,7 @@
 //! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
 //! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 has |
-//! | | B5 waits for the thread's end |
+//! | E5 foresees what is planned (`trapline_plan`'s `foresee` has what comes of meeting B4) | B5 waits for the thread's end; drops what was foreseen for nothing |
 //!
 //! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
 //! - *the file is written to, or replaced, between E1 and B3*: another stamp, or identity. It is parsed anew.
@@ -24,6 +24,7 @@ use std::thread::{Builder, scope};
 
 use super::check::{Stamp, opened};
 use super::learn::with_signals_blocked;
+use super::memory::{keep_blocks, make_own_room};
 use super::state::State;
 use super::{Request, arch, loader};
 use crate::files::{ModuleFile, parsed};
@@ -43,6 +44,7 @@ pub(super) struct Ahead {
 pub(super) struct Early {
     path: PathBuf,
     file: Receiver<Parsed>,
+    here: Option<Parsed>,
 }
 
 /// A file as it was when it was opened.
@@ -66,24 +68,28 @@ impl Ahead {
     pub(super) fn beside<T>(self, state: &mut State, batch: impl FnOnce(&mut State) -> T) -> T {
         let (hand, file) = sync_channel(1);
         let path = self.path.clone();
+        keep_blocks(self.offsets.len());
         scope(|scope| {
             let thread = Builder::new().name("trapline-early".into());
             let thread = with_signals_blocked(|| thread.spawn_scoped(scope, || self.run(hand))).ok();
-            state.early = thread.is_some().then_some(Early { path, file });
+            state.early = thread.is_some().then_some(Early { path, file, here: None });
             let done = batch(state);
             state.early = None;
             // B5. A panic there is nobody's but its own.
-            thread.and_then(|thread| thread.join().ok());
+            let file = thread.and_then(|thread| thread.join().ok()).flatten();
+            file.iter().for_each(|file| file.forget_foreseen());
             done
         })
     }
-    /// E1 to E4.
-    fn run(self, hand: SyncSender<Parsed>) {
-        let Ok((file, id, stamp)) = opened(&self.path) else { return };
-        let Ok(file) = parsed(&file, id, &self.path) else { return };
+    /// E1 to E5.
+    fn run(self, hand: SyncSender<Parsed>) -> Option<Arc<ModuleFile>> {
+        make_own_room(self.offsets.len());
+        let (file, id, stamp) = opened(&self.path).ok()?;
+        let file = parsed(&file, id, &self.path).ok()?;
         if hand.send(Parsed { file: file.clone(), stamp }).is_ok() {
             arch::place::know_near(&file, &self.offsets);
         }
+        Some(file)
     }
 }
 
@@ -91,9 +97,14 @@ impl Early {
     pub(super) fn is_of(&self, path: &Path) -> bool {
         self.path == path
     }
+    /// Whether E3 is over.
+    pub(super) fn is_here(&mut self) -> bool {
+        self.here = self.here.take().or_else(|| self.file.try_recv().ok());
+        self.here.is_some()
+    }
     /// B2. `None`: it could not be read.
     pub(super) fn wait(self) -> Option<Parsed> {
-        self.file.recv().ok()
+        self.here.or_else(|| self.file.recv().ok())
     }
 }
 
@@ -115,7 +126,7 @@ mod tests {
             }
             hand.send(Parsed { file: early.clone(), stamp }).expect("room for one");
             let mut state = State::default();
-            state.early.replace(Early { path: program.clone(), file });
+            state.early.replace(Early { path: program.clone(), file, here: None });
             let found = state.file(&program).expect("a program");
             assert_eq!(Arc::ptr_eq(&found, &early), is_same);
             assert!(state.early.is_none());
@@ -123,7 +134,7 @@ mod tests {
         // Nobody parsed it after all.
         let (_, file) = sync_channel(1);
         let mut state = State::default();
-        state.early.replace(Early { path: program.clone(), file });
+        state.early.replace(Early { path: program.clone(), file, here: None });
         assert!(state.file(&program).is_ok());
     }
 }

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
@@ -114,45 +114,67 @@ pub(super) fn keep(probe: Probe) -> &'static Probe {
 /// Before a batch of so many sites. What planning it takes, and gives back, is a dozen blocks of up to [`PASSING`] bytes a site. glibc maps a block of such a size by
 /// itself, of pages that the kernel must clear, until one of that size was given back once; then it takes them from what it has. So that is done first, with
 /// one that nobody touches. (It keeps as much free memory as two of them from then on.) Other C libraries: nothing.
-///
-/// `waits`: the caller has to wait for another thread anyway (`early`). Then the pages of what it keeps, and those of probes from number `first` on, are had at
-/// once: that takes a fraction of what faults take, one for each page, in the midst of the batch.
-pub(super) fn make_room(sites: usize, first: usize, waits: bool) {
-    /// The largest block that glibc comes to keep is 32 MiB.
-    const MOST: usize = 31 << 20;
-    let len = (sites * PASSING).min(MOST);
-    if len < PASSING * 1000 {
-        return;
-    }
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(len)));
-    if waits {
-        // Both together are less than it keeps.
-        let rooms = [len - PAGE, len / 2].map(|len| {
-            let mut room = Vec::with_capacity(len);
-            touch(room.as_mut_ptr(), len);
-            room
-        });
-        drop(std::hint::black_box::<[Vec<u8>; 2]>(rooms));
-        let (probes, most) = (probes(), room().probes);
-        if !probes.is_null() && first < most {
-            let many = sites.min(most - first);
-            touch(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
-        }
+pub(super) fn keep_blocks(sites: usize) {
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    if let Some(len) = block(sites).filter(|&len| len > KEPT.fetch_max(len, Relaxed)) {
+        drop(std::hint::black_box(Vec::<u8>::with_capacity(len)));
     }
 }
 
-/// Has the kernel make the pages that lie wholly in this memory of ours writable, which keep what they hold (Linux 5.14). If it does not, each comes when it is touched.
-fn touch(at: *mut u8, len: usize) {
+/// Behind [`keep_blocks`], by one who has to wait for another thread anyway (`early`), until `is_over`: the pages of probes from number `first` on, and those of what is
+/// kept, are had at once, large ones where the kernel gives them. That takes a fraction of what faults take, one for each page, in the midst of the batch.
+pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() -> bool) {
+    /// As many at a time; a large page, mostly.
+    const STEP: usize = 2 << 20;
+    let Some(len) = block(sites) else { return };
+    let mut have = |at: *mut u8, len: usize| {
+        advise(at, len, libc::MADV_HUGEPAGE);
+        for from in (0..len).step_by(STEP) {
+            if is_over() {
+                break;
+            }
+            advise(at.wrapping_add(from), STEP.min(len - from), libc::MADV_POPULATE_WRITE);
+        }
+    };
+    let (probes, most) = (probes(), room().probes);
+    if !probes.is_null() && first < most {
+        let many = sites.min(most - first);
+        have(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
+    }
+    // Both together are less than is kept.
+    let mut rooms = [len - PAGE; 2].map(Vec::<u8>::with_capacity);
+    rooms.iter_mut().for_each(|room| have(room.as_mut_ptr(), len - PAGE));
+    drop(std::hint::black_box(rooms));
+}
+
+/// The same for a thread with memory of its own (glibc's arenas), which has no time to wait: its pages come when they are touched, large ones.
+pub(super) fn make_own_room(sites: usize) {
+    let Some(len) = block(sites) else { return };
+    let mut room = Vec::<u8>::with_capacity(len - PAGE);
+    advise(room.as_mut_ptr(), len - PAGE, libc::MADV_HUGEPAGE);
+    drop(std::hint::black_box(room));
+}
+
+/// Bytes of the blocks of a large batch.
+fn block(sites: usize) -> Option<usize> {
+    /// The largest block that glibc comes to keep is 32 MiB.
+    const MOST: usize = 31 << 20;
+    (sites >= 1000).then(|| (sites * PASSING).min(MOST))
+}
+
+/// Has the kernel do that with the pages that lie wholly in this memory of ours: have them come as large ones ([`libc::MADV_HUGEPAGE`]), or come now
+/// ([`libc::MADV_POPULATE_WRITE`], Linux 5.14). If it does not, each comes when it is touched.
+fn advise(at: *mut u8, len: usize, what: i32) {
     let skip = at.align_offset(PAGE).min(len);
     let whole = (len - skip) / PAGE * PAGE;
-    // SAFETY: no byte changes, and nothing is unmapped; outside of mappings it fails.
-    unsafe { libc::madvise(at.wrapping_add(skip).cast(), whole, libc::MADV_POPULATE_WRITE) };
+    // SAFETY: neither changes a byte or unmaps anything; outside of mappings it fails.
+    unsafe { libc::madvise(at.wrapping_add(skip).cast(), whole, what) };
 }
 
 const PAGE: usize = 4096;
 
-/// The planner's own site is the largest.
-const PASSING: usize = 352;
+/// The planner's own site is the largest, of 352; two blocks are about what there is at a time.
+const PASSING: usize = 640;
 
 /// Where the C library registers its threads' rseq areas, from the thread pointer (glibc 2.35).
 fn rseq() -> Option<isize> {

@@ -47,6 +47,11 @@ impl State {
             }
             for load in here.1 {
                 let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
+                if self.spots[spot as usize].groups.is_empty() {
+                    // Nothing was ever there: as most of a large batch.
+                    wanted.push(self.wanted(part, *load));
+                    continue;
+                }
                 self.soften(&in_the_way)?;
                 let others = in_the_way.iter().flat_map(|&group| &self.groups[group].parts).map(|p| p.spot);
                 let others: Vec<u32> =

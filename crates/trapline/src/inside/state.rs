@@ -24,7 +24,7 @@ use super::check::Stamps;
 use super::early::Early;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{engine, keep, made, make_room, writer};
+use super::memory::{engine, keep, keep_blocks, made, make_room, writer};
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
@@ -101,9 +101,12 @@ impl State {
             let (asked, have) = (requests.len(), self.spots.len());
             return Err(Error::TooMany { asked, have, most });
         }
+        match &mut self.early {
+            Some(early) => make_room(requests.len(), self.spots.len(), || early.is_here()),
+            None => keep_blocks(requests.len()),
+        }
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
-        make_room(requests.len(), self.spots.len(), self.early.is_some());
         let mut spots = Vec::with_capacity(requests.len());
         // A batch is often about one file.
         let mut last: Option<(Arc<Path>, Arc<ModuleFile>)> = None;
@@ -113,7 +116,7 @@ impl State {
                     Some(same) => same,
                     None => (request.file.as_path().into(), self.file(&request.file)?),
                 };
-            let spot = self.spot(engine, request, &path, &file)?;
+            let spot = self.spot(engine, request, &path, &file, spots.last().copied())?;
             self.instances(engine, spot, request)?;
             spots.push(spot);
             last = Some((path, file));
@@ -167,13 +170,14 @@ impl State {
         }
         files
     }
-    /// The site of a request, known or new.
+    /// The site of a request, known or new. `last`: that of the request before.
     fn spot(
         &mut self,
         engine: &'static Engine,
         request: &Request,
         known_as: &Arc<Path>,
         file: &Arc<ModuleFile>,
+        last: Option<u32>,
     ) -> Result<u32, Error> {
         let Request { file: path, offset, consumer, by_trap, .. } = request;
         if !consumer.has_handler() {
@@ -186,7 +190,9 @@ impl State {
         }
         let at = file.image.svma_of(offset).filter(|&at| file.image.text(at, 1).is_some());
         let at = at.ok_or_else(|| Error::NotCode { path: path.clone(), offset: offset.0 })?;
-        let function = file.image.function_at(at);
+        // Requests are often in the order of their file.
+        let last = last.map(|last| &self.spots[last as usize]).filter(|last| last.file.id == file.id);
+        let function = file.image.function_near(at, last.and_then(|last| last.function));
         if consumer.has_return() && function.is_none_or(|f| file.image.function(f).start != at) {
             return Err(Error::NotAnEntry { path: path.clone(), offset: offset.0 });
         }

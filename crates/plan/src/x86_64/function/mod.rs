@@ -97,11 +97,16 @@ impl<'a> Planner<'a> {
 
     /// Plans all wants, which are sorted by function.
     pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
+        self.functions_while(order, |_| true);
+    }
+    /// The same, as long as `goes_on` behind each function. Whether it always did.
+    pub(crate) fn functions_while(&mut self, order: &[(u32, Want)], goes_on: impl Fn(&Self) -> bool) -> bool {
         self.wanted = order.iter().filter_map(|(_, w)| w.function).collect();
         self.wanted.dedup();
-        for group in order.chunk_by(|a, b| a.1.function == b.1.function) {
+        order.chunk_by(|a, b| a.1.function == b.1.function).all(|group| {
             self.function(group[0].1.function, group);
-        }
+            goes_on(self)
+        })
     }
 
     /// Plans all wants of one function (or, without one, single instructions).

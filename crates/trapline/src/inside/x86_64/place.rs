@@ -8,6 +8,7 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec;
 
+use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnCall, OwnSite};
 use trapline_patch::{Module, Options, PatchError, Request, Why};
 use trapline_plan::{CallFunctions, CallInput, Callee, CodeMap, ExtendedState, Piece, Role, Want};
@@ -58,16 +59,26 @@ pub(super) fn taken_in(general::here::Piece { text, room }: general::here::Piece
     Piece { text, room }
 }
 
-/// Makes a file's map of code near these offsets (by the calling thread), so that whoever plans there finds it.
+/// Makes a file's map of code near these offsets (by the calling thread), so that whoever plans there finds it; where all of them are entries of functions, it foresees
+/// what is planned, too.
 pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
     let image = &file.image;
+    let mut last = None;
     let want = |&offset: &u64| {
         let at = image.svma_of(FileOffset(offset))?;
-        let function = image.function_at(at);
+        let function = image.function_near(at, last);
+        last = function;
         Some(Want { probe: 0, latency: None, function, role: Role::CallAt(at) })
     };
     let wants: Vec<Want> = offsets.iter().filter_map(want).collect();
-    drop(file.code_map(&wants, GUARDED, true));
+    let map = file.code_map(&wants, GUARDED, true);
+    let entry = |want: &Want| {
+        want.function.filter(|&function| want.role == Role::CallAt(image.function(function).start))
+    };
+    let entries: Option<Vec<FunctionIndex>> = wants.iter().map(entry).collect();
+    if let Some(entries) = entries.filter(|entries| entries.len() == offsets.len()) {
+        map.foresee(image, &entries);
+    }
 }
 
 /// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of

@@ -1,0 +1,89 @@
+//! A large batch, planned before the process was looked at: which windows the entries of its functions have.
+//!
+//! In: a file, its map, the functions in the order of the batch. Out: their sites, for `plan_module` to take in place of planning them, if what it is asked for then is
+//! what was foreseen ([`Foreseen::fits`]). Invariant FOR-1: what is taken is what planning would be free to choose: a site depends on the file, on its map (which only
+//! gains by covering more), on the batch's wants, and on the traits of the process that `fits` compares. What depends on more, a punned jump, a trap or a refusal, is not foreseen:
+//! then nothing is.
+//! Does not: lay code; look at a process.
+//!
+//! Another thread foresees while the one that asks does what comes first. They meet at the map's lock:
+//!
+//! - *it has begun*: who plans waits for its end. That is sooner than both together would have it from the start, or nearly.
+//! - *it has not begun*: who plans finds nothing, plans, and leaves word that it is over; the other finds that, and does nothing.
+//! - *it ended badly*: the lock is poisoned, and holds nothing.
+//! - *nobody plans*: the batch failed before. Whoever made the other thread drops what is there.
+
+use trapline_image::{FunctionIndex, Image, Machine};
+use trapline_record::addr::Bias;
+
+use crate::codemap::CodeMap;
+use crate::module::by_function;
+use crate::request::{CallInput, ProcessTraits, Role, Want};
+use crate::space::AddressSpace;
+use crate::x86_64::Env;
+use crate::x86_64::function::Planner;
+use crate::x86_64::pun::Puns;
+use crate::x86_64::site::{Reach, Site};
+
+/// What becomes of a map's foresight.
+#[derive(Debug, Default)]
+pub(crate) enum Foresight {
+    /// Nobody asked.
+    #[default]
+    None,
+    /// For whoever plans next; `None`: it could not be foreseen.
+    Is(Option<Foreseen>),
+    /// Somebody planned.
+    Over,
+}
+
+/// A batch: what is wanted, by function, and the sites.
+#[derive(Debug)]
+pub(crate) struct Foreseen {
+    order: Vec<(u32, Want)>,
+    sites: Vec<Site>,
+}
+
+impl Foreseen {
+    /// The sites, if this batch in this process is the one that was foreseen.
+    pub(crate) fn fits(
+        self,
+        traits: &ProcessTraits,
+        calls: Option<CallInput<'_>>,
+        order: &[(u32, Want)],
+    ) -> Option<Vec<Site>> {
+        let by_jump = calls.is_some_and(|calls| calls.callees.iter().all(|callee| !callee.by_trap));
+        (decides(traits) == decides(&assumed()) && by_jump && self.order == order).then_some(self.sites)
+    }
+}
+
+/// What a process of our own is, as a rule.
+const fn assumed() -> ProcessTraits {
+    ProcessTraits::usual(1)
+}
+
+/// What windows at entries depend on.
+fn decides(traits: &ProcessTraits) -> impl PartialEq + use<> {
+    (traits.traps, traits.has_fault_handler, traits.shadow_stack, traits.go)
+}
+
+/// Plans the entries of these functions, each for the callee of that number.
+pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex]) -> Option<Foreseen> {
+    if image.machine() != Machine::X86_64 || image.is_go() {
+        return None;
+    }
+    let want =
+        |(probe, &function)| Want { probe, latency: None, function: Some(function), role: Role::CallEntry };
+    let wants: Vec<Want> = (0..).zip(functions).map(want).collect();
+    let order = by_function(&wants);
+    let (traits, space) = (assumed(), AddressSpace::default());
+    let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false };
+    let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default()));
+    planner.sites.reserve(order.len());
+    let depends = |site: &Site| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
+    let is_sure = |planner: &Planner<'_>| {
+        planner.refused.is_empty() && planner.kernel.is_empty() && !planner.sites.last().is_some_and(depends)
+    };
+    let is_whole = planner.functions_while(&order, is_sure);
+    is_whole.then_some(Foreseen { order, sites: planner.sites })
+}

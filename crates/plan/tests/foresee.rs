@@ -1,0 +1,100 @@
+//! What was foreseen of a batch is what is planned, or is not used.
+
+mod common;
+
+use common::elf::library;
+use common::{bias_of, every, map, space_of};
+use trapline_image::{FunctionIndex, Image};
+use trapline_plan::{
+    CallFunctions, CallInput, Callee, CodeMap, DataLayout, ExtendedState, ModuleInput, ModulePlan,
+    ProcessTraits, Role, Tactic, bounds, plan_module,
+};
+
+/// Functions of a jump's length, whose bytes differ; each with padding.
+fn functions(bodies: usize) -> Image {
+    let (mut text, mut functions) = (Vec::new(), Vec::new());
+    for n in 0..bodies {
+        functions.push((text.len() as u64, 8));
+        // sub rsp, n; add rsp, n; ret
+        let n = n as u8 & 0x78;
+        text.extend_from_slice(&[0x48, 0x83, 0xEC, n, 0x48, 0x83, 0xC4, n]);
+        text.extend_from_slice(&[0xCC; 8]);
+    }
+    library(&text, &functions)
+}
+
+fn planned(image: &Image, map: &CodeMap, traits: &ProcessTraits, by_trap: bool) -> ModulePlan {
+    let functions = CallFunctions {
+        entry: 0x1111,
+        general: 0x2222,
+        begin: 0x3333,
+        exit: 0x4444,
+        general_exit: 0x5555,
+        begins: None,
+        arms: None,
+        ends: None,
+        state: ExtendedState { mask: 3, len: 576, tells_use: false },
+    };
+    let wants = every(image, Role::CallEntry);
+    let callee = |n| Callee { argument: n, saves_state: false, only_returns: false, arms: false, by_trap };
+    let callees: Vec<Callee> = (0..wants.len() as u64).map(callee).collect();
+    let (bias, layout) = (bias_of(image), DataLayout::new(&bounds(image, map, traits, &wants)));
+    plan_module(&ModuleInput {
+        image,
+        bias,
+        map,
+        traits,
+        space: &space_of(image, bias),
+        home: None,
+        alone: true,
+        layout: &layout,
+        latency: None,
+        calls: Some(CallInput { functions, callees: &callees, may_trap: true }),
+        filters: &[],
+        wants: &wants,
+    })
+    .expect("room")
+}
+
+fn all(image: &Image) -> Vec<FunctionIndex> {
+    (0..image.functions().len() as u32).map(FunctionIndex).collect()
+}
+
+#[test]
+fn what_is_foreseen_is_what_is_planned() {
+    let (image, traits) = (functions(40), ProcessTraits::usual(2));
+    let plain = planned(&image, &map(&image), &traits, false);
+    assert_eq!(plain.stats.of(Tactic::Jump), 40, "{:?}", plain.refused);
+    let known = map(&image);
+    known.foresee(&image, &all(&image));
+    assert_eq!(planned(&image, &known, &traits, false), plain);
+    // It was taken; what comes now is planned anew.
+    known.foresee(&image, &all(&image)[..3]);
+    assert_eq!(planned(&image, &known, &traits, false), plain);
+}
+
+#[test]
+fn another_batch_or_process_than_was_foreseen_is_planned() {
+    let image = functions(40);
+    let usual = ProcessTraits::usual(2);
+    let strict = ProcessTraits { traps: trapline_plan::TrapsPolicy::MustNotTrap, ..usual };
+    for (foreseen, traits, by_trap) in [(40, usual, true), (39, usual, false), (40, strict, false)] {
+        let known = map(&image);
+        known.foresee(&image, &all(&image)[..foreseen]);
+        let plain = planned(&image, &map(&image), &traits, by_trap);
+        assert_eq!(planned(&image, &known, &traits, by_trap), plain, "{foreseen} {traits:?} {by_trap}");
+    }
+}
+
+#[test]
+fn what_depends_on_more_than_the_file_is_not_foreseen() {
+    // A function of one byte has a trap, or a pun, or nothing.
+    let text = [0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, 0xC3, 0xC3, 0x31, 0xC0, 0xC3];
+    let image = library(&text, &[(0, 9), (9, 1), (10, 3)]);
+    let traits = ProcessTraits::usual(2);
+    let plain = planned(&image, &map(&image), &traits, false);
+    let known = map(&image);
+    known.foresee(&image, &all(&image));
+    assert_eq!(planned(&image, &known, &traits, false), plain);
+    assert_ne!(plain.stats.of(Tactic::Jump), 3);
+}
