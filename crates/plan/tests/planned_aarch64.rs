@@ -317,6 +317,8 @@ fn what_no_code_decides_is_refused_by_name() {
     let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
+    let (floats, stack) = (Floats::default(), Unwind::None);
+    let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
     for (role, filter, what) in [
         (entry, condition(Known::Took), "durations"),
         (entry, condition(Known::Field(0, INT)), "fields"),
@@ -331,7 +333,9 @@ fn what_no_code_decides_is_refused_by_name() {
         (entry, TargetFilter { late: Some(late), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
-        (Role::Latency, condition(argument), "records or times"),
+        (Role::Latency, condition(argument), "what it times"),
+        (recorded(true), condition(argument), "which entries passed"),
+        (recorded(false), condition(Known::Returned(INT)), "not known there"),
     ] {
         let why = of(role, Some(filter), false, &traits()).unwrap_or_default();
         assert!(why.contains(what), "{what}: {why}");
@@ -339,7 +343,9 @@ fn what_no_code_decides_is_refused_by_name() {
     let why = of(entry, Some(condition(argument)), true, &traits()).unwrap_or_default();
     assert!(why.contains("by thread"), "{why}");
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
-        assert_eq!(of(entry, Some(condition(known)), false, &traits()), None, "{known:?}");
+        for role in [entry, recorded(false)] {
+            assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
+        }
     }
     // Who asks the system loses what SVE has, and who may not ask has no number.
     let vectors = ProcessTraits { sve: true, ..traits() };
