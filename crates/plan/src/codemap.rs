@@ -165,7 +165,7 @@ impl CodeMap {
         self.unswept(image, wants).is_empty()
     }
 
-    /// What a batch at these entries will do, for [`plan_module`](crate::plan_module) to take ([`foresee`](crate::foresee)): once, unless it was asked for already.
+    /// What a batch at these entries will do, for [`plan_module`](crate::plan_module) to take (`foresee` has how): once, unless it was asked for already.
     pub fn foresee(&self, image: &Image, functions: &[FunctionIndex]) {
         let mut foresight = self.foresight();
         if matches!(*foresight, Foresight::None) {
