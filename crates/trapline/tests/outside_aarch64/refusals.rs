@@ -1,5 +1,6 @@
 //! What is not done is refused by name.
 
+use crate::by::passing;
 use crate::victim::Victim;
 
 #[test]
@@ -22,8 +23,8 @@ fn what_is_not_made_here_is_named() {
     let builder = || trapline::Session::builder().pid(victim.pid()).probe("victim_push").expect("a probe");
     let outermost = builder().outermost(true).latency();
     let slot = builder().returns(trapline::Returns::Stack).latency();
-    let tallied = builder().tally(false);
-    for error in [outermost, slot, tallied] {
+    let calls_that_pass = builder().filters(vec![passing("arg0 > 1")]).record(1, true);
+    for error in [outermost, slot, calls_that_pass] {
         let error = error.expect_err("refused").to_string();
         println!("{error}");
         assert!(error.contains("not on arm64 yet"), "{error}");
