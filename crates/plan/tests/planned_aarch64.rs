@@ -96,7 +96,7 @@ fn one_word_leads_to_a_stub_in_reach_and_back() {
     let image = library(&[&[PUSH, NOP, RET]]);
     let plan = planned(&image, &traits(), &space(), &[want(0, Role::CountEntry)]);
     let patch = &plan.patches[0];
-    assert_eq!((patch.len, patch.crosses_line, patch.needs_guard), (4, false, false));
+    assert_eq!((patch.len, patch.crosses_line, patch.needs_guard()), (4, false, false));
     assert_eq!((patch.tactic, word(&patch.old)), (Tactic::Jump, PUSH));
     assert_eq!(Some(word(&patch.new)), encode::b(patch.addr.0, patch.head.0));
     let chunk = &plan.chunks[0];

@@ -433,7 +433,7 @@ fn patch_of(input: &ModuleInput<'_>, site: &Site, head: RemoteAddr, new: u32) ->
         new: bytes(new),
         head,
         crosses_line: false,
-        needs_guard: false,
+        starts: 0,
     }
 }
 
