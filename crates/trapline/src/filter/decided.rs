@@ -83,8 +83,9 @@ impl Filter {
         let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
         if self.of_calls {
             // What was added to the filter behind that may be anything.
-            let late = self.late.as_ref().is_none_or(Tree::is_known_at_return);
-            return (!exits || self.read.is_some() || !late).then_some(Undecided::NotTallied);
+            let mut trees = [&self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+            let known = trees.all(|tree| self.is_known_of_calls(tree));
+            return (!exits || !known).then_some(Undecided::NotTallied);
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
         let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain([&tally.value]);
