@@ -318,6 +318,9 @@ fn what_no_code_decides_is_refused_by_name() {
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
+    let each = tallied(argument, Sort::Each);
+    let tally = each.tally.map(|tally| Tally { by_thread: true, ..tally });
+    let by_thread = TargetFilter { tally, ..TargetFilter::default() };
     let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
     for (role, filter, what) in [
         (entry, condition(Known::Took), "durations"),
@@ -330,6 +333,7 @@ fn what_no_code_decides_is_refused_by_name() {
             "not known there",
         ),
         (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
+        (Role::Tally { exits: false }, by_thread, "rows of threads' values"),
         (entry, TargetFilter { late: Some(late), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),

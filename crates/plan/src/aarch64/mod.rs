@@ -5,6 +5,7 @@
 
 mod deed;
 pub mod exits;
+mod here;
 pub mod module;
 pub mod room;
 pub mod site;

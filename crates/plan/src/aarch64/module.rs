@@ -27,13 +27,13 @@ use trapline_record::{RemoteAddr, Svma};
 
 use super::deed::{Deed, Record, Setting, is_looped, nodes};
 use super::exits::{exits, ways_out};
+use super::here::check;
 use super::site::{self, Place as Word, entry_index};
-use super::stub::filter::left_out;
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::TargetFilter;
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, Want};
+use crate::request::{Floats, ModuleInput, ProcessTraits, Role, Want};
 use crate::space::{AddressSpace, PAGE};
 
 /// Where stubs begin: a line of their own.
@@ -203,7 +203,7 @@ fn left(
 }
 
 /// What decides about a probe's hits.
-fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
+pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
     input.filters.get(probe as usize).and_then(Option::as_ref)
 }
 
@@ -222,71 +222,6 @@ fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
     match image.function_at(to) {
         Some(other) => to != from && image.function(other).start == to,
         None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
-    }
-}
-
-/// What is asked besides the role.
-fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
-    let timed = want.role == Role::Latency;
-    let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
-    let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
-    let counts =
-        matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
-    let outermost = input.latency.is_some_and(|latency| latency.outermost);
-    let filter = filter(input, want.probe);
-    let by_thread = input.layout.threads.rows > 0;
-    let what = match () {
-        () if want.role.calls() => "no code calls consumers",
-        () if timed && outermost => "no code times outermost calls alone",
-        () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
-            "no code knows a goroutine's stack"
-        }
-        () if reads(want.role) => "no code reads fields",
-        // Its rings are one for each CPU.
-        () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
-        () if filter.is_some() && timed => "no code filters what it times",
-        () if filter.is_some() && matches!(want.role, Role::Record { returns: true, .. }) => {
-            "no code tells returns which entries passed"
-        }
-        () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
-        () if by_thread && !counts => "no code but counts by thread",
-        () if input.traits.shadow_stack => "no code minds a shadow stack",
-        () => match filter.and_then(|filter| undecided(filter, want.role)) {
-            Some(what) => what,
-            None => return numbered(input, by_thread || filter.is_some_and(|f| f.asks_for_thread()), at),
-        },
-    };
-    Err(Refusal::NotHere { at, what })
-}
-
-/// What of a filter, and of what it tallies, no code decides here.
-fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
-    let tally = filter.tally.as_ref();
-    let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
-    let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-    let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
-    match () {
-        () if filter.by_name => Some("no code looks at what threads are called"),
-        () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
-        () if filter.late.is_some() => Some("no code decides at returns by what entries left"),
-        () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
-        () => trees.find_map(|tree| {
-            let early = (!known(tree)).then_some("no code decides by what is not known there");
-            left_out(tree).or(early)
-        }),
-    }
-}
-
-/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`.
-fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusal> {
-    match input.traits.thread_id {
-        ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
-        ThreadId::Call if asked && input.traits.sve => {
-            let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
-            Err(Refusal::NotHere { at, what })
-        }
-        _ => Ok(()),
     }
 }
 
