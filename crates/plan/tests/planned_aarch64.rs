@@ -315,12 +315,13 @@ fn what_no_code_decides_is_refused_by_name() {
     };
     let (entry, exit) = (Role::CountEntry, Role::Tally { exits: true });
     let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
+    let of_field = Late { condition: Tree::Known(Known::Field(0, INT)), tick: 1 };
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
     let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
     for (role, filter, what) in [
-        (entry, condition(Known::Took), "durations"),
+        (entry, condition(Known::Took), "not known there"),
         (entry, condition(Known::Field(0, INT)), "fields"),
         (entry, condition(Known::Returned(INT)), "not known there"),
         (exit, tallied(argument, Sort::Each), "not known there"),
@@ -330,11 +331,12 @@ fn what_no_code_decides_is_refused_by_name() {
             "not known there",
         ),
         (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
-        (entry, TargetFilter { late: Some(late), ..condition(argument) }, "what entries left"),
+        (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
         (Role::Latency, condition(argument), "what it times"),
-        (recorded(true), condition(argument), "which entries passed"),
+        (recorded(true), condition(Known::Returned(INT)), "not known there"),
+        (recorded(true), TargetFilter { late: Some(of_field), ..condition(argument) }, "fields"),
         (recorded(false), condition(Known::Returned(INT)), "not known there"),
     ] {
         let why = of(role, Some(filter), false, &traits()).unwrap_or_default();
@@ -343,9 +345,14 @@ fn what_no_code_decides_is_refused_by_name() {
     let why = of(entry, Some(condition(argument)), true, &traits()).unwrap_or_default();
     assert!(why.contains("by thread"), "{why}");
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
-        for role in [entry, recorded(false)] {
+        for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
         }
+        // What returns decide is decided where they are recorded.
+        let filter = TargetFilter { late: Some(late.clone()), ..condition(known) };
+        assert_eq!(of(recorded(true), Some(filter.clone()), false, &traits()), None, "{known:?}");
+        let why = of(recorded(false), Some(filter), false, &traits()).unwrap_or_default();
+        assert!(why.contains("what entries left"), "{why}");
     }
     // Who asks the system loses what SVE has, and who may not ask has no number.
     let vectors = ProcessTraits { sve: true, ..traits() };

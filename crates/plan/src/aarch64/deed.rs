@@ -8,6 +8,7 @@ use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, control};
 
 use super::stub::filter::NODE_BYTES;
+use super::stub::stage::STAGED_BYTES;
 use super::stub::text::BYTES;
 use super::stub::{self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Threads, Timed, Traced};
 use crate::filter::{TargetFilter, Tree};
@@ -46,6 +47,8 @@ pub(super) struct Record {
     pub(super) at_entry: bool,
     /// Nodes of the trees of the probe's filter, if it has one.
     pub(super) nodes: Option<u32>,
+    /// Exits are recorded too: they ask which entries passed.
+    pub(super) returns: bool,
 }
 
 impl Deed {
@@ -67,7 +70,7 @@ impl Deed {
             Self::Enter { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
                 let decides = match record.nodes {
-                    Some(nodes) => 1024 + nodes as u64 * NODE_BYTES,
+                    Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
                     None => 0,
                 };
                 (1024 + BYTES * record.texts.count_ones() as u64 + decides).next_multiple_of(64)
@@ -93,7 +96,8 @@ pub(super) struct Setting<'a> {
 /// Nodes of all that a filter's code computes.
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
     let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
-    (tallied + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
+    let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
+    (tallied + late + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
 }
 
 impl<'a> Setting<'a> {
@@ -107,6 +111,7 @@ impl<'a> Setting<'a> {
             area: data.0 + layout.latency_off,
             functions: layout.latency_count,
             stamps: input.stamps.0,
+            shape: input.shape,
             missed: data.0 + control::at::MISSED,
             min_ticks: input.min_ticks,
             buckets: input.buckets,
@@ -123,6 +128,22 @@ impl<'a> Setting<'a> {
     fn threads(&self) -> Option<Threads> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.0 + area.off, id: self.id })
+    }
+    fn traced(&self, record: Record) -> Option<Traced<'_>> {
+        let Record { probe, texts, floats, unwind, at_entry, nodes, returns, .. } = record;
+        let filter = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
+        Some(Traced {
+            machine: &self.machine,
+            rings: self.rings.as_ref()?,
+            probe,
+            dropped: self.data.0 + self.layout.counters.word(probe),
+            filter,
+            marks: if returns && filter.is_some() { Some(self.latency?) } else { None },
+            texts,
+            floats,
+            unwind,
+            at_entry,
+        })
     }
     /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
@@ -156,12 +177,12 @@ impl<'a> Setting<'a> {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
             }
             Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
-            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry, nodes }) => {
-                let dropped = self.data.0 + self.layout.counters.word(probe);
-                let (machine, rings) = (&self.machine, self.rings.as_ref()?);
-                let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
-                let filtered = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
-                Begun::Traced(stub::trace_passing(at.0, traced, filtered, kind, values.into()))
+            Deed::Record(record) => {
+                let (traced, values) = (self.traced(record)?, record.values.into());
+                match stub::stage(at.0, traced, record.kind, values) {
+                    Some(staged) => Begun::Staged(staged),
+                    None => Begun::Traced(stub::trace(at.0, traced, record.kind, values)),
+                }
             }
         })
     }
@@ -179,6 +200,7 @@ pub(super) enum Begun<'a> {
     Passing(stub::pass::Pending),
     Latency(stub::latency::Pending<'a>),
     Traced(stub::trace::Pending<'a>),
+    Staged(stub::stage::Pending<'a>),
 }
 
 impl Code for Begun<'_> {
@@ -189,6 +211,7 @@ impl Code for Begun<'_> {
             Self::Passing(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
             Self::Traced(pending) => pending.displaced_at(),
+            Self::Staged(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
@@ -198,6 +221,7 @@ impl Code for Begun<'_> {
             Self::Passing(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
             Self::Traced(pending) => pending.finish(displaced, back),
+            Self::Staged(pending) => pending.finish(displaced, back),
         }
     }
 }

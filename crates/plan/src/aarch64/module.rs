@@ -2,7 +2,7 @@
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
 //! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records but for fields are done, what is
-//! called, or recorded behind a filter, is not.
+//! called is not.
 //!
 //! # How a site is made
 //!
@@ -133,8 +133,9 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let (nodes, at_entry, returns) = (decided, false, false);
             let record =
-                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false, nodes: decided };
+                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry, nodes, returns };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
@@ -146,9 +147,8 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             }
             let probe = want.probe;
             let deed = |kind| {
-                let record =
-                    Record { probe, kind, values, texts, floats, unwind, at_entry: true, nodes: decided };
-                Deed::Record(record)
+                let (nodes, at_entry) = (decided, true);
+                Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry, nodes, returns })
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
@@ -246,9 +246,6 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
-        () if filter.is_some() && matches!(want.role, Role::Record { returns: true, .. }) => {
-            "no code tells returns which entries passed"
-        }
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
         () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",
@@ -262,14 +259,20 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
 
 /// What of a filter, and of what it tallies, no code decides here.
 fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
-    let tally = filter.tally.as_ref();
+    let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
     let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
     let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
     let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
     match () {
         () if filter.by_name => Some("no code looks at what threads are called"),
         () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
-        () if filter.late.is_some() => Some("no code decides at returns by what entries left"),
+        () if filter.late.is_some() && !matches!(role, Role::Record { returns: true, .. }) => {
+            Some("no code adds up at returns what entries left")
+        }
+        () if late.is_some_and(|late| left_out(&late.condition).is_some()) => Some("no code reads fields"),
+        () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
+            Some("no code decides by what is not known there")
+        }
         () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
         () => trees.find_map(|tree| {
             let early = (!known(tree)).then_some("no code decides by what is not known there");

@@ -6,6 +6,7 @@ mod filters;
 mod latency;
 mod records;
 mod stacks;
+mod stages;
 mod tallies;
 mod threads;
 

@@ -2,7 +2,9 @@
 //!
 //! In: a tree that is known where the code runs: at an entry, or at a return. Out: code, and the jumps that are taken where it does not hold. It reads argument
 //! registers, and x0 at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers; it spoils `A`, `B`, `C` and flags, and values that wait
-//! lie in the frame (`saves`). FLT-1: it decides as [`Tree::holds`] does. Not here yet: fields, durations, what an entry left for its return ([`left_out`]).
+//! lie in the frame (`saves`). Of what an entry left for its return ([`Left`]) it reads the record. FLT-1: it decides as [`Tree::holds`] does. Not here yet: fields ([`left_out`]).
+
+use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::saves::{A, B, C, waiting};
@@ -23,7 +25,6 @@ pub fn left_out(tree: &Tree) -> Option<&'static str> {
     let mut what = None;
     tree.each_known(&mut |known| {
         what = match known {
-            Known::Took => Some("no code decides by durations"),
             Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some("no code reads fields"),
             _ => what,
         };
@@ -31,10 +32,34 @@ pub fn left_out(tree: &Tree) -> Option<&'static str> {
     what
 }
 
-/// What a condition's code depends on: how a thread's number is learnt; it was asked for.
+/// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conditions {
+    /// How a thread's number is learnt; it was asked for.
     pub(super) id: ThreadId,
+    /// At a return: what the entry left.
+    pub(super) left: Option<Left>,
+}
+
+/// Where a call's entry left its record, and how it reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// Where the record's address is, and the nanoseconds since, from the stack pointer on.
+    pub(super) place: u32,
+    pub(super) took: u32,
+    /// Word of the record at which its floats begin, and which of the eight they are, as bits.
+    pub(super) floats: (u64, u8),
+}
+
+impl Left {
+    fn word(self, asm: &mut Asm, to: Reg, n: u64) {
+        asm.load_at(to, SP, self.place);
+        asm.load_at(to, to, 8 * n as u32);
+    }
+    fn float(self, asm: &mut Asm, to: Reg, index: u8) {
+        let before = self.floats.1 & ((1 << (index & 7)) - 1);
+        self.word(asm, to, self.floats.0 + u64::from(before.count_ones()));
+    }
 }
 
 impl Conditions {
@@ -115,10 +140,24 @@ impl Conditions {
         match tree {
             Tree::Number(value, _) => asm.constant(to, *value),
             Tree::Known(Known::Thread) => threads::load(self.id, asm, to),
-            Tree::Known(Known::Argument(index, int)) => extend(asm, to, u32::from(*index) % ARGUMENTS, *int),
+            Tree::Known(Known::Argument(index, int)) => {
+                let nth = u32::from(*index) % ARGUMENTS;
+                let from = self.left.map_or(nth, |left| {
+                    left.word(asm, to, FIRST_VALUE + u64::from(nth));
+                    to
+                });
+                extend(asm, to, from, *int);
+            }
+            Tree::Known(Known::Took) => match self.left {
+                Some(left) => asm.load_at(to, SP, left.took),
+                None => asm.number(to, 0),
+            },
             Tree::Known(Known::Returned(int)) => extend(asm, to, 0, *int),
             Tree::Known(Known::Float(index, float)) => {
-                asm.vector_to(to, u32::from(*index) % FLOATS);
+                match self.left {
+                    Some(left) => left.float(asm, to, *index),
+                    None => asm.vector_to(to, u32::from(*index) % FLOATS),
+                }
                 order_key(asm, to, *float);
             }
             Tree::Known(Known::FloatReturned(float)) => {

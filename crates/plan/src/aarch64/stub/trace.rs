@@ -5,7 +5,7 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5 | nothing was written |
+//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. Where exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
 //! | T1 | save what is used; find the stack's end, or copy texts (`text`), if that is wanted | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
@@ -15,17 +15,17 @@
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Not here yet: marks, by which exits would know whose entries passed, fields, goroutines.
+//! Where the return decides, see `stage`. Not here yet: fields, goroutines.
 
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
 use super::frame::{A, B};
-use super::pass::{Filtered, Rare, before};
+use super::pass::{Before, Filtered};
 use super::rseq::{self, Section};
 use super::stack::Walk;
-use super::{Code, Machine};
+use super::{Code, Latency, Machine};
 use crate::request::{Floats, Stacks, ThreadId, Unwind};
 
 /// Arguments that a record holds of those that registers do.
@@ -45,7 +45,7 @@ pub struct Rings {
 }
 
 /// Everything that one probe's records depend on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
@@ -55,6 +55,10 @@ pub struct Traced<'a> {
     pub probe: u32,
     /// The counter of dropped records on line 0.
     pub dropped: u64,
+    /// Which entries are recorded; `None` for all.
+    pub filter: Option<Filtered<'a>>,
+    /// Where entries leave marks for exits: the exits of filtered entries are not recorded. `None` where all are.
+    pub marks: Option<Latency>,
     /// Bit `n`: at an entry, argument `n` points to text.
     pub texts: u8,
     /// Floats: in the record behind arguments and texts; at a return in the place of the value.
@@ -79,25 +83,16 @@ pub struct Pending<'a> {
     /// Where the usual path goes on.
     written: u64,
     /// What the filter left to do.
-    rare: Option<Rare>,
+    before: Option<Before>,
+    kind: Kind,
 }
 
 /// The part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first) and the value returned at a return. The
 /// stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
-    trace_passing(at, traced, None, kind, values)
-}
-
-/// The same, of hits that a filter lets pass.
-pub fn trace_passing<'a>(
-    at: u64,
-    traced: Traced<'a>,
-    filtered: Option<Filtered<'_>>,
-    kind: Kind,
-    values: usize,
-) -> Pending<'a> {
     let mut asm = Asm::new(at);
-    let rare = filtered.map(|filtered| before(&mut asm, traced.machine, traced.rings.id, filtered));
+    let before = traced.before(&mut asm, kind);
+    let full = traced.rings.area.full();
     traced.enter(&mut asm, kind);
     let texts = traced.texts(kind);
     texts.fetch(&mut asm);
@@ -108,14 +103,14 @@ pub fn trace_passing<'a>(
     let (section, (none, full)) = match traced.machine.rseq {
         Some(rseq) => {
             let (section, fixes) = rseq::section_with(&mut asm, rseq, [B, A], |asm| {
-                let fixes = traced.find(asm);
+                let fixes = traced.find(asm, full);
                 traced.write(asm, kind, values, walk);
                 fixes
             });
             (Some(section), fixes)
         }
         None => {
-            let fixes = traced.lock(&mut asm);
+            let fixes = traced.lock(&mut asm, full);
             traced.write(&mut asm, kind, values, walk);
             (None, fixes)
         }
@@ -128,7 +123,7 @@ pub fn trace_passing<'a>(
         asm.add_imm(SP, SP, texts.depth().cast_signed());
     }
     traced.leave(&mut asm, kind);
-    Pending { asm, traced, section, none, full, written, rare }
+    Pending { asm, traced, section, none, full, written, before, kind }
 }
 
 impl Traced<'_> {
@@ -145,15 +140,15 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, traced, section, none, full, written, rare } = self;
+        let Self { mut asm, traced, section, none, full, written, before, kind } = self;
         let displaced_at = asm.here();
         let Traced { machine, dropped, .. } = traced;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        if let Some(rare) = rare {
-            rare.behind(&mut asm, machine, displaced_at);
+        if let Some(before) = before {
+            traced.behind(&mut asm, kind, before, displaced_at);
         }
         asm.bind(full);
         if section.is_none() {

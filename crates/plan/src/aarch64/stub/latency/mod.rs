@@ -23,6 +23,7 @@
 //! shorter than its step take 0 or 1 of it.
 //! Not here yet: outermost calls only, goroutines, slots in place of return addresses.
 
+mod mark;
 mod record;
 mod slot;
 
@@ -31,8 +32,9 @@ use trapline_record::latency::{self as words, at};
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
 use super::{Code, Machine};
 use crate::request::Buckets;
+pub(super) use mark::Mark;
 use record::Rare;
-use slot::{Claim, Lookup};
+pub(super) use slot::{Claim, Lookup};
 
 /// What is to be timed, and where it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub struct Latency {
     pub functions: u32,
     /// Address of the stamp memory: tags, then blocks.
     pub stamps: u64,
+    /// How large its slots are.
+    pub shape: words::Stamps,
     /// Address of the control block's MISSED word.
     pub missed: u64,
     /// Calls shorter than this many ticks count as returns only, and enter no bucket, total, minimum or maximum.
@@ -181,7 +185,7 @@ impl Timed<'_> {
 
     fn enter(&self, asm: &mut Asm, loop_entry: bool) -> Tail {
         Self::prologue(asm);
-        let lookup = self.lookup(asm);
+        let lookup = self.lookup(asm, FRAME);
         asm.load_at(A, SLOT, 8);
         let occupied = asm.unless_zero_later(A);
         let stamp = asm.here();
@@ -196,7 +200,7 @@ impl Timed<'_> {
     fn exit(&self, asm: &mut Asm, kind: ExitKind) -> Tail {
         Self::prologue(asm);
         asm.clock(TIME);
-        let lookup = self.lookup(asm);
+        let lookup = self.lookup(asm, FRAME);
         asm.load_two(A, B, SLOT, 0);
         asm.number(C, self.function + 1);
         asm.compare(B, C);
