@@ -137,13 +137,15 @@ fn each_return_is_an_exit_and_a_word_may_be_two_things() {
 
 #[test]
 fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
-    let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET]]);
+    /// `add z0.b, z0.b, z0.b`
+    const SCALABLE: u32 = 0x0420_0000;
+    let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET], &[SCALABLE, RET]]);
     let (floats, stack) = (Floats::default(), Unwind::None);
     let reads_a_field = Role::Record { values: 1, returns: false, texts: 0, floats, fields: 1, stack };
     let wants = [
         want(0, Role::CountEntry),
         want(1, Role::CountEntry),
-        Want { function: Some(FunctionIndex(1)), ..want(2, reads_a_field) },
+        Want { function: Some(FunctionIndex(3)), ..want(2, reads_a_field) },
         Want { function: Some(FunctionIndex(1)), ..want(3, Role::CountAt(Svma(0x100a))) },
         Want { function: None, ..want(4, Role::CountAt(Svma(0x9000))) },
         Want { function: Some(FunctionIndex(2)), ..want(5, Role::CountEntry) },
@@ -315,14 +317,16 @@ fn what_no_code_decides_is_refused_by_name() {
     };
     let (entry, exit) = (Role::CountEntry, Role::Tally { exits: true });
     let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
-    let of_field = Late { condition: Tree::Known(Known::Field(0, INT)), tick: 1 };
+    let (of_field, took) = (Tree::Known(Known::Field(0, INT)), Tree::Known(Known::Took));
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
     let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+    let copied =
+        Role::Record { values: 0, returns: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
     for (role, filter, what) in [
         (entry, condition(Known::Took), "not known there"),
-        (entry, condition(Known::Field(0, INT)), "fields"),
+        (entry, condition(Known::Field(0, INT)), "not known there"),
         (entry, condition(Known::Returned(INT)), "not known there"),
         (exit, tallied(argument, Sort::Each), "not known there"),
         (
@@ -332,11 +336,13 @@ fn what_no_code_decides_is_refused_by_name() {
         ),
         (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
-        (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
+        (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
         (Role::Latency, condition(argument), "what it times"),
         (recorded(true), condition(Known::Returned(INT)), "not known there"),
-        (recorded(true), TargetFilter { late: Some(of_field), ..condition(argument) }, "fields"),
+        (Role::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
+        (copied, TargetFilter { fields: Some(of_field.clone()), ..condition(argument) }, "beside stacks"),
+        (recorded(true), TargetFilter { fields: Some(took), ..condition(argument) }, "not known there"),
         (recorded(false), condition(Known::Returned(INT)), "not known there"),
     ] {
         let why = of(role, Some(filter), false, &traits()).unwrap_or_default();
@@ -347,6 +353,12 @@ fn what_no_code_decides_is_refused_by_name() {
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
         for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
+        }
+        // Fields are read where there are records.
+        for role in [recorded(false), recorded(true)] {
+            let (reads, fields) = (vec![field.clone()], Some(of_field.clone()));
+            let filter = TargetFilter { reads, fields, ..condition(known) };
+            assert_eq!(of(role, Some(filter), false, &traits()), None, "{role:?} {known:?}");
         }
         // What returns decide is decided where they are recorded.
         let filter = TargetFilter { late: Some(late.clone()), ..condition(known) };

@@ -13,7 +13,7 @@ use super::stub::text::BYTES;
 use super::stub::{self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Threads, Timed, Traced};
 use crate::filter::{TargetFilter, Tree};
 use crate::layout::DataLayout;
-use crate::request::{Floats, LatencyInput, ThreadId, Unwind};
+use crate::request::{Floats, LatencyInput, Read, ThreadId, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,8 @@ pub(super) struct Record {
     pub(super) values: u8,
     /// Those of them that point to text.
     pub(super) texts: u8,
+    /// Loads that its fields take.
+    pub(super) loads: u32,
     pub(super) floats: Floats,
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
@@ -73,7 +75,8 @@ impl Deed {
                     Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
                     None => 0,
                 };
-                (1024 + BYTES * record.texts.count_ones() as u64 + decides).next_multiple_of(64)
+                (1024 + BYTES * (record.texts.count_ones() + record.loads) as u64 + decides)
+                    .next_multiple_of(64)
             }
         }
     }
@@ -97,7 +100,8 @@ pub(super) struct Setting<'a> {
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
     let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
     let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
-    (tallied + late + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
+    let fields = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
+    (tallied + late + fields + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
 }
 
 impl<'a> Setting<'a> {
@@ -129,6 +133,11 @@ impl<'a> Setting<'a> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.0 + area.off, id: self.id })
     }
+    /// What is read of memory for a probe.
+    fn reads(&self, probe: u32) -> &'a [Read] {
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        filter.map_or(&[], |filter| &filter.reads)
+    }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
         let Record { probe, texts, floats, unwind, at_entry, nodes, returns, .. } = record;
         let filter = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
@@ -141,6 +150,7 @@ impl<'a> Setting<'a> {
             marks: if returns && filter.is_some() { Some(self.latency?) } else { None },
             texts,
             floats,
+            fields: self.reads(probe),
             unwind,
             at_entry,
         })

@@ -1,8 +1,8 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records but for fields are done, what is
-//! called is not.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records are done, what is called is
+//! not.
 //!
 //! # How a site is made
 //!
@@ -28,12 +28,11 @@ use trapline_record::{RemoteAddr, Svma};
 use super::deed::{Deed, Record, Setting, is_looped, nodes};
 use super::exits::{exits, ways_out};
 use super::site::{self, Place as Word, entry_index};
-use super::stub::filter::left_out;
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
 use crate::filter::{TargetFilter, Tree};
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, Want};
+use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, Unwind, Want};
 use crate::space::{AddressSpace, PAGE};
 
 /// Where stubs begin: a line of their own.
@@ -134,21 +133,35 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
             let (nodes, at_entry, returns) = (decided, false, false);
+            let (values, texts, loads) = (0, 0, 0);
             let record =
-                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry, nodes, returns };
+                Record { probe, kind, values, texts, loads, floats, unwind, at_entry, nodes, returns };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
-        Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
-            if texts != 0 && words.iter().any(|&word| is_scalable(word)) {
+        Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
+            if (texts != 0 || fields != 0) && words.iter().any(|&word| is_scalable(word)) {
                 return Err(Refusal::NotHere {
                     at,
-                    what: "no code reads texts where vectors of SVE or SME may be live",
+                    what: "no code reads texts or fields where vectors of SVE or SME may be live",
                 });
             }
             let probe = want.probe;
+            let reads = filter(input, probe).map_or(&[][..], |filter| &filter.reads);
+            let loads = reads.iter().map(|read| read.offsets.len() as u32).sum();
             let deed = |kind| {
                 let (nodes, at_entry) = (decided, true);
-                Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry, nodes, returns })
+                Deed::Record(Record {
+                    probe,
+                    kind,
+                    values,
+                    texts,
+                    loads,
+                    floats,
+                    unwind,
+                    at_entry,
+                    nodes,
+                    returns,
+                })
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
@@ -230,7 +243,6 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
     let timed = want.role == Role::Latency;
     let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
     let counts =
         matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
     let outermost = input.latency.is_some_and(|latency| latency.outermost);
@@ -242,7 +254,6 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
         () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
             "no code knows a goroutine's stack"
         }
-        () if reads(want.role) => "no code reads fields",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
@@ -265,19 +276,25 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
     match () {
         () if filter.by_name => Some("no code looks at what threads are called"),
-        () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
+        () if (filter.fields.is_some() || !filter.reads.is_empty())
+            && !matches!(role, Role::Record { .. }) =>
+        {
+            Some("no code reads fields but for records")
+        }
+        () if filter.fields.is_some() && !matches!(role, Role::Record { stack: Unwind::None, .. }) => {
+            Some("no code reads fields beside stacks")
+        }
+        () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {
+            Some("no code decides by what is not known there")
+        }
         () if filter.late.is_some() && !matches!(role, Role::Record { returns: true, .. }) => {
             Some("no code adds up at returns what entries left")
         }
-        () if late.is_some_and(|late| left_out(&late.condition).is_some()) => Some("no code reads fields"),
         () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
             Some("no code decides by what is not known there")
         }
         () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
-        () => trees.find_map(|tree| {
-            let early = (!known(tree)).then_some("no code decides by what is not known there");
-            left_out(tree).or(early)
-        }),
+        () => trees.any(|tree| !known(tree)).then_some("no code decides by what is not known there"),
     }
 }
 

@@ -2,6 +2,7 @@
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
+mod fields;
 mod filters;
 mod latency;
 mod records;

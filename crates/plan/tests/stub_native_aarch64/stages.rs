@@ -10,11 +10,12 @@ use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced
 use trapline_plan::filter::{
     Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
 };
-use trapline_plan::{Buckets, Floats, ThreadId, Unwind};
+use trapline_plan::{Buckets, Floats, Read, ThreadId, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::latency as words;
 use trapline_record::ring::{Kind, Record, RingArea};
 
+use super::fields::put_with_kernel;
 use super::filters::{Random, float, leaf, number, tree};
 use super::latency::{Stamps, now, on_cpu};
 use super::records::{Bench, FILTER, PROBE, broken_off, kept, machines, take};
@@ -42,14 +43,29 @@ pub(super) struct Calls {
     pub(super) bench: Bench,
     pub(super) stamps: Stamps,
     pub(super) filter: TargetFilter,
-    floats: Floats,
+    pub(super) floats: Floats,
+    pub(super) reads: Vec<Read>,
+    /// Whether entries leave marks, or records.
+    pub(super) marked: bool,
 }
 
 impl Calls {
-    fn new(machine: Machine, (bytes, slot): (u32, u32), id: ThreadId, filter: TargetFilter) -> Self {
+    pub(super) fn new(
+        machine: Machine,
+        (bytes, slot): (u32, u32),
+        id: ThreadId,
+        filter: TargetFilter,
+    ) -> Self {
         let shape = if filter.late.is_some() { words::Stamps::of(slot) } else { words::Stamps::default() };
         let bench = Bench::new(machine, bytes, slot, id);
-        Self { bench, stamps: Stamps::new(shape), filter, floats: Floats::default() }
+        Self {
+            bench,
+            stamps: Stamps::new(shape),
+            filter,
+            floats: Floats::default(),
+            reads: Vec::new(),
+            marked: true,
+        }
     }
     fn latency(&self) -> Latency {
         let (area, missed) = (0, self.bench.room.base + DATA + 2 * FILTER + 64);
@@ -62,8 +78,8 @@ impl Calls {
     fn traced(&self) -> Traced<'_> {
         let words = self.bench.room.base + DATA + FILTER;
         let filter = Some(Filtered { filter: &self.filter, words });
-        let (marks, floats) = (Some(self.latency()), self.floats);
-        Traced { filter, marks, floats, ..self.bench.traced(Unwind::None) }
+        let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
+        Traced { filter, marks, floats, fields, ..self.bench.traced(Unwind::None) }
     }
     /// A stub in front of `rest`, for the next place.
     fn words(
@@ -88,25 +104,34 @@ impl Calls {
         let words = words.expect("in reach");
         let trees = self.filter.condition.iter().map(Tree::nodes);
         let trees = trees.chain(self.filter.late.iter().map(|late| late.condition.decided_nodes()));
-        let most = RECORD + STAGED_BYTES + trees.sum::<usize>() as u64 * NODE_BYTES;
+        let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
+        let loads: u64 = self.reads.iter().map(|read| read.offsets.len() as u64).sum();
+        let most = RECORD + STAGED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    fn exit(&self, kind: Kind, values: usize) -> u64 {
-        self.bench.room.put(&self.words(kind, values, |_| vec![RET], None))
+    /// Puts code there, with something in the place of the system calls that an emulator may not have.
+    fn put(&self, words: Vec<u32>) -> u64 {
+        put_with_kernel(&self.bench.room, words)
     }
-    fn entry(&self, values: usize, body: &[u32], exit: u64) -> u64 {
-        self.bench.room.put(&self.words(Kind::Entry, values, |_| body.to_vec(), Some(exit)))
+    pub(super) fn exit(&self, kind: Kind, values: usize) -> u64 {
+        self.put(self.words(kind, values, |_| vec![RET], None))
+    }
+    pub(super) fn entry(&self, values: usize, body: &[u32], exit: u64) -> u64 {
+        self.put(self.words(Kind::Entry, values, |_| body.to_vec(), Some(exit)))
     }
     /// A function that does `body`.
-    fn whole(&self, values: usize, body: &[u32], kind: Kind) -> u64 {
+    pub(super) fn whole(&self, values: usize, body: &[u32], kind: Kind) -> u64 {
         let exit = self.exit(kind, values);
         self.entry(values, body, exit)
     }
+    /// An entry alone, with what comes behind it.
+    pub(super) fn alone(&self, values: usize, rest: &[u32]) -> u64 {
+        self.put(self.words(Kind::Entry, values, |_| rest.to_vec(), None))
+    }
     /// One that is entered and left by a jump: its return is not seen.
-    fn abandoned(&self, values: usize, body: &[u32]) -> u64 {
-        let rest = [body, &[RET]].concat();
-        self.bench.room.put(&self.words(Kind::Entry, values, |_| rest.clone(), None))
+    fn abandoned(&self, values: usize) -> u64 {
+        self.alone(values, &[RET])
     }
     pub(super) fn counted(&self, word: u32) -> u64 {
         let first = FILTER / 64;
@@ -116,7 +141,7 @@ impl Calls {
         lines.map(|line| unsafe { &*at(line) }.load(Ordering::Relaxed)).sum()
     }
     /// Begun, rejected early and late, dropped.
-    fn sums(&self) -> [u64; 4] {
+    pub(super) fn sums(&self) -> [u64; 4] {
         let [begun, early, late] = [BEGUN, REJECTED, REJECTED_LATE].map(|word| self.counted(word));
         [begun, early, late, self.bench.dropped()]
     }
@@ -268,7 +293,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
         }
         // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
-        let (abandoned, end) = (calls.abandoned(1, &[]), calls.exit(Kind::Return, 1));
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
         let late = calls.counted(REJECTED_LATE);
         // What is called from one place on the stack, with what, and which returns are recorded.
         for (code, n, returns) in [
@@ -312,7 +337,7 @@ fn what_a_call_took_decides() {
                 };
                 let filter = TargetFilter { late: Some(Late { condition: filter, tick }), ..late(Tree::Number(1, false)) };
                 let mut calls = Calls::new(machine, (1 << 12, 64), kept(), filter);
-                let (enter, exit) = (calls.abandoned(1, &[]), calls.exit(Kind::Return, 1));
+                let (enter, exit) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
                 let future = turn % 4 == 3;
                 for code in [enter, exit] {
                     call(code, 7, 0);
@@ -462,7 +487,7 @@ fn exits_are_recorded_of_entries_that_passed() {
         assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
         assert_eq!(values(&records, Kind::Entry), want.iter().copied().rev().collect::<Vec<_>>());
         assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
-        let (abandoned, end) = (calls.abandoned(1, &[]), calls.exit(Kind::Tail, 1));
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
         for (code, n, records) in [
             // Nobody entered; one that passed; the same again; one that passed, and then one in its place that did not.
             (end, 1, 0),

@@ -5,15 +5,15 @@
 
 use trapline_record::ring::Kind;
 
-use super::asm::{Asm, Fix};
-use super::counted::{add_one, by_thread, count, cpu};
-use super::filter::Conditions;
+use super::asm::{Asm, Fix, SP};
+use super::counted::{add_one, by_thread, count, count_last, cpu};
+use super::filter::{Conditions, Fields};
 use super::latency::Mark;
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::trace::Traced;
 use super::{Code, Machine, Rseq, Timed, threads};
-use crate::filter::TargetFilter;
+use crate::filter::{TargetFilter, Tree};
 use crate::request::ThreadId;
 
 /// A filter, and where it counts.
@@ -93,7 +93,13 @@ pub(super) struct Before {
 impl Traced<'_> {
     /// Before other code: jumps away with a hit that does not pass, and with an exit whose entry did not; runs on with one that does, with all registers as they were.
     pub(super) fn before(&self, asm: &mut Asm, kind: Kind) -> Option<Before> {
+        let late = self.by_fields().is_some();
         let (rare, mark) = match (kind, self.filter) {
+            // What fields decide is known late.
+            (Kind::Entry, Some(filtered)) if late && decides_early(filtered.filter) => {
+                (decide(asm, self.machine, self.rings.id, filtered), None)
+            }
+            (Kind::Entry, Some(_)) if late => return None,
             (Kind::Entry, Some(filtered)) => {
                 let rare = decide(asm, self.machine, self.rings.id, filtered);
                 (rare, self.timed().map(|timed| timed.mark(asm, saves::FRAME.unsigned_abs(), true)))
@@ -114,19 +120,59 @@ impl Traced<'_> {
         let leaves = asm.here();
         leave(asm, self.machine);
         asm.b(displaced_at);
-        match (self.timed().zip(mark), kind) {
-            (Some((timed, mark)), Kind::Entry) => {
+        match (self.timed(), mark, kind) {
+            (Some(timed), mark, Kind::Entry) => {
                 // An abandoned call may have left a mark where one does not pass.
                 rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
                 let none = timed.mark(asm, saves::FRAME.unsigned_abs(), false);
                 rare.rejected.push(asm.b_later());
                 timed.finish_unmarked(asm, none, none.after());
-                timed.finish_mark(asm, mark);
+                mark.into_iter().for_each(|mark| timed.finish_mark(asm, mark));
             }
-            (Some((timed, mark)), _) => timed.finish_unmarked(asm, mark, leaves),
+            (Some(timed), Some(mark), _) => timed.finish_unmarked(asm, mark, leaves),
             _ => {}
         }
         rare.finish(asm, self.machine, leaves);
+    }
+    /// What must hold of fields.
+    pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
+        self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
+    }
+    /// Behind `fetch`: jumps away with an entry that does not pass for what was read. Spoils `A`, `B`, `C`.
+    pub(super) fn pass_fields(&self, asm: &mut Asm, kind: Kind) -> Vec<Fix> {
+        let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
+        let texts = self.texts(kind);
+        let (id, depth) = (self.rings.id, texts.depth());
+        let fields = Some(Fields { reads: self.fields, at: texts.first_field() });
+        Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
+    }
+    /// Where fields decided, notes that the call is recorded.
+    pub(super) fn mark_late(&self, asm: &mut Asm, kind: Kind) -> Option<Mark> {
+        let (Some(_), Kind::Entry) = (self.by_fields(), kind) else { return None };
+        self.timed().map(|timed| timed.mark(asm, self.step(kind), true))
+    }
+    /// Appends what becomes of entries that fields reject, and of marks; all go on at `behind`.
+    pub(super) fn behind_fields(&self, asm: &mut Asm, deep: Vec<Fix>, mark: Option<Mark>, behind: u64) {
+        let timed = self.timed();
+        if let Some((timed, mark)) = timed.zip(mark) {
+            timed.finish_mark(asm, mark);
+        }
+        let Some(filtered) = self.filter.filter(|_| !deep.is_empty()) else { return };
+        deep.into_iter().for_each(|fix| asm.bind(fix));
+        let kind = Kind::Entry;
+        asm.add_imm(SP, SP, self.texts(kind).depth().cast_signed());
+        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(kind), false)));
+        let counted = count(asm, self.machine, filtered.words);
+        asm.b(behind);
+        if let Some((timed, none)) = none {
+            timed.finish_unmarked(asm, none, none.after());
+        }
+        if let Some((section, unregistered)) = counted {
+            asm.bind(unregistered);
+            count_last(asm, self.machine, filtered.words);
+            asm.b(behind);
+            rseq::descriptors(asm, &[section]);
+        }
     }
     /// Where marks are.
     const fn timed(&self) -> Option<Timed<'_>> {
@@ -135,6 +181,11 @@ impl Traced<'_> {
             None => None,
         }
     }
+}
+
+/// Whether it decides before anything is read.
+fn decides_early(filter: &TargetFilter) -> bool {
+    filter.condition.is_some() || filter.sample > 1
 }
 
 /// No section of ours is named while other code runs, and registers are the program's.
@@ -159,7 +210,7 @@ const fn last(machine: &Machine, word: u64) -> u64 {
 
 /// Jumps away with a hit that does not pass. Spoils all but `VALUE`.
 pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
-    let conditions = Conditions { id, left: None };
+    let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
     let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
     let mut rare = Rare { rejected, words: filtered.words, ..Rare::default() };

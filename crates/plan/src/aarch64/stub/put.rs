@@ -109,10 +109,10 @@ impl Traced<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
-    /// What an entry's record holds of texts.
-    pub(super) fn texts(&self, kind: Kind) -> Texts {
+    /// What an entry's record holds of texts and fields.
+    pub(super) fn texts(&self, kind: Kind) -> Texts<'_> {
         match kind == Kind::Entry && self.unwind == Unwind::None {
-            true => Texts { texts: self.texts, id: self.rings.id },
+            true => Texts { texts: self.texts, fields: self.fields, id: self.rings.id },
             false => Texts::default(),
         }
     }
@@ -151,9 +151,9 @@ impl Traced<'_> {
         for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
             asm.store(reg, SLOT, word * 8);
         }
-        texts.fill(asm);
+        let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
+        texts.fill(asm, first as u32 + self.floats.arguments.count_ones());
         if kind == Kind::Entry && self.unwind == Unwind::None {
-            let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
             let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
                 asm.store_vector(vector, SLOT, word * 8);

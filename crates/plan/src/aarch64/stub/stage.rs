@@ -11,7 +11,7 @@
 //! | E1 | the early condition and the sample decide: who does not pass takes a mark away that an abandoned call left in his place, is counted as rejected, and goes on | its handler's calls have lower places |
 //! | E2 | the call is counted as begun | back to E2's beginning: once |
 //! | E3 | its place is found; without one the call is counted as dropped, and its exit finds no mark | as E1 |
-//! | E4 | the mark is taken away; texts are copied onto the stack; the counter is read; the record is written into the place, with it the mark | as E1 |
+//! | E4 | the mark is taken away; texts and fields are copied onto the stack; the counter is read; the record is written into the place, with it the mark | as E1 |
 //! | X1 | an exit looks for the mark: without one it is of a call that E1 or E3 ended, or that began before we came. It goes on | as E1 |
 //! | X2 | in one section: the counter is read; the late condition decides; this CPU's ring has room for two records, or the call is dropped; the exit's record and the entry's are written behind the head, the exit's behind the entry's, and the head is stored with release, two slots further | back to X2, with the time of now: what is written is what was decided about |
 //! | X3 | who was rejected or dropped in X2 is counted | once |
@@ -26,7 +26,7 @@ use trapline_record::ring::{HEAD, Kind, first_float};
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
 use super::counted::{count, count_last};
-use super::filter::{Conditions, Left};
+use super::filter::{Conditions, Fields, Left};
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
 use super::latency::{Claim, Lookup};
 use super::pass::{self, Rare};
@@ -34,7 +34,7 @@ use super::put::Key;
 use super::rseq::{self, Section};
 use super::saves;
 use super::trace::{ARGUMENTS, Traced};
-use super::{Code, Latency, Timed, threads};
+use super::{Code, Latency, Timed, text, threads};
 use crate::filter::{Known, Late, Tree};
 
 /// Words above what `saves` keeps: the place; at an exit the time, and the nanoseconds that the call took.
@@ -263,17 +263,26 @@ impl<'a> Stage<'a> {
         }
     }
     /// How a condition reads what is known at a return.
-    pub(super) fn known(&self) -> Conditions {
+    pub(super) fn known(&self) -> Conditions<'a> {
         let traced = &self.traced;
         let floats = (self.first_float(), traced.floats.arguments);
-        Conditions { id: traced.rings.id, left: Some(Left { place: PLACE, took: TOOK, floats }) }
+        let fields = Some(Fields { reads: traced.fields, at: 8 * self.first_field() });
+        Conditions {
+            left: Some(Left { place: PLACE, took: TOOK, floats }),
+            fields,
+            ..Conditions::of(traced.rings.id)
+        }
+    }
+    /// The word of the entry's record that fields begin at.
+    fn first_field(&self) -> u32 {
+        self.first_float() as u32 + self.traced.floats.arguments.count_ones()
     }
     fn first_float(&self) -> u64 {
         first_float(self.values, self.traced.texts(Kind::Entry).count() as usize)
     }
     /// Words of the entry's record.
     fn length(&self) -> u32 {
-        let all = self.first_float() as u32 + self.traced.floats.arguments.count_ones();
+        let all = self.first_field() + text::words(self.traced.fields) as u32;
         all.min(self.traced.rings.area.slot / 8)
     }
 

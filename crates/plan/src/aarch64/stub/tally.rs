@@ -44,7 +44,7 @@ pub fn tally(
     let mut rare =
         filtered.map_or_else(Rare::default, |filtered| pass::pass(&mut asm, machine, id, filtered));
     if seen {
-        Conditions { id, left: None }.value(&mut asm, &tally.value, 0);
+        Conditions::of(id).value(&mut asm, &tally.value, 0);
         key(&mut asm, tally, id);
         asm.mov(VALUE, A);
     }
