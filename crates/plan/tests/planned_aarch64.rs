@@ -241,8 +241,6 @@ fn what_cannot_be_timed_is_refused_by_name() {
     assert_eq!(kinds_of(&[time(0), time(2)], &traits(), latency()), ["exits-unknown", "no-exit"]);
     let go = ProcessTraits { go: true, ..traits() };
     assert_eq!(kinds_of(&[time(1)], &go, latency()), ["not-on-arm64"]);
-    let outermost = LatencyInput { outermost: true, ..latency() };
-    assert_eq!(kinds_of(&[time(1)], &traits(), outermost), ["not-on-arm64"]);
 }
 
 /// What is planned with these filters, and, if so, by thread.
@@ -286,6 +284,12 @@ fn tallied(known: Known, sort: Sort) -> TargetFilter {
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
+fn planned_roles(image: &Image, filters: &[Option<TargetFilter>], wants: &[Want]) -> Vec<PatchRole> {
+    let plan = decided(image, &traits(), false, filters, wants);
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    plan.patches.iter().map(|patch| patch.role).collect()
+}
+
 #[test]
 fn what_is_tallied_is_patched_where_it_is_known() {
     /// `b` to the second function.
@@ -294,6 +298,12 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     let wants = [want(0, Role::Tally { exits: true }), want(1, Role::Tally { exits: false })];
     let filters =
         [Known::Returned(INT), Known::Argument(0, INT)].map(|known| Some(tallied(known, Sort::Log2)));
+    assert_eq!(planned_roles(&image, &filters, &wants).len(), 3);
+    // Of calls, with what their entries leave.
+    let late = Some(Late { condition: Tree::Number(1, false), tick: 1 });
+    let took = TargetFilter { late, ..tallied(Known::Took, Sort::Log2) };
+    let found = planned_roles(&image, &[Some(took)], &wants[..1]);
+    assert_eq!(found, [PatchRole::Entry, PatchRole::ExitRet, PatchRole::ExitTail]);
     let plan = decided(&image, &traits(), false, &filters, &wants);
     let found: Vec<(Svma, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr), p.role)).collect();
     let at = |role, at| (Svma(at), role);

@@ -108,10 +108,9 @@ impl Filter {
         tree.is_known_at_entry() || READS && tree.is_known_with_fields() && self.fits(tree)
     }
     /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries with what was returned and how long it took.
-    /// `None` if fields or threads' names are asked for, or what is asked is too long; and always where no code decides at returns (arm64).
+    /// `None` if fields or threads' names are asked for, or what is asked is too long.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
-        const RETURNS_DECIDE: bool = cfg!(target_arch = "x86_64");
         let is_known = |tree: &Tree| {
             let mut fields = false;
             tree.each_known(&mut |known| {
@@ -120,7 +119,7 @@ impl Filter {
             !fields && tree.is_known_at_return()
         };
         let can = is_known(&tally.value) && self.late.as_ref().is_none_or(is_known);
-        let can = RETURNS_DECIDE && can && self.read.is_none() && self.names.is_empty();
+        let can = can && self.read.is_none() && self.names.is_empty();
         can.then_some(Self { tally: Some(tally), of_calls: true, reads: Vec::new(), ..self })
     }
     /// Whether whole calls are tallied.

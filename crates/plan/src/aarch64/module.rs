@@ -165,10 +165,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind, role)| {
-                let kind = if kind == ExitKind::Return { Kind::Return } else { Kind::Tail };
-                (one(index, role), deed(kind))
-            });
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), deed(kind_of(kind))));
             [entry].into_iter().chain(exits).collect()
         }
         Role::CountExits => {
@@ -184,15 +181,14 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::Tally { exits } => {
-            let nodes = filter(input, want.probe).map(nodes).ok_or(Refusal::Incomplete { at })?;
-            let tally = |seen| Deed::Tally { probe: want.probe, seen, nodes };
-            match exits {
-                false => vec![(one(entry_index(&words), PatchRole::Entry), tally(true))],
-                true => left(image, at, &words, start)?
-                    .into_iter()
-                    .map(|(index, kind, role)| (one(index, role), tally(kind == ExitKind::Return)))
-                    .collect(),
-            }
+            let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
+            let (nodes, late) = (nodes(filter), filter.late.is_some());
+            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes };
+            let entry =
+                (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
+            let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), tally(kind_of(kind))));
+            entry.into_iter().chain(exits).collect()
         }
         Role::LatencySlot => {
             return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
@@ -200,6 +196,13 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+}
+
+const fn kind_of(exit: ExitKind) -> Kind {
+    match exit {
+        ExitKind::Return => Kind::Return,
+        ExitKind::Tail => Kind::Tail,
+    }
 }
 
 /// Each word by which the function at `at` is left, and how.
@@ -245,12 +248,10 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
     let counts =
         matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
-    let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if want.role.calls() => "no code calls consumers",
-        () if timed && outermost => "no code times outermost calls alone",
         () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
             "no code knows a goroutine's stack"
         }
@@ -271,9 +272,15 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
 /// What of a filter, and of what it tallies, no code decides here.
 fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
+    // Of calls, the condition is about entries.
+    let calls =
+        late.is_some() && matches!(role, Role::Tally { exits: true } | Role::Record { returns: true, .. });
     let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
-    let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-    let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
+    let known = |tree: &Tree| match at_exit && !calls {
+        true => tree.is_known_at_exit(),
+        false => tree.is_known_at_entry(),
+    };
+    let value = tally.map(|tally| if calls { tally.value.is_known_at_return() } else { known(&tally.value) });
     match () {
         () if filter.by_name => Some("no code looks at what threads are called"),
         () if (filter.fields.is_some() || !filter.reads.is_empty())
@@ -287,14 +294,15 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
         () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {
             Some("no code decides by what is not known there")
         }
-        () if filter.late.is_some() && !matches!(role, Role::Record { returns: true, .. }) => {
-            Some("no code adds up at returns what entries left")
-        }
+        () if late.is_some() && !calls => Some("no code decides there by what entries left"),
         () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
             Some("no code decides by what is not known there")
         }
         () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
-        () => trees.any(|tree| !known(tree)).then_some("no code decides by what is not known there"),
+        () if value == Some(false) || filter.condition.as_ref().is_some_and(|tree| !known(tree)) => {
+            Some("no code decides by what is not known there")
+        }
+        () => None,
     }
 }
 

@@ -87,6 +87,7 @@ impl Bench {
             missed,
             min_ticks: 0,
             buckets: Buckets::Log,
+            outermost: false,
         };
         Self { room, stamps, machine, latency }
     }
@@ -194,6 +195,69 @@ fn registers_and_flags_stay() {
                 same(whole, "no room");
                 assert_eq!((bench.missed(), bench.sum(at::UNPAIRED)), (16, 16 + 16));
             }
+        }
+    }
+}
+
+/// A call from further down the stack.
+#[inline(never)]
+fn deeper(code: u64) {
+    std::hint::black_box(call(code, 0, 0));
+}
+
+/// A function that calls itself with its argument less one, until that is 0, and what is timed of that is its outermost call.
+#[test]
+fn recursion_is_timed_once() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for outermost in [false, true] {
+            let mut bench = Bench::new(machine);
+            bench.latency.outermost = outermost;
+            let exit = bench.exit(ExitKind::Return);
+            let at = bench.room.next();
+            let pending = latency_enter(at, bench.timed(), false);
+            // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16
+            let again = encode::b(pending.displaced_at() + 12, at).expect("near") | 1 << 31;
+            let body = [0xB400_00A0, 0xA9BF_7BE0, 0xD100_0400, again, 0xA8C1_7BE0];
+            assert_eq!(bench.room.put(&pending.finish(&body, Some(exit)).expect("in reach")), at);
+            let mut calls = 0;
+            for depth in [0, 1, 300] {
+                assert_eq!(call(at, depth, 0), depth);
+                calls += if outermost { 1 } else { depth + 1 };
+                let found = [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
+                assert_eq!(found, [calls, 0, 0], "{machine:?} {outermost}");
+            }
+            assert!(bench.stamps.stamps().is_empty() && bench.missed() == 0);
+            if !outermost {
+                continue;
+            }
+            let abandoned = bench.enter(false, &[RET], None);
+            let found = || [at::RETURNS, at::UNRETURNED, at::UNPAIRED].map(|word| bench.sum(word));
+            deeper(abandoned);
+            // Another thread's is another's.
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    on_cpu(2);
+                    assert_eq!(call(at, 5, 0), 5);
+                });
+            });
+            assert_eq!(found(), [calls + 1, 0, 0]);
+            // A shallower call proves that the remembered one is gone, as one at its place does; a deeper one cannot know.
+            assert_eq!(call(at, 3, 0), 3);
+            assert_eq!(found(), [calls + 2, 1, 0]);
+            call(abandoned, 0, 0);
+            deeper(at);
+            assert_eq!(found(), [calls + 2, 1, 0]);
+            assert_eq!(call(at, 3, 0), 3);
+            assert_eq!(found(), [calls + 3, 2, 0]);
+            for flags in 0..16 {
+                let entered = bench.enter(flags & 1 == 1, &[RET], None);
+                for code in [entered, entered, exit, exit] {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?}");
+                }
+            }
+            assert_eq!(bench.sum(at::UNPAIRED), 16);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod fields;
 mod filters;
+mod gathered;
 mod latency;
 mod records;
 mod stacks;

@@ -417,7 +417,13 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
 }
 
 /// Code for a room's next place, whose first section is broken off before its last word, so many times less one; and what counts these down.
-pub(crate) fn broken_off(room: &Room, mut words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
+pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
+    // stlr x15, [x14]
+    broken_off_at(room, words, 0xC89F_FDCF, turns)
+}
+
+/// The same, where the last word is `store`, and x11 and x16 are free.
+pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
     let code = room.next();
     let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
     let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");
@@ -427,9 +433,8 @@ pub(crate) fn broken_off(room: &Room, mut words: Vec<u32>, turns: u64) -> (u64, 
     assert!((code + 4 * descriptor as u64).is_multiple_of(32));
     let end = double(descriptor + 2) + double(descriptor + 4);
     let last = ((end - code) / 4 - 1) as usize;
-    // stlr x15, [x14]
-    assert_eq!(words[last], 0xC89F_FDCF);
-    // ldr x16, +32; ldr x11, [x16]; sub x11, x11, #1; str x11, [x16]; cbz x11, +8; b abort; stlr; b end.
+    assert_eq!(words[last], store);
+    // ldr x16, +32; ldr x11, [x16]; sub x11, x11, #1; str x11, [x16]; cbz x11, +8; b abort; the store; b end.
     let at = code + 4 * words.len() as u64;
     assert_eq!(room.base % 4096, 0);
     let there = at.next_multiple_of(64);
@@ -443,7 +448,7 @@ pub(crate) fn broken_off(room: &Room, mut words: Vec<u32>, turns: u64) -> (u64, 
         0xF900_020B,
         0xB400_004B,
         encode::b(there + 20, abort).expect("near"),
-        0xC89F_FDCF,
+        store,
         encode::b(there + 28, end).expect("near"),
         counter as u32,
         (counter >> 32) as u32,

@@ -47,6 +47,8 @@ pub(super) struct Calls {
     pub(super) reads: Vec<Read>,
     /// Whether entries leave marks, or records.
     pub(super) marked: bool,
+    /// Whose calls they are.
+    probe: u32,
 }
 
 impl Calls {
@@ -65,21 +67,31 @@ impl Calls {
             floats: Floats::default(),
             reads: Vec::new(),
             marked: true,
+            probe: PROBE,
         }
     }
     fn latency(&self) -> Latency {
         let (area, missed) = (0, self.bench.room.base + DATA + 2 * FILTER + 64);
         let (stamps, shape) = (self.stamps.0, self.stamps.1);
-        Latency { area, functions: PROBE + 1, stamps, shape, missed, min_ticks: 0, buckets: Buckets::Log }
+        Latency {
+            area,
+            functions: PROBE + 2,
+            stamps,
+            shape,
+            missed,
+            min_ticks: 0,
+            buckets: Buckets::Log,
+            outermost: false,
+        }
     }
     fn missed(&self) -> u64 {
         self.bench.room.word(2 * FILTER / 64 + 1).load(Ordering::Relaxed)
     }
-    fn traced(&self) -> Traced<'_> {
+    pub(super) fn traced(&self) -> Traced<'_> {
         let words = self.bench.room.base + DATA + FILTER;
         let filter = Some(Filtered { filter: &self.filter, words });
         let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
-        Traced { filter, marks, floats, fields, ..self.bench.traced(Unwind::None) }
+        Traced { probe: self.probe, filter, marks, floats, fields, ..self.bench.traced(Unwind::None) }
     }
     /// A stub in front of `rest`, for the next place.
     fn words(
@@ -254,7 +266,7 @@ fn returns_decide_as_the_language_says() {
 }
 
 /// A function that calls itself with its argument less one, until that is 0, and returns its argument.
-fn recursive(calls: &Calls, kind: Kind) -> u64 {
+pub(super) fn recursive(calls: &Calls, kind: Kind) -> u64 {
     let exit = calls.exit(kind, 1);
     let code = calls.bench.room.next();
     // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16
@@ -294,6 +306,8 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
         }
         // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
         let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
+        calls.probe = PROBE + 1;
+        let another = calls.exit(Kind::Return, 1);
         let late = calls.counted(REJECTED_LATE);
         // What is called from one place on the stack, with what, and which returns are recorded.
         for (code, n, returns) in [
@@ -303,6 +317,7 @@ fn each_depth_and_each_abandoned_call_is_its_own() {
             (code, 0, &[]),
             (end, 4, &[]),
             (abandoned, 4, &[]),
+            (another, 4, &[]),
             (end, 4, &[4]),
             (end, 4, &[]),
             (abandoned, 4, &[]),
@@ -335,7 +350,10 @@ fn what_a_call_took_decides() {
                     // From the future: it took no time.
                     _ => (true, read("dur == 0")),
                 };
-                let filter = TargetFilter { late: Some(Late { condition: filter, tick }), ..late(Tree::Number(1, false)) };
+                let filter = TargetFilter {
+                    late: Some(Late { condition: filter, tick }),
+                    ..late(Tree::Number(1, false))
+                };
                 let mut calls = Calls::new(machine, (1 << 12, 64), kept(), filter);
                 let (enter, exit) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
                 let future = turn % 4 == 3;

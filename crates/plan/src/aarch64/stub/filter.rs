@@ -2,7 +2,7 @@
 //!
 //! In: a tree that is known where the code runs: at an entry, or at a return. Out: code, and the jumps that are taken where it does not hold. It reads argument
 //! registers, and x0 at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers; it spoils `A`, `B`, `C` and flags, and values that wait
-//! lie in the frame (`saves`). What an entry left for its return ([`Left`]) and fields ([`Fields`]) it reads from memory. FLT-1: it decides as [`Tree::holds`] does.
+//! lie in the frame (`saves`). What an entry left for its return (`Left`) and fields (`Fields`) it reads from memory. FLT-1: it decides as [`Tree::holds`] does.
 
 use trapline_record::ring::FIRST_VALUE;
 

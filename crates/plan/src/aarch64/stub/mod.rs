@@ -13,6 +13,7 @@ mod count;
 mod counted;
 pub mod filter;
 mod frame;
+pub mod gather;
 pub mod latency;
 pub mod pass;
 mod put;
@@ -27,6 +28,7 @@ pub mod trace;
 
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
+pub use gather::gather;
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
 pub use pass::{Filtered, count_passing};
 pub use stage::stage;

@@ -256,7 +256,7 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 
 impl Rare {
     /// Appends all of it, behind code that does not run on; each path goes to `leave`.
-    fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
+    pub(super) fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {
             self.rejected.iter().for_each(|&fix| asm.bind(fix));
             let counted = count(asm, machine, self.words);

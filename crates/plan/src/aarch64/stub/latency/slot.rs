@@ -1,6 +1,6 @@
 //! A call's slot: from the stack pointer at its entry to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
+//! In: what is timed; where outermost calls alone are, the slot is the thread's and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
 //! first look did not end. See `record::latency` for tags and blocks.
 
 use trapline_record::latency as words;
@@ -8,6 +8,8 @@ use trapline_record::latency as words;
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::{A, B, C, INDEX, KEY, SLOT, Timed};
 
+/// Slots of a block, as a power of two.
+const SLOT_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
@@ -35,9 +37,19 @@ impl Timed<'_> {
         let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
         asm.add_imm(B, SP, depth.cast_signed());
-        asm.bits(KEY, B, 12, 52);
+        if self.latency.outermost {
+            asm.thread_pointer(KEY);
+            asm.shift_left_by(KEY, KEY, 16);
+            asm.number(A, self.function >> SLOT_BITS);
+            asm.or(KEY, KEY, A);
+            asm.shift_right_by(A, KEY, 29);
+            asm.xor(A, A, KEY);
+        } else {
+            asm.bits(KEY, B, 12, 52);
+            asm.mov(A, KEY);
+        }
         asm.number(INDEX, PHI);
-        asm.mul32(INDEX, KEY, INDEX);
+        asm.mul32(INDEX, A, INDEX);
         asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
         asm.load_nth(A, SLOT, INDEX);
         asm.compare(A, KEY);
@@ -45,9 +57,14 @@ impl Timed<'_> {
         let found = asm.here();
         // In: SLOT = tags, INDEX = block's number, B = stack pointer, of whose distance into its page a slot takes twice.
         asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
-        asm.bits(B, B, 3, 9);
-        asm.add_shifted(SLOT, SLOT, B, shape.slot_bits().into());
-        asm.add_imm(SLOT, SLOT, shape.tags_len() as i32);
+        let mut past = shape.tags_len() as u32;
+        if self.latency.outermost {
+            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.slot_bits();
+        } else {
+            asm.bits(B, B, 3, SLOT_BITS);
+            asm.add_shifted(SLOT, SLOT, B, shape.slot_bits().into());
+        }
+        asm.add_imm(SLOT, SLOT, past.cast_signed());
         Lookup { elsewhere, found }
     }
 
