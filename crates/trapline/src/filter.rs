@@ -110,19 +110,19 @@ impl Filter {
         tree.is_known_at_entry() || HERE && tree.is_known_with_fields() && self.fits(tree)
     }
     /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries, fields too, with what was returned and how long it took.
-    /// `None` if threads' names are asked for, or what is asked is too long; and always where no code decides at returns (arm64).
+    /// `None` if threads' names are asked for, or what is asked is too long; on arm64 also for fields, and for rows by thread.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
         let trees: Vec<&Tree> =
             [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
-        let can = HERE && self.names.is_empty() && trees.iter().all(|tree| self.is_known_of_calls(tree));
+        let can = (HERE || !tally.has_owners()) && self.names.is_empty() && trees.iter().all(|tree| self.is_known_of_calls(tree));
         let reads =
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })
     }
     /// Whether the target knows it at a return, of which the entry left what it knew.
     fn is_known_of_calls(&self, tree: &Tree) -> bool {
-        tree.is_known_at_return() && self.fits(tree)
+        tree.is_known_at_return() && self.fits(tree) && (HERE || !asks_for_fields(tree))
     }
     /// Whether whole calls are tallied.
     pub(crate) const fn tallies_calls(&self) -> bool {

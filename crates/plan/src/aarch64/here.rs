@@ -6,35 +6,27 @@ use trapline_record::Svma;
 
 use super::module::filter;
 use super::stub::SIGNATURE;
-use super::stub::filter::left_out;
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::refusal::Refusal;
-use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Want};
+use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
 
 /// What is asked besides the role.
 pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
     let timed = want.role == Role::Latency;
     let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
     let counts =
         matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
-    let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if want.role.calls() => "no code calls consumers",
-        () if timed && outermost => "no code times outermost calls alone",
         () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
             "no code knows a goroutine's stack"
         }
-        () if reads(want.role) => "no code reads fields",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
-        () if filter.is_some() && matches!(want.role, Role::Record { returns: true, .. }) => {
-            "no code tells returns which entries passed"
-        }
         () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
         () if by_thread && !counts => "no code but counts by thread",
         () if input.traits.shadow_stack => "no code minds a shadow stack",
@@ -48,20 +40,39 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
 
 /// What of a filter, and of what it tallies, no code decides here.
 fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
-    let tally = filter.tally.as_ref();
+    let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
+    // Of calls, the condition is about entries.
+    let calls =
+        late.is_some() && matches!(role, Role::Tally { exits: true } | Role::Record { returns: true, .. });
     let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
-    let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-    let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
+    let known = |tree: &Tree| match at_exit && !calls {
+        true => tree.is_known_at_exit(),
+        false => tree.is_known_at_entry(),
+    };
+    let value = tally.map(|tally| if calls { tally.value.is_known_at_return() } else { known(&tally.value) });
     match () {
         () if filter.by_name => Some("no code looks at what threads are called"),
-        () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
-        () if filter.late.is_some() => Some("no code decides at returns by what entries left"),
+        () if (filter.fields.is_some() || !filter.reads.is_empty())
+            && !matches!(role, Role::Record { .. }) =>
+        {
+            Some("no code reads fields but for records")
+        }
+        () if filter.fields.is_some() && !matches!(role, Role::Record { stack: Unwind::None, .. }) => {
+            Some("no code reads fields beside stacks")
+        }
+        () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {
+            Some("no code decides by what is not known there")
+        }
+        () if late.is_some() && !calls => Some("no code decides there by what entries left"),
+        () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
+            Some("no code decides by what is not known there")
+        }
         () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
         () if tally.is_some_and(Tally::has_owners) => Some("no code keeps rows of threads' values"),
-        () => trees.find_map(|tree| {
-            let early = (!known(tree)).then_some("no code decides by what is not known there");
-            left_out(tree).or(early)
-        }),
+        () if value == Some(false) || filter.condition.as_ref().is_some_and(|tree| !known(tree)) => {
+            Some("no code decides by what is not known there")
+        }
+        () => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records but for fields are done, what is
-//! called, or recorded behind a filter, is not.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records are done, what is called is
+//! not.
 //!
 //! # How a site is made
 //!
@@ -133,29 +133,40 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let (nodes, at_entry, returns) = (decided, false, false);
+            let (values, texts, loads) = (0, 0, 0);
             let record =
-                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false, nodes: decided };
+                Record { probe, kind, values, texts, loads, floats, unwind, at_entry, nodes, returns };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
-        Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
-            if texts != 0 && words.iter().any(|&word| is_scalable(word)) {
+        Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
+            if (texts != 0 || fields != 0) && words.iter().any(|&word| is_scalable(word)) {
                 return Err(Refusal::NotHere {
                     at,
-                    what: "no code reads texts where vectors of SVE or SME may be live",
+                    what: "no code reads texts or fields where vectors of SVE or SME may be live",
                 });
             }
             let probe = want.probe;
+            let reads = filter(input, probe).map_or(&[][..], |filter| &filter.reads);
+            let loads = reads.iter().map(|read| read.offsets.len() as u32).sum();
             let deed = |kind| {
-                let record =
-                    Record { probe, kind, values, texts, floats, unwind, at_entry: true, nodes: decided };
-                Deed::Record(record)
+                let (nodes, at_entry) = (decided, true);
+                Deed::Record(Record {
+                    probe,
+                    kind,
+                    values,
+                    texts,
+                    loads,
+                    floats,
+                    unwind,
+                    at_entry,
+                    nodes,
+                    returns,
+                })
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind, role)| {
-                let kind = if kind == ExitKind::Return { Kind::Return } else { Kind::Tail };
-                (one(index, role), deed(kind))
-            });
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), deed(kind_of(kind))));
             [entry].into_iter().chain(exits).collect()
         }
         Role::CountExits => {
@@ -171,15 +182,14 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::Tally { exits } => {
-            let nodes = filter(input, want.probe).map(nodes).ok_or(Refusal::Incomplete { at })?;
-            let tally = |seen| Deed::Tally { probe: want.probe, seen, nodes };
-            match exits {
-                false => vec![(one(entry_index(&words), PatchRole::Entry), tally(true))],
-                true => left(image, at, &words, start)?
-                    .into_iter()
-                    .map(|(index, kind, role)| (one(index, role), tally(kind == ExitKind::Return)))
-                    .collect(),
-            }
+            let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
+            let (nodes, late) = (nodes(filter), filter.late.is_some());
+            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes };
+            let entry =
+                (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
+            let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), tally(kind_of(kind))));
+            entry.into_iter().chain(exits).collect()
         }
         Role::LatencySlot => {
             return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
@@ -187,6 +197,13 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+}
+
+const fn kind_of(exit: ExitKind) -> Kind {
+    match exit {
+        ExitKind::Return => Kind::Return,
+        ExitKind::Tail => Kind::Tail,
+    }
 }
 
 /// Each word by which the function at `at` is left, and how.
