@@ -115,7 +115,9 @@ impl Filter {
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
         let trees: Vec<&Tree> =
             [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
-        let can = (HERE || !tally.has_owners()) && self.names.is_empty() && trees.iter().all(|tree| self.is_known_of_calls(tree));
+        let can = (HERE || !tally.has_owners())
+            && self.names.is_empty()
+            && trees.iter().all(|tree| self.is_known_of_calls(tree));
         let reads =
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })
