@@ -109,6 +109,9 @@ impl CodeSpace for Fake {
     fn takes_words(&self) -> bool {
         self.words
     }
+    fn proves_words(&self) -> bool {
+        self.words
+    }
     fn takes_runs(&self) -> bool {
         self.runs
     }

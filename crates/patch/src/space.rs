@@ -53,6 +53,10 @@ pub(crate) trait CodeSpace {
     }
     /// Whether a write of one word inside one line is seen whole or not at all.
     fn takes_words(&self) -> bool;
+    /// Whether it would be by a running thread: else whoever wrote here before may have done so in steps.
+    fn proves_words(&self) -> bool {
+        crate::cpu::proven().words
+    }
     /// Whether such a write may be longer than a word.
     fn takes_runs(&self) -> bool;
     /// When it returns, every CPU that runs this code has serialised since the call.

@@ -6,7 +6,6 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
-use crate::cpu::proven;
 use crate::run::{change_run, in_word, same_run};
 use crate::space::{CodeSpace, LINE, SpaceError};
 use crate::staged::{INT3, change_staged, is_staged};
@@ -110,8 +109,9 @@ impl<'e> Change<'e> {
         window
     }
     /// Whether somebody else put an int3 at the head: none of ours is left there where the writer came to its end.
-    fn is_foreign_trap(&self, present: &[u8], way: Way) -> bool {
-        let finished = way == Way::Remove || (way == Way::Recover && !is_staged(self.entry, proven().words));
+    fn is_foreign_trap(&self, space: &impl CodeSpace, present: &[u8], way: Way) -> bool {
+        let staged = is_staged(self.entry, space.proves_words());
+        let finished = way == Way::Remove || (way == Way::Recover && !staged);
         finished && present[0] == INT3 && self.before[0] != INT3
     }
     /// What becomes of a window that holds `present`, and from which of its bytes on it is to be written, if at all.
@@ -131,7 +131,9 @@ impl<'e> Change<'e> {
                 (Outcome::Differs { found }, None)
             }
             Present::Before => (Outcome::Done, Some(0)),
-            Present::Between if self.is_foreign_trap(present, way) => (Outcome::KeptBreakpoint, Some(1)),
+            Present::Between if self.is_foreign_trap(space, present, way) => {
+                (Outcome::KeptBreakpoint, Some(1))
+            }
             Present::Between => (Outcome::Done, Some(0)),
         }
     }
