@@ -2,8 +2,7 @@
 //!
 //! In: /proc/cpuinfo and the kernel's release. Out: what may be written while threads run. The proof is a run of 10⁹ toggles of
 //! running code without a call that ran half a write (`trapline-bench toggle --toggles 1000000000 --save tools/bench/runs`, by
-//! `write` for words and by `run` for runs of them), kept there; elsewhere
-//! all threads are stopped while code changes from outside, and our own changes in steps, through traps (`staged`).
+//! `write` for words and by `run` for runs of them), kept there; elsewhere windows change in steps, through traps (`staged`).
 //! With TRAPLINE_UNPROVEN in the environment nothing counts as proven: what other CPUs get can be had on any.
 
 use std::fs;

@@ -58,7 +58,7 @@
 //!
 //! ## I8 for a window that no one write makes (PATCH-6, `staged`)
 //!
-//! One that crosses a line; in our own process, where nobody can be stopped, every window of more than a byte on CPUs whose eight-byte
+//! One that crosses a line, and every window of more than a byte on CPUs whose eight-byte
 //! writes were not proven to be seen whole (`cpu`): on Zen 3 they are not (`tools/bench/runs/2026-11-23-amd-25-1`). Nothing is asked of a write here but that
 //! each byte is seen as it was or as it is.
 //!
@@ -69,7 +69,7 @@
 //! | T3 | the rest = *new* | traps alone: the bytes that change are those of instructions that nobody can start |
 //! | T4 | core sync | nobody holds bytes from before T3 |
 //! | T5 | head and boundaries = *new* | at the head: the trap or the jump, whole, both lead to the stub; at a boundary: a trap or another trapping opcode, both lead to the copy |
-//! | T6 | core sync | |
+//! | T6 | back to *old* only: core sync | whoever takes handlers down next finds nobody who holds a trap. On the way to *new* whatever is held leads to the stub, and whoever changes the window again begins with T1 |
 //!
 //! The guard table also maps the head to the stub (PATCH-7). All such windows of a phase share each core sync, and those of a page each write: between
 //! them it stores what it read. Dying anywhere inside leaves a site that works through traps; its bytes are each *old*, *new* or one of these int3, which is
@@ -92,8 +92,7 @@
 //!
 //! ## When traps cannot be had
 //!
-//! If a thread blocks SIGTRAP for good, if the program owns the signal (Go), under `--strict`, and on CPUs whose eight-byte
-//! writes were not proven: I8 runs with all threads stopped. A window with an interior boundary is published only if no
+//! If a thread blocks SIGTRAP for good, if the program owns the signal (Go), and under `--strict`: I8 runs with all threads stopped. A window with an interior boundary is published only if no
 //! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of private writable memory,
 //! where stacks, signal frames and preempted goroutines are. Others are refused. Dying there leaves nobody stopped and each
 //! site whole. A window that crosses a line goes through T1 to T5 here too, without the syncs; where traps cannot be had at

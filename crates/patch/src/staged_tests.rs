@@ -41,6 +41,10 @@ fn each_step_is_one_write_to_a_page_and_a_sync() {
     done(&mut fake, &all, Way::Publish);
     let steps: Vec<Did> = fake.log.iter().copied().filter(|d| *d != Did::Serve).collect();
     let step = [Did::Write(BASE + 2 * LINE - 8), Did::Write(BASE + 4096 + 8), Did::Sync];
+    assert_eq!(steps, [&step[..], &step, &step[..2]].concat());
+    fake.log.clear();
+    done(&mut fake, &all, Way::Remove);
+    let steps: Vec<Did> = fake.log.iter().copied().filter(|d| *d != Did::Serve).collect();
     assert_eq!(steps, [step, step, step].concat());
 }
 

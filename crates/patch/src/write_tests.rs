@@ -126,9 +126,9 @@ fn islands_then_exits_then_entries_and_back() {
 /// The tracer dies before each write and each sync of a publication, and of a removal; whoever comes later restores all.
 #[test]
 fn death_anywhere_is_undone() {
-    deaths(true, false, 11);
-    deaths(true, true, 10);
-    deaths(false, false, 18);
+    deaths(true, false, 10);
+    deaths(true, true, 9);
+    deaths(false, false, 15);
 }
 
 fn deaths(words: bool, runs: bool, expected: usize) {
