@@ -173,7 +173,14 @@ fn a_batch_pays_one_grace_period() {
                 "by trap: {by_trap}; [graces, core syncs] of coming and going: {one:?} for 1, {many:?} for {COUNT}"
             );
             assert!(one[1][0] > 0, "nobody waited: {one:?}");
-            assert_eq!(one, many, "by trap: {by_trap}");
+            // Where windows change in steps, each kind of patch takes its own: two to come, three to go.
+            let kinds = if by_trap { 0 } else { 2 };
+            for ([_, one_syncs], [_, many_syncs], most) in
+                [(one[0], many[0], 2 * kinds), (one[1], many[1], 3 * kinds)]
+            {
+                assert!(many_syncs >= one_syncs && many_syncs - one_syncs <= most, "by trap: {by_trap}");
+            }
+            assert_eq!([one[0][0], one[1][0]], [many[0][0], many[1][0]], "by trap: {by_trap}");
         }
     });
 }
