@@ -23,10 +23,10 @@ pub(super) enum Deed {
     Passing { probe: u32, nodes: u32 },
     /// One more of the probe's value, of hits that pass; `seen`: the hit has one.
     Tally { probe: u32, seen: bool, nodes: u32 },
-    /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too.
-    Enter { latency: u32, looped: bool },
+    /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
+    Enter { latency: u32, looped: bool, goroutine: bool },
     /// The stamp is found, and the time since then recorded.
-    Exit { latency: u32, kind: ExitKind },
+    Exit { latency: u32, kind: ExitKind, goroutine: bool },
     /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
     Record(Record),
 }
@@ -46,6 +46,8 @@ pub(super) struct Record {
     pub(super) at_entry: bool,
     /// Nodes of the trees of the probe's filter, if it has one.
     pub(super) nodes: Option<u32>,
+    /// The call is a goroutine's.
+    pub(super) goroutine: bool,
 }
 
 impl Deed {
@@ -126,9 +128,9 @@ impl<'a> Setting<'a> {
     }
     /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
-        let timed = |function| {
+        let timed = |function, goroutine| {
             let latency = self.latency.as_ref()?;
-            Some(Timed { machine: &self.machine, latency, function })
+            Some(Timed { machine: &self.machine, latency, function, goroutine })
         };
         Some(match deed {
             Deed::Count { probe } => match self.threads() {
@@ -152,14 +154,27 @@ impl<'a> Setting<'a> {
                 let what = (tally, table);
                 Begun::Passing(stub::tally(at.0, &self.machine, self.id, filtered, what, seen))
             }
-            Deed::Enter { latency, looped } => {
-                Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
+            Deed::Enter { latency, looped, goroutine } => {
+                Begun::Latency(stub::latency_enter(at.0, timed(latency, goroutine)?, looped))
             }
-            Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
-            Deed::Record(Record { probe, kind, values, texts, floats, unwind, at_entry, nodes }) => {
+            Deed::Exit { latency, kind, goroutine } => {
+                Begun::Latency(stub::latency_exit(at.0, timed(latency, goroutine)?, kind))
+            }
+            Deed::Record(Record {
+                probe,
+                kind,
+                values,
+                texts,
+                floats,
+                unwind,
+                at_entry,
+                nodes,
+                goroutine,
+            }) => {
                 let dropped = self.data.0 + self.layout.counters.word(probe);
                 let (machine, rings) = (&self.machine, self.rings.as_ref()?);
-                let traced = Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry };
+                let traced =
+                    Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry, goroutine };
                 let filtered = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
                 Begun::Traced(stub::trace_passing(at.0, traced, filtered, kind, values.into()))
             }

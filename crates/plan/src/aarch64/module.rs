@@ -26,7 +26,8 @@ use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
 use super::deed::{Deed, Record, Setting, is_looped, nodes};
-use super::exits::{exits, ways_out};
+use super::exits::{exits, landings, ways_out};
+use super::go::{Lowered, begins, is_go, is_goroutines, not_in_go, reads_g};
 use super::site::{self, Place as Word, entry_index};
 use super::stub::filter::left_out;
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
@@ -122,6 +123,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
+    let goroutine = input.traits.go && is_goroutines(image, want, &words, at)?;
     let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
@@ -133,8 +135,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
-            let record =
-                Record { probe, kind, values: 0, texts: 0, floats, unwind, at_entry: false, nodes: decided };
+            let record = Record {
+                probe,
+                kind,
+                values: 0,
+                texts: 0,
+                floats,
+                unwind,
+                at_entry: false,
+                nodes: decided,
+                goroutine,
+            };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
@@ -146,8 +157,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             }
             let probe = want.probe;
             let deed = |kind| {
-                let record =
-                    Record { probe, kind, values, texts, floats, unwind, at_entry: true, nodes: decided };
+                let record = Record {
+                    probe,
+                    kind,
+                    values,
+                    texts,
+                    floats,
+                    unwind,
+                    at_entry: true,
+                    nodes: decided,
+                    goroutine,
+                };
                 Deed::Record(record)
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
@@ -159,15 +179,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             [entry].into_iter().chain(exits).collect()
         }
         Role::CountExits => {
-            let found = exits(&words, start.0).map_err(|why| Refusal::Word { why })?;
+            let landings = landings(image, start, words.len());
+            let found = exits(&words, start.0, &landings).map_err(|why| Refusal::Word { why })?;
             found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
         Role::Latency => {
             let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
-            let enter = Deed::Enter { latency, looped: is_looped(&words, entry) };
+            let enter = Deed::Enter { latency, looped: is_looped(&words, entry), goroutine };
             let exits = left(image, at, &words, start)?.into_iter();
-            let exits = exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind }));
+            let exits =
+                exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind, goroutine }));
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::Tally { exits } => {
@@ -186,7 +208,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
-    found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+    found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
 }
 
 /// Each word by which the function at `at` is left, and how.
@@ -196,7 +218,8 @@ fn left(
     words: &[u32],
     start: Svma,
 ) -> Result<Vec<(usize, ExitKind, PatchRole)>, Refusal> {
-    let found = ways_out(words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
+    let landings = landings(image, start, words.len());
+    let found = ways_out(words, start.0, &landings, |to| begins_elsewhere(image, at, Svma(to)));
     let found = found.map_err(|why| Refusal::Word { why })?.into_iter();
     let role = |kind| if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
     Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
@@ -237,11 +260,13 @@ fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> 
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
+        () if input.traits.go
+            && let Some(what) = not_in_go(want.role, filter, outermost) =>
+        {
+            what
+        }
         () if want.role.calls() => "no code calls consumers",
         () if timed && outermost => "no code times outermost calls alone",
-        () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
-            "no code knows a goroutine's stack"
-        }
         () if reads(want.role) => "no code reads fields",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
@@ -312,7 +337,7 @@ fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svm
 }
 
 /// What the process forbids.
-fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
+fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site) -> Result<(), Refusal> {
     let at = site.at();
     let Some(&word) = site.words.get(site.index) else { return Ok(()) };
     let place = Place::new(at, &word.to_le_bytes());
@@ -320,7 +345,8 @@ fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
     if let Some(section) = input.image.rseq_sections().iter().find(inside) {
         return Err(Refusal::InRseq { site: place, section: section.start });
     }
-    if input.traits.has_fault_handler && may_fault(word) {
+    let is_g = || input.traits.go && reads_g(word) && is_go(input.image, function);
+    if input.traits.has_fault_handler && may_fault(word) && !is_g() {
         return Err(Refusal::MayFault { site: place, insn: place });
     }
     Ok(())
@@ -391,14 +417,18 @@ fn stubs_of(
     let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
     let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
+    let lowered = input.traits.go;
+    let begin = |at: RemoteAddr, deed| {
+        setting.begin(RemoteAddr(begins(at.0, lowered)), deed).map(|stub| Lowered::new(stub, lowered))
+    };
     let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
     for &(_, deed) in others {
-        let stub = setting.begin(*next, deed).ok_or_else(incomplete)?;
+        let stub = begin(*next, deed).ok_or_else(incomplete)?;
         let words = stub.finish(&[], Some(next.0 + deed.room())).ok_or_else(|| far(next.0))?;
         put(plan, next, &words, deed.room());
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
-    let stub = setting.begin(*next, last.1).ok_or_else(incomplete)?;
+    let stub = begin(*next, last.1).ok_or_else(incomplete)?;
     let made = site::patch_with(&place, stub, next.0, None).map_err(word)?;
     debug_assert!(4 * made.stub.len() as u64 <= last.1.room(), "a stub of {} words", made.stub.len());
     let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);

@@ -74,6 +74,7 @@ impl Bench {
             floats: Floats::default(),
             unwind,
             at_entry: true,
+            goroutine: false,
         }
     }
     fn words(&self, kind: Kind, values: usize, rest: &[u32]) -> Vec<u32> {

@@ -11,6 +11,7 @@ use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES,
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
+use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
 use super::stack::Walk;
 use super::text::Texts;
@@ -119,7 +120,15 @@ impl Traced<'_> {
         }
         asm.store_two(A, TIME, SLOT, 0);
         let texts = self.texts(kind);
-        asm.add_imm(A, SP, (texts.depth() + self.step(kind)) as i32 + kind as i32);
+        let deep = (texts.depth() + self.step(kind)) as i32;
+        match self.goroutine {
+            true => {
+                asm.add_imm(A, SP, deep);
+                place(asm);
+                asm.add_imm(A, A, kind as i32);
+            }
+            false => asm.add_imm(A, SP, deep + kind as i32),
+        }
         asm.store(A, SLOT, 16);
         let all = match kind {
             Kind::Entry => values.min(ARGUMENTS),
@@ -142,4 +151,15 @@ impl Traced<'_> {
             }
         }
     }
+}
+
+/// In: `A` = S. Out: the same number for one place of one goroutine's stack, wherever that is, and another for any other: S less the stack's end in the high bits, and in the low
+/// 40 the goroutine, which Go's heap has there. Deeper calls have smaller ones. Spoils `C`.
+fn place(asm: &mut Asm) {
+    let nobody = asm.if_zero_later(G);
+    asm.load_at(C, G, STACK_END);
+    asm.sub(A, A, C);
+    asm.shift_left_by(A, A, 36);
+    asm.add(A, A, G);
+    asm.bind(nobody);
 }

@@ -21,7 +21,9 @@
 //! Slots are private memory, a block of 512 to each stack page; see `record::latency`. A block is claimed by an exclusive store; a signal
 //! makes that fail, and it is looked at again. The counter runs at one rate on all CPUs (Arm ARM D12.1), slower than x86-64's: calls
 //! shorter than its step take 0 or 1 of it.
-//! Not here yet: outermost calls only, goroutines, slots in place of return addresses.
+//! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
+//! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
+//! Not here yet: outermost calls only, slots in place of return addresses.
 
 mod record;
 mod slot;
@@ -33,6 +35,7 @@ use super::{Code, Machine};
 use crate::request::Buckets;
 use record::Rare;
 use slot::{Claim, Lookup};
+pub(super) use slot::{G, STACK_END};
 
 /// What is to be timed, and where it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +84,8 @@ pub struct Timed<'a> {
     pub latency: &'a Latency,
     /// The function's number, below `latency.functions`.
     pub function: u32,
+    /// The call is that of the goroutine that x28 names, wherever its stack is, and not its place's on the stack.
+    pub goroutine: bool,
 }
 
 /// A stub that waits for its displaced code.

@@ -1,7 +1,8 @@
 //! A call's slot: from the stack pointer at its entry to the place of its stamp.
 //!
 //! In: what is timed. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
-//! first look did not end. See `record::latency` for tags and blocks.
+//! first look did not end. See `record::latency` for tags and blocks. A goroutine's tag is its page's, counted from its stack's end, and its g above that: no thread's page
+//! is so large a number.
 
 use trapline_record::latency as words;
 
@@ -13,9 +14,15 @@ const INDEX_BITS: u32 = words::STAMP_BLOCKS.trailing_zeros();
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
+/// Go's g, and in it the end of its stack (`stack.hi`).
+pub(in super::super) const G: Reg = 28;
+pub(in super::super) const STACK_END: u32 = 8;
+
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookup {
+    /// Where no goroutine runs: the jump, and where it comes back with the tag.
+    nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
 }
@@ -32,9 +39,9 @@ impl Timed<'_> {
     pub(super) fn lookup(&self, asm: &mut Asm) -> Lookup {
         asm.constant(SLOT, self.latency.stamps);
         asm.add_imm(B, SP, FRAME.cast_signed());
-        asm.bits(KEY, B, 12, 52);
-        asm.number(INDEX, PHI);
-        asm.mul32(INDEX, KEY, INDEX);
+        let nobody = self.key(asm);
+        asm.number(A, PHI);
+        asm.mul32(INDEX, INDEX, A);
         asm.bits(INDEX, INDEX, 32 - INDEX_BITS, INDEX_BITS);
         asm.load_nth(A, SLOT, INDEX);
         asm.compare(A, KEY);
@@ -45,7 +52,26 @@ impl Timed<'_> {
         asm.bits(B, B, 3, 9);
         asm.add_shifted(SLOT, SLOT, B, 4);
         asm.add_imm(SLOT, SLOT, words::STAMP_TAGS_LEN as i32);
-        Lookup { elsewhere, found }
+        Lookup { nobody, elsewhere, found }
+    }
+
+    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`.
+    fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
+        if !self.goroutine {
+            asm.bits(KEY, B, 12, 52);
+            asm.mov(INDEX, KEY);
+            return None;
+        }
+        let nobody = asm.if_zero_later(G);
+        asm.load_at(A, G, STACK_END);
+        asm.sub(B, B, A);
+        asm.not(KEY, B);
+        asm.bits(KEY, KEY, 12, 52);
+        asm.add_shifted(KEY, KEY, G, 16);
+        let hash = asm.here();
+        asm.shift_right_by(INDEX, KEY, 29);
+        asm.xor(INDEX, INDEX, KEY);
+        Some((nobody, hash))
     }
 
     /// Goes on where the first look did not end: from that block on. Found: goes to `found` with the block's number. Falls out of the end if there is
@@ -53,6 +79,12 @@ impl Timed<'_> {
     pub(super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
+        if let Some((nobody, hash)) = lookup.nobody {
+            // As a thread elsewhere: its stack does not move.
+            asm.bind(nobody);
+            asm.bits(KEY, B, 12, 52);
+            asm.b(hash);
+        }
         asm.bind(lookup.elsewhere);
         asm.push_pair(LEFT, FAILED);
         asm.number(LEFT, words::STAMP_PROBES as u32);
