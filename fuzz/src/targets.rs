@@ -374,13 +374,20 @@ fn tally(bytes: &[u8]) {
         .chunks_exact(8)
         .map(|word| AtomicU64::new(word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))))
         .collect();
-    let rows = [Shape::Rows(0), Shape::Rows(5), Shape::Texts(0), Shape::Texts(5)];
+    let rows = [
+        Shape::Rows(0),
+        Shape::Rows(5),
+        Shape::Texts(0),
+        Shape::Texts(5),
+        Shape::OwnedRows(5),
+        Shape::OwnedTexts(0),
+    ];
     for shape in [Shape::Nothing, Shape::Cells(5), Shape::Cells(u32::MAX)].into_iter().chain(rows) {
         let area = TallyArea { off: 0, tables: 2, lines: 2, shape };
         for (probe, line) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (0, u32::MAX), (u32::MAX, 1)] {
             let mut seen = 0;
-            let _rest = area.read_texts(View::new(&words), probe, line, |_, hits, word| {
-                assert!(hits > 0, "what was not hit is not told");
+            let _rest = area.read_rows(View::new(&words), probe, line, |row, word| {
+                assert!(row.hits > 0, "what was not hit is not told");
                 assert_eq!([8, 1 << 60, u64::MAX].map(word), [0; 3], "a text has eight words");
                 seen += 1;
             });

@@ -97,6 +97,13 @@ fn fields_are_added_up_in_the_target() {
             (&["--linear", "0:100000:100", "req->len + mode"], "unseen"),
             (&["--top", "req->next->mode", "--if", "req->flags >= 0"], "unseen"),
             (&["req->flags", "--if", "mode != 7 || req->len > 0"], "unseen"),
+            (&["req->len + ret"], "unseen"),
+            (&["--top", "ret", "--if", "req->flags & 1 || ret == 99"], "unseen"),
+            (
+                &["--top", "--by=comm", "req->next->mode * 2", "--if", "dur < 3600s && req->flags >= 0"],
+                "unseen",
+            ),
+            (&["req->flags", "--by", "cpu", "--if", "dur >= 0"], ""),
             (&["mode", "--by", "tid", "--if", "req->len > 0"], ""),
             (&["req->len", "--by", "cpu"], ""),
         ] {

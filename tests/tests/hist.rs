@@ -47,6 +47,7 @@ struct Seen {
     probe: Value,
     told: BTreeMap<String, u64>,
     missed: u64,
+    errors: String,
 }
 
 fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
@@ -62,6 +63,7 @@ fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
         probe: last(&report, func).clone(),
         told: told.into_iter().collect(),
         missed: report.objects.last().and_then(|object| object["missed"].as_u64()).expect("missed"),
+        errors: report.errors,
     }
 }
 
@@ -188,14 +190,32 @@ fn calls_of_goroutines_are_added_up() {
     }
 }
 
-/// What the target cannot add up is recorded, and added up by the reader: the same numbers.
+/// Values and texts of each thread, in the target.
 #[test]
-fn the_most_frequent_by_thread_are_added_up_by_the_reader() {
+fn the_most_frequent_are_added_up_by_thread() {
+    const THREADS: u64 = 4;
+    let path = or_skip!(victims::plain("threads"));
+    let mut victim = Running::start(&path, &[&THREADS.to_string()]);
+    victim.run(1);
+    for (by, value) in [("tid", "7 + (arg0 & 0)"), ("comm", "(dur < 0) + 7"), ("tid", "7 + (ret & 0 & arg0)")]
+    {
+        let seen = seen(&mut victim, "shared", &["--top=5", "--by", by, value, "shared"]);
+        assert!(!seen.errors.contains("added up here"), "{}", seen.errors);
+        let parts = seen.probe["parts"].as_array().expect("parts");
+        let hits: Vec<u64> = parts.iter().map(|part| number(part, "hits")).collect();
+        let each = seen.told["shared"] / THREADS;
+        let want = if by == "tid" { vec![each; THREADS as usize] } else { vec![each * THREADS] };
+        assert_eq!(hits, want, "{parts:?}");
+        assert!(parts.iter().all(|part| part["comm"] == "threads"), "{parts:?}");
+        assert_eq!(rows(&seen.probe), BTreeMap::from([("7".to_owned(), seen.told["shared"])]));
+        let tids: std::collections::BTreeSet<_> = parts.iter().map(|part| part["tid"].as_u64()).collect();
+        assert_eq!(tids.len(), hits.len(), "{parts:?}");
+    }
     let path = or_skip!(victims::plain("counter"));
     let mut victim = Running::start(&path, &[]);
     let seen = seen(&mut victim, "leaf", &["--top=5", "--by", "tid", "ret - 3 * x", "leaf(u64 x) -> u64"]);
-    assert_eq!(seen.missed, 0, "the reader had time");
     assert_eq!(rows(&seen.probe), BTreeMap::from([("1".to_owned(), seen.told["leaf"])]));
+    assert_eq!(number(&seen.probe["parts"][0], "tid"), u64::from(victim.pid()));
 }
 
 #[test]
@@ -240,13 +260,19 @@ fn the_kernel_reads_the_same_values() {
 fn texts_are_counted_each() {
     let path = or_skip!(victims::plain("strings"));
     let mut victim = Running::start(&path, &[]);
-    let seen = seen(&mut victim, "say", &["s", "say(str s, u64 n) -> u64"]);
     let texts =
         ["", "hello, \"world\"\n", &"u".repeat(63), &"x".repeat(64), &"l".repeat(64), "grüß", "eee", "e"];
-    assert_eq!(seen.missed, 0, "the reader had time");
-    assert_eq!(rows(&seen.probe), texts.map(|text| (text.to_owned(), TIMES)).into());
-    // Five of thirteen texts cannot be read.
-    assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (13 * TIMES, 5 * TIMES));
+    for words in [&["s"][..], &["s", "--by", "tid"], &["s", "--by", "comm", "--if", "dur < 3600s"]] {
+        let words: Vec<&str> = words.iter().copied().chain(["say(str s, u64 n) -> u64"]).collect();
+        let seen = seen(&mut victim, "say", &words);
+        assert!(!seen.errors.contains("added up here"), "{}", seen.errors);
+        assert_eq!(rows(&seen.probe), texts.map(|text| (text.to_owned(), TIMES)).into(), "{words:?}");
+        // Five of thirteen texts cannot be read.
+        assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (13 * TIMES, 5 * TIMES));
+        let part = &seen.probe["parts"][0];
+        assert_eq!(part["tid"].as_u64(), words.contains(&"tid").then(|| victim.pid().into()), "{part}");
+        assert_eq!(part["comm"].as_str().is_some(), words.len() > 2, "{part}");
+    }
 }
 
 /// The entry's texts, of calls about which their return decides: `say` returns its second argument.

@@ -2,7 +2,7 @@
 //! anything is touched (LOSS-2).
 
 use trapline::filter::{Filter, Int, Known, Symbol, Undecided};
-use trapline::{Builder, By, Error, Read, Session};
+use trapline::{Builder, By, Error, Read, Session, Unwinding};
 use trapline_tests::running::Running;
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, text};
@@ -136,6 +136,43 @@ fn what_nobody_would_decide_is_an_error() {
     let line = builder(&victim, exit, filter("a == 1")).count().expect_err("not decided").to_string();
     let why = "arguments are not known where a return is counted; record the calls, or tally them";
     assert_eq!(line, format!("the filter of {exit} cannot decide: {why}"));
+    text::assert_clean(victim.pid(), &before);
+}
+
+/// Recorded calls: what decides at the return is recorded, whatever was asked for, and what no record will have is an error.
+#[test]
+fn records_have_what_their_filter_needs() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    // It returns three times what it is given, and one.
+    for arguments in [0, 1, 6] {
+        let builder = builder(&victim, "leaf", filter("ret - 3 * a == 1 && a % 2 == 1"));
+        let session = builder.record(arguments, true).expect("attaches");
+        let told = victim.run(TIMES);
+        let finished = session.detach();
+        let odd = finished.calls.iter().filter(|call| call.arguments[0] % 2 == 1).count();
+        let filtered = finished.reports[0].counts[0].filtered.expect("there is a filter");
+        assert!(odd > 0, "{arguments}");
+        assert_eq!(finished.calls.len(), odd, "{arguments}");
+        let all = odd as u64 + filtered.in_target + filtered.by_reader + filtered.unended;
+        assert_eq!((all, finished.summary.missed), (told["leaf"], 0), "{arguments}");
+    }
+    let why = |result: Result<Session, Error>| match result {
+        Err(Error::Filter { why, .. }) => Some(why),
+        Err(other) => panic!("{other}"),
+        Ok(_) => None,
+    };
+    let of = |text: &str| builder(&victim, "leaf", filter(text));
+    for text in ["ret == 7", "a == 1 && dur > 5", "a == 1 || ret == 7"] {
+        assert_eq!(why(of(text).record(6, false)), Some(Undecided::Unrecorded), "{text}");
+    }
+    assert_eq!(
+        why(of("a == 1 || ret == 7").stacks(Unwinding::FramePointers(16), true)),
+        Some(Undecided::Stacks)
+    );
+    assert_eq!(why(of("a == 1 && ret == 7").stacks(Unwinding::FramePointers(16), true)), None);
+    assert_eq!(why(of("a == 1").record(0, false)), None);
     text::assert_clean(victim.pid(), &before);
 }
 

@@ -64,6 +64,8 @@ pub struct Attached {
     pub(crate) slots: Option<Slots>,
     /// Slots that our own process has besides its segments.
     pub(crate) own_slots: Option<MadeSlots>,
+    /// The last publication did not come to its end.
+    pub(crate) is_unfinished: bool,
     /// Patches that were published, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
     /// Segments of the process that this one was forked from; in our own process only.
@@ -178,7 +180,7 @@ mod tests {
             new: [0; 8],
             head: RemoteAddr(0),
             crosses_line: false,
-            needs_guard: false,
+            starts: 0,
         }
     }
 

@@ -60,7 +60,8 @@ impl Attached {
         if own.is_empty() {
             return report;
         }
-        match clean(process, &own, options) {
+        let way = if self.is_unfinished { Way::Recover } else { Way::Remove };
+        match clean(process, &own, options, way) {
             Ok(restored) => report.restored.push(restored),
             Err(error) if error.is_gone() => report.gone = true,
             Err(why) => report.untouched.push(Untouched { pid: process.pid(), why }),
@@ -92,7 +93,7 @@ pub fn recover(process: &Process, options: &Options) -> Result<DetachReport, Pat
     if files.is_empty() {
         return Ok(report);
     }
-    report.restored.push(clean(process, &files, options)?);
+    report.restored.push(clean(process, &files, options, Way::Recover)?);
     children(process.pid(), &files, options, &mut report);
     Ok(report)
 }
@@ -111,7 +112,10 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
         }
         for user in users {
             seen.push(user);
-            match Process::open(user).map_err(PatchError::from).and_then(|p| clean(&p, files, options)) {
+            match Process::open(user)
+                .map_err(PatchError::from)
+                .and_then(|p| clean(&p, files, options, Way::Recover))
+            {
                 Ok(restored) => report.restored.push(restored),
                 Err(error) if error.is_gone() => {}
                 Err(why) => report.untouched.push(Untouched { pid: user, why }),
@@ -121,10 +125,10 @@ fn children(pid: u32, files: &[FileId], options: &Options, report: &mut DetachRe
 }
 
 /// R1 to R6 for one process.
-fn clean(process: &Process, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
+fn clean(process: &Process, files: &[FileId], options: &Options, way: Way) -> Result<Restored, PatchError> {
     let start = Instant::now();
     let mut restored = loop {
-        let run = |batch: &mut Batch<'_>| clean_in(batch, files, options);
+        let run = |batch: &mut Batch<'_>| clean_in(batch, files, options, way);
         match Batch::run(process, BatchOptions { hold_children: false }, run) {
             // Another tracer holds the process for the moment of a batch; what is ours must come out all the same.
             Err(TargetError::AlreadyTraced { .. } | TargetError::Denied { .. })
@@ -140,7 +144,12 @@ fn clean(process: &Process, files: &[FileId], options: &Options) -> Result<Resto
     Ok(restored)
 }
 
-fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Result<Restored, PatchError> {
+fn clean_in(
+    batch: &mut Batch<'_>,
+    files: &[FileId],
+    options: &Options,
+    way: Way,
+) -> Result<Restored, PatchError> {
     let process = batch.process();
     let removals = removals(process, files)?;
     let entries: Vec<Entry> = removals.iter().flat_map(|r| r.entries.iter().copied()).collect();
@@ -161,12 +170,12 @@ fn clean_in(batch: &mut Batch<'_>, files: &[FileId], options: &Options) -> Resul
     let result = if options.strict || !crate::cpu::proven().words {
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
-        let result = change(&mut Still { process }, &entries, Way::Remove, &mut outcomes);
+        let result = change(&mut Still { process }, &entries, way, &mut outcomes);
         stopped.resume()?;
         result
     } else {
         let mut space = Running { batch, guard: &guard, remote: &remote };
-        change(&mut space, &entries, Way::Remove, &mut outcomes)
+        change(&mut space, &entries, way, &mut outcomes)
     };
     result.map_err(SpaceError::into_error)?;
     tally(&entries, &outcomes, &mut restored);

@@ -29,13 +29,21 @@ pub(crate) struct Fake {
     pub(crate) dies_at: Option<usize>,
     /// Addresses that cannot be reached.
     pub(crate) hole: Option<(u64, u64)>,
+    /// Words are seen whole.
+    pub(crate) words: bool,
     /// Writes may be longer than a word.
     pub(crate) runs: bool,
+    /// The text at the last sync.
+    pub(crate) synced: Vec<u8>,
+    /// For each write in parts: the text at the last sync, and behind the write.
+    pub(crate) parts: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Fake {
     pub(crate) fn new(base: u64, bytes: Vec<u8>) -> Self {
-        Self { base, bytes, log: Vec::new(), states: Vec::new(), dies_at: None, hole: None, runs: false }
+        let synced = bytes.clone();
+        let (log, states, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { base, bytes, log, states, dies_at: None, hole: None, words: true, runs: false, synced, parts }
     }
     pub(crate) fn writes(&self) -> Vec<u64> {
         self.log.iter().filter_map(|d| if let Did::Write(at) = d { Some(*at) } else { None }).collect()
@@ -56,6 +64,15 @@ impl Fake {
         let from = (at - self.base) as usize;
         Ok(from..from + len)
     }
+    fn store(&mut self, at: u64, bytes: &[u8]) -> Result<(), SpaceError> {
+        let range = self.range(at, bytes.len())?;
+        for (to, word) in range.step_by(8).zip(bytes.chunks(8)) {
+            self.bytes[to..to + 8].copy_from_slice(word);
+            self.states.push(self.bytes.clone());
+        }
+        self.log.push(Did::Write(at));
+        Ok(())
+    }
     fn live(&self) -> Result<(), SpaceError> {
         let done = self.log.iter().filter(|d| **d != Did::Serve).count();
         if self.dies_at.is_some_and(|n| done >= n) {
@@ -73,19 +90,24 @@ impl CodeSpace for Fake {
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         self.live()?;
         let last = at.0 + bytes.len() as u64 - 1;
+        assert!(self.words, "PATCH-5: nothing is seen whole here");
         if bytes.len() == 8 {
             assert_eq!(at.0 / LINE, last / LINE, "PATCH-5: {at} crosses a line");
         } else {
             assert!(self.runs && at.0.is_multiple_of(8) && bytes.len().is_multiple_of(8), "PATCH-5: words");
             assert_eq!(at.0 / 4096, last / 4096, "PATCH-5: {at} crosses a page");
         }
-        let range = self.range(at.0, bytes.len())?;
-        for (to, word) in range.step_by(8).zip(bytes.chunks(8)) {
-            self.bytes[to..to + 8].copy_from_slice(word);
-            self.states.push(self.bytes.clone());
-        }
-        self.log.push(Did::Write(at.0));
+        self.store(at.0, bytes)
+    }
+    fn write_parts(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        self.live()?;
+        assert!(at.0.is_multiple_of(8) && bytes.len().is_multiple_of(8), "aligned words");
+        self.store(at.0, bytes)?;
+        self.parts.push((self.synced.clone(), self.bytes.clone()));
         Ok(())
+    }
+    fn takes_words(&self) -> bool {
+        self.words
     }
     fn takes_runs(&self) -> bool {
         self.runs
@@ -93,6 +115,7 @@ impl CodeSpace for Fake {
     fn sync(&mut self) -> Result<(), SpaceError> {
         self.live()?;
         self.log.push(Did::Sync);
+        self.synced.clone_from(&self.bytes);
         Ok(())
     }
     fn serve(&mut self) -> Result<(), SpaceError> {

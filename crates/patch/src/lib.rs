@@ -45,6 +45,7 @@ mod slots;
 mod soft;
 mod space;
 mod stack;
+mod staged;
 mod still;
 mod survey;
 mod toggle;

@@ -22,12 +22,14 @@ use trapline_record::tally::Shape;
 use trapline_target::Process;
 
 use crate::attached::{Before, conflict};
+use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
 use crate::segment::MadeSlots;
 use crate::semaphore;
 use crate::soft::Masked;
 use crate::space::Still;
+use crate::staged::is_staged;
 use crate::survey::{Survey, shows_file};
 use crate::write::{Outcome, verify};
 
@@ -45,8 +47,8 @@ impl Site {
             PatchRole::ExitRet | PatchRole::ExitTail => Kind::Exit,
             PatchRole::Entry => Kind::Entry,
         };
-        let Patch { addr, len, old, new, .. } = self.patch;
-        Entry { addr, len, kind, old, new }
+        let Patch { addr, len, starts, old, new, .. } = self.patch;
+        Entry { addr, len, kind, starts, old, new }
     }
     pub(crate) fn placed(&self) -> Placed {
         let Patch { probe, want, role, tactic, addr, .. } = self.patch;
@@ -54,6 +56,14 @@ impl Site {
     }
     pub(crate) fn refused(&self, why: Why) -> Refused {
         Refused { module: self.module, probe: self.patch.probe, want: self.patch.want, why }
+    }
+    /// Whether an int3 may stand at its head, for a while or for good (PATCH-7).
+    pub(crate) fn may_trap(&self) -> bool {
+        self.patch.tactic == Tactic::Trap || is_staged(&self.entry(), proven().words)
+    }
+    /// Whether somebody may trap while it is written: at its head, or inside.
+    pub(crate) fn takes_traps(&self) -> bool {
+        self.patch.needs_guard() || self.may_trap()
     }
     fn end(&self) -> RemoteAddr {
         self.patch.addr + u64::from(self.patch.len)
@@ -96,12 +106,15 @@ impl Prepared {
         // Of stubs, whether their sites were refused or not.
         let fixups = self.plans.iter().flat_map(|plan| &plan.fixups);
         guards.extend(fixups.map(|fixup| (fixup.at.0, fixup.resume.0)));
-        let trapping = self.sites.iter().filter(|s| s.patch.crosses_line || s.patch.tactic == Tactic::Trap);
-        guards.extend(trapping.map(|s| (s.patch.addr.0, s.patch.head.0)));
         // Two runs: this sort merges them.
         guards.sort_by_key(|&guard| guard);
-        guards.dedup_by_key(|g| g.0);
-        guards
+        // A head leads to its stub's start, wherever that lies, not to the copy of its instruction.
+        let trapping = self.sites.iter().filter(|s| s.may_trap());
+        let mut all: Vec<_> = trapping.map(|s| (s.patch.addr.0, s.patch.head.0)).collect();
+        all.append(&mut guards);
+        all.sort_by_key(|guard| guard.0);
+        all.dedup_by_key(|guard| guard.0);
+        all
     }
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.sites.iter().map(Site::entry).chain(self.semaphores.iter().copied()).collect()
@@ -296,7 +309,7 @@ fn unfit(
     let is_changing = |old: &Patch| survey.soft.contains_key(&old.addr.0);
     let mut bad = Vec::new();
     let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
-    let mut space = Masked { space: Still { process }, soft: &survey.soft, entries: &entries };
+    let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
     // Data and code of each module, stamps, code and entries of slots; the rest is for puns.
     let room = (MAX_REGIONS as usize - 3).saturating_sub(2 * plans.len()) / plans.len().max(1);

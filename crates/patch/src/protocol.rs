@@ -56,20 +56,27 @@
 //!   window is seen by the comparison, one of the rest of the word or run in the microseconds between read and write would be
 //!   lost. Stated, not solved.
 //!
-//! ## I8 for a window that crosses a line (PATCH-6)
+//! ## I8 for a window that no one write makes (PATCH-6, `staged`)
 //!
-//! | step | write | who may see what |
+//! One that crosses a line; in our own process, where nobody can be stopped, every window of more than a byte on CPUs whose eight-byte
+//! writes were not proven to be seen whole (`cpu`): on Zen 3 they are not (`tools/bench/runs/2026-11-23-amd-25-1`). Nothing is asked of a write here but that
+//! each byte is seen as it was or as it is.
+//!
+//! | step | write | who may see what, byte by byte |
 //! |---|---|---|
-//! | C1 | low line in one write: head = int3, the rest of its part = *new* | a head arrival traps → stub; interior boundaries of the low part trap → copy |
-//! | C2 | core sync: every CPU that runs a thread of the process serialises | nobody holds low bytes from before C1; an instruction that straddles the lines can no longer start |
-//! | C3 | high part in one write = *new* | an interior boundary there holds a whole old instruction or a trapping byte |
-//! | C4 | core sync | nobody holds high bytes from before C3 |
-//! | C5 | head = first of *new* | head arrival: int3 or the jump, both lead to the stub |
-//! | C6 | core sync | |
+//! | T1 | head and interior boundaries = int3, the rest stays *old* | at the head: the old instruction, whole, or a trap → stub; at a boundary: the old instruction, whole, or a trap → copy |
+//! | T2 | core sync: every CPU that runs a thread of the process serialises | nobody holds bytes from before T1: no instruction of the window can start |
+//! | T3 | the rest = *new* | traps alone: the bytes that change are those of instructions that nobody can start |
+//! | T4 | core sync | nobody holds bytes from before T3 |
+//! | T5 | head and boundaries = *new* | at the head: the trap or the jump, whole, both lead to the stub; at a boundary: a trap or another trapping opcode, both lead to the copy |
+//! | T6 | core sync | |
 //!
-//! The guard table also maps the head to the stub (PATCH-7). All crossing windows of a phase share each core sync. Dying
-//! anywhere inside leaves a site that works through traps; its bytes are each *old*, *new* or the int3 at the head, which is
-//! what `recover` accepts as ours.
+//! The guard table also maps the head to the stub (PATCH-7). All such windows of a phase share each core sync, and those of a page each write: between
+//! them it stores what it read. Dying anywhere inside leaves a site that works through traps; its bytes are each *old*, *new* or one of these int3, which is
+//! what `recover` accepts as ours, and what a child that was forked in between is completed from. Where no writer can have died in
+//! between, an int3 at a head that holds *new* behind it is somebody else's breakpoint, and stays.
+//!
+//! This is how kernels change their own text (Linux' text_poke for one), with the window in the place of the instruction.
 //!
 //! ## Traps while the batch runs
 //!
@@ -89,7 +96,7 @@
 //! writes were not proven: I8 runs with all threads stopped. A window with an interior boundary is published only if no
 //! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of private writable memory,
 //! where stacks, signal frames and preempted goroutines are. Others are refused. Dying there leaves nobody stopped and each
-//! site whole. A window that crosses a line goes through C1 to C5 here too, without the syncs; where traps cannot be had at
+//! site whole. A window that crosses a line goes through T1 to T5 here too, without the syncs; where traps cannot be had at
 //! all it is refused, because a tracer that died between two writes would leave an int3 that nobody serves.
 //!
 //! # Remove
@@ -112,7 +119,7 @@
 //! - *trapped at a guard, not yet stopped*: R4;
 //! - *in a signal frame with a pc in a copy*: PATCH-10.
 //!
-//! For a window that crosses a line: head = int3 · sync · high part = *old* · sync · low part = *old* in one write · sync.
+//! For a window that no one write makes, T1 to T6 backwards: head and boundaries = int3 · sync · the rest = *old* · sync · head and boundaries = *old* · sync.
 //!
 //! R4 for each thread: it is blocked (then it is not in a trap), or it has run on a CPU for long enough that a trap taken
 //! before R4 must have become a stop; one that lies in a stop, or has a trap waiting, is answered first. If some thread does
@@ -153,8 +160,8 @@
 //! - PATCH-2 every interior boundary of a published window holds a trapping opcode.
 //! - PATCH-3 islands, exits, entries when publishing; the reverse when removing.
 //! - PATCH-4 whatever a published byte can lead to exists before it.
-//! - PATCH-5 a write of code is one pwrite, of eight bytes inside one line, or of aligned words inside one page.
-//! - PATCH-6 a window across a line changes in the order C1 to C6.
+//! - PATCH-5 a write that must be seen whole is one pwrite, of eight bytes inside one line, or of aligned words inside one page.
+//! - PATCH-6 a window that no such write makes changes in the order T1 to T6.
 //! - PATCH-7 a head that may hold int3 has a guard entry.
 //! - PATCH-8 a trap whose pc is already in our code is answered by returning.
 //! - PATCH-9 without traps, only windows that no saved context points into.

@@ -30,6 +30,7 @@ pub(crate) fn publish(
     let guard = |addr| resume(&guards, addr);
     let mut sites = prepared.sites;
     let mut outcomes = Vec::new();
+    attached.is_unfinished = true;
     if survey.still {
         let process = batch.process();
         let mut stopped = batch.stop_all(&guard)?;
@@ -51,6 +52,7 @@ pub(crate) fn publish(
         let mut space = Running { batch, guard: &guard, remote };
         change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
     }
+    attached.is_unfinished = false;
     attached.hold(sites.iter().map(|s| s.patch));
     report.semaphores = raise(attached, batch.process(), &prepared.semaphores, sites_in_journal(attached));
     let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
@@ -121,7 +123,7 @@ pub(crate) fn children(
         if let Some(process) = Process::open(child).ok().filter(|p| is_furnished(attached, p)) {
             let mut outcomes = Vec::new();
             // A child that died is no failure of the batch.
-            if change(&mut Still { process: &process }, entries, Way::Publish, &mut outcomes).is_ok() {
+            if change(&mut Still { process: &process }, entries, Way::Complete, &mut outcomes).is_ok() {
                 patched += 1;
             }
         }

@@ -51,7 +51,7 @@ pub(crate) fn change_run(
         let change = Change::new(&entries[index], way);
         let at = (change.addr() - start) as usize;
         let window = &mut bytes[at..at + change.after().len()];
-        let (outcome, part) = change.decide(window, way);
+        let (outcome, part) = change.decide(space, window, way);
         outcomes[index] = outcome;
         if let Some(part) = part {
             window[part..].copy_from_slice(&change.after()[part..]);

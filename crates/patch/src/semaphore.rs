@@ -31,7 +31,14 @@ fn entry(addr: RemoteAddr, value: u16) -> Entry {
         bytes[..2].copy_from_slice(&v.to_le_bytes());
         bytes
     };
-    Entry { addr, len: 2, kind: Kind::Semaphore, old: word(value), new: word(value.saturating_add(1)) }
+    Entry {
+        addr,
+        len: 2,
+        kind: Kind::Semaphore,
+        starts: 0,
+        old: word(value),
+        new: word(value.saturating_add(1)),
+    }
 }
 
 /// Entries for the semaphores of all markers that `is_placed`, none raised yet. The same word asked for twice is raised once.

@@ -1,60 +1,53 @@
-//! Code with traps of ours in it, for as long as patches there change: read as if it had none.
+//! Code with traps of ours in it, for as long as patches there change: windows look as if there were none.
 //!
-//! In: a [`CodeSpace`], the traps, the windows that are about to be written. Out: the same, in which a trap reads as the byte that it stands
-//! for, and stays where a write goes on both sides of it. A window that is written covers it, as it covers the byte.
+//! In: a [`CodeSpace`], the traps. Out: the same, in which a window is compared as if each trap were the byte that it stands for. What is read
+//! and written is what is there: traps around a window stay, those inside go with its bytes.
 //! Does not: know who serves the traps.
 
 use std::collections::BTreeMap;
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::Entry;
 
 use crate::space::{CodeSpace, SpaceError};
-
-pub(crate) const INT3: u8 = 0xcc;
+use crate::staged::INT3;
 
 /// Traps by address, with the bytes that they stand for.
 pub(crate) type Soft = BTreeMap<u64, u8>;
 
-/// The traps that lie in a range.
-fn within(soft: &Soft, at: RemoteAddr, len: usize) -> impl Iterator<Item = (usize, u64, u8)> {
-    soft.range(at.0..at.0 + len as u64).map(move |(addr, byte)| ((addr - at.0) as usize, *addr, *byte))
-}
-
-/// Makes bytes that were read look as if there were no traps.
+/// Makes a window that was read look as if there were no traps.
 pub(crate) fn unmask(soft: &Soft, at: RemoteAddr, bytes: &mut [u8]) {
-    for (n, _, byte) in within(soft, at, bytes.len()) {
-        if bytes[n] == INT3 {
-            bytes[n] = byte;
+    for (addr, byte) in soft.range(at.0..at.0 + bytes.len() as u64) {
+        let present = &mut bytes[(addr - at.0) as usize];
+        if *present == INT3 {
+            *present = *byte;
         }
     }
 }
 
+/// A space, and the traps in it.
 pub(crate) struct Masked<'a, S> {
     pub(crate) space: S,
     pub(crate) soft: &'a Soft,
-    /// What is written.
-    pub(crate) entries: &'a [Entry],
 }
 
 impl<S: CodeSpace> CodeSpace for Masked<'_, S> {
     fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError> {
-        self.space.read(at, into)?;
-        unmask(self.soft, at, into);
-        Ok(())
+        self.space.read(at, into)
+    }
+    fn look_past_traps(&self, at: RemoteAddr, bytes: &mut [u8]) {
+        unmask(self.soft, at, bytes);
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
-        let mut all = bytes.to_vec();
-        let covered = |addr: u64| self.entries.iter().any(|e| addr.wrapping_sub(e.addr.0) < u64::from(e.len));
-        for (n, addr, byte) in within(self.soft, at, bytes.len()) {
-            if all[n] == byte && !covered(addr) {
-                all[n] = INT3;
-            }
-        }
-        self.space.write(at, &all)
+        self.space.write(at, bytes)
+    }
+    fn write_parts(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        self.space.write_parts(at, bytes)
+    }
+    fn takes_words(&self) -> bool {
+        self.space.takes_words()
     }
     fn takes_runs(&self) -> bool {
-        self.soft.is_empty() && self.space.takes_runs()
+        self.space.takes_runs()
     }
     fn sync(&mut self) -> Result<(), SpaceError> {
         self.space.sync()

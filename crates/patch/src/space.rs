@@ -40,10 +40,20 @@ impl From<TargetError> for SpaceError {
 pub(crate) trait CodeSpace {
     /// Reads present bytes.
     fn read(&mut self, at: RemoteAddr, into: &mut [u8]) -> Result<(), SpaceError>;
-    /// One write (PATCH-5): of one word inside one line, seen by every thread whole or not at all; or, where
-    /// [`takes_runs`](Self::takes_runs), of aligned words inside one page, each seen whole or not at all.
+    /// Makes a window that was read look as if no traps of ours stood in it for the moment.
+    fn look_past_traps(&self, at: RemoteAddr, bytes: &mut [u8]) {
+        let _ = (at, bytes);
+    }
+    /// One write (PATCH-5), where [`takes_words`](Self::takes_words): of one word inside one line, seen by every thread whole or not at all; or,
+    /// where [`takes_runs`](Self::takes_runs), of aligned words inside one page, each seen whole or not at all.
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError>;
-    /// Whether a write may be longer than a word.
+    /// A write of aligned words of which any part may be seen before another.
+    fn write_parts(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
+        self.write(at, bytes)
+    }
+    /// Whether a write of one word inside one line is seen whole or not at all.
+    fn takes_words(&self) -> bool;
+    /// Whether such a write may be longer than a word.
     fn takes_runs(&self) -> bool;
     /// When it returns, every CPU that runs this code has serialised since the call.
     fn sync(&mut self) -> Result<(), SpaceError>;
@@ -67,6 +77,9 @@ impl CodeSpace for Running<'_, '_, '_> {
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         Ok(self.batch.process().write_text(at, bytes)?)
+    }
+    fn takes_words(&self) -> bool {
+        crate::cpu::proven().words
     }
     fn takes_runs(&self) -> bool {
         crate::cpu::proven().runs
@@ -96,6 +109,9 @@ impl CodeSpace for Still<'_> {
     }
     fn write(&mut self, at: RemoteAddr, bytes: &[u8]) -> Result<(), SpaceError> {
         Ok(self.process.write_text(at, bytes)?)
+    }
+    fn takes_words(&self) -> bool {
+        true
     }
     fn takes_runs(&self) -> bool {
         true

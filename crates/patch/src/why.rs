@@ -46,6 +46,14 @@ pub enum Why {
         /// Why traps cannot be served.
         because: NoTraps,
     },
+    /// Our own process cannot stop its threads: where no write of a window is known to be seen whole, it changes through traps, and traps
+    /// cannot be served.
+    Unproven {
+        /// Where.
+        addr: RemoteAddr,
+        /// Why traps cannot be served.
+        because: NoTraps,
+    },
     /// Our own process cannot stop its threads: a window with an instruction boundary inside takes a trap for whoever stands
     /// there, and traps cannot be served.
     NeedsTraps {
@@ -87,6 +95,12 @@ impl fmt::Display for Why {
             }
             Self::NeedsTraps { addr, because } => {
                 write!(f, "{addr}: a thread may stand inside the patch, which takes a trap, and {because}")
+            }
+            Self::Unproven { addr, because } => {
+                write!(
+                    f,
+                    "{addr}: of this CPU it is not proven that a patch is seen whole, so it takes a trap, and {because}"
+                )
             }
             Self::TooManyRegions { addr } => {
                 write!(f, "{addr}: more than {} separate code regions", trapline_record::control::MAX_REGIONS)

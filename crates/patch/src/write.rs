@@ -6,11 +6,11 @@
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
+use crate::cpu::proven;
 use crate::run::{change_run, in_word, same_run};
 use crate::space::{CodeSpace, LINE, SpaceError};
+use crate::staged::{INT3, change_staged, is_staged};
 
-/// The instruction that traps.
-const INT3: u8 = 0xcc;
 /// Writes between two looks for stops: about 20 µs.
 const SERVE_EVERY: u32 = 16;
 /// The same for runs of windows.
@@ -23,8 +23,19 @@ const RUN: u64 = 16 * 1024;
 pub(crate) enum Way {
     /// From old to new.
     Publish,
+    /// The same where a write may have been begun: by who was forked meanwhile.
+    Complete,
     /// From new to old.
     Remove,
+    /// The same where no write may have been finished: its writer died, or forked meanwhile.
+    Recover,
+}
+
+impl Way {
+    /// Whether it leads to *new*.
+    pub(crate) const fn installs(self) -> bool {
+        matches!(self, Self::Publish | Self::Complete)
+    }
 }
 
 /// What became of one change.
@@ -69,10 +80,8 @@ impl<'e> Change<'e> {
     pub(crate) fn new(entry: &'e Entry, way: Way) -> Self {
         let len = usize::from(entry.len).min(MAX_PATCH);
         let (old, new) = (&entry.old[..len], &entry.new[..len]);
-        match way {
-            Way::Publish => Self { entry, before: old, after: new },
-            Way::Remove => Self { entry, before: new, after: old },
-        }
+        let (before, after) = if way.installs() { (old, new) } else { (new, old) };
+        Self { entry, before, after }
     }
     pub(crate) fn addr(&self) -> u64 {
         self.entry.addr.0
@@ -80,16 +89,6 @@ impl<'e> Change<'e> {
     /// What the window is to hold.
     pub(crate) fn after(&self) -> &'e [u8] {
         self.after
-    }
-    fn len(&self) -> u64 {
-        self.after.len() as u64
-    }
-    /// Bytes in the lower line.
-    fn low(&self) -> usize {
-        (LINE - self.addr() % LINE).min(self.len()) as usize
-    }
-    fn crosses(&self) -> bool {
-        (self.low() as u64) < self.len()
     }
     fn classify(&self, present: &[u8], way: Way) -> Present {
         if present == self.after {
@@ -99,16 +98,31 @@ impl<'e> Change<'e> {
             return Present::Before;
         }
         let (old, new) = (&self.entry.old, &self.entry.new);
-        let ours = |i: usize| present[i] == new[i] || (self.crosses() && present[i] == old[i]);
-        let head = [old[0], new[0], INT3].contains(&present[0]);
-        if way == Way::Remove && head && (1..present.len()).all(ours) {
-            Present::Between
-        } else {
-            Present::Foreign
-        }
+        let traps = |i: usize| (self.entry.starts | 1) & 1 << i != 0 && present[i] == INT3;
+        let ours = |i: usize| [old[i], new[i]].contains(&present[i]) || traps(i);
+        if way != Way::Publish && (0..present.len()).all(ours) { Present::Between } else { Present::Foreign }
+    }
+    /// What the window holds but for traps of ours.
+    fn seen<'w>(&self, space: &impl CodeSpace, present: &[u8], window: &'w mut [u8; MAX_PATCH]) -> &'w [u8] {
+        let window = &mut window[..present.len()];
+        window.copy_from_slice(present);
+        space.look_past_traps(self.entry.addr, window);
+        window
+    }
+    /// Whether somebody else put an int3 at the head: none of ours is left there where the writer came to its end.
+    fn is_foreign_trap(&self, present: &[u8], way: Way) -> bool {
+        let finished = way == Way::Remove || (way == Way::Recover && !is_staged(self.entry, proven().words));
+        finished && present[0] == INT3 && self.before[0] != INT3
     }
     /// What becomes of a window that holds `present`, and from which of its bytes on it is to be written, if at all.
-    pub(crate) fn decide(&self, present: &[u8], way: Way) -> (Outcome, Option<usize>) {
+    pub(crate) fn decide(
+        &self,
+        space: &impl CodeSpace,
+        present: &[u8],
+        way: Way,
+    ) -> (Outcome, Option<usize>) {
+        let mut window = [0; MAX_PATCH];
+        let present = self.seen(space, present, &mut window);
         match self.classify(present, way) {
             Present::After => (Outcome::Already, None),
             Present::Foreign => {
@@ -117,9 +131,7 @@ impl<'e> Change<'e> {
                 (Outcome::Differs { found }, None)
             }
             Present::Before => (Outcome::Done, Some(0)),
-            Present::Between if present[0] == INT3 && self.before[0] != INT3 => {
-                (Outcome::KeptBreakpoint, Some(1))
-            }
+            Present::Between if self.is_foreign_trap(present, way) => (Outcome::KeptBreakpoint, Some(1)),
             Present::Between => (Outcome::Done, Some(0)),
         }
     }
@@ -148,7 +160,7 @@ pub(crate) fn change(
     outcomes.clear();
     outcomes.resize(entries.len(), Outcome::Already);
     let mut order: Vec<usize> = (0..entries.len()).filter(|&i| entries[i].kind != Kind::Semaphore).collect();
-    let rank = |kind| if way == Way::Publish { phase(kind) } else { 2 - phase(kind) };
+    let rank = |kind| if way.installs() { phase(kind) } else { 2 - phase(kind) };
     order.sort_unstable_by_key(|&i| (rank(entries[i].kind), entries[i].addr));
     for group in order.chunk_by(|&a, &b| entries[a].kind == entries[b].kind) {
         change_phase(space, entries, group, way, outcomes)?;
@@ -166,19 +178,17 @@ pub(crate) fn verify(space: &mut impl CodeSpace, entries: &[Entry]) -> Vec<Outco
             if text.prepare(space, entries[index..].iter()).is_err() {
                 return Outcome::Unreachable;
             }
-            let len = change.after.len();
-            let mut found = [0; MAX_PATCH];
-            found[..len].copy_from_slice(text.window(change.addr(), len));
-            match change.classify(&found[..len], Way::Publish) {
-                Present::Before => Outcome::Done,
-                _ => Outcome::Differs { found },
+            let present = text.window(change.addr(), change.after.len());
+            match change.decide(space, present, Way::Publish).0 {
+                Outcome::Already => Outcome::Differs { found: entries[index].new },
+                other => other,
             }
         })
         .collect()
 }
 
-/// One phase: windows inside a word by the page where that is proven, others inside a line one by one, then those that cross
-/// lines together.
+/// One phase: windows inside a word by the page where that is proven, others inside a line one by one where that is, then the
+/// others together, in steps.
 fn change_phase(
     space: &mut impl CodeSpace,
     entries: &[Entry],
@@ -186,6 +196,9 @@ fn change_phase(
     way: Way,
     outcomes: &mut [Outcome],
 ) -> Result<(), SpaceError> {
+    let words = space.takes_words();
+    let (staged, group): (Vec<usize>, Vec<usize>) =
+        group.iter().partition(|&&index| is_staged(&entries[index], words));
     let by_page = |&index: &usize| space.takes_runs() && in_word(&entries[index]);
     let (runs, mut group): (Vec<usize>, Vec<usize>) = group.iter().partition(|index| by_page(index));
     for (nth, run) in runs.chunk_by(|&a, &b| same_run(&entries[a], &entries[b])).enumerate() {
@@ -200,14 +213,9 @@ fn change_phase(
     }
     group.sort_unstable_by_key(|&index| entries[index].addr);
     let mut text = Text::default();
-    let mut crossing = Vec::new();
     let mut writes = 0u32;
     for (nth, &index) in group.iter().enumerate() {
         let change = Change::new(&entries[index], way);
-        if change.crosses() {
-            crossing.push(index);
-            continue;
-        }
         let ahead = group[nth..].iter().map(|&i| &entries[i]);
         outcomes[index] =
             place(text.prepare(space, ahead).and_then(|()| one(space, &mut text, &change, way)))?;
@@ -217,11 +225,11 @@ fn change_phase(
         }
     }
     space.serve()?;
-    if crossing.is_empty() { Ok(()) } else { across(space, entries, &crossing, way, outcomes) }
+    change_staged(space, entries, &staged, way, outcomes)
 }
 
 /// A failure of one place is that place's outcome; the others go on.
-fn place(result: Result<Outcome, SpaceError>) -> Result<Outcome, SpaceError> {
+pub(crate) fn place(result: Result<Outcome, SpaceError>) -> Result<Outcome, SpaceError> {
     match result {
         Err(SpaceError::Place(_)) => Ok(Outcome::Unreachable),
         other => other,
@@ -235,77 +243,11 @@ fn one(
     change: &Change<'_>,
     way: Way,
 ) -> Result<Outcome, SpaceError> {
-    let (outcome, part) = change.decide(text.window(change.addr(), change.after.len()), way);
+    let (outcome, part) = change.decide(space, text.window(change.addr(), change.after.len()), way);
     if let Some(part) = part {
         text.put(space, change.addr() + part as u64, &change.after[part..])?;
     }
     Ok(outcome)
-}
-
-/// Windows that cross a line: C1 to C6 of `protocol`, or the same backwards. All of them share each core sync.
-fn across(
-    space: &mut impl CodeSpace,
-    entries: &[Entry],
-    crossing: &[usize],
-    way: Way,
-    outcomes: &mut [Outcome],
-) -> Result<(), SpaceError> {
-    let mut open = Vec::with_capacity(crossing.len());
-    for &index in crossing {
-        let change = Change::new(&entries[index], way);
-        let mut window = [0; MAX_PATCH];
-        let present = &mut window[..change.after.len()];
-        let outcome = place(space.read(change.entry.addr, present).map(|()| Outcome::Done))?;
-        outcomes[index] = match change.classify(present, way) {
-            _ if outcome != Outcome::Done => outcome,
-            Present::Before | Present::Between => Outcome::Done,
-            Present::After => Outcome::Already,
-            Present::Foreign => Outcome::Differs { found: window },
-        };
-        if outcomes[index] == Outcome::Done {
-            open.push(index);
-        }
-    }
-    for step in 0..3 {
-        if open.is_empty() {
-            return Ok(());
-        }
-        let mut still = Vec::with_capacity(open.len());
-        for index in open {
-            let change = Change::new(&entries[index], way);
-            let outcome = place(cross_step(space, &change, way, step).map(|()| Outcome::Done))?;
-            if outcome == Outcome::Done {
-                still.push(index);
-            } else {
-                outcomes[index] = outcome;
-            }
-            space.serve()?;
-        }
-        open = still;
-        space.sync()?;
-        space.serve()?;
-    }
-    Ok(())
-}
-
-/// Step 0, 1 or 2 of a window across a line.
-fn cross_step(space: &mut impl CodeSpace, change: &Change<'_>, way: Way, step: u8) -> Result<(), SpaceError> {
-    let low = change.low();
-    let (addr, high) = (change.addr(), change.addr() + low as u64);
-    let mut text = Text::default();
-    text.read(space, addr / LINE * LINE, (addr / LINE + 2) * LINE)?;
-    match (step, way) {
-        (0, Way::Publish) => {
-            let mut part = [0; MAX_PATCH];
-            part[..low].copy_from_slice(&change.after[..low]);
-            part[0] = INT3;
-            text.put(space, addr, &part[..low])
-        }
-        (0, Way::Remove) => text.put(space, addr, &[INT3]),
-        (1, _) => text.put(space, high, &change.after[low..]),
-        (_, Way::Publish) => text.put(space, addr, &change.after[..1]),
-        (_, Way::Remove) => text.put(space, addr, &change.after[..low]),
-    }
 }
 
 /// A stretch of text as read, kept true to our own writes.

@@ -543,7 +543,7 @@ fn finish(plan: &mut ModulePlan) {
     stats.sites[Tactic::Kernel as usize] = plan.kernel.len() as u32;
     for patch in &plan.patches {
         stats.crossing += u32::from(patch.crosses_line);
-        stats.guarded += u32::from(patch.needs_guard);
+        stats.guarded += u32::from(patch.needs_guard());
         stats.sites[patch.tactic as usize] += u32::from(patch.role != PatchRole::Island);
     }
 }
@@ -592,7 +592,7 @@ mod tests {
             new: [0; 8],
             head: RemoteAddr(0),
             crosses_line: false,
-            needs_guard: false,
+            starts: 0,
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
         let lost = Refused { probe: 0, want: 0, why: Refusal::NotInFile { at: Svma(0x10) } };

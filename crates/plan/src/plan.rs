@@ -97,11 +97,16 @@ pub struct Patch {
     pub head: RemoteAddr,
     /// The changed bytes lie in two cache lines: no single write may publish them.
     pub crosses_line: bool,
-    /// An instruction that may run starts strictly inside the changed bytes: whoever is there traps.
-    pub needs_guard: bool,
+    /// Bit n: an instruction that may run starts at byte n of the changed bytes, which is not the first: whoever is there traps.
+    pub starts: u8,
 }
 
 impl Patch {
+    /// Whether somebody may stand strictly inside the changed bytes.
+    #[must_use]
+    pub const fn needs_guard(&self) -> bool {
+        self.starts != 0
+    }
     /// First and behind the last of the bytes that nobody else may change while the patch is in place.
     #[must_use]
     pub fn needs(&self) -> (RemoteAddr, RemoteAddr) {

@@ -18,7 +18,7 @@ pub enum TrapsPolicy {
     #[default]
     Guarded,
     /// SIGTRAP is blocked in some thread, or the program owns it. Such windows are still planned; the patch room
-    /// checks [`Patch::needs_guard`](crate::Patch::needs_guard) against the stopped threads, and refuses.
+    /// checks [`Patch::starts`](crate::Patch::starts) against the stopped threads, and refuses.
     MustNotTrap,
 }
 

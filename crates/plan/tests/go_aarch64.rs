@@ -1,9 +1,10 @@
 //! Plans over a Go program of arm64, cross-built: which words are a call's ends, and what is refused.
 
 use trapline_image::{FunctionIndex, Image, NoDebugFiles};
+use trapline_plan::filter::{Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
-    AddressSpace, Buckets, CodeMap, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan, PatchRole,
-    ProcessTraits, Role, Scope, Unwind, Want, bounds, plan_module,
+    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
+    PatchRole, ProcessTraits, Read, Role, Scope, Unwind, Want, bounds, plan_module,
 };
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -38,6 +39,10 @@ fn named(image: &Image, name: &str) -> FunctionIndex {
 }
 
 fn planned(image: &Image, outermost: bool, wants: &[Want]) -> ModulePlan {
+    decided(image, outermost, &[], wants)
+}
+
+fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wants: &[Want]) -> ModulePlan {
     let (map, traits) = (CodeMap::build(image, Scope::For(wants), 1), traits());
     let latency = LatencyInput {
         stamps: RemoteAddr(0x1000_0000_0000),
@@ -52,6 +57,9 @@ fn planned(image: &Image, outermost: bool, wants: &[Want]) -> ModulePlan {
     let end = text.iter().map(|range| range.0.0 + range.1).max().expect("code");
     let space =
         AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(end + (64 << 20)))], heap_end: None };
+    let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
+    let counts = DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, wants) };
     plan_module(&ModuleInput {
         image,
         bias: Bias(0),
@@ -60,10 +68,10 @@ fn planned(image: &Image, outermost: bool, wants: &[Want]) -> ModulePlan {
         space: &space,
         home: None,
         alone: true,
-        layout: &DataLayout::new(&bounds(image, &map, &traits, wants)),
+        layout: &DataLayout::new(&counts),
         latency: Some(latency),
         calls: None,
-        filters: &[],
+        filters,
         wants,
     })
     .expect("a plan")
@@ -162,6 +170,36 @@ fn what_is_not_done_in_go_is_refused_by_name() {
             refused.iter().all(|why| why.contains(what.unwrap_or_default())),
             "{name} {role:?}: {refused:?}"
         );
+    }
+}
+
+/// What entries leave for returns lies where the stack was, and what is read of memory is copied onto it.
+#[test]
+fn what_is_decided_or_added_up_at_returns_is_refused_by_name() {
+    const INT: Int = Int { bits: 64, signed: true };
+    let image = or_skip!(image());
+    let deep = named(&image, "main.deep");
+    let (argument, took) = (Tree::Known(Known::Argument(0, INT)), Tree::Known(Known::Took));
+    let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
+    let late = Some(Late { condition: took.clone(), tick: 1 });
+    let staged = TargetFilter { late: late.clone(), ..passing.clone() };
+    let tally = Some(Tally { value: took, sort: Sort::Log2, by_thread: false });
+    let gathered = TargetFilter { late, tally, sample: 1, ..TargetFilter::default() };
+    let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
+    let reads =
+        TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
+    let record = |returns| recorded(0, returns, Unwind::None);
+    for (role, filter, what) in [
+        (record(true), passing.clone(), "which entries passed"),
+        (record(true), staged.clone(), "which entries passed"),
+        (record(false), staged, "what entries left"),
+        (Role::Tally { exits: true }, gathered, "what entries left"),
+        (record(false), of_field, "room on a goroutine's stack"),
+        (record(false), reads, "room on a goroutine's stack"),
+        (Role::Latency, passing, "which entries passed"),
+    ] {
+        let refused = refusals(&decided(&image, false, &[Some(filter)], &[want(0, deep, role)]));
+        assert!(refused.len() == 1 && refused[0].contains(what), "{role:?}: {refused:?}");
     }
 }
 

@@ -96,7 +96,7 @@ fn one_word_leads_to_a_stub_in_reach_and_back() {
     let image = library(&[&[PUSH, NOP, RET]]);
     let plan = planned(&image, &traits(), &space(), &[want(0, Role::CountEntry)]);
     let patch = &plan.patches[0];
-    assert_eq!((patch.len, patch.crosses_line, patch.needs_guard), (4, false, false));
+    assert_eq!((patch.len, patch.crosses_line, patch.needs_guard()), (4, false, false));
     assert_eq!((patch.tactic, word(&patch.old)), (Tactic::Jump, PUSH));
     assert_eq!(Some(word(&patch.new)), encode::b(patch.addr.0, patch.head.0));
     let chunk = &plan.chunks[0];
@@ -137,13 +137,15 @@ fn each_return_is_an_exit_and_a_word_may_be_two_things() {
 
 #[test]
 fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
-    let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET]]);
+    /// `add z0.b, z0.b, z0.b`
+    const SCALABLE: u32 = 0x0420_0000;
+    let image = library(&[&[SVC, RET], &[NOP, RET], &[LOAD, RET], &[SCALABLE, RET]]);
     let (floats, stack) = (Floats::default(), Unwind::None);
     let reads_a_field = Role::Record { values: 1, returns: false, texts: 0, floats, fields: 1, stack };
     let wants = [
         want(0, Role::CountEntry),
         want(1, Role::CountEntry),
-        Want { function: Some(FunctionIndex(1)), ..want(2, reads_a_field) },
+        Want { function: Some(FunctionIndex(3)), ..want(2, reads_a_field) },
         Want { function: Some(FunctionIndex(1)), ..want(3, Role::CountAt(Svma(0x100a))) },
         Want { function: None, ..want(4, Role::CountAt(Svma(0x9000))) },
         Want { function: Some(FunctionIndex(2)), ..want(5, Role::CountEntry) },
@@ -237,8 +239,6 @@ fn what_cannot_be_timed_is_refused_by_name() {
         kinds(&plan)
     };
     assert_eq!(kinds_of(&[time(0), time(2)], &traits(), latency()), ["exits-unknown", "no-exit"]);
-    let outermost = LatencyInput { outermost: true, ..latency() };
-    assert_eq!(kinds_of(&[time(1)], &traits(), outermost), ["not-on-arm64"]);
 }
 
 /// What is planned with these filters, and, if so, by thread.
@@ -282,6 +282,12 @@ fn tallied(known: Known, sort: Sort) -> TargetFilter {
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
+fn planned_roles(image: &Image, filters: &[Option<TargetFilter>], wants: &[Want]) -> Vec<PatchRole> {
+    let plan = decided(image, &traits(), false, filters, wants);
+    assert!(plan.refused.is_empty(), "{:?}", plan.refused);
+    plan.patches.iter().map(|patch| patch.role).collect()
+}
+
 #[test]
 fn what_is_tallied_is_patched_where_it_is_known() {
     /// `b` to the second function.
@@ -290,6 +296,12 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     let wants = [want(0, Role::Tally { exits: true }), want(1, Role::Tally { exits: false })];
     let filters =
         [Known::Returned(INT), Known::Argument(0, INT)].map(|known| Some(tallied(known, Sort::Log2)));
+    assert_eq!(planned_roles(&image, &filters, &wants).len(), 3);
+    // Of calls, with what their entries leave.
+    let late = Some(Late { condition: Tree::Number(1, false), tick: 1 });
+    let took = TargetFilter { late, ..tallied(Known::Took, Sort::Log2) };
+    let found = planned_roles(&image, &[Some(took)], &wants[..1]);
+    assert_eq!(found, [PatchRole::Entry, PatchRole::ExitRet, PatchRole::ExitTail]);
     let plan = decided(&image, &traits(), false, &filters, &wants);
     let found: Vec<(Svma, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr), p.role)).collect();
     let at = |role, at| (Svma(at), role);
@@ -313,13 +325,19 @@ fn what_no_code_decides_is_refused_by_name() {
     };
     let (entry, exit) = (Role::CountEntry, Role::Tally { exits: true });
     let late = Late { condition: Tree::Known(Known::Took), tick: 1 };
+    let (of_field, took) = (Tree::Known(Known::Field(0, INT)), Tree::Known(Known::Took));
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
+    let each = tallied(argument, Sort::Each);
+    let tally = each.tally.map(|tally| Tally { by_thread: true, ..tally });
+    let by_thread = TargetFilter { tally, ..TargetFilter::default() };
     let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+    let copied =
+        Role::Record { values: 0, returns: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
     for (role, filter, what) in [
-        (entry, condition(Known::Took), "durations"),
-        (entry, condition(Known::Field(0, INT)), "fields"),
+        (entry, condition(Known::Took), "not known there"),
+        (entry, condition(Known::Field(0, INT)), "not known there"),
         (entry, condition(Known::Returned(INT)), "not known there"),
         (exit, tallied(argument, Sort::Each), "not known there"),
         (
@@ -328,11 +346,15 @@ fn what_no_code_decides_is_refused_by_name() {
             "not known there",
         ),
         (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
-        (entry, TargetFilter { late: Some(late), ..condition(argument) }, "what entries left"),
-        (entry, TargetFilter { reads: vec![field], ..condition(argument) }, "fields"),
+        (Role::Tally { exits: false }, by_thread, "rows of threads' values"),
+        (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
+        (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
         (Role::Latency, condition(argument), "what it times"),
-        (recorded(true), condition(argument), "which entries passed"),
+        (recorded(true), condition(Known::Returned(INT)), "not known there"),
+        (Role::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
+        (copied, TargetFilter { fields: Some(of_field.clone()), ..condition(argument) }, "beside stacks"),
+        (recorded(true), TargetFilter { fields: Some(took), ..condition(argument) }, "not known there"),
         (recorded(false), condition(Known::Returned(INT)), "not known there"),
     ] {
         let why = of(role, Some(filter), false, &traits()).unwrap_or_default();
@@ -341,9 +363,20 @@ fn what_no_code_decides_is_refused_by_name() {
     let why = of(entry, Some(condition(argument)), true, &traits()).unwrap_or_default();
     assert!(why.contains("by thread"), "{why}");
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
-        for role in [entry, recorded(false)] {
+        for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
         }
+        // Fields are read where there are records.
+        for role in [recorded(false), recorded(true)] {
+            let (reads, fields) = (vec![field.clone()], Some(of_field.clone()));
+            let filter = TargetFilter { reads, fields, ..condition(known) };
+            assert_eq!(of(role, Some(filter), false, &traits()), None, "{role:?} {known:?}");
+        }
+        // What returns decide is decided where they are recorded.
+        let filter = TargetFilter { late: Some(late.clone()), ..condition(known) };
+        assert_eq!(of(recorded(true), Some(filter.clone()), false, &traits()), None, "{known:?}");
+        let why = of(recorded(false), Some(filter), false, &traits()).unwrap_or_default();
+        assert!(why.contains("what entries left"), "{why}");
     }
     // Who asks the system loses what SVE has, and who may not ask has no number.
     let vectors = ProcessTraits { sve: true, ..traits() };

@@ -222,10 +222,10 @@ fn where_nobody_may_trap_no_window_has_a_seam() {
     // xor eax, eax; xor ecx, ecx; xor edx, edx; ret
     let image = pack(&[&[0x31, 0xC0, 0x31, 0xC9, 0x31, 0xD2, RET]], 16);
     let plan = planned(&image, &traits(), Role::CountEntry);
-    assert!(plan.patches.iter().any(|p| p.needs_guard));
+    assert!(plan.patches.iter().any(|p| p.needs_guard()));
     let strict = ProcessTraits { traps: TrapsPolicy::MustNotTrap, ..traits() };
     let plan = planned(&image, &strict, Role::CountEntry);
-    assert_eq!(at(&plan, 0).map(|p| (p.tactic, p.needs_guard)), Some((Tactic::Short, false)));
+    assert_eq!(at(&plan, 0).map(|p| (p.tactic, p.needs_guard())), Some((Tactic::Short, false)));
 }
 
 #[test]

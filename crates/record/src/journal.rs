@@ -20,6 +20,8 @@ pub struct Entry {
     pub len: u8,
     /// What kind of change.
     pub kind: Kind,
+    /// Bit n: an instruction that may run starts at byte n, which is not the first; `new` has a trapping opcode there.
+    pub starts: u8,
     /// Bytes before; the first `len` count.
     pub old: [u8; MAX_PATCH],
     /// Bytes after.
@@ -62,7 +64,7 @@ impl<'a> Journal<'a> {
     pub fn put(&self, index: u64, entry: &Entry) -> bool {
         let Some(at) = self.at(index) else { return false };
         self.view.set(at, entry.addr.0)
-            && self.view.set(at + 8, u64::from(entry.len) | (u64::from(entry.kind as u8) << 8))
+            && self.view.set(at + 8, head_of(entry))
             && self.view.set(at + 16, u64::from_le_bytes(entry.old))
             && self.view.set(at + 24, u64::from_le_bytes(entry.new))
     }
@@ -83,10 +85,16 @@ impl<'a> Journal<'a> {
             addr: RemoteAddr(self.view.get(at)),
             len,
             kind,
+            starts: (head >> 16) as u8,
             old: self.view.get(at + 16).to_le_bytes(),
             new: self.view.get(at + 24).to_le_bytes(),
         })
     }
+}
+
+/// The word behind the address.
+fn head_of(entry: &Entry) -> u64 {
+    u64::from(entry.len) | (u64::from(entry.kind as u8) << 8) | (u64::from(entry.starts) << 16)
 }
 
 #[cfg(test)]
@@ -97,8 +105,14 @@ mod tests {
     use crate::RemoteAddr;
     use crate::view::View;
 
-    const ENTRY: Entry =
-        Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Exit, old: [1; 8], new: [2; 8] };
+    const ENTRY: Entry = Entry {
+        addr: RemoteAddr(0x1000),
+        len: 5,
+        kind: Kind::Exit,
+        starts: 0b1010,
+        old: [1; 8],
+        new: [2; 8],
+    };
 
     #[test]
     fn what_was_put_is_got() {

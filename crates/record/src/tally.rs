@@ -27,7 +27,16 @@
 //! end. Who takes a free row stores the bytes before its first hit is committed, by the same steps as the key: so the bytes of a row with hits never change,
 //! and are those of its key. A free row may have a key already and not its bytes, of a thread that began again between: they are stored whatever the key. Two texts of one hash would be one row; of 65,536 texts some two are so once in eight thousand million tables.
 //!
+//! # Owners
+//!
+//! Where values or texts are told apart by thread, a row has four words: key, hits, the thread's number, and one that is not used; a row is found by key and
+//! number together. The number is stored with the key, by the same steps, and before the first hit as that is.
+//!
 //! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
+
+mod shape;
+
+pub use shape::{Rows, Shape};
 
 use crate::counters::LINE;
 use crate::view::View;
@@ -40,6 +49,8 @@ pub const UNSEEN: u64 = 8;
 pub const CELLS: u64 = 16;
 /// In place of a row's hits: a thread stores its key.
 pub const TAKING: u64 = 1 << 63;
+/// Byte offset in a row of whose it is.
+pub const OWNER: u64 = 16;
 /// Rows looked at for a key.
 pub const PROBES: u32 = 16;
 /// Most cells.
@@ -50,20 +61,6 @@ pub const BITS: (u8, u8) = (4, 14);
 pub const LOG2_CELLS: u32 = 66;
 /// 2^64 over the golden ratio, odd: a key times this, its highest bits, is its first row (Knuth, TAOCP 6.4).
 pub const PHI: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// How a table is laid out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Shape {
-    /// No table.
-    #[default]
-    Nothing,
-    /// So many cells, found by index.
-    Cells(u32),
-    /// 2 to the power of this many rows, found by key, and [`PROBES`] behind them.
-    Rows(u8),
-    /// The same, and the bytes of a text for each row behind all of them.
-    Texts(u8),
-}
 
 /// Bytes of a text that a row has.
 pub const TEXT_BYTES: usize = crate::ring::TEXT_BYTES;
@@ -77,40 +74,8 @@ pub fn text_key(text: &[u8]) -> u64 {
     bytes.fold(FNV.0, |key, &byte| (key ^ u64::from(byte)).wrapping_mul(FNV.1))
 }
 
-/// Byte offset in a table of the first row's text.
-#[must_use]
-pub const fn texts(bits: u8) -> u64 {
-    CELLS + 16 * rows(bits)
-}
-
-const fn rows(bits: u8) -> u64 {
-    (1 << bits_in_reach(bits)) + PROBES as u64
-}
-
-impl Shape {
-    /// Words of a table.
-    #[must_use]
-    pub const fn words(self) -> u64 {
-        match self {
-            Self::Nothing => 0,
-            Self::Cells(cells) => CELLS / 8 + min(cells, MAX_CELLS) as u64,
-            Self::Rows(bits) => CELLS / 8 + 2 * rows(bits),
-            Self::Texts(bits) => (texts(bits) + TEXT_BYTES as u64 * rows(bits)) / 8,
-        }
-    }
-    /// The one that takes more.
-    #[must_use]
-    pub const fn or(self, other: Self) -> Self {
-        if self.words() >= other.words() { self } else { other }
-    }
-}
-
 /// Bytes that an area takes at most, unless its rows cannot be fewer. Only what is counted in takes memory.
 pub const MAX_LEN: u64 = 256 << 20;
-
-const fn min(a: u32, b: u32) -> u32 {
-    if a < b { a } else { b }
-}
 
 /// Bits as the limits have them.
 #[must_use]
@@ -130,6 +95,12 @@ pub const fn first_row(key: u64, bits: u8) -> u64 {
     key.wrapping_mul(PHI) >> (64 - bits_in_reach(bits) as u32)
 }
 
+/// The same of a key and whose it is.
+#[must_use]
+pub const fn first_owned_row(key: u64, owner: u32, bits: u8) -> u64 {
+    first_row(key.wrapping_add((owner as u64).wrapping_mul(FNV.1)), bits)
+}
+
 /// The cell of a value by its magnitude; `negative` as its type says.
 #[must_use]
 pub const fn log2_cell(value: u64, negative: bool) -> u32 {
@@ -143,6 +114,17 @@ pub struct Rest {
     pub overflow: u64,
     /// Hits without a value.
     pub unseen: u64,
+}
+
+/// A row with hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// A cell's number, or a row's key.
+    pub key: u64,
+    /// How often.
+    pub hits: u64,
+    /// Whose, where rows are threads'.
+    pub owner: Option<u32>,
 }
 
 /// Where the tables lie in a segment's data.
@@ -164,9 +146,8 @@ impl TallyArea {
     pub const fn new(off: u64, tables: u32, lines: u32, shape: Shape) -> Self {
         let mut area = Self { off, tables, lines, shape };
         while area.len() > MAX_LEN {
-            area.shape = match area.shape {
-                Shape::Rows(bits) if bits > BITS.0 => Shape::Rows(bits - 1),
-                Shape::Texts(bits) if bits > BITS.0 => Shape::Texts(bits - 1),
+            area.shape = match area.shape.rows() {
+                Some(rows) if rows.bits > BITS.0 => Rows { bits: rows.bits - 1, ..rows }.shape(),
                 _ => break,
             };
         }
@@ -194,41 +175,41 @@ impl TallyArea {
     }
     /// Calls `each` with every cell's number, or row's key, and its hits, if there are any; gives what is besides.
     pub fn read(&self, view: View<'_>, probe: u32, line: u32, mut each: impl FnMut(u64, u64)) -> Rest {
-        self.read_texts(view, probe, line, |key, hits, _| each(key, hits))
+        self.read_rows(view, probe, line, |row, _| each(row.key, row.hits))
     }
-    /// The same; `each` may ask for the words of a row's text.
-    pub fn read_texts(
+    /// The same, with whose it is; `each` may ask for the words of a row's text.
+    pub fn read_rows(
         &self,
         view: View<'_>,
         probe: u32,
         line: u32,
-        mut each: impl FnMut(u64, u64, &dyn Fn(u64) -> u64),
+        mut each: impl FnMut(Row, &dyn Fn(u64) -> u64),
     ) -> Rest {
         if self.is_empty() || probe >= self.tables || line >= self.lines {
             return Rest::default();
         }
         let table = self.table(probe) + u64::from(line) * self.stride();
-        match self.shape {
-            Shape::Rows(bits) | Shape::Texts(bits) => {
-                for nth in 0..rows(bits) {
-                    let row = table + CELLS + nth * 16;
-                    // The key was stored before its first hit, and the text.
+        match self.shape.rows() {
+            Some(rows) => {
+                for nth in 0..rows.count() {
+                    let row = table + CELLS + nth * rows.size();
+                    // The key was stored before its first hit, and all that goes with it.
                     let hits = view.get(row + 8);
                     if hits != 0 && hits & TAKING == 0 {
-                        let text = table + texts(bits) + nth * TEXT_BYTES as u64;
-                        let of_text = matches!(self.shape, Shape::Texts(_));
+                        let text = table + rows.first_text() + nth * TEXT_BYTES as u64;
                         let word = |n: u64| {
-                            if of_text && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
+                            if rows.texts && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
                         };
-                        each(view.get(row), hits, &word);
+                        let owner = rows.owned.then(|| view.get(row + OWNER) as u32);
+                        each(Row { key: view.get(row), hits, owner }, &word);
                     }
                 }
             }
-            _ => {
+            None => {
                 for cell in 0..self.shape.words() - CELLS / 8 {
                     let hits = view.get(table + CELLS + cell * 8);
                     if hits != 0 {
-                        each(cell, hits, &|_| 0);
+                        each(Row { key: cell, hits, owner: None }, &|_| 0);
                     }
                 }
             }
@@ -241,8 +222,8 @@ impl TallyArea {
 mod tests {
     extern crate std;
     use super::{
-        CELLS, FNV, LOG2_CELLS, OVERFLOW, PROBES, Rest, Shape, TAKING, TallyArea, UNSEEN, first_row,
-        log2_cell, text_key, texts,
+        CELLS, FNV, LOG2_CELLS, OVERFLOW, OWNER, PROBES, Rest, Row, Shape, TAKING, TallyArea, UNSEEN,
+        first_owned_row, first_row, log2_cell, text_key,
     };
     use crate::sync::AtomicU64;
     use crate::view::View;
@@ -271,27 +252,48 @@ mod tests {
             (FNV.0, 0xaf63_dc4c_8601_ec8c, 0x8594_4171_f739_67e8)
         );
         let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::Texts(4) };
-        assert_eq!(
-            (texts(4), area.stride()),
-            (16 + 16 * 32, (16 + 16 * 32 + 64 * 32_u64).next_multiple_of(64))
-        );
+        let texts = area.shape.rows().expect("rows").first_text();
+        assert_eq!((texts, area.stride()), (16 + 16 * 32, (16 + 16 * 32 + 64 * 32_u64).next_multiple_of(64)));
         let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
         let view = View::new(&words);
         let at = area.table(0) + area.stride();
-        for (word, value) in [
-            (0, 3),
-            (16 + 16 * 31, 7),
-            (24 + 16 * 31, 9),
-            (texts(4) + 64 * 31, 5),
-            (texts(4) + 64 * 31 + 56, 6),
-        ] {
+        for (word, value) in
+            [(0, 3), (16 + 16 * 31, 7), (24 + 16 * 31, 9), (texts + 64 * 31, 5), (texts + 64 * 31 + 56, 6)]
+        {
             assert!(view.set(at + word, value));
         }
         let mut seen = Vec::new();
         let rest =
-            area.read_texts(view, 0, 1, |key, hits, word| seen.push((key, hits, [0, 6, 7, 8].map(word))));
+            area.read_rows(view, 0, 1, |row, word| seen.push((row.key, row.hits, [0, 6, 7, 8].map(word))));
         assert_eq!((rest.overflow, seen), (3, Vec::from([(7, 9, [5, 0, 6, 0])])));
         assert!(matches!(TallyArea::new(64, 5000, 65, Shape::Texts(12)).shape, Shape::Texts(4..12)));
+    }
+
+    #[test]
+    fn rows_may_be_threads() {
+        let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::OwnedTexts(4) };
+        let texts = area.shape.rows().expect("rows").first_text();
+        assert_eq!(
+            (OWNER, texts, area.stride()),
+            (16, 16 + 32 * 32, (16_u64 + 96 * 32).next_multiple_of(64))
+        );
+        let words: Vec<AtomicU64> = (0..1000).map(|_| AtomicU64::new(0)).collect();
+        let (view, at) = (View::new(&words), area.table(0) + area.stride());
+        let row = at + 16 + 32 * 31;
+        for (at, value) in [(row, 7), (row + 8, 9), (row + 16, 5 << 32 | 77), (at + texts + 64 * 31 + 8, 6)] {
+            assert!(view.set(at, value));
+        }
+        let mut seen = Vec::new();
+        area.read_rows(view, 0, 1, |row, word| seen.push((row, word(1))));
+        assert_eq!(seen, [(Row { key: 7, hits: 9, owner: Some(77) }, 6)]);
+        assert_eq!(first_owned_row(5, 0, 10), first_row(5, 10));
+        let apart =
+            (0..64).map(|owner| first_owned_row(5, owner, 10)).collect::<std::collections::HashSet<_>>();
+        assert!(apart.len() > 48, "{apart:?}");
+        assert!(matches!(
+            TallyArea::new(64, 5000, 65, Shape::OwnedTexts(12)).shape,
+            Shape::OwnedTexts(4..12)
+        ));
     }
 
     #[test]

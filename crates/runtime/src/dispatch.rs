@@ -53,7 +53,7 @@ pub unsafe extern "C" fn entry(probe: *const Probe, regs: *mut Regs) -> u64 {
     };
     let seal = Seal::new();
     // SAFETY: the caller's.
-    unsafe { entered(&line.enter(&seal), row, probe, regs) as u64 }
+    unsafe { entered(&line.enter_from(&seal, regs.sp()), row, probe, regs) as u64 }
 }
 
 /// A probed function returns: what generated code calls at its exits, with the stack pointer that the entry had. Returns a [`GoOn`].
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
     // SAFETY: the caller's.
-    unsafe { exited(&line.enter(&seal), row, probe, regs) as u64 }
+    unsafe { exited(&line.enter_from(&seal, regs.sp()), row, probe, regs) as u64 }
 }
 
 /// A call has come back to its slot: what the slots' code calls, with the slot's number where the stack pointer points to. It leaves the real return
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
     let Some((row, line)) = own_line(probe) else { return GoOn::Original as u64 };
     let seal = Seal::new();
     // SAFETY: the caller's.
-    unsafe { returns(&line.enter(&seal), row, probe, &kept, regs) as u64 }
+    unsafe { returns(&line.enter_from(&seal, regs.sp()), row, probe, &kept, regs) as u64 }
 }
 
 #[inline]

@@ -176,12 +176,19 @@ impl Builder {
         Session::start(self, aim)
     }
     /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), and with `returns` what
-    /// it returned and when. [`Session::calls`] tells them.
+    /// it returned and when. [`Session::calls`] tells them. What filters decide by later, at the return or in the reader, is recorded too: then there are more arguments, and
+    /// [`floats`](Self::floats), than are asked for here.
     ///
     /// # Errors
     /// As [`Self::count`].
-    pub fn record(self, arguments: u8, returns: bool) -> Result<Session, Error> {
-        Session::start(self, Aim::Record { values: arguments.min(6), returns })
+    pub fn record(mut self, arguments: u8, returns: bool) -> Result<Session, Error> {
+        let needed = self.filters.iter().map(Filter::arguments).max().unwrap_or(0);
+        let floats: Vec<Floats> = self.filters.iter().map(Filter::floats).collect();
+        if self.floats.len() < floats.len() {
+            self.floats.resize(floats.len(), Floats::default());
+        }
+        self.floats.iter_mut().zip(floats).for_each(|(asked, needed)| *asked = asked.and(needed));
+        Session::start(self, Aim::Record { values: arguments.max(needed).min(6), returns })
     }
     /// Starts tallying: [`filters`](Self::filters) say of what, see [`Filter::tally`]. [`Session::tallies`] tells what was counted.
     ///

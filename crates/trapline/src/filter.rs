@@ -19,6 +19,9 @@ use trapline_plan::{Floats, Read, Role, Unwind, filter};
 
 use crate::calls::{Call, Text};
 
+/// Fields are tallied, returns decide, and rows are threads': there is code for it (not on arm64).
+const HERE: bool = cfg!(target_arch = "x86_64");
+
 /// Most bytes of a thread's name.
 const COMM_LEN: usize = 15;
 
@@ -87,7 +90,7 @@ impl Filter {
     /// the value or what decides who passes.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
-        if !self.names.is_empty() {
+        if !self.names.is_empty() || tally.has_owners() && !HERE {
             return None;
         }
         if exits {
@@ -104,24 +107,24 @@ impl Filter {
     }
     /// Whether the target knows it at an entry, where fields are read for it; no code tallies them on arm64.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
-        const READS: bool = cfg!(target_arch = "x86_64");
-        tree.is_known_at_entry() || READS && tree.is_known_with_fields() && self.fits(tree)
+        tree.is_known_at_entry() || HERE && tree.is_known_with_fields() && self.fits(tree)
     }
-    /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries with what was returned and how long it took.
-    /// `None` if fields or threads' names are asked for, or what is asked is too long; and always where no code decides at returns (arm64).
+    /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries, fields too, with what was returned and how long it took.
+    /// `None` if threads' names are asked for, or what is asked is too long; on arm64 also for fields, and for rows by thread.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
-        const RETURNS_DECIDE: bool = cfg!(target_arch = "x86_64");
-        let is_known = |tree: &Tree| {
-            let mut fields = false;
-            tree.each_known(&mut |known| {
-                fields |= matches!(known, Known::Field(..) | Known::FloatField(..));
-            });
-            !fields && tree.is_known_at_return()
-        };
-        let can = is_known(&tally.value) && self.late.as_ref().is_none_or(is_known);
-        let can = RETURNS_DECIDE && can && self.read.is_none() && self.names.is_empty();
-        can.then_some(Self { tally: Some(tally), of_calls: true, reads: Vec::new(), ..self })
+        let trees: Vec<&Tree> =
+            [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
+        let can = (HERE || !tally.has_owners())
+            && self.names.is_empty()
+            && trees.iter().all(|tree| self.is_known_of_calls(tree));
+        let reads =
+            if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
+        can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })
+    }
+    /// Whether the target knows it at a return, of which the entry left what it knew.
+    fn is_known_of_calls(&self, tree: &Tree) -> bool {
+        tree.is_known_at_return() && self.fits(tree) && (HERE || !asks_for_fields(tree))
     }
     /// Whether whole calls are tallied.
     pub(crate) const fn tallies_calls(&self) -> bool {
@@ -254,6 +257,12 @@ impl Filter {
             || self.names.is_empty() || comm.is_some_and(|comm| self.names.iter().any(|name| name == comm));
         [&self.read, &self.late].into_iter().flatten().all(|tree| tree.holds(&facts) == Some(true)) && named()
     }
+}
+
+fn asks_for_fields(tree: &Tree) -> bool {
+    let mut asks = false;
+    tree.each_known(&mut |known| asks |= matches!(known, Known::Field(..) | Known::FloatField(..)));
+    asks
 }
 
 /// A call's fields, as conditions know them.

@@ -63,16 +63,17 @@ impl Gathered {
         let area = segment.tallies();
         for line in 0..area.lines {
             let cpu = (by == Some(By::Cpu) && owned && line + 1 < area.lines).then_some(line);
-            let rest = area.read_texts(segment.view(), probe, line, |key, hits, word| {
+            let rest = area.read_rows(segment.view(), probe, line, |row, word| {
                 if tally.texts() != 0 {
-                    self.texts.entry(key).or_insert_with(|| text(word));
+                    self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
-                let (owner, cell) = match tally.by_thread {
-                    true => (Some((key / THREAD_UNIT) as u32), key % THREAD_UNIT),
-                    false => (cpu, key),
+                let (owner, cell) = match (tally.by_thread, tally.has_owners()) {
+                    (_, true) => (row.owner, row.key),
+                    (true, _) => (Some((row.key / THREAD_UNIT) as u32), row.key % THREAD_UNIT),
+                    (false, _) => (cpu, row.key),
                 };
                 let sum = self.hits.entry((owner, cell)).or_default();
-                *sum = sum.wrapping_add(hits);
+                *sum = sum.wrapping_add(row.hits);
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
             self.rest.unseen = self.rest.unseen.wrapping_add(rest.unseen);

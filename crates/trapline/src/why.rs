@@ -12,7 +12,7 @@ pub(crate) fn kind_of(why: &Why) -> &'static str {
         Why::Held { .. } => "held",
         Why::SavedContext { .. } => "saved-context",
         Why::CrossesLine { .. } => "crosses-line",
-        Why::NeedsTraps { .. } => "needs-traps",
+        Why::NeedsTraps { .. } | Why::Unproven { .. } => "needs-traps",
         Why::TooManyRegions { .. } => "too-many-regions",
         #[allow(unreachable_patterns, reason = "reasons may be added")]
         _ => "other",

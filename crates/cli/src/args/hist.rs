@@ -58,8 +58,8 @@ pub(crate) struct TypedHist {
 }
 
 const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, str too, or ret and dur at the exit, and what is computed of all these. Fields, buf, text and
---top by thread, and --comm are recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these.
+What a buf holds, and --comm, are recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'";
@@ -230,7 +230,7 @@ fn gather(
     let numbers = trees.len() == values.len();
     let at_entry = |tree: &&Tree| tree.is_known_at_entry() || tree.is_known_with_fields();
     let exits = !trees.iter().all(at_entry);
-    if numbers && !(by_thread && sort == Sort::Each) {
+    if numbers {
         let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
         let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
         let fit = trees.iter().enumerate().map(|(n, tree)| before(n).tally(tally(tree), exits));
@@ -243,13 +243,13 @@ fn gather(
         }
     }
     for exits in [false, true] {
-        if !by_thread && let Some(filters) = texts_in_target(&values, &filters, exits) {
+        if let Some(filters) = texts_in_target(&values, &filters, by_thread, exits) {
             return Ok((filters, Gather::InTarget { exits }));
         }
     }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up: without fields at returns, buf and --comm; see docs/hist.md",
+            "--by cpu is for what the target adds up: without buf and --comm; see docs/hist.md",
         ));
     }
     let returns = exits || filters.iter().any(Filter::is_late);
@@ -273,13 +273,18 @@ fn gather(
 }
 
 /// Filters that let the target add up texts, where all values are some: at entries, where all that decides is known there, or at the `exits` of calls.
-fn texts_in_target(values: &[Value], filters: &[Filter], exits: bool) -> Option<Vec<Filter>> {
+fn texts_in_target(
+    values: &[Value],
+    filters: &[Filter],
+    by_thread: bool,
+    exits: bool,
+) -> Option<Vec<Filter>> {
     let of = |(nth, value): (usize, &Value)| {
         let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
             return None;
         };
         let nothing = Tree::Number(0, false);
-        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread: false };
+        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread };
         let filter = filters.get(nth).cloned().unwrap_or_default();
         if exits { filter.tally_calls(tally) } else { filter.tally(tally, false) }
     };
@@ -340,11 +345,13 @@ mod tests {
             (&["n - ret", "--by=cpu", READ], "exit"),
             (&["dur / 100 + n", "--top", READ], "exit"),
             (&["dur", "--by=tid", "--linear", "0:1000:10", READ], "exit"),
-            (&["dur", "--top", "--by=tid", READ], "here"),
-            (&["fd", "--top", "--by", "tid", READ], "here, entries"),
+            (&["dur", "--top", "--by=tid", READ], "exit"),
+            (&["fd", "--top", "--by", "tid", READ], "entry"),
+            (&["ret", "--top", "--by", "comm", READ], "exit"),
             (&["path", "libc:open(str path)"], "entry"),
             (&["path", "--by=cpu", "--if", "flags & 1", "libc:open(str path, int flags)"], "entry"),
-            (&["path", "--by=tid", "libc:open(str path)"], "here, entries"),
+            (&["path", "--by=tid", "libc:open(str path)"], "entry"),
+            (&["path", "--by=comm", "--if=ret < 0", "libc:open(str path) -> int"], "exit"),
             (&["path", "--if", "ret < 0", "libc:open(str path) -> int"], "exit"),
             (&["data", "f(buf(len=n) data, int n)"], "here, entries"),
             (&["n", "--if", "x < 0.5", "f(double x, int n)"], "entry"),

@@ -11,7 +11,7 @@ mod slots;
 
 mod space;
 
-use trapline_plan::{Call, CallInput, Callee, PatchRole, Tactic};
+use trapline_plan::{Call, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
@@ -19,6 +19,7 @@ use trapline_target::{FileId, OwnCaller, Process};
 
 use crate::attach::Work;
 use crate::attached::Attached;
+use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::find::{check_free, comm, find_segments};
 use crate::map::{map_by, unmap_by};
@@ -26,8 +27,9 @@ use crate::prepare::{Prepared, Site, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
 use crate::segment::Segment;
-use crate::soft::{INT3, Masked, Soft};
-use crate::space::{LINE, SpaceError};
+use crate::soft::{Masked, Soft};
+use crate::space::SpaceError;
+use crate::staged::{INT3, is_staged};
 use crate::survey::Survey;
 use crate::write::{Outcome, Way, change};
 use home::{Homes, Lodging};
@@ -66,8 +68,7 @@ pub struct OwnSite {
 impl OwnSite {
     /// Whether an int3 may stand at its head.
     fn may_trap(&self) -> bool {
-        let last = self.entry.addr.0 + u64::from(self.entry.len) - 1;
-        self.tactic == Tactic::Trap || self.entry.addr.0 / LINE != last / LINE
+        self.tactic == Tactic::Trap || is_staged(&self.entry, proven().words)
     }
 }
 
@@ -91,6 +92,8 @@ pub struct Own {
     homes: Homes,
     /// Sites in place.
     live: usize,
+    /// This is a copy that a fork made, perhaps between two writes.
+    forked: bool,
     /// Traps that stand while patches change, and the windows that were written since.
     soft: Soft,
     fresh: Vec<Entry>,
@@ -105,7 +108,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let attached = Attached { serves_itself: true, ..Attached::default() };
         let (homes, soft, fresh) = (Homes::default(), Soft::new(), Vec::new());
-        Ok(Self { process, windows, attached, homes, live: 0, soft, fresh })
+        Ok(Self { process, windows, attached, homes, live: 0, forked: false, soft, fresh })
     }
     /// Our process.
     #[must_use]
@@ -132,6 +135,7 @@ impl Own {
         let Attached { held, own_slots, .. } = old;
         self.attached = Attached { held, inherited, own_slots, serves_itself: true, ..Attached::default() };
         self.homes = Homes::default();
+        self.forked = true;
         self.process = Process::open(std::process::id())?;
         Ok(())
     }
@@ -145,19 +149,12 @@ impl Own {
         request: &Request<'_>,
         tell: &mut dyn FnMut(Vec<OwnCall>),
     ) -> Result<Added, PatchError> {
-        let careful: Vec<Callee>;
-        let mut request = *request;
-        if let Some(calls) = request.calls.filter(|_| !crate::cpu::proven().words) {
-            // A byte is written whole on every CPU; that eight are was not proven for this one.
-            careful = calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();
-            request.calls = Some(CallInput { callees: &careful, ..calls });
-        }
-        let mut work = self.attached.look(&self.process, &request, &mut || {
+        let mut work = self.attached.look(&self.process, request, &mut || {
             std::thread::sleep(std::time::Duration::from_micros(200));
             Ok(())
         })?;
         work.survey.soft.clone_from(&self.soft);
-        let (mut prepared, lodging) = self.prepare(&request, &mut work)?;
+        let (mut prepared, lodging) = self.prepare(request, &mut work)?;
         refuse_guarded(&mut prepared, &mut work);
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
@@ -212,7 +209,7 @@ impl Own {
         let sites = prepared.sites;
         let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
         let mut outcomes = Vec::new();
-        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft, entries: &entries };
+        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
         let result = change(&mut space, &entries, Way::Publish, &mut outcomes);
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
@@ -265,7 +262,8 @@ impl Own {
     pub fn take_out(&mut self, sites: &[OwnSite]) -> Result<usize, PatchError> {
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
-        change(&mut Live::new(&self.process), &entries, Way::Remove, &mut outcomes)
+        let way = if self.forked { Way::Recover } else { Way::Remove };
+        change(&mut Live::new(&self.process), &entries, way, &mut outcomes)
             .map_err(SpaceError::into_error)?;
         self.live = self.live.saturating_sub(sites.len());
         if self.live == 0 {
@@ -341,7 +339,7 @@ impl Own {
         }
         let entries: Vec<Entry> = sites.iter().map(|site| site.entry).collect();
         let mut outcomes = Vec::new();
-        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft, entries: &entries };
+        let mut space = Masked { space: Live::new(&self.process), soft: &self.soft };
         change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
         if !self.soft.is_empty() {
             self.fresh.extend(placed_of(&entries, &outcomes));
@@ -465,6 +463,7 @@ const fn single(addr: RemoteAddr, old: u8, new: u8) -> Entry {
         addr,
         len: 1,
         kind: Kind::Entry,
+        starts: 0,
         old: [old, 0, 0, 0, 0, 0, 0, 0],
         new: [new, 0, 0, 0, 0, 0, 0, 0],
     }
@@ -479,12 +478,17 @@ const fn is_in_place(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint)
 }
 
-/// Nobody can be stopped here, so a window that somebody may stand in takes a trap.
+/// Nobody can be stopped here, so a window that somebody may stand in takes a trap, and where that is not proven, one that nobody may.
 fn refuse_guarded(prepared: &mut Prepared, work: &mut Work) {
     let Some(because) = work.survey.no_traps else { return };
     let guarded = |(index, site): (usize, &Site)| {
         let addr = site.patch.addr;
-        site.patch.needs_guard.then_some((index, Why::NeedsTraps { addr, because }))
+        let why = if site.patch.needs_guard() {
+            Why::NeedsTraps { addr, because }
+        } else {
+            Why::Unproven { addr, because }
+        };
+        site.takes_traps().then_some((index, why))
     };
     let bad = prepared.sites.iter().enumerate().filter_map(guarded).collect();
     refuse(&mut prepared.sites, bad, &mut work.report);

@@ -36,17 +36,17 @@
 //! the kernel delivers SIGTRAP at once. It needs that the thread does not block it:
 //!
 //! - *a thread that blocks SIGTRAP for good* is found by O1; windows with a boundary inside are then refused
-//!   ([`Why::NeedsTraps`](crate::Why)), as are those across a line and sites for a trap. Others need no trap ever;
+//!   ([`Why::NeedsTraps`](crate::Why)), as are those across a line, sites for a trap, and without proof all ([`Why::Unproven`](crate::Why)). Others need no trap ever;
 //! - *a thread that blocks all signals for an instant*, as libc does in `pthread_create`, `abort` and `posix_spawn`, and that is
 //!   preempted exactly at an interior boundary of a window that is published in that instant, is killed by the kernel. It takes a probe on
 //!   a function that libc calls in that state. Outside, the tracer repairs this; in our own process nobody can. Stated, not solved;
 //! - *a thread inside a consumer* runs with the mask of the code that it was called from.
 //!
-//! ## A window across a line
+//! ## A window across a line, and every window where eight-byte writes were not proven
 //!
-//! C1 to C6, with `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) for each core sync: when it returns, every CPU that runs a thread of this
-//! process has serialised, and a thread that runs later serialises as it returns to user space. The int3 that stands at the head
-//! from C1 to C5 is served by the guard table (PATCH-7). A thread that calls the function in those microseconds with all signals
+//! T1 to T6, with `membarrier` (PRIVATE_EXPEDITED_SYNC_CORE) for each core sync: when it returns, every CPU that runs a thread of this
+//! process has serialised, and a thread that runs later serialises as it returns to user space. The int3 that stand at the head and at boundaries
+//! from T1 to T5 are served by the guard table (PATCH-7). A thread that calls the function in those microseconds with all signals
 //! blocked is the case above.
 //!
 //! ## A trap for good
@@ -80,7 +80,7 @@
 //! | step | what | what a thread at a probed instruction meets |
 //! |---|---|---|
 //! | S1 | the handler is told of each instruction in the old windows before which a consumer is called; the windows get *old* with int3 at those instructions, as in Q1 | the jump, or the trap: consumers called, the instruction simulated or its copy in the old stub |
-//! | S2 | O1 to O5 for what is planned now: traps of S1 read as the bytes that they stand for, and stay where no new window covers them | the trap, or the new jump; a trap inside a new window has a guard from O4 on, which leads to before the call in the new stub |
+//! | S2 | O1 to O5 for what is planned now: traps of S1 are compared as the bytes that they stand for, and stay until their window is written | the trap, or the new jump; a trap inside a new window has a guard from O4 on, which leads to before the call in the new stub |
 //! | S3 | traps of S1 that nothing covers get *old*; the handler forgets all that are not for good | a trap that was executed before: its byte is no int3 now, so back to the instruction (`trap`, T6), which is whole, or to the new jump |
 //!
 //! Each arrival runs the consumers once: the handler's answer is the guard's way (the stub calls them) or its own, never both, and T6 calls nobody.
@@ -128,7 +128,7 @@
 //! # Fork
 //!
 //! A child has a copy of the text and of the registry, and shares the segments' words. Each patch works by itself, so a fork
-//! between any two writes leaves a working child. A child forked between C1 and C5 keeps the int3 at that head, and is served by traps. The
+//! between any two writes leaves a working child. A child forked between T1 and T5 keeps the int3 of that moment, and is served by traps. The
 //! child's first registration notices the new pid: it opens its own memory (the old descriptor is the parent's!), makes
 //! segments of its own, served by the handler that it inherited, and never writes inherited words. Taking
 //! inherited sites out changes the child's text only.

@@ -27,6 +27,9 @@ impl CodeSpace for Live<'_> {
         self.process.write_text(at, bytes).or_else(|mem| OwnCaller::default().write_code(at, bytes, mem))?;
         Ok(())
     }
+    fn takes_words(&self) -> bool {
+        crate::cpu::proven().words
+    }
     fn takes_runs(&self) -> bool {
         crate::cpu::proven().runs
     }

@@ -4,15 +4,17 @@
 
 use trapline_insn::aarch64::{Op, Verdict, decode};
 use trapline_record::counters::filtered;
-use trapline_record::ring::Kind;
+use trapline_record::ring::{Kind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
 use super::stub::filter::NODE_BYTES;
+use super::stub::stage::STAGED_BYTES;
 use super::stub::text::BYTES;
+use super::stub::trace::ARGUMENTS;
 use super::stub::{self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Threads, Timed, Traced};
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::DataLayout;
-use crate::request::{Floats, LatencyInput, ThreadId, Unwind};
+use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
 /// What happens there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +23,8 @@ pub(super) enum Deed {
     Count { probe: u32 },
     /// The same, of hits that the probe's filter lets pass; `nodes`: of its trees.
     Passing { probe: u32, nodes: u32 },
-    /// One more of the probe's value, of hits that pass; `seen`: the hit has one.
-    Tally { probe: u32, seen: bool, nodes: u32 },
+    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there.
+    Tally { probe: u32, kind: Kind, late: bool, nodes: u32 },
     /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
     Enter { latency: u32, looped: bool, goroutine: bool },
     /// The stamp is found, and the time since then recorded.
@@ -40,12 +42,16 @@ pub(super) struct Record {
     pub(super) values: u8,
     /// Those of them that point to text.
     pub(super) texts: u8,
+    /// Loads that its fields take.
+    pub(super) loads: u32,
     pub(super) floats: Floats,
     pub(super) unwind: Unwind,
     /// The word is a function's entry.
     pub(super) at_entry: bool,
     /// Nodes of the trees of the probe's filter, if it has one.
     pub(super) nodes: Option<u32>,
+    /// Exits are recorded too: they ask which entries passed.
+    pub(super) returns: bool,
     /// The call is a goroutine's.
     pub(super) goroutine: bool,
 }
@@ -54,25 +60,31 @@ impl Deed {
     /// Where there are several at one word, the order in which they happen: a function of one word is entered, then left.
     pub(super) const fn rank(self) -> u8 {
         match self {
-            Self::Count { .. } | Self::Passing { .. } | Self::Tally { .. } => 0,
-            Self::Enter { .. } | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
-            Self::Exit { .. } | Self::Record(_) => 2,
+            Self::Count { .. } | Self::Passing { .. } | Self::Tally { late: false, .. } => 0,
+            Self::Enter { .. }
+            | Self::Tally { kind: Kind::Entry, .. }
+            | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
+            Self::Exit { .. } | Self::Tally { .. } | Self::Record(_) => 2,
         }
     }
     /// Bytes that its stub takes at most, with what it displaces.
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
+            Self::Tally { late: true, nodes, .. } => {
+                (1024 + STAGED_BYTES + nodes as u64 * NODE_BYTES).next_multiple_of(64)
+            }
             Self::Passing { nodes, .. } | Self::Tally { nodes, .. } => {
                 (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64)
             }
             Self::Enter { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
                 let decides = match record.nodes {
-                    Some(nodes) => 1024 + nodes as u64 * NODE_BYTES,
+                    Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
                     None => 0,
                 };
-                (1024 + BYTES * record.texts.count_ones() as u64 + decides).next_multiple_of(64)
+                (1024 + BYTES * (record.texts.count_ones() + record.loads) as u64 + decides)
+                    .next_multiple_of(64)
             }
         }
     }
@@ -90,12 +102,16 @@ pub(super) struct Setting<'a> {
     pub(super) filters: &'a [Option<TargetFilter>],
     /// How a thread's number is learnt.
     pub(super) id: ThreadId,
+    /// What entries leave for returns that tally it goes by: as large as a place, and no ring.
+    pub(super) places: Rings,
 }
 
 /// Nodes of all that a filter's code computes.
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
     let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
-    (tallied + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
+    let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
+    let fields = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
+    (tallied + late + fields + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
 }
 
 impl<'a> Setting<'a> {
@@ -109,11 +125,16 @@ impl<'a> Setting<'a> {
             area: data.0 + layout.latency_off,
             functions: layout.latency_count,
             stamps: input.stamps.0,
+            shape: input.shape,
             missed: data.0 + control::at::MISSED,
             min_ticks: input.min_ticks,
             buckets: input.buckets,
+            outermost: input.outermost,
         });
-        Self { machine, layout, data, latency, rings: None, filters, id }
+        let slot = latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
+        let area = RingArea { slot, most: slot, ..layout.rings };
+        let places = Rings { area, base: 0, id, stacks: Stacks::default() };
+        Self { machine, layout, data, latency, rings: None, filters, id, places }
     }
     /// What decides about a probe's hits, and where that is counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
@@ -125,6 +146,49 @@ impl<'a> Setting<'a> {
     fn threads(&self) -> Option<Threads> {
         let area = self.layout.threads;
         (!area.is_empty()).then(|| Threads { area, tags: self.data.0 + area.off, id: self.id })
+    }
+    /// What is read of memory for a probe.
+    fn reads(&self, probe: u32) -> &'a [Read] {
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        filter.map_or(&[], |filter| &filter.reads)
+    }
+    /// What calls of a probe leave, and what they are tallied as when they return.
+    fn gathered(&self, probe: u32) -> Option<(Traced<'_>, &'a Tally, Table)> {
+        let filtered = self.filtered(probe)?;
+        let (tally, area) = (filtered.filter.tally.as_ref()?, self.layout.tallies);
+        let traced = Traced {
+            machine: &self.machine,
+            rings: &self.places,
+            probe,
+            dropped: self.data.0 + self.layout.counters.word(probe),
+            filter: Some(filtered),
+            marks: Some(self.latency?.for_stage()),
+            texts: 0,
+            floats: filtered.filter.left_floats(),
+            fields: &[],
+            unwind: Unwind::None,
+            at_entry: true,
+            goroutine: false,
+        };
+        Some((traced, tally, Table { area, base: self.data.0 + area.table(probe) }))
+    }
+    fn traced(&self, record: Record) -> Option<Traced<'_>> {
+        let Record { probe, texts, floats, unwind, at_entry, nodes, returns, goroutine, .. } = record;
+        let filter = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
+        Some(Traced {
+            machine: &self.machine,
+            rings: self.rings.as_ref()?,
+            probe,
+            dropped: self.data.0 + self.layout.counters.word(probe),
+            filter,
+            marks: if returns && filter.is_some() { Some(self.latency?.for_stage()) } else { None },
+            texts,
+            floats,
+            fields: self.reads(probe),
+            unwind,
+            at_entry,
+            goroutine,
+        })
     }
     /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
@@ -145,7 +209,15 @@ impl<'a> Setting<'a> {
                 let filtered = self.filtered(probe)?;
                 Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
             }
-            Deed::Tally { probe, seen, .. } => {
+            Deed::Tally { probe, kind, late: true, .. } => {
+                let (traced, tally, table) = self.gathered(probe)?;
+                match kind {
+                    Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
+                    _ => Begun::Gathered(stub::gather(at.0, traced, (tally, table), kind)?),
+                }
+            }
+            Deed::Tally { probe, kind, .. } => {
+                let seen = kind != Kind::Tail;
                 let filtered = self.filtered(probe)?;
                 let tally = filtered.filter.tally.as_ref()?;
                 let area = self.layout.tallies;
@@ -160,23 +232,12 @@ impl<'a> Setting<'a> {
             Deed::Exit { latency, kind, goroutine } => {
                 Begun::Latency(stub::latency_exit(at.0, timed(latency, goroutine)?, kind))
             }
-            Deed::Record(Record {
-                probe,
-                kind,
-                values,
-                texts,
-                floats,
-                unwind,
-                at_entry,
-                nodes,
-                goroutine,
-            }) => {
-                let dropped = self.data.0 + self.layout.counters.word(probe);
-                let (machine, rings) = (&self.machine, self.rings.as_ref()?);
-                let traced =
-                    Traced { machine, rings, probe, dropped, texts, floats, unwind, at_entry, goroutine };
-                let filtered = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
-                Begun::Traced(stub::trace_passing(at.0, traced, filtered, kind, values.into()))
+            Deed::Record(record) => {
+                let (traced, values) = (self.traced(record)?, record.values.into());
+                match stub::stage(at.0, traced, record.kind, values) {
+                    Some(staged) => Begun::Staged(staged),
+                    None => Begun::Traced(stub::trace(at.0, traced, record.kind, values)),
+                }
             }
         })
     }
@@ -194,6 +255,8 @@ pub(super) enum Begun<'a> {
     Passing(stub::pass::Pending),
     Latency(stub::latency::Pending<'a>),
     Traced(stub::trace::Pending<'a>),
+    Staged(stub::stage::Pending<'a>),
+    Gathered(stub::gather::Pending<'a>),
 }
 
 impl Code for Begun<'_> {
@@ -204,6 +267,8 @@ impl Code for Begun<'_> {
             Self::Passing(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
             Self::Traced(pending) => pending.displaced_at(),
+            Self::Staged(pending) => pending.displaced_at(),
+            Self::Gathered(pending) => pending.displaced_at(),
         }
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
@@ -213,6 +278,8 @@ impl Code for Begun<'_> {
             Self::Passing(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
             Self::Traced(pending) => pending.finish(displaced, back),
+            Self::Staged(pending) => pending.finish(displaced, back),
+            Self::Gathered(pending) => pending.finish(displaced, back),
         }
     }
 }

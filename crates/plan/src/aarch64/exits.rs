@@ -125,6 +125,35 @@ pub fn ways_out(
     Ok(found)
 }
 
+/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
+/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
+pub(super) fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
+    let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
+    match image.function_at(to) {
+        Some(other) => to != from && image.function(other).start == to,
+        None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
+    }
+}
+
+/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
+pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
+    let leaves = |index: usize, words: usize, word: u32| {
+        let far = ((word << 6).cast_signed() >> 6) as isize;
+        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
+        // `ret`, `retaa`, `retab`.
+        jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
+    };
+    let of = |f: &trapline_image::Function| {
+        let words = image.text(f.start, f.len).unwrap_or(&[]).as_chunks::<4>().0;
+        let exits = words
+            .iter()
+            .enumerate()
+            .filter(|&(index, word)| leaves(index, words.len(), u32::from_le_bytes(*word)));
+        exits.count() as u32
+    };
+    image.functions().iter().map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{ExitKind, Refusal, exits, ways_out};

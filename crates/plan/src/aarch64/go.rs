@@ -103,7 +103,11 @@ pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>, outermost: bo
             Some(filter) if filter.late.is_some() => {
                 Some("no code tells a goroutine's returns what entries left")
             }
-            Some(filter) if !filter.reads.is_empty() || filter.tally.as_ref().is_some_and(reads_text) => {
+            Some(filter)
+                if filter.fields.is_some()
+                    || !filter.reads.is_empty()
+                    || filter.tally.as_ref().is_some_and(reads_text) =>
+            {
                 Some("no code looks for room on a goroutine's stack")
             }
             _ => None,

@@ -6,6 +6,7 @@
 mod deed;
 pub mod exits;
 mod go;
+mod here;
 pub mod module;
 pub mod room;
 pub mod site;

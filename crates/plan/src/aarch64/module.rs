@@ -1,8 +1,8 @@
 //! A module's plan on arm64: one word for each site, and a stub that it leads to.
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
-//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records but for fields are done, what is
-//! called, or recorded behind a filter, is not.
+//! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records are done, what is called is
+//! not.
 //!
 //! # How a site is made
 //!
@@ -26,23 +26,22 @@ use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
 use super::deed::{Deed, Record, Setting, is_looped, nodes};
-use super::exits::{exits, landings, ways_out};
-use super::go::{Lowered, begins, is_go, is_goroutines, not_in_go, reads_g};
+use super::exits::{begins_elsewhere, exits, landings, ways_out};
+use super::go::{Lowered, begins, is_go, is_goroutines, reads_g};
+use super::here::{check, is_scalable, may_fault};
+use super::room::for_text;
 use super::site::{self, Place as Word, entry_index};
-use super::stub::filter::left_out;
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::TargetFilter;
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{Floats, ModuleInput, ProcessTraits, Role, RseqTraits, ThreadId, Want};
-use crate::space::{AddressSpace, PAGE};
+use crate::request::{Floats, ModuleInput, ProcessTraits, Role, Want};
+use crate::space::PAGE;
 
 /// Where stubs begin: a line of their own.
 const LINE: u64 = 64;
 /// Bytes left behind the stubs, as everywhere; nothing is put there here.
 const SPARE: u64 = PAGE;
-/// What a `b` reaches, less a page.
-const REACH: u64 = (128 << 20) - PAGE;
 /// Words around an instruction outside all functions, as far as exclusive sequences are looked for.
 const AROUND: u64 = 128;
 
@@ -135,47 +134,52 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+            let (nodes, at_entry, returns) = (decided, false, false);
+            let (values, texts, loads) = (0, 0, 0);
             let record = Record {
                 probe,
                 kind,
-                values: 0,
-                texts: 0,
+                values,
+                texts,
+                loads,
                 floats,
                 unwind,
-                at_entry: false,
-                nodes: decided,
+                at_entry,
+                nodes,
+                returns,
                 goroutine,
             };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
-        Role::Record { values, returns, texts, floats, stack: unwind, .. } => {
-            if texts != 0 && words.iter().any(|&word| is_scalable(word)) {
+        Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
+            if (texts != 0 || fields != 0) && words.iter().any(|&word| is_scalable(word)) {
                 return Err(Refusal::NotHere {
                     at,
-                    what: "no code reads texts where vectors of SVE or SME may be live",
+                    what: "no code reads texts or fields where vectors of SVE or SME may be live",
                 });
             }
             let probe = want.probe;
+            let reads = filter(input, probe).map_or(&[][..], |filter| &filter.reads);
+            let loads = reads.iter().map(|read| read.offsets.len() as u32).sum();
             let deed = |kind| {
-                let record = Record {
+                let (nodes, at_entry) = (decided, true);
+                Deed::Record(Record {
                     probe,
                     kind,
                     values,
                     texts,
+                    loads,
                     floats,
                     unwind,
-                    at_entry: true,
-                    nodes: decided,
+                    at_entry,
+                    nodes,
+                    returns,
                     goroutine,
-                };
-                Deed::Record(record)
+                })
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
             let found = if returns { left(image, at, &words, start)? } else { Vec::new() };
-            let exits = found.into_iter().map(|(index, kind, role)| {
-                let kind = if kind == ExitKind::Return { Kind::Return } else { Kind::Tail };
-                (one(index, role), deed(kind))
-            });
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), deed(kind_of(kind))));
             [entry].into_iter().chain(exits).collect()
         }
         Role::CountExits => {
@@ -193,15 +197,14 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::Tally { exits } => {
-            let nodes = filter(input, want.probe).map(nodes).ok_or(Refusal::Incomplete { at })?;
-            let tally = |seen| Deed::Tally { probe: want.probe, seen, nodes };
-            match exits {
-                false => vec![(one(entry_index(&words), PatchRole::Entry), tally(true))],
-                true => left(image, at, &words, start)?
-                    .into_iter()
-                    .map(|(index, kind, role)| (one(index, role), tally(kind == ExitKind::Return)))
-                    .collect(),
-            }
+            let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
+            let (nodes, late) = (nodes(filter), filter.late.is_some());
+            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes };
+            let entry =
+                (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
+            let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
+            let exits = found.into_iter().map(|(index, kind, role)| (one(index, role), tally(kind_of(kind))));
+            entry.into_iter().chain(exits).collect()
         }
         Role::LatencySlot => {
             return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
@@ -209,6 +212,13 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
+}
+
+const fn kind_of(exit: ExitKind) -> Kind {
+    match exit {
+        ExitKind::Return => Kind::Return,
+        ExitKind::Tail => Kind::Tail,
+    }
 }
 
 /// Each word by which the function at `at` is left, and how.
@@ -226,7 +236,7 @@ fn left(
 }
 
 /// What decides about a probe's hits.
-fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
+pub(super) fn filter<'a>(input: &ModuleInput<'a>, probe: u32) -> Option<&'a TargetFilter> {
     input.filters.get(probe as usize).and_then(Option::as_ref)
 }
 
@@ -235,83 +245,6 @@ fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
     match filter(input, probe).filter(|filter| !filter.passes_all()) {
         Some(filter) => Deed::Passing { probe, nodes: nodes(filter) },
         None => Deed::Count { probe },
-    }
-}
-
-/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
-/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
-fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
-    let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
-    match image.function_at(to) {
-        Some(other) => to != from && image.function(other).start == to,
-        None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
-    }
-}
-
-/// What is asked besides the role.
-fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
-    let timed = want.role == Role::Latency;
-    let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
-    let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
-    let reads = |role| matches!(role, Role::Record { fields: 1.., .. });
-    let counts =
-        matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
-    let outermost = input.latency.is_some_and(|latency| latency.outermost);
-    let filter = filter(input, want.probe);
-    let by_thread = input.layout.threads.rows > 0;
-    let what = match () {
-        () if input.traits.go
-            && let Some(what) = not_in_go(want.role, filter, outermost) =>
-        {
-            what
-        }
-        () if want.role.calls() => "no code calls consumers",
-        () if timed && outermost => "no code times outermost calls alone",
-        () if reads(want.role) => "no code reads fields",
-        // Its rings are one for each CPU.
-        () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
-        () if filter.is_some() && timed => "no code filters what it times",
-        () if filter.is_some() && matches!(want.role, Role::Record { returns: true, .. }) => {
-            "no code tells returns which entries passed"
-        }
-        () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
-        () if by_thread && !counts => "no code but counts by thread",
-        () if input.traits.shadow_stack => "no code minds a shadow stack",
-        () => match filter.and_then(|filter| undecided(filter, want.role)) {
-            Some(what) => what,
-            None => return numbered(input, by_thread || filter.is_some_and(|f| f.asks_for_thread()), at),
-        },
-    };
-    Err(Refusal::NotHere { at, what })
-}
-
-/// What of a filter, and of what it tallies, no code decides here.
-fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
-    let tally = filter.tally.as_ref();
-    let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
-    let known = |tree: &Tree| if at_exit { tree.is_known_at_exit() } else { tree.is_known_at_entry() };
-    let mut trees = filter.condition.iter().chain(tally.map(|tally| &tally.value));
-    match () {
-        () if filter.by_name => Some("no code looks at what threads are called"),
-        () if filter.fields.is_some() || !filter.reads.is_empty() => Some("no code reads fields"),
-        () if filter.late.is_some() => Some("no code decides at returns by what entries left"),
-        () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
-        () => trees.find_map(|tree| {
-            let early = (!known(tree)).then_some("no code decides by what is not known there");
-            left_out(tree).or(early)
-        }),
-    }
-}
-
-/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`.
-fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusal> {
-    match input.traits.thread_id {
-        ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
-        ThreadId::Call if asked && input.traits.sve => {
-            let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
-            Err(Refusal::NotHere { at, what })
-        }
-        _ => Ok(()),
     }
 }
 
@@ -352,20 +285,6 @@ fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site
     Ok(())
 }
 
-/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
-const fn is_scalable(word: u32) -> bool {
-    let group = word >> 25 & 0b1111;
-    group == 0b0010 || group == 0 && word >> 31 == 1
-}
-
-/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
-fn may_fault(word: u32) -> bool {
-    let memory = word >> 25 & 0b0101 == 0b0100;
-    // What is simulated from its own address reads code's own literals.
-    let literal = word & 0x3B00_0000 == 0x1800_0000;
-    memory && !literal && word >> 5 & 31 != 31
-}
-
 /// Room, stubs and patches of all sites; or the want of which a site cannot be laid, and why.
 fn lay(
     input: &ModuleInput<'_>,
@@ -380,7 +299,7 @@ fn lay(
     let stubs = sites.values().flat_map(|site| &site.deeds).map(|one| one.1.room()).sum::<u64>();
     let len = stubs.next_multiple_of(PAGE) + SPARE;
     let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
-    let code = near(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
+    let code = for_text(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
     plan.code = Region { addr: code, len };
     plan.spare = Region { addr: code + (len - SPARE), len: SPARE };
     let mut space = input.space.clone();
@@ -463,7 +382,7 @@ fn patch_of(input: &ModuleInput<'_>, site: &Site, head: RemoteAddr, new: u32) ->
         new: bytes(new),
         head,
         crosses_line: false,
-        needs_guard: false,
+        starts: 0,
     }
 }
 
@@ -478,51 +397,4 @@ fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
     let (area, traits) = (input.layout.rings, input.traits);
     let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
     (!area.is_empty()).then_some(rings)
-}
-
-/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.
-fn near(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> {
-    let reaches = |at: u64| text.1.max(at + len) - text.0.min(at) <= REACH;
-    let mut best: Option<u64> = None;
-    let mut consider = |at: u64| {
-        if space.is_free(RemoteAddr(at), RemoteAddr(at + len))
-            && reaches(at)
-            && best.is_none_or(|best| at.abs_diff(text.0) < best.abs_diff(text.0))
-        {
-            best = Some(at);
-        }
-    };
-    for &(start, end) in &space.occupied {
-        // Above what is mapped, and below it, each with a page between.
-        consider((end.0 + PAGE).next_multiple_of(PAGE));
-        if let Some(below) = start.0.checked_sub(len + PAGE) {
-            consider(below & !(PAGE - 1));
-        }
-    }
-    if let Some(heap) = space.heap_end {
-        consider((heap.0 + HEAP_GROWTH).next_multiple_of(PAGE));
-    }
-    best.map(RemoteAddr)
-}
-
-/// Room left above the heap's end.
-const HEAP_GROWTH: u64 = crate::space::HEAP_GROWTH;
-
-/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
-pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
-    let leaves = |index: usize, words: usize, word: u32| {
-        let far = ((word << 6).cast_signed() >> 6) as isize;
-        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
-        // `ret`, `retaa`, `retab`.
-        jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
-    };
-    let of = |f: &trapline_image::Function| {
-        let words = image.text(f.start, f.len).unwrap_or(&[]).as_chunks::<4>().0;
-        let exits = words
-            .iter()
-            .enumerate()
-            .filter(|&(index, word)| leaves(index, words.len(), u32::from_le_bytes(*word)));
-        exits.count() as u32
-    };
-    image.functions().iter().map(of).collect()
 }

@@ -159,8 +159,9 @@ impl Site {
         let place = self.acts.partition_point(|other| key(other) <= key(&act));
         self.acts.insert(place, act);
     }
-    /// Whether an instruction that can run starts inside the changed bytes.
-    pub(crate) fn has_boundary(&self) -> bool {
-        self.insns.iter().skip(1).any(|i| i.addr < (self.start + self.changed).0)
+    /// Bit n: an instruction that can run starts at byte n of the changed bytes, behind the first.
+    pub(crate) fn starts(&self) -> u8 {
+        let inside = self.insns.iter().skip(1).map(|i| i.addr - self.start.0);
+        inside.take_while(|&at| at < self.changed).fold(0, |starts, at| starts | 1 << at)
     }
 }

@@ -201,7 +201,7 @@ fn check_boundaries(image: &Image, bias: Bias, plan: &ModulePlan, patch: &Patch)
             break;
         }
         if insn.ip() > patch.addr.0 {
-            inside += u32::from(!left);
+            inside |= u8::from(!left) << (insn.ip() - patch.addr.0);
             let at = RemoteAddr(insn.ip());
             let byte = patch.new[(at - patch.addr) as usize];
             assert!(TRAPS.contains(&byte), "{byte:#x} at {at} does not trap");
@@ -215,7 +215,7 @@ fn check_boundaries(image: &Image, bias: Bias, plan: &ModulePlan, patch: &Patch)
             FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
         );
     }
-    assert_eq!(patch.needs_guard, inside > 0, "{}", patch.addr);
+    assert_eq!(patch.starts, inside, "{}", patch.addr);
 }
 
 /// At `resume` stands the same instruction, unless something is counted before it.

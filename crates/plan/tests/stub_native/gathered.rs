@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use trapline_plan::filter::{Facts, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::Read;
+use trapline_plan::filter::{
+    Facts, Int, Known, MAX_TEMPORARIES, Sort, Symbol, THREAD_UNIT, Tally, Tree, parse,
+};
 use trapline_plan::x86_64::stub::{Machine, Site};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
 use trapline_record::ring::Kind;
@@ -164,5 +167,57 @@ fn an_exit_without_an_entry_adds_nothing() {
         assert_eq!((set.read().0, counted(&arena, BEGUN)), (BTreeMap::from([(5, 2)]), 2), "{machine:?}");
         assert_eq!((counted(&arena, REJECTED_LATE), arena.counted(0)), (0, 0));
         arena.unmap();
+    }
+}
+
+/// What a call's entry could read of memory, and not: the value, and what decides, as the language says, though the memory has changed since.
+#[test]
+fn fields_are_those_of_the_entry() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let int = |bits| Int { bits, signed: true };
+        let names = [
+            ("field".to_owned(), Symbol::Known(Known::Field(0, int(64)))),
+            ("second".to_owned(), Symbol::Known(Known::Field(1, int(32)))),
+            ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64))),
+            ("ret".to_owned(), Symbol::Known(Known::Returned(int(64)))),
+        ];
+        for (value, late, kind, want) in [
+            ("field + ret", "arg0 > 0", Kind::Return, [Some(Ok(12)), Some(Err(()))]),
+            ("ret", "second == 9", Kind::Return, [Some(Ok(5)), None]),
+            ("field * 2", "second == 9 || ret == 5", Kind::Return, [Some(Ok(14)), Some(Err(()))]),
+            ("second - field", "arg0 > 0", Kind::Tail, [Some(Ok(2)), Some(Err(()))]),
+            ("field + ret", "arg0 > 0", Kind::Tail, [Some(Err(())), Some(Err(()))]),
+            ("ret * 0 + 3", "field == 6", Kind::Return, [None, None]),
+        ] {
+            let [value, late] = [value, late].map(|text| parse(text, &names).expect(text));
+            let mut arena = Arena::new();
+            let mut set = Set::new(&arena, &machine, of(value, Sort::Each), None);
+            let read = |offset, bytes| Read { register: 0, offsets: vec![offset], bytes };
+            set.filter.reads = vec![read(0, 8), read(8, 4)];
+            let set = set.of_calls(&mut arena, late, None);
+            // mov qword [rdi], 1 (where that can be written); mov eax, 5
+            let body: &[u8] = &[0x48, 0xC7, 0x07, 1, 0, 0, 0, 0xB8, 5, 0, 0, 0];
+            let changes = set.whole(&mut arena, Site::default(), kind, [body, &[0xC3]]);
+            let leaves = set.whole(&mut arena, Site::default(), kind, [&body[7..], &[0xC3]]);
+            let mut there = [7_u64, 9];
+            let at = there.as_mut_ptr() as u64;
+            for (code, pointer, want) in [(changes, at, want[0]), (leaves, 8, want[1])] {
+                let before = (set.read(), counted(&arena, REJECTED_LATE));
+                assert_eq!(call(code, pointer), 5);
+                let (rows, rest) = set.read();
+                let new = |key: &u64| rows[key] - before.0.0.get(key).copied().unwrap_or(0);
+                let new: Vec<u64> = rows.keys().copied().filter(|key| new(key) > 0).collect();
+                let told = (new, rest.unseen - before.0.1.unseen, counted(&arena, REJECTED_LATE) - before.1);
+                let want = match want {
+                    Some(Ok(value)) => (vec![value], 0, 0),
+                    Some(Err(())) => (Vec::new(), 1, 0),
+                    None => (Vec::new(), 0, 1),
+                };
+                assert_eq!(told, want, "{:?} {kind:?} {machine:?}", set.filter);
+            }
+            assert_eq!((counted(&arena, BEGUN), arena.counted(0), there[0]), (2, 0, 1));
+            arena.unmap();
+        }
     }
 }

@@ -52,13 +52,13 @@ impl Random {
     }
 }
 
-fn number(random: &mut Random) -> u64 {
+pub(super) fn number(random: &mut Random) -> u64 {
     let word = random.next();
     if word.is_multiple_of(3) { random.next() } else { EDGES[(word >> 8) as usize % EDGES.len()] }
 }
 
 /// Bits of a float of either width: zeros, infinities and what is no number among them.
-fn float(random: &mut Random) -> u64 {
+pub(super) fn float(random: &mut Random) -> u64 {
     const BITS: [u64; 9] = [
         0x0000_0000_8000_0000,
         0x8000_0000_0000_0000,
@@ -74,7 +74,7 @@ fn float(random: &mut Random) -> u64 {
     if word.is_multiple_of(3) { random.next() } else { BITS[(word >> 8) as usize % BITS.len()] }
 }
 
-fn leaf(random: &mut Random) -> Tree {
+pub(super) fn leaf(random: &mut Random) -> Tree {
     let word = random.next();
     let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
     let width = if word >> 8 & 1 == 0 { Float::Single } else { Float::Double };
@@ -89,7 +89,7 @@ fn leaf(random: &mut Random) -> Tree {
     }
 }
 
-fn tree(random: &mut Random, depth: u32) -> Tree {
+pub(super) fn tree(random: &mut Random, depth: u32, leaf: fn(&mut Random) -> Tree) -> Tree {
     use Binary::{
         Add, And, BitAnd, BitOr, BitXor, Divide, Equal, Greater, GreaterEqual, Less, LessEqual, Multiply,
         NotEqual, Or, Remainder, ShiftLeft, ShiftRight, Subtract,
@@ -120,14 +120,14 @@ fn tree(random: &mut Random, depth: u32) -> Tree {
     let word = random.next();
     if word.is_multiple_of(5) {
         let op = [Unary::Negate, Unary::Complement, Unary::Not][(word >> 8) as usize % 3];
-        return Tree::Unary(op, Box::new(tree(random, depth - 1)));
+        return Tree::Unary(op, Box::new(tree(random, depth - 1, leaf)));
     }
     let op = ALL[(word >> 8) as usize % ALL.len()];
-    let left = tree(random, depth - 1);
+    let left = tree(random, depth - 1, leaf);
     let right = match op {
         ShiftLeft | ShiftRight => Tree::Number(number(random) & 63, false),
         Divide | Remainder => Tree::Number((number(random) & (u64::MAX >> 1)).max(1), false),
-        _ => tree(random, (depth - 1) * u32::from(word >> 16 & 3 != 0)),
+        _ => tree(random, (depth - 1) * u32::from(word >> 16 & 3 != 0), leaf),
     };
     Tree::Binary(op, Box::new(left), Box::new(right))
 }
@@ -162,7 +162,7 @@ fn conditions_decide_as_the_language_says() {
     let (machines, ids) = (machines(by_hand), ids());
     let (mut passed, mut rejected) = (0, 0);
     for round in 0..600 {
-        let condition = tree(&mut random, 1 + round % 4);
+        let condition = tree(&mut random, 1 + round % 4, leaf);
         if condition.temporaries() > MAX_TEMPORARIES {
             continue;
         }

@@ -8,7 +8,7 @@ use trapline_plan::aarch64::stub::{
     Code as _, ExitKind, Latency, Machine, Timed, latency_enter, latency_exit,
 };
 use trapline_record::hist;
-use trapline_record::latency::{STAMP_BLOCK, STAMP_BLOCKS, STAMP_TAGS_LEN, STAMPS_LEN, STRIDE, at};
+use trapline_record::latency::{self as words, STAMP_BLOCKS, STRIDE, at};
 
 use super::{
     ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, in_threads_at_once, machines, registered,
@@ -20,39 +20,49 @@ const FUNCTIONS: u32 = 3;
 const FUNCTION: u32 = 1;
 
 /// Stamp memory of its own.
-struct Stamps(u64);
+pub(super) struct Stamps(pub(super) u64, pub(super) words::Stamps);
 
 impl Stamps {
-    fn new() -> Self {
+    pub(super) fn new(shape: words::Stamps) -> Self {
         let (protection, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
         );
         // SAFETY: a new mapping at a place of the kernel's choice.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), STAMPS_LEN as usize, protection, flags, -1, 0) };
+        let at =
+            unsafe { libc::mmap(std::ptr::null_mut(), shape.bytes() as usize, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
-        Self(at as u64)
+        Self(at as u64, shape)
     }
-    fn word(&self, at: u64) -> &AtomicU64 {
-        assert!(at < STAMPS_LEN);
+    pub(super) fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at < self.1.bytes());
         // SAFETY: aligned memory of our own, read and written as atomics only.
         unsafe { &*((self.0 + at) as *const AtomicU64) }
     }
+    /// Distances of the slots of all blocks that are claimed.
+    pub(super) fn slots(&self) -> impl Iterator<Item = u64> {
+        let tags = 0..self.1.tags_len() / 8;
+        let blocks = tags.filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
+        blocks.flat_map(|block| {
+            let first = self.1.tags_len() + (block << self.1.block_bits());
+            (first..first + (1 << self.1.block_bits())).step_by(1 << self.1.slot_bits())
+        })
+    }
+    /// All blocks are others': `but` so many of each four.
+    pub(super) fn take_all(&self, but: u64) {
+        let tags = 0..self.1.tags_len() / 8;
+        tags.for_each(|tag| self.word(8 * tag).store(u64::from(tag % 4 >= but), Ordering::Relaxed));
+    }
     /// Where stamps stand: distances of their times.
     fn stamps(&self) -> Vec<u64> {
-        let blocks = (0..STAMP_BLOCKS).filter(|block| self.word(8 * block).load(Ordering::Relaxed) != 0);
-        let slots = blocks.flat_map(|block| {
-            let block = STAMP_TAGS_LEN + block * STAMP_BLOCK;
-            (block..block + STAMP_BLOCK).step_by(16)
-        });
-        slots.filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
+        self.slots().filter(|slot| self.word(slot + 8).load(Ordering::Relaxed) != 0).collect()
     }
 }
 
 impl Drop for Stamps {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which no code uses any more.
-        unsafe { libc::munmap(self.0 as *mut _, STAMPS_LEN as usize) };
+        unsafe { libc::munmap(self.0 as *mut _, self.1.bytes() as usize) };
     }
 }
 
@@ -66,10 +76,19 @@ struct Bench {
 
 impl Bench {
     fn new(machine: Machine) -> Self {
-        let (room, stamps) = (Room::new(), Stamps::new());
+        let (room, stamps) = (Room::new(), Stamps::new(words::Stamps::default()));
         let area = room.base + DATA + 4096;
         let (missed, functions, stamp) = (room.base + DATA, FUNCTIONS, stamps.0);
-        let latency = Latency { area, functions, stamps: stamp, missed, min_ticks: 0, buckets: Buckets::Log };
+        let latency = Latency {
+            area,
+            functions,
+            stamps: stamp,
+            shape: stamps.1,
+            missed,
+            min_ticks: 0,
+            buckets: Buckets::Log,
+            outermost: false,
+        };
         Self { room, stamps, machine, latency }
     }
     fn timed(&self) -> Timed<'_> {
@@ -180,6 +199,69 @@ fn registers_and_flags_stay() {
     }
 }
 
+/// A call from further down the stack.
+#[inline(never)]
+fn deeper(code: u64) {
+    std::hint::black_box(call(code, 0, 0));
+}
+
+/// A function that calls itself with its argument less one, until that is 0, and what is timed of that is its outermost call.
+#[test]
+fn recursion_is_timed_once() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for outermost in [false, true] {
+            let mut bench = Bench::new(machine);
+            bench.latency.outermost = outermost;
+            let exit = bench.exit(ExitKind::Return);
+            let at = bench.room.next();
+            let pending = latency_enter(at, bench.timed(), false);
+            // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16
+            let again = encode::b(pending.displaced_at() + 12, at).expect("near") | 1 << 31;
+            let body = [0xB400_00A0, 0xA9BF_7BE0, 0xD100_0400, again, 0xA8C1_7BE0];
+            assert_eq!(bench.room.put(&pending.finish(&body, Some(exit)).expect("in reach")), at);
+            let mut calls = 0;
+            for depth in [0, 1, 300] {
+                assert_eq!(call(at, depth, 0), depth);
+                calls += if outermost { 1 } else { depth + 1 };
+                let found = [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
+                assert_eq!(found, [calls, 0, 0], "{machine:?} {outermost}");
+            }
+            assert!(bench.stamps.stamps().is_empty() && bench.missed() == 0);
+            if !outermost {
+                continue;
+            }
+            let abandoned = bench.enter(false, &[RET], None);
+            let found = || [at::RETURNS, at::UNRETURNED, at::UNPAIRED].map(|word| bench.sum(word));
+            deeper(abandoned);
+            // Another thread's is another's.
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    on_cpu(2);
+                    assert_eq!(call(at, 5, 0), 5);
+                });
+            });
+            assert_eq!(found(), [calls + 1, 0, 0]);
+            // A shallower call proves that the remembered one is gone, as one at its place does; a deeper one cannot know.
+            assert_eq!(call(at, 3, 0), 3);
+            assert_eq!(found(), [calls + 2, 1, 0]);
+            call(abandoned, 0, 0);
+            deeper(at);
+            assert_eq!(found(), [calls + 2, 1, 0]);
+            assert_eq!(call(at, 3, 0), 3);
+            assert_eq!(found(), [calls + 3, 2, 0]);
+            for flags in 0..16 {
+                let entered = bench.enter(flags & 1 == 1, &[RET], None);
+                for code in [entered, entered, exit, exit] {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?}");
+                }
+            }
+            assert_eq!(bench.sum(at::UNPAIRED), 16);
+        }
+    }
+}
+
 /// Entered without an exit, left without an entry.
 #[test]
 fn what_has_no_other_end_is_counted() {
@@ -206,7 +288,7 @@ fn what_has_no_other_end_is_counted() {
     }
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let ticks: u64;
     // SAFETY: reads a register.
     unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks) };

@@ -2,10 +2,13 @@
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
+mod fields;
 mod filters;
+mod gathered;
 mod latency;
 mod records;
 mod stacks;
+mod stages;
 mod tallies;
 mod threads;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapline_insn::aarch64::encode;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Rings, Rseq, Traced, trace, trace_passing};
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Rings, Rseq, Traced, trace};
 use trapline_plan::filter::{Int, Known, Symbol, TargetFilter, parse};
 use trapline_plan::{Floats, Stacks, ThreadId, Unwind};
 use trapline_record::ring::{HEAD, Kind, LOCKED, Record, RingArea, TRIES};
@@ -16,14 +16,14 @@ use super::{
 pub(crate) const PROBE: u32 = 5;
 /// From a room's data on.
 const RINGS: u64 = 64 << 10;
-const FILTER: u64 = 4096;
+pub(crate) const FILTER: u64 = 4096;
 
 thread_local! {
     /// As a C library keeps it.
     static NUMBER: AtomicU64 = const { AtomicU64::new(0) };
 }
 
-fn kept() -> ThreadId {
+pub(crate) fn kept() -> ThreadId {
     let at = NUMBER.with(|number| {
         number.store(u64::from(tid()) | 7 << 32, Ordering::Relaxed);
         std::ptr::from_ref(number) as u64
@@ -50,7 +50,7 @@ pub(crate) struct Bench {
     pub(crate) room: Room,
     pub(crate) machine: Machine,
     pub(crate) rings: Rings,
-    tails: Vec<u64>,
+    pub(crate) tails: Vec<u64>,
 }
 
 impl Bench {
@@ -70,8 +70,11 @@ impl Bench {
             rings,
             probe: PROBE,
             dropped,
+            filter: None,
+            marks: None,
             texts: 0,
             floats: Floats::default(),
+            fields: &[],
             unwind,
             at_entry: true,
             goroutine: false,
@@ -87,8 +90,8 @@ impl Bench {
     /// A function of two arguments that a filter decides about, and does `rest`.
     fn passing(&self, filter: &TargetFilter, rest: &[u32]) -> u64 {
         let words = self.room.base + DATA + FILTER;
-        let filtered = Some(Filtered { filter, words });
-        let pending = trace_passing(self.room.next(), self.traced(Unwind::None), filtered, Kind::Entry, 2);
+        let traced = Traced { filter: Some(Filtered { filter, words }), ..self.traced(Unwind::None) };
+        let pending = trace(self.room.next(), traced, Kind::Entry, 2);
         self.room.put(&pending.finish(rest, None).expect("in reach"))
     }
     /// Hits that did not pass.
@@ -108,14 +111,14 @@ impl Bench {
     }
 }
 
-fn view<'a>(rings: Rings) -> View<'a> {
+pub(crate) fn view<'a>(rings: Rings) -> View<'a> {
     // SAFETY: words of a room, which are never unmapped and are stored to whole.
     View::new(unsafe {
         std::slice::from_raw_parts(rings.base as *const AtomicU64, (rings.area.len() / 8) as usize)
     })
 }
 
-fn take(rings: Rings, tails: &mut [u64]) -> Vec<Record> {
+pub(crate) fn take(rings: Rings, tails: &mut [u64]) -> Vec<Record> {
     let mut all = Vec::new();
     for (ring, tail) in (0..).zip(tails) {
         rings.area.take(view(rings), ring, tail, |record| all.push(*record)).expect("a head that can be");
@@ -402,41 +405,8 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
         let mut bench = Bench::new(machine, 64 * 64, 64, kept());
         bench.rings.area.most = 256;
         let pending = trace(bench.room.next(), bench.traced(unwind), kind, 2);
-        let mut words = pending.finish(&[ADD, RET], None).expect("in reach");
-        let code = bench.room.next();
-        let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
-        let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");
-        let abort = code + 4 * (signature as u64 + 1);
-        let is_descriptor = |at: &usize| double(*at) == 0 && double(*at + 6) == abort;
-        let descriptor = (0..words.len() - 7).step_by(2).find(is_descriptor).expect("a descriptor");
-        assert!((code + 4 * descriptor as u64).is_multiple_of(32));
-        let end = double(descriptor + 2) + double(descriptor + 4);
-        let last = ((end - code) / 4 - 1) as usize;
-        // stlr x15, [x14]
-        assert_eq!(words[last], 0xC89F_FDCF);
-        // ldr x16, +32; ldr x11, [x16]; sub x11, x11, #1; str x11, [x16]; cbz x11, +8; b abort; stlr; b end.
-        let at = code + 4 * words.len() as u64;
-        assert_eq!(bench.room.base % 4096, 0);
-        let there = at.next_multiple_of(64);
-        words[last] = encode::b(end - 4, there).expect("near");
-        let code = bench.room.put(&words);
-        let counter = bench.room.base + DATA + 4096;
-        let detour = [
-            0x5800_0110,
-            0xF940_020B,
-            0xD100_056B,
-            0xF900_020B,
-            0xB400_004B,
-            encode::b(there + 20, abort).expect("near"),
-            0xC89F_FDCF,
-            encode::b(there + 28, end).expect("near"),
-            counter as u32,
-            (counter >> 32) as u32,
-        ];
-        assert_eq!(bench.room.put(&detour), there);
-        // SAFETY: a word of the room's data that nothing else uses.
-        let counter = unsafe { &*(counter as *const AtomicU64) };
-        counter.store(TURNS, Ordering::Relaxed);
+        let words = pending.finish(&[ADD, RET], None).expect("in reach");
+        let (code, counter) = broken_off(&bench.room, words, TURNS);
         assert_eq!(call(code, 40, 2), 42, "{kind:?} {unwind:?}");
         assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
         let [record] = bench.take()[..] else { panic!("one: {kind:?} {unwind:?}") };
@@ -445,6 +415,50 @@ fn what_is_broken_off_before_its_last_word_is_written_once() {
             assert_eq!(record.values[0], 40);
         }
     }
+}
+
+/// Code for a room's next place, whose first section is broken off before its last word, so many times less one; and what counts these down.
+pub(crate) fn broken_off(room: &Room, words: Vec<u32>, turns: u64) -> (u64, &AtomicU64) {
+    // stlr x15, [x14]
+    broken_off_at(room, words, 0xC89F_FDCF, turns)
+}
+
+/// The same, where the last word is `store`, and x11 and x16 are free.
+pub(crate) fn broken_off_at(room: &Room, mut words: Vec<u32>, store: u32, turns: u64) -> (u64, &AtomicU64) {
+    let code = room.next();
+    let double = |at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
+    let signature = words.iter().position(|word| *word == 0xD428_BC00).expect("a signature");
+    let abort = code + 4 * (signature as u64 + 1);
+    let is_descriptor = |at: &usize| double(*at) == 0 && double(*at + 6) == abort;
+    let descriptor = (0..words.len() - 7).step_by(2).find(is_descriptor).expect("a descriptor");
+    assert!((code + 4 * descriptor as u64).is_multiple_of(32));
+    let end = double(descriptor + 2) + double(descriptor + 4);
+    let last = ((end - code) / 4 - 1) as usize;
+    assert_eq!(words[last], store);
+    // ldr x16, +32; ldr x11, [x16]; sub x11, x11, #1; str x11, [x16]; cbz x11, +8; b abort; the store; b end.
+    let at = code + 4 * words.len() as u64;
+    assert_eq!(room.base % 4096, 0);
+    let there = at.next_multiple_of(64);
+    words[last] = encode::b(end - 4, there).expect("near");
+    let code = room.put(&words);
+    let counter = room.base + DATA + 8192;
+    let detour = [
+        0x5800_0110,
+        0xF940_020B,
+        0xD100_056B,
+        0xF900_020B,
+        0xB400_004B,
+        encode::b(there + 20, abort).expect("near"),
+        store,
+        encode::b(there + 28, end).expect("near"),
+        counter as u32,
+        (counter >> 32) as u32,
+    ];
+    assert_eq!(room.put(&detour), there);
+    // SAFETY: a word of the room's data that nothing else uses.
+    let counter = unsafe { &*(counter as *const AtomicU64) };
+    counter.store(turns, Ordering::Relaxed);
+    (code, counter)
 }
 
 /// L1: another's ring is passed over, and where all are the hit is dropped.

@@ -21,7 +21,7 @@ const SECOND: u64 = 0x7000;
 /// The interior boundary, and its place in the copy.
 const GUARD: (u64, u64) = (0x1001, 0x8001);
 const ENTRY: Entry =
-    Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Entry, old: [0x55; 8], new: [0xe9; 8] };
+    Entry { addr: RemoteAddr(0x1000), len: 5, kind: Kind::Entry, starts: 0, old: [0x55; 8], new: [0xe9; 8] };
 
 /// The site's bytes: one word, since a patch is one write (PATCH-5).
 struct Process {

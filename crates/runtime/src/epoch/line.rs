@@ -87,11 +87,17 @@ pub struct Inside<'a> {
 }
 
 impl Line {
-    /// Enters, unless a hit of this thread goes on: then that one covers this. `seal` lies on the stack that the hit runs on.
+    /// As [`enter_from`](Self::enter_from), by code that nothing was saved for.
     #[inline]
     pub fn enter<'a>(&'a self, seal: &'a Seal) -> Inside<'a> {
+        self.enter_from(seal, seal.frame())
+    }
+    /// Enters, unless a hit of this thread goes on: then that one covers this. `seal` lies on the stack that the hit runs on; `sp` is the stack
+    /// pointer of the code that hit, below which nothing is in use: what the hit itself has saved there by now would hide that an older frame is gone.
+    #[inline]
+    pub fn enter_from<'a>(&'a self, seal: &'a Seal, sp: u64) -> Inside<'a> {
         let before = Active(self.active.load(Relaxed));
-        if before.is_inside() && self.goes_on(before, seal.frame()) {
+        if before.is_inside() && self.goes_on(before, sp) {
             return Inside { line: self, active: before, nested: true, _own: PhantomData };
         }
         let active = before.enter(seal.frame());

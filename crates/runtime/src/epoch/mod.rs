@@ -60,7 +60,7 @@
 //! ## Hits that are left
 //!
 //! A handler may leave by `longjmp`, or end its thread; `active` then names a frame that is gone. Nothing can tell at once, but:
-//! - *the thread hits again, above that frame*: on one stack, what lies below the stack pointer is gone. On two stacks only a signal
+//! - *the thread hits again, its stack pointer above that frame*: on one stack, what lies below the stack pointer is gone. On two stacks only a signal
 //!   on the alternate stack can be above a hit that goes on, and `sigaltstack` tells whether we are there.
 //! - *the thread hits again, below it*: nested, unless the frame's [`Seal`] is overwritten, or it lies on the alternate stack and
 //!   we do not. That is looked at by system calls (the memory may be gone), at the first nested hit, the second, the fourth and

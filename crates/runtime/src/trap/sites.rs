@@ -245,7 +245,7 @@ pub(crate) unsafe fn call(all: &[Called], regs: &mut Regs) -> GoOn {
     };
     let seal = Seal::new();
     // SAFETY: the caller's.
-    unsafe { call_inside(&line.enter(&seal), row, all, regs) }
+    unsafe { call_inside(&line.enter_from(&seal, regs.sp()), row, all, regs) }
 }
 
 impl Traps for Sites {
@@ -257,7 +257,7 @@ impl Traps for Sites {
             return Answer::Hit(&placed.step);
         };
         let seal = Seal::new();
-        let inside = line.enter(&seal);
+        let inside = line.enter_from(&seal, regs.sp());
         match self.is_here(&inside, addr, entry) {
             Ok(true) => {}
             Ok(false) => return Answer::Nobody,

@@ -3,8 +3,8 @@
 //! In: a filter, and what is learnt of a hit. Out: why it would not be decided, before anything is touched. The target alone decides of what is counted or tallied:
 //! no reader sees such hits one by one. Of records a reader decides what is left.
 
-use trapline_plan::Role;
 use trapline_plan::filter::{Known, Tree};
+use trapline_plan::{Role, Unwind};
 
 use super::Filter;
 
@@ -35,6 +35,14 @@ pub enum Undecided {
     /// What an argument leads to.
     #[error("fields are read for recorded calls only")]
     Fields,
+    /// What is returned, or how long that took, where entries alone are recorded.
+    #[error(
+        "what a call returns, and how long it takes, is not known of entries that are recorded alone; record returns too"
+    )]
+    Unrecorded,
+    /// What the entry knew, where its record holds a stack instead.
+    #[error("with stacks no arguments are recorded; ask for what is known at the entry alone")]
+    Stacks,
     /// Its code would have no bound.
     #[error("the condition is too long for where a return is counted")]
     TooLong,
@@ -47,7 +55,8 @@ impl Filter {
     /// Why nobody would decide what it says of hits of such a probe; `None` if that is decided.
     pub(crate) fn undecided(&self, role: Role, by_thread: bool) -> Option<Undecided> {
         match role {
-            Role::Record { .. } | Role::RecordAt(..) => None,
+            Role::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
+            Role::RecordAt(..) => None,
             Role::Tally { exits } => self.untallied(exits),
             _ if !self.rejects() => None,
             Role::CountEntry | Role::CountExits | Role::CountAt(_) if by_thread => Some(Undecided::ByThread),
@@ -76,6 +85,23 @@ impl Filter {
         // A return may be a jump to another function, of which less is known.
         found.or((at_exit && !whole.is_known_at_return()).then_some(Undecided::TooLong))
     }
+    /// What no record will have of what is decided behind the entry.
+    fn unrecorded(&self, values: u8, returns: bool, stack: Unwind) -> Option<Undecided> {
+        let why = |known| match known {
+            Known::Took | Known::Returned(_) | Known::FloatReturned(_) => {
+                (!returns).then_some(Undecided::Unrecorded)
+            }
+            Known::Argument(index, _) => (index >= values).then_some(Undecided::Stacks),
+            Known::Field(..) | Known::FloatField(..) | Known::Float(..) => {
+                (stack != Unwind::None).then_some(Undecided::Stacks)
+            }
+            Known::Thread | Known::Readable(_) => None,
+        };
+        let mut found = None;
+        let trees = [&self.read, &self.late].into_iter().flatten();
+        trees.for_each(|tree| tree.each_known(&mut |known| found = found.or(why(known))));
+        found
+    }
     fn untallied(&self, exits: bool) -> Option<Undecided> {
         if self.is_named() {
             return Some(Undecided::Names);
@@ -83,8 +109,9 @@ impl Filter {
         let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
         if self.of_calls {
             // What was added to the filter behind that may be anything.
-            let late = self.late.as_ref().is_none_or(Tree::is_known_at_return);
-            return (!exits || self.read.is_some() || !late).then_some(Undecided::NotTallied);
+            let mut trees = [&self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+            let known = trees.all(|tree| self.is_known_of_calls(tree));
+            return (!exits || !known).then_some(Undecided::NotTallied);
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
         let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain([&tally.value]);

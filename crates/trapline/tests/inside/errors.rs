@@ -138,8 +138,14 @@ fn while_a_thread_blocks_traps_only_jumps_that_need_none_are_placed() {
             assert!(probes[0].sites().iter().all(|tactic| *tactic < Tactic::Trap), "{name}");
             assert_eq!((victim.function(name)(1, 2), probes[0].counts().hits), (result, 1), "{name}");
         }
-        let whole = register_all([request("whole")]).expect("nobody can stand inside its first instruction");
-        assert_eq!(whole[0].sites(), [Tactic::Jump]);
+        match register_all([request("whole")]) {
+            Ok(whole) => assert_eq!(whole[0].sites(), [Tactic::Jump]),
+            // Nobody can stand inside its first instruction; but where no write is known to be seen whole, its patch goes through traps too.
+            Err(Error::Refused { kind: "needs-traps", why, .. }) => {
+                assert!(why.contains("not proven"), "{why}")
+            }
+            Err(error) => panic!("{error}"),
+        }
         0
     });
     assert_eq!(status, 0);

@@ -87,7 +87,12 @@ fn tally(value: Tree, sort: Sort) -> Tally {
 }
 
 fn names() -> Vec<(String, Symbol)> {
-    let known = [("arg0", Known::Argument(0, Int::U64)), ("ret", Known::Returned(Int::U64))];
+    let known = [
+        ("arg0", Known::Argument(0, Int::U64)),
+        ("ret", Known::Returned(Int::U64)),
+        ("dur", Known::Took),
+        ("field", Known::Field(0, Int::U64)),
+    ];
     known.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into()
 }
 
@@ -153,6 +158,36 @@ fn values_are_those_that_the_victim_had() {
             assert_eq!(tallied[0].filtered, filtered, "{sort:?} {condition:?}");
             drop(session.detach());
         }
+    }
+}
+
+/// Of calls: what they were called with, what they returned and how long they took.
+#[test]
+fn what_is_known_at_returns_is_tallied() {
+    let Some(mut victim) = Victim::start() else { return };
+    for (value, condition, key, passes) in [
+        (Known::Argument(0, Int::U64), Some("ret >= 100"), None, (|n| n >= 100) as fn(u64) -> bool),
+        (Known::Took, Some("arg0 % 3 == 1 && dur < 100000000000"), Some(()), |n| n % 3 == 1),
+        (Known::Took, None, Some(()), |_| true),
+    ] {
+        let tally = tally(Tree::Known(value), Sort::Log2);
+        let filter = condition.map_or_else(Filter::default, passing).tally_calls(tally.clone());
+        let builder = Session::builder().pid(victim.pid()).filters(vec![filter.expect("in the target")]);
+        let builder = builder.probe("store_plain").expect("a probe");
+        let mut session = builder.tally(true).expect("a session");
+        assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS);
+        let passing: Vec<u64> = (0..TIMES).filter(|&n| passes(n)).collect();
+        let tallied = session.tallies();
+        let found = hits(&tallied);
+        println!("{condition:?}: {found:?}");
+        assert_eq!(found.values().sum::<u64>(), passing.len() as u64 * THREADS, "{condition:?}");
+        assert_eq!(tallied[0].filtered, (TIMES - passing.len() as u64) * THREADS, "{condition:?}");
+        if key.is_none() {
+            let mut wanted: BTreeMap<u64, u64> = BTreeMap::new();
+            passing.iter().for_each(|&n| *wanted.entry(tally.key(n)).or_default() += THREADS);
+            assert_eq!(found, wanted);
+        }
+        drop(session.detach());
     }
 }
 

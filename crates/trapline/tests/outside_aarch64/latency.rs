@@ -66,6 +66,24 @@ fn the_kernels_uretprobes_count_the_same() {
     assert!(refused.contains(&"exits-unknown"), "{refused:?}");
 }
 
+/// Eight calls in one another are one.
+#[test]
+fn outermost_calls_alone_are_timed() {
+    let Some(mut victim) = Victim::start() else { return };
+    let builder = trapline::Session::builder().pid(victim.pid()).outermost(true);
+    let session = builder.probe("victim_*").and_then(trapline::Builder::latency).expect("a session");
+    assert_eq!(victim.call("all", TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
+    let finished = session.detach();
+    for (name, ..) in FUNCTIONS {
+        let times = times_of(&finished.reports[0], name);
+        // Others call this one, one after the other.
+        let wanted = if name == "victim_deep" { 1 } else { calls_of(name) };
+        println!("{name}: {} of {}", times.calls, calls_of(name) * TIMES * THREADS);
+        assert_eq!(times.calls, wanted * TIMES * THREADS, "{name}");
+        assert_eq!((times.unpaired, times.unreturned, times.clamped), (0, 0, 0), "{name}");
+    }
+}
+
 /// A caller's time holds its callee's.
 #[test]
 fn outer_calls_take_longer_than_inner_ones() {

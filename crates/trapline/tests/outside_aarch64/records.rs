@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 
-use trapline::{Call, Finished, How, Session};
+use trapline::{Call, Finished, How, Read, Session};
 
 use crate::by::passing;
 use crate::command::{VARIABLE, patched};
@@ -98,6 +98,77 @@ fn a_filter_decides_in_the_target_what_is_recorded() {
             "{recorded} of {all}"
         );
         assert!(victim.text() == before, "put back");
+    }
+}
+
+/// Of calls whose returns are recorded too: by what they were called with, by what they returned, and by how long they took. The kernel counts all of them.
+#[test]
+fn a_filter_decides_in_the_target_which_calls_are_recorded() {
+    type Passes = fn(u64) -> bool;
+    let conditions: [(&str, Passes); 4] = [
+        ("arg0 % 3 == 1 && arg0 > 10", |n| n % 3 == 1 && n > 10),
+        ("arg0 % 3 == 1 && ret > 105", |n| n % 3 == 1 && 2 * n + 5 > 105),
+        ("dur < 100000000000 && arg0 > 10 || ret == 5", |n| n > 10 || n == 0),
+        ("dur > 100000000000", |_| false),
+    ];
+    for (variables, (condition, passes)) in
+        [&[][..], &NO_RSEQ].into_iter().flat_map(|variables| conditions.map(|one| (variables, one)))
+    {
+        let Some(mut victim) = Victim::start_with(variables) else { return };
+        let before = victim.text();
+        let builder = Session::builder().pid(victim.pid()).filters(vec![passing(condition)]).ring(1 << 20);
+        let builder = builder.probe("victim_six").expect("a probe");
+        let mut session = builder.record(6, true).expect("a session");
+        let kernels = Uprobe::new("victim_six", 4);
+        assert_eq!(victim.call(&format!("{TURNS}{OUTER}"), TIMES), TIMES * THREADS, "wrong values");
+        let early = session.calls();
+        let (calls, lost, finished) = ended(session, early);
+        let what = format!("{condition} {variables:?} {:?}", finished.summary.notices);
+        assert_right(&calls);
+        assert!(calls.iter().all(|call| call.how == How::Returned && passes(call.arguments[0])), "{what}");
+        let wanted = (0..TIMES).filter(|&n| passes(n)).count() as u64 * THREADS;
+        let count = &finished.reports[0].counts[0];
+        let filtered = count.filtered.expect("there is a filter");
+        println!("{what}: {} calls, {filtered:?}", calls.len());
+        assert_eq!(
+            (calls.len() as u64, filtered.in_target, lost),
+            (wanted, TIMES * THREADS - wanted, 0),
+            "{what}"
+        );
+        assert_eq!((filtered.by_reader, filtered.unended), (0, 0), "{what}");
+        match kernels {
+            Ok(uprobe) => assert_eq!(uprobe.hits(), calls.len() as u64 + filtered.in_target, "{what}"),
+            Err(why) => println!("SKIP the kernel's uprobes: {why}"),
+        }
+        assert!(victim.text() == before, "put back");
+    }
+}
+
+/// What an argument leads to: what the program writes to its output begins with its answer; and who decides by that.
+#[test]
+fn fields_are_read_and_decide() {
+    let Some(mut victim) = Victim::start() else { return };
+    let right = u64::from_le_bytes(*b"right 60");
+    let read = Read { register: 1, offsets: vec![0], bytes: 8 };
+    for (condition, returns, passes) in [
+        (format!("field == {right}"), false, true),
+        (format!("field == {right} && ret > 0"), true, true),
+        (format!("field != {right}"), true, false),
+    ] {
+        let filter = passing(&condition).reads(vec![read.clone()]);
+        let builder = Session::builder().pid(victim.pid()).filters(vec![filter]);
+        let session = builder.probe("libc:write").and_then(|builder| builder.record(3, returns));
+        let session = session.expect("a session");
+        assert_eq!(victim.call(OUTER, TIMES), TIMES * THREADS);
+        let (calls, lost, finished) = ended(session, Vec::new());
+        let answers = calls.iter().filter(|call| {
+            let field = call.fields.first().expect("a field");
+            field.bytes.get(..8) == Some(&right.to_le_bytes()[..])
+        });
+        println!("{condition}: {} calls, {:?}", calls.len(), finished.reports[0].counts[0].filtered);
+        assert_eq!((answers.count(), lost), (usize::from(passes), 0), "{condition} {calls:?}");
+        let filtered = finished.reports[0].counts[0].filtered.expect("there is a filter");
+        assert!(filtered.by_reader == 0 && (passes || filtered.in_target > 0), "{filtered:?}");
     }
 }
 

@@ -372,7 +372,7 @@ fn site(addr: RemoteAddr, (old, new): (u32, u32), role: PatchRole, tactic: Tacti
         bytes
     };
     let kind = if role == PatchRole::ExitRet { Kind::Exit } else { Kind::Entry };
-    OwnSite { role, tactic, entry: Entry { addr, len: 4, kind, old: bytes(old), new: bytes(new) } }
+    OwnSite { role, tactic, entry: Entry { addr, len: 4, kind, starts: 0, old: bytes(old), new: bytes(new) } }
 }
 
 /// The file's word, and ours.

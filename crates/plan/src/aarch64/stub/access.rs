@@ -41,6 +41,14 @@ impl Asm {
     pub(super) fn strip_link(&mut self) {
         self.word(0xD503_20FF);
     }
+    /// The upper half of a product of numbers without sign: `umulh to, a, b`.
+    pub(super) fn multiply_high(&mut self, to: Reg, a: Reg, b: Reg) {
+        self.word(0x9BC0_7C00 | b << 16 | a << 5 | to);
+    }
+    /// 64 bits of `high` and `low` together, from bit `at` of `low` on; `at` below 64: `extr`.
+    pub(super) fn extract(&mut self, to: Reg, (high, low): (Reg, Reg), at: u32) {
+        self.word(0x93C0_0000 | low << 16 | (at & 63) << 10 | high << 5 | to);
+    }
     /// `svc #0`: the kernel spoils x0 alone, of what general registers hold.
     pub(super) fn system_call(&mut self) {
         self.word(0xD400_0001);

@@ -2,13 +2,15 @@
 //!
 //! In: a tree that is known where the code runs: at an entry, or at a return. Out: code, and the jumps that are taken where it does not hold. It reads argument
 //! registers, and x0 at a return, as the program left them (AAPCS64 6.8.2: six of the eight), and vector registers; it spoils `A`, `B`, `C` and flags, and values that wait
-//! lie in the frame (`saves`). FLT-1: it decides as [`Tree::holds`] does. Not here yet: fields, durations, what an entry left for its return ([`left_out`]).
+//! lie in the frame (`saves`). What an entry left for its return (`Left`) and fields (`Fields`) it reads from memory. FLT-1: it decides as [`Tree::holds`] does.
+
+use trapline_record::ring::FIRST_VALUE;
 
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::saves::{A, B, C, waiting};
 use super::threads;
 use crate::filter::{Binary, Float, Int, Known, Tree, Unary};
-use crate::request::ThreadId;
+use crate::request::{Read, ThreadId};
 
 /// Registers that hold arguments: x0 to x5, and d0 to d7.
 const ARGUMENTS: u32 = 6;
@@ -17,27 +19,81 @@ const FLOATS: u32 = 8;
 /// Bytes of code that a node takes at most, with its share of what joins nodes and of constants.
 pub const NODE_BYTES: u64 = 56;
 
-/// What of it no code decides here, by name.
-#[must_use]
-pub fn left_out(tree: &Tree) -> Option<&'static str> {
-    let mut what = None;
-    tree.each_known(&mut |known| {
-        what = match known {
-            Known::Took => Some("no code decides by durations"),
-            Known::Field(..) | Known::FloatField(..) | Known::Readable(_) => Some("no code reads fields"),
-            _ => what,
-        };
-    });
-    what
-}
-
-/// What a condition's code depends on: how a thread's number is learnt; it was asked for.
+/// What a condition's code depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conditions {
+pub(super) struct Conditions<'a> {
+    /// How a thread's number is learnt; it was asked for.
     pub(super) id: ThreadId,
+    /// How far the stack pointer is lower than the frame of `saves`.
+    pub(super) depth: u32,
+    /// At a return: what the entry left.
+    pub(super) left: Option<Left>,
+    /// Where fields are, if they were read.
+    pub(super) fields: Option<Fields<'a>>,
 }
 
-impl Conditions {
+/// Fields that were read, each a word of the kernel's answer and then its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<'a> {
+    pub(super) reads: &'a [Read],
+    /// Where the first one's answer is: from the stack pointer on; at a return in the record that the entry left.
+    pub(super) at: u32,
+}
+
+impl Fields<'_> {
+    fn word(&self, nth: u8, word: u32) -> u32 {
+        let before: usize = self.reads.iter().take(nth.into()).map(Read::words).sum();
+        self.at + 8 * (before as u32 + word)
+    }
+}
+
+/// Where a call's entry left its record, and how it reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// Where the record's address is, and the nanoseconds since, from the stack pointer on.
+    pub(super) place: u32,
+    pub(super) took: u32,
+    /// Word of the record at which its floats begin, and which of the eight they are, as bits.
+    pub(super) floats: (u64, u8),
+}
+
+impl Left {
+    fn word(self, asm: &mut Asm, to: Reg, n: u64) {
+        asm.load_at(to, SP, self.place);
+        asm.load_at(to, to, 8 * n as u32);
+    }
+    fn float(self, asm: &mut Asm, to: Reg, index: u8) {
+        let before = self.floats.1 & ((1 << (index & 7)) - 1);
+        self.word(asm, to, self.floats.0 + u64::from(before.count_ones()));
+    }
+}
+
+impl Conditions<'_> {
+    /// Where a hit is, and nothing was read or left.
+    pub(super) const fn of(id: ThreadId) -> Self {
+        Self { id, depth: 0, left: None, fields: None }
+    }
+    const fn waiting(self, nth: usize) -> u32 {
+        self.depth + waiting(nth)
+    }
+    /// A word of a field.
+    fn field(self, asm: &mut Asm, to: Reg, (nth, word): (u8, u32)) {
+        let Some(fields) = self.fields else { return asm.number(to, 0) };
+        let at = fields.word(nth, word);
+        match self.left {
+            Some(left) => left.word(asm, to, u64::from(at / 8)),
+            None => asm.load_at(to, SP, at),
+        }
+    }
+    /// Whether all of a field was read.
+    fn readable(self, asm: &mut Asm, nth: u8, when: bool) -> Vec<Fix> {
+        let bytes = self.fields.and_then(|fields| fields.reads.get(usize::from(nth))).map(|read| read.bytes);
+        self.field(asm, A, (nth, 0));
+        // Of what nobody reads, nothing.
+        asm.number(B, bytes.map_or(u32::MAX, u32::from));
+        asm.compare(A, B);
+        vec![asm.if_later(if when { Cond::Equal } else { Cond::NotEqual })]
+    }
     /// Emits code that jumps to where the fixes are bound if the tree's truth is `when`.
     pub(super) fn branch(self, asm: &mut Asm, tree: &Tree, when: bool) -> Vec<Fix> {
         self.jump(asm, tree, when, 0)
@@ -47,6 +103,7 @@ impl Conditions {
         match tree {
             Tree::Number(value, _) if (*value != 0) == when => vec![asm.b_later()],
             Tree::Number(..) => Vec::new(),
+            Tree::Known(Known::Readable(nth)) => self.readable(asm, *nth, when),
             Tree::Unary(Unary::Not, of) => self.jump(asm, of, !when, depth),
             Tree::Binary(op @ (Binary::And | Binary::Or), left, right) => {
                 // What decides alone: false for `and`, true for `or`.
@@ -105,27 +162,49 @@ impl Conditions {
         if right.is_leaf() {
             return self.leaf(asm, right, B);
         }
-        asm.store(A, SP, waiting(depth));
+        asm.store(A, SP, self.waiting(depth));
         self.value(asm, right, depth + 1);
         asm.mov(B, A);
-        asm.load_at(A, SP, waiting(depth));
+        asm.load_at(A, SP, self.waiting(depth));
     }
 
     fn leaf(self, asm: &mut Asm, tree: &Tree, to: Reg) {
         match tree {
             Tree::Number(value, _) => asm.constant(to, *value),
-            Tree::Known(Known::Thread) => threads::load(self.id, asm, to),
-            Tree::Known(Known::Argument(index, int)) => extend(asm, to, u32::from(*index) % ARGUMENTS, *int),
+            Tree::Known(Known::Thread) => threads::load_below(self.id, asm, to, self.depth),
+            Tree::Known(Known::Argument(index, int)) => {
+                let nth = u32::from(*index) % ARGUMENTS;
+                let from = self.left.map_or(nth, |left| {
+                    left.word(asm, to, FIRST_VALUE + u64::from(nth));
+                    to
+                });
+                extend(asm, to, from, *int);
+            }
+            Tree::Known(Known::Took) => match self.left {
+                Some(left) => asm.load_at(to, SP, left.took),
+                None => asm.number(to, 0),
+            },
             Tree::Known(Known::Returned(int)) => extend(asm, to, 0, *int),
             Tree::Known(Known::Float(index, float)) => {
-                asm.vector_to(to, u32::from(*index) % FLOATS);
+                match self.left {
+                    Some(left) => left.float(asm, to, *index),
+                    None => asm.vector_to(to, u32::from(*index) % FLOATS),
+                }
                 order_key(asm, to, *float);
             }
             Tree::Known(Known::FloatReturned(float)) => {
                 asm.vector_to(to, 0);
                 order_key(asm, to, *float);
             }
-            // Refused before.
+            Tree::Known(Known::Field(nth, int)) => {
+                self.field(asm, to, (*nth, 1));
+                extend(asm, to, to, *int);
+            }
+            Tree::Known(Known::FloatField(nth, float)) => {
+                self.field(asm, to, (*nth, 1));
+                order_key(asm, to, *float);
+            }
+            // Split off before.
             _ => asm.number(to, 0),
         }
     }

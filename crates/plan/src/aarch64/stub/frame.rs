@@ -6,6 +6,7 @@
 //!   S        the program's stack pointer
 //!   S-64 …   x16, x17; x14, x15; x12, x13; x11, flags       <- sp in most stubs
 //!   S-96 …   the same, then x9, x10; x30, the end of the stack: where a stack is recorded
+//!   S-144 …  the same, then what conditions need (`saves`): where fields decide
 //! ```
 
 use trapline_record::ring::Kind;
@@ -39,7 +40,11 @@ pub(super) const END: u32 = 88;
 impl Traced<'_> {
     /// How far the stack pointer stands below the program's.
     pub(super) fn step(&self, kind: Kind) -> u32 {
-        if Walk::wanted(self.unwind, kind) { LONG } else { SHORT }
+        match kind {
+            _ if Walk::wanted(self.unwind, kind) => LONG,
+            Kind::Entry if self.by_fields().is_some() => saves::FRAME.unsigned_abs(),
+            _ => SHORT,
+        }
     }
     pub(super) fn enter(&self, asm: &mut Asm, kind: Kind) {
         let step = self.step(kind);

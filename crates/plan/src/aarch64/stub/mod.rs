@@ -13,12 +13,14 @@ mod count;
 mod counted;
 pub mod filter;
 mod frame;
+pub mod gather;
 pub mod latency;
 pub mod pass;
 mod put;
 mod rseq;
 mod saves;
 mod stack;
+pub mod stage;
 pub mod tally;
 pub(crate) mod text;
 pub mod threads;
@@ -26,11 +28,13 @@ pub mod trace;
 
 pub use call::{Called, NoCall, call};
 pub use count::{Pending, count};
+pub use gather::gather;
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
 pub use pass::{Filtered, count_passing};
+pub use stage::stage;
 pub use tally::{Table, tally};
 pub use threads::{Threads, count_by_thread};
-pub use trace::{Rings, Traced, trace, trace_passing};
+pub use trace::{Rings, Traced, trace};
 
 /// The code of a stub, which waits for what it displaces.
 pub trait Code {

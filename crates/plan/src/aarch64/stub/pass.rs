@@ -3,13 +3,17 @@
 //! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code (`Rare`) those are counted,
 //! and threads without an area do with atomic additions what others do in sections.
 
-use super::asm::{Asm, Fix};
-use super::counted::{add_one, by_thread, count, cpu};
-use super::filter::Conditions;
+use trapline_record::ring::Kind;
+
+use super::asm::{Asm, Fix, SP};
+use super::counted::{add_one, by_thread, count, count_last, cpu};
+use super::filter::{Conditions, Fields};
+use super::latency::Mark;
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
-use super::{Code, Machine, Rseq, threads};
-use crate::filter::TargetFilter;
+use super::trace::Traced;
+use super::{Code, Machine, Rseq, Timed, threads};
+use crate::filter::{TargetFilter, Tree};
 use crate::request::ThreadId;
 
 /// A filter, and where it counts.
@@ -35,7 +39,7 @@ pub(super) enum Shared {
 pub(super) struct Rare {
     pub(super) sections: Vec<Section>,
     pub(super) shared: Vec<(Fix, Shared)>,
-    rejected: Vec<Fix>,
+    pub(super) rejected: Vec<Fix>,
     /// Threads that have no sample of their own.
     pub(super) unsampled: Vec<Fix>,
     /// Address on line 0 of the words of the filter.
@@ -78,16 +82,116 @@ fn decide(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>
     rare
 }
 
-/// Before other code: jumps away with a hit that does not pass; runs on with one that does, with all registers as they were. What is left is
-/// [appended](Rare::behind).
-pub(super) fn before(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
-    let rare = decide(asm, machine, id, filtered);
-    leave(asm, machine);
-    rare
+/// What decides before a record's own code, and is left to append behind the displaced code.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    rare: Rare,
+    /// A look for a mark; at an exit one that is taken back.
+    mark: Option<Mark>,
+}
+
+impl Traced<'_> {
+    /// Before other code: jumps away with a hit that does not pass, and with an exit whose entry did not; runs on with one that does, with all registers as they were.
+    pub(super) fn before(&self, asm: &mut Asm, kind: Kind) -> Option<Before> {
+        let late = self.by_fields().is_some();
+        let (rare, mark) = match (kind, self.filter) {
+            // What fields decide is known late.
+            (Kind::Entry, Some(filtered)) if late && decides_early(filtered.filter) => {
+                (decide(asm, self.machine, self.rings.id, filtered), None)
+            }
+            (Kind::Entry, Some(_)) if late => return None,
+            (Kind::Entry, Some(filtered)) => {
+                let rare = decide(asm, self.machine, self.rings.id, filtered);
+                (rare, self.timed().map(|timed| timed.mark(asm, saves::FRAME.unsigned_abs(), true)))
+            }
+            (Kind::Entry, None) => return None,
+            _ => {
+                let timed = self.timed()?;
+                saves::enter(asm);
+                (Rare::default(), Some(timed.take_mark(asm, saves::FRAME.unsigned_abs())))
+            }
+        };
+        leave(asm, self.machine);
+        Some(Before { rare, mark })
+    }
+    /// Appends what that left; hits that did not pass go on at `displaced_at`.
+    pub(super) fn behind(&self, asm: &mut Asm, kind: Kind, before: Before, displaced_at: u64) {
+        let Before { mut rare, mark } = before;
+        let leaves = asm.here();
+        leave(asm, self.machine);
+        asm.b(displaced_at);
+        match (self.timed(), mark, kind) {
+            (Some(timed), mark, Kind::Entry) => {
+                // An abandoned call may have left a mark where one does not pass.
+                rare.rejected.drain(..).for_each(|fix| asm.bind(fix));
+                let none = timed.mark(asm, saves::FRAME.unsigned_abs(), false);
+                rare.rejected.push(asm.b_later());
+                timed.finish_unmarked(asm, none, none.after());
+                mark.into_iter().for_each(|mark| timed.finish_mark(asm, mark));
+            }
+            (Some(timed), Some(mark), _) => timed.finish_unmarked(asm, mark, leaves),
+            _ => {}
+        }
+        rare.finish(asm, self.machine, leaves);
+    }
+    /// What must hold of fields.
+    pub(super) fn by_fields(&self) -> Option<&'_ Tree> {
+        self.filter.and_then(|filtered| filtered.filter.fields.as_ref())
+    }
+    /// Behind `fetch`: jumps away with an entry that does not pass for what was read. Spoils `A`, `B`, `C`.
+    pub(super) fn pass_fields(&self, asm: &mut Asm, kind: Kind) -> Vec<Fix> {
+        let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
+        let texts = self.texts(kind);
+        let (id, depth) = (self.rings.id, texts.depth());
+        let fields = Some(Fields { reads: self.fields, at: texts.first_field() });
+        Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
+    }
+    /// Where fields decided, notes that the call is recorded.
+    pub(super) fn mark_late(&self, asm: &mut Asm, kind: Kind) -> Option<Mark> {
+        let (Some(_), Kind::Entry) = (self.by_fields(), kind) else { return None };
+        self.timed().map(|timed| timed.mark(asm, self.step(kind), true))
+    }
+    /// Appends what becomes of entries that fields reject, and of marks; all go on at `behind`.
+    pub(super) fn behind_fields(&self, asm: &mut Asm, deep: Vec<Fix>, mark: Option<Mark>, behind: u64) {
+        let timed = self.timed();
+        if let Some((timed, mark)) = timed.zip(mark) {
+            timed.finish_mark(asm, mark);
+        }
+        let Some(filtered) = self.filter.filter(|_| !deep.is_empty()) else { return };
+        deep.into_iter().for_each(|fix| asm.bind(fix));
+        let kind = Kind::Entry;
+        asm.add_imm(SP, SP, self.texts(kind).depth().cast_signed());
+        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(kind), false)));
+        let counted = count(asm, self.machine, filtered.words);
+        asm.b(behind);
+        if let Some((timed, none)) = none {
+            timed.finish_unmarked(asm, none, none.after());
+        }
+        if let Some((section, unregistered)) = counted {
+            asm.bind(unregistered);
+            count_last(asm, self.machine, filtered.words);
+            asm.b(behind);
+            rseq::descriptors(asm, &[section]);
+        }
+    }
+    /// Where marks are.
+    const fn timed(&self) -> Option<Timed<'_>> {
+        match &self.marks {
+            Some(latency) => {
+                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine: false })
+            }
+            None => None,
+        }
+    }
+}
+
+/// Whether it decides before anything is read.
+fn decides_early(filter: &TargetFilter) -> bool {
+    filter.condition.is_some() || filter.sample > 1
 }
 
 /// No section of ours is named while other code runs, and registers are the program's.
-fn leave(asm: &mut Asm, machine: &Machine) {
+pub(super) fn leave(asm: &mut Asm, machine: &Machine) {
     if let Some(rseq) = machine.rseq {
         rseq::clear(asm, rseq, B);
     }
@@ -108,7 +212,7 @@ const fn last(machine: &Machine, word: u64) -> u64 {
 
 /// Jumps away with a hit that does not pass. Spoils all but `VALUE`.
 pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
-    let conditions = Conditions { id };
+    let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
     let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
     let mut rare = Rare { rejected, words: filtered.words, ..Rare::default() };
@@ -153,15 +257,8 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 }
 
 impl Rare {
-    /// Appends all of it; hits that did not pass go on at `displaced_at`.
-    pub(super) fn behind(self, asm: &mut Asm, machine: &Machine, displaced_at: u64) {
-        let leaves = asm.here();
-        leave(asm, machine);
-        asm.b(displaced_at);
-        self.finish(asm, machine, leaves);
-    }
     /// Appends all of it, behind code that does not run on; each path goes to `leave`.
-    fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
+    pub(super) fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {
             self.rejected.iter().for_each(|&fix| asm.bind(fix));
             let counted = count(asm, machine, self.words);

@@ -18,9 +18,20 @@ use super::text::Texts;
 use super::trace::{ARGUMENTS, Traced};
 use crate::request::{ThreadId, Unwind};
 
+/// What a record is called by: both records of a call have it, and no other call that is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Key {
+    /// The stack pointer at the entry, this much above the stack pointer.
+    Stack(u32),
+    /// Where it is written.
+    Itself,
+    /// Where the entry's was written, which this word of the frame says, from the stack pointer on.
+    Left(u32),
+}
+
 impl Traced<'_> {
-    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is full. Spoils `A`, `C`.
-    pub(super) fn find(&self, asm: &mut Asm) -> (Fix, Fix) {
+    /// In: `B` = the thread's area. Out: `RING` = this CPU's, `AT` = its head. Jumps in a thread without an area, and where the ring is `full`. Spoils `A`, `C`.
+    pub(super) fn find(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         asm.load32(A, B, CPU_ID);
         // Negative, or a CPU that was never told of.
@@ -31,11 +42,11 @@ impl Traced<'_> {
         asm.constant(RING, self.rings.base);
         asm.mul_add(RING, A, C, RING);
         asm.load(AT, RING);
-        let full = self.unless_room(asm);
+        let full = unless_room(asm, full);
         (unregistered, full)
     }
-    /// L1 to L3. Out: `RING` = a ring, which is locked, `AT` = its head. Jumps where all were, and where one is full. Spoils the others.
-    pub(super) fn lock(&self, asm: &mut Asm) -> (Fix, Fix) {
+    /// L1 to L3. Out: `RING` = a ring, which is locked, `AT` = its head. Jumps where all were, and where one is `full`. Spoils the others.
+    pub(super) fn lock(&self, asm: &mut Asm, full: u32) -> (Fix, Fix) {
         let area = &self.rings.area;
         // No register says on which CPU we are; a thread keeps to its rings.
         by_thread(asm, [A, C], self.machine.lines.saturating_sub(1));
@@ -46,7 +57,7 @@ impl Traced<'_> {
         let again = asm.here();
         asm.load(AT, RING);
         let mut taken = vec![asm.if_bit_later(AT, LOCKED.trailing_zeros())];
-        let full = self.unless_room(asm);
+        let full = unless_room(asm, full);
         asm.add_imm(SLOT, AT, LOCKED as i32);
         let locked = if self.machine.lse {
             asm.mov(A, AT);
@@ -72,22 +83,19 @@ impl Traced<'_> {
         asm.bind(locked);
         (busy, full)
     }
-    /// Jumps where there is no room behind `AT` in `RING`. Spoils `A`, `C`.
-    fn unless_room(&self, asm: &mut Asm) -> Fix {
-        asm.load_at(C, RING, TAIL as u32);
-        asm.sub(C, AT, C);
-        asm.number(A, self.rings.area.full());
-        asm.compare(C, A);
-        asm.if_later(Cond::AboveEq)
+    /// `SLOT` = the slot at the head `AT` of `RING`.
+    pub(super) fn slot(&self, asm: &mut Asm) {
+        asm.bits(SLOT, AT, 0, self.rings.area.bytes.trailing_zeros());
+        asm.add(SLOT, RING, SLOT);
+        asm.add_imm(SLOT, SLOT, SLOTS as i32);
     }
     /// A record, and the store that commits it. In: as `find` or `lock` leaves it. Spoils all but `RING`.
     pub(super) fn write(&self, asm: &mut Asm, kind: Kind, values: usize, walk: Option<Walk>) {
         let slot = self.rings.area.slot;
         asm.clock(TIME);
-        asm.bits(SLOT, AT, 0, self.rings.area.bytes.trailing_zeros());
-        asm.add(SLOT, RING, SLOT);
-        asm.add_imm(SLOT, SLOT, SLOTS as i32);
-        self.put(asm, kind, if walk.is_some() { 0 } else { values });
+        self.slot(asm);
+        let key = Key::Stack(self.texts(kind).depth() + self.step(kind));
+        self.put(asm, kind, if walk.is_some() { 0 } else { values }, key);
         match walk {
             Some(walk) => {
                 walk.fill(asm);
@@ -102,15 +110,15 @@ impl Traced<'_> {
         const { assert!(HEAD == 0, "the head is stored through the ring's own address") };
         asm.store_release(AT, RING);
     }
-    /// What an entry's record holds of texts.
-    pub(super) fn texts(&self, kind: Kind) -> Texts {
+    /// What an entry's record holds of texts and fields.
+    pub(super) fn texts(&self, kind: Kind) -> Texts<'_> {
         match kind == Kind::Entry && self.unwind == Unwind::None {
-            true => Texts { texts: self.texts, id: self.rings.id },
+            true => Texts { texts: self.texts, fields: self.fields, id: self.rings.id },
             false => Texts::default(),
         }
     }
     /// The words of a record. In: `TIME`, `SLOT`. Spoils `A`, `C`.
-    fn put(&self, asm: &mut Asm, kind: Kind, values: usize) {
+    pub(super) fn put(&self, asm: &mut Asm, kind: Kind, values: usize, key: Key) {
         asm.number(A, self.probe);
         if let ThreadId::At(offset) = self.rings.id {
             asm.thread_pointer(C);
@@ -120,14 +128,21 @@ impl Traced<'_> {
         }
         asm.store_two(A, TIME, SLOT, 0);
         let texts = self.texts(kind);
-        let deep = (texts.depth() + self.step(kind)) as i32;
-        match self.goroutine {
-            true => {
-                asm.add_imm(A, SP, deep);
+        match key {
+            Key::Stack(above) if self.goroutine => {
+                asm.add_imm(A, SP, above as i32);
                 place(asm);
                 asm.add_imm(A, A, kind as i32);
             }
-            false => asm.add_imm(A, SP, deep + kind as i32),
+            Key::Stack(above) => asm.add_imm(A, SP, above as i32 + kind as i32),
+            Key::Itself => {
+                asm.mov(A, SLOT);
+                asm.add_imm(A, A, kind as i32);
+            }
+            Key::Left(at) => {
+                asm.load_at(A, SP, at);
+                asm.add_imm(A, A, kind as i32);
+            }
         }
         asm.store(A, SLOT, 16);
         let all = match kind {
@@ -142,15 +157,24 @@ impl Traced<'_> {
         for (reg, word) in (0..all.min(self.rings.area.values()) as Reg).zip(FIRST_VALUE as u32..) {
             asm.store(reg, SLOT, word * 8);
         }
-        texts.fill(asm);
+        let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
+        texts.fill(asm, first as u32 + self.floats.arguments.count_ones());
         if kind == Kind::Entry && self.unwind == Unwind::None {
-            let first = first_float(values.min(ARGUMENTS), texts.count() as usize);
             let vectors = (0..8).filter(|n| self.floats.arguments >> n & 1 == 1);
             for (vector, word) in vectors.zip(first as u32..self.rings.area.slot / 8) {
                 asm.store_vector(vector, SLOT, word * 8);
             }
         }
     }
+}
+
+/// Jumps where there is no room behind `AT` in `RING`, which is `full` from so many bytes on. Spoils `A`, `C`.
+fn unless_room(asm: &mut Asm, full: u32) -> Fix {
+    asm.load_at(C, RING, TAIL as u32);
+    asm.sub(C, AT, C);
+    asm.number(A, full);
+    asm.compare(C, A);
+    asm.if_later(Cond::AboveEq)
 }
 
 /// In: `A` = S. Out: the same number for one place of one goroutine's stack, wherever that is, and another for any other: S less the stack's end in the high bits, and in the low

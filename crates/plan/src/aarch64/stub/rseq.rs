@@ -53,7 +53,8 @@ pub(super) fn clear(asm: &mut Asm, rseq: Rseq, scratch: Reg) {
     asm.store(ZERO, scratch, RSEQ_CS);
 }
 
-fn find_area(asm: &mut Asm, rseq: Rseq, to: Reg) {
+/// `to` = the thread's area.
+pub(super) fn find_area(asm: &mut Asm, rseq: Rseq, to: Reg) {
     asm.thread_pointer(to);
     asm.add_imm(to, to, rseq.offset);
 }

@@ -26,7 +26,8 @@ pub(super) const C: Reg = 11;
 /// Where the answer of a system call waits.
 pub(super) const ANSWER: u32 = 64;
 const WAITING: u32 = 80;
-const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
+/// How far it moves the stack pointer.
+pub(super) const FRAME: i32 = WAITING as i32 + 8 * MAX_TEMPORARIES as i32;
 
 /// Where a value waits while others are computed.
 pub(super) const fn waiting(nth: usize) -> u32 {

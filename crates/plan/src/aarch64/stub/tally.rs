@@ -44,15 +44,31 @@ pub fn tally(
     let mut rare =
         filtered.map_or_else(Rare::default, |filtered| pass::pass(&mut asm, machine, id, filtered));
     if seen {
-        Conditions { id }.value(&mut asm, &tally.value, 0);
+        Conditions::of(id).value(&mut asm, &tally.value, 0);
         key(&mut asm, tally, id);
         asm.mov(VALUE, A);
     }
-    let last = table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride());
+    one_more(&mut asm, machine, table, seen, &mut rare);
+    let last = last(machine, table);
+    // A thread that has no sample of its own: it is told as one for which there was no room.
+    let overflow = Shared::Word(last.wrapping_add(OVERFLOW));
+    let unsampled = core::mem::take(&mut rare.unsampled);
+    rare.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
+    pass::ends(asm, *machine, rare)
+}
+
+/// The table on the last line.
+fn last(machine: &Machine, table: Table) -> u64 {
+    table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
+}
+
+/// One more, by one commit. In: `VALUE` = cell or key, of what was `seen`. Spoils all.
+pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, seen: bool, rare: &mut Rare) {
+    let last = last(machine, table);
     match machine.rseq {
         Some(rseq) => {
             let mut unregistered = None;
-            let section = rseq::section(&mut asm, rseq, [B, A], |asm| {
+            let section = rseq::section(asm, rseq, [B, A], |asm| {
                 unregistered = Some(cpu(asm, machine));
                 find_table(asm, table);
                 add(asm, table.area.shape, seen);
@@ -66,16 +82,11 @@ pub fn tally(
             rare.shared.extend(unregistered.map(|fix| (fix, shared)));
         }
         None => {
-            by_thread(&mut asm, [A, KEY], machine.lines);
-            find_table(&mut asm, table);
-            add_anywhere(&mut asm, machine, table.area.shape, seen);
+            by_thread(asm, [A, KEY], machine.lines);
+            find_table(asm, table);
+            add_anywhere(asm, machine, table.area.shape, seen);
         }
     }
-    // A thread that has no sample of its own: it is told as one for which there was no room.
-    let overflow = Shared::Word(last.wrapping_add(OVERFLOW));
-    let unsampled = core::mem::take(&mut rare.unsampled);
-    rare.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
-    pass::ends(asm, *machine, rare)
 }
 
 /// In: `A` = a line's number. Out: `A` = the table there. Spoils `KEY`, `SLOT`.
@@ -117,7 +128,7 @@ fn cell(asm: &mut Asm) {
 }
 
 /// In: `A` = value. Out: `A` = cell or key, as [`Tally::key`]. Spoils `B`, `C`, `KEY`.
-fn key(asm: &mut Asm, tally: &Tally, id: ThreadId) {
+pub(super) fn key(asm: &mut Asm, tally: &Tally, id: ThreadId) {
     let unsigned = tally.value.is_unsigned();
     match tally.sort {
         Sort::Each | Sort::Text(_) => return,

@@ -1,13 +1,13 @@
-//! Memory that arguments point to, copied before a record is written: texts.
+//! Memory that arguments lead to, copied before a record is written: texts, and fields of structures.
 //!
 //! In: what to read. Out: code that copies each onto the stack, and from there into the record. General registers only.
 //! Invariants: TXT-1 whatever a pointer is, the program does not notice; TXT-2 the record holds what could be read at the hit, and how much that was.
 //!
 //! Each is copied by the kernel, by process_vm_readv(2) on the thread itself (x86-64's X4): it reads what the program could, stops where it could not, and says so. Nothing
-//! faults, and no handler of signals is asked for; a text costs a system call. (Here there is no code that takes faults in other processes, so nothing is loaded directly.)
+//! faults, and no handler of signals is asked for; a text costs a system call. (Here there is no code that takes faults in other processes, so nothing is loaded directly.) A field behind other pointers takes a call for each; where one of them cannot be had whole, the answer is EFAULT.
 //!
 //! A system call keeps all general registers but x0, flags, and 128 bits of each vector; it loses what vectors of SVE hold above that, predicates and SME's modes. At the entry of a
-//! function that follows the base procedure call standard nothing of that is live (AAPCS64, 6.1.3, 6.3); one whose words name any of it has no texts (`module`).
+//! function that follows the base procedure call standard nothing of that is live (AAPCS64, 6.1.3, 6.3); one whose words name any of it has no texts and no fields (`module`).
 //!
 //! # Frame
 //!
@@ -16,15 +16,15 @@
 //! ```text
 //!   Q + 0, 16    the two iovecs: ours, the program's        <- sp
 //!   Q + 32 …     x0 to x5, x8
-//!   Q + 96 …     for each text: the call's answer, then the bytes
+//!   Q + 96 …     for each text, and then each field: the call's answer, then the bytes
 //! ```
 
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
-use super::asm::{Asm, Reg, SP};
+use super::asm::{Asm, Cond, Reg, SP};
 use super::frame::{A, B, SLOT};
 use super::trace::ARGUMENTS;
-use crate::request::ThreadId;
+use crate::request::{Read, ThreadId};
 
 /// Linux, arm64.
 mod nr {
@@ -36,19 +36,22 @@ const KEPT: u32 = 32;
 const KEPT_NUMBER: u32 = KEPT + 8 * ARGUMENTS as u32;
 const TEXTS: u32 = 96;
 const TEXT_LEN: u32 = TEXT_WORDS as u32 * 8;
-/// Bytes of code that each takes at most.
+const EFAULT: u32 = 14;
+/// Bytes of code that each load takes at most, with its share of what all take.
 pub(crate) const BYTES: u64 = 256;
 
 /// What is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Texts {
+pub(super) struct Texts<'a> {
     /// Bit `n`: argument `n` points to text.
     pub(super) texts: u8,
+    /// What is loaded besides.
+    pub(super) fields: &'a [Read],
     /// How the thread's number is learnt.
     pub(super) id: ThreadId,
 }
 
-impl Texts {
+impl Texts<'_> {
     fn all(self) -> impl Iterator<Item = u32> {
         (0..ARGUMENTS as u32).filter(move |n| self.texts >> n & 1 == 1)
     }
@@ -57,11 +60,19 @@ impl Texts {
     }
     /// How far the stack pointer moves while the copies are there.
     pub(super) fn depth(self) -> u32 {
-        if self.count() == 0 { 0 } else { (TEXTS + self.count() * TEXT_LEN).next_multiple_of(16) }
+        let len = self.count() * TEXT_LEN + self.fields_len();
+        if len == 0 { 0 } else { (TEXTS + len).next_multiple_of(16) }
+    }
+    /// Where the first field's answer stands, from the stack pointer on.
+    pub(super) fn first_field(self) -> u32 {
+        TEXTS + self.count() * TEXT_LEN
+    }
+    fn fields_len(self) -> u32 {
+        8 * words(self.fields) as u32
     }
     /// Copies all. Out: the stack pointer lower by [`Self::depth`]; the argument registers as they were. Spoils `A`, `B`.
     pub(super) fn fetch(self, asm: &mut Asm) {
-        if self.count() == 0 {
+        if self.depth() == 0 {
             return;
         }
         asm.add_imm(SP, SP, -self.depth().cast_signed());
@@ -72,16 +83,45 @@ impl Texts {
         for (text, nth) in (0..).zip(self.all()) {
             let to = TEXTS + text * TEXT_LEN;
             asm.load_at(A, SP, KEPT + 8 * nth);
-            self.copy(asm, to + 8);
+            self.copy(asm, to + 8, TEXT_BYTES as u32);
             asm.store(0, SP, to);
+        }
+        let mut to = self.first_field();
+        for read in self.fields {
+            asm.load_at(A, SP, KEPT + 8 * (u32::from(read.register) % ARGUMENTS as u32));
+            self.field(asm, to, read);
+            to += 8 * read.words() as u32;
         }
         for pair in [0, 2, 4] {
             asm.load_two(pair, pair + 1, SP, KEPT + 8 * pair);
         }
         asm.load_at(NUMBER, SP, KEPT_NUMBER);
     }
-    /// In: `A` = where. The kernel copies a text's bytes to a place in the frame. Out: x0 = its answer; spoils all that is kept, and `B`.
-    fn copy(self, asm: &mut Asm, to: u32) {
+    /// In: `A` = the register that leads there. Out: the answer at `at`, and the bytes behind it.
+    fn field(self, asm: &mut Asm, at: u32, read: &Read) {
+        let Some((last, before)) = read.offsets.split_last() else { return };
+        let mut broken = Vec::new();
+        for offset in before {
+            past(asm, *offset);
+            self.copy(asm, at + 8, 8);
+            asm.number(1, 8);
+            asm.compare(0, 1);
+            broken.push(asm.if_later(Cond::NotEqual));
+            asm.load_at(A, SP, at + 8);
+        }
+        past(asm, *last);
+        self.copy(asm, at + 8, read.bytes.into());
+        if !broken.is_empty() {
+            let whole = asm.b_later();
+            broken.into_iter().for_each(|fix| asm.bind(fix));
+            asm.number(0, EFAULT);
+            asm.negate(0, 0);
+            asm.bind(whole);
+        }
+        asm.store(0, SP, at);
+    }
+    /// In: `A` = where. The kernel copies so many bytes to a place in the frame. Out: x0 = its answer; spoils all that is kept, and `B`.
+    fn copy(self, asm: &mut Asm, to: u32, len: u32) {
         match self.id {
             ThreadId::At(offset) => {
                 asm.thread_pointer(0);
@@ -94,7 +134,7 @@ impl Texts {
             }
         }
         asm.add_imm(B, SP, to.cast_signed());
-        asm.number(1, TEXT_BYTES as u32);
+        asm.number(1, len);
         asm.store_two(B, 1, SP, 0);
         asm.store_two(A, 1, SP, 16);
         asm.stack_pointer(1);
@@ -105,11 +145,27 @@ impl Texts {
         asm.number(NUMBER, nr::PROCESS_VM_READV);
         asm.system_call();
     }
-    /// Copies them into the record at `SLOT`. Spoils `A`.
-    pub(super) fn fill(self, asm: &mut Asm) {
-        for word in 0..self.count() * TEXT_WORDS as u32 {
+    /// Copies them into the record at `SLOT`, of which fields begin at this word. Spoils `A`.
+    pub(super) fn fill(self, asm: &mut Asm, first_field: u32) {
+        let texts = (0..self.count() * TEXT_WORDS as u32).map(|n| FIRST_TEXT as u32 + n);
+        let to = texts.chain((0..self.fields_len() / 8).map(|n| first_field + n));
+        for (word, to) in (0..).zip(to) {
             asm.load_at(A, SP, TEXTS + 8 * word);
-            asm.store(A, SLOT, 8 * (FIRST_TEXT as u32 + word));
+            asm.store(A, SLOT, 8 * to);
         }
     }
+}
+
+/// Words of a record that fields take.
+pub(super) fn words(fields: &[Read]) -> usize {
+    fields.iter().map(Read::words).sum()
+}
+
+/// Adds any offset to `A`. Spoils `B`.
+fn past(asm: &mut Asm, offset: i32) {
+    if offset.unsigned_abs() >> 24 == 0 {
+        return asm.add_imm(A, A, offset);
+    }
+    asm.constant(B, i64::from(offset).cast_unsigned());
+    asm.add(A, A, B);
 }

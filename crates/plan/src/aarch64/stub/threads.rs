@@ -64,13 +64,18 @@ pub(super) fn ask(id: ThreadId, asm: &mut Asm) {
 
 /// The number, or 0.
 pub(super) fn load(id: ThreadId, asm: &mut Asm, to: Reg) {
+    load_below(id, asm, to, 0);
+}
+
+/// The same, where the stack pointer is lower by so much.
+pub(super) fn load_below(id: ThreadId, asm: &mut Asm, to: Reg, depth: u32) {
     match id {
         ThreadId::At(offset) => {
             asm.thread_pointer(to);
             asm.add_imm(to, to, offset);
             asm.load32(to, to, 0);
         }
-        ThreadId::Call => asm.load_at(to, SP, ANSWER),
+        ThreadId::Call => asm.load_at(to, SP, depth + ANSWER),
         ThreadId::Unknown => asm.number(to, 0),
     }
 }

@@ -5,28 +5,31 @@
 //!
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
-//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5 | nothing was written |
-//! | T1 | save what is used; find the stack's end, or copy texts (`text`), if that is wanted | its handler's hits write records of their own |
+//! | T0 | where a filter decides: save what its code uses, decide (`pass`), load it again. A hit that does not pass adds one to the counter of those, and goes on behind T5. Where exits are recorded too, the entry leaves a mark (`latency::mark`), and an exit that finds none goes on behind T5 | nothing was written |
+//! | T1 | save what is used; find the stack's end, or copy texts and fields (`text`), if that is wanted; where fields decide, who does not pass goes to T7 | its handler's hits write records of their own |
 //! | T2 | announce the section; read the CPU's number, `HEAD` and `TAIL`. No area, or no room: T6 | back to T2 |
 //! | T3 | read the counter, fill the slot behind the head | back to T2: the slot is written over |
 //! | T4 | store `HEAD`, with release: the commit, and the last of the section | before it, back to T2; behind it, written |
 //! | T5 | clear the announcement, load what was saved | written; the kernel clears it too |
 //! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; without an area on the last line, atomically. T5 | once |
+//! | T7 | add one to the counter of what does not pass, take away what an abandoned call left in the place of the mark; T5. Where fields decide, T5 leaves the mark of who passes | once |
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Not here yet: marks, by which exits would know whose entries passed, fields.
+//! Where the return decides, see `stage`; not for goroutines.
 
 use trapline_record::ring::{Kind, RingArea};
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{count, count_last};
 use super::frame::{A, B};
-use super::pass::{Filtered, Rare, before};
+use super::latency::Mark;
+use super::pass::{Before, Filtered};
 use super::rseq::{self, Section};
 use super::stack::Walk;
-use super::{Code, Machine};
-use crate::request::{Floats, Stacks, ThreadId, Unwind};
+use super::{Code, Latency, Machine, threads};
+use crate::filter::Tree;
+use crate::request::{Floats, Read, Stacks, ThreadId, Unwind};
 
 /// Arguments that a record holds of those that registers do.
 pub const ARGUMENTS: usize = 6;
@@ -45,7 +48,7 @@ pub struct Rings {
 }
 
 /// Everything that one probe's records depend on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Traced<'a> {
     /// What the process offers.
     pub machine: &'a Machine,
@@ -55,10 +58,16 @@ pub struct Traced<'a> {
     pub probe: u32,
     /// The counter of dropped records on line 0.
     pub dropped: u64,
+    /// Which entries are recorded; `None` for all.
+    pub filter: Option<Filtered<'a>>,
+    /// Where entries leave marks for exits: the exits of filtered entries are not recorded. `None` where all are.
+    pub marks: Option<Latency>,
     /// Bit `n`: at an entry, argument `n` points to text.
     pub texts: u8,
     /// Floats: in the record behind arguments and texts; at a return in the place of the value.
     pub floats: Floats,
+    /// What is read of memory at an entry: in the record behind floats.
+    pub fields: &'a [Read],
     /// What an entry's record holds of the stack; then no arguments and no texts.
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
@@ -81,28 +90,28 @@ pub struct Pending<'a> {
     /// Where the usual path goes on.
     written: u64,
     /// What the filter left to do.
-    rare: Option<Rare>,
+    before: Option<Before>,
+    /// What fields rejected, and the mark that they left to be made.
+    deep: Vec<Fix>,
+    mark: Option<Mark>,
+    /// Where the usual path goes on, what was copied being gone.
+    leaves: u64,
+    kind: Kind,
 }
 
 /// The part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first) and the value returned at a return. The
 /// stub starts at `at`.
 pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<'_> {
-    trace_passing(at, traced, None, kind, values)
-}
-
-/// The same, of hits that a filter lets pass.
-pub fn trace_passing<'a>(
-    at: u64,
-    traced: Traced<'a>,
-    filtered: Option<Filtered<'_>>,
-    kind: Kind,
-    values: usize,
-) -> Pending<'a> {
     let mut asm = Asm::new(at);
-    let rare = filtered.map(|filtered| before(&mut asm, traced.machine, traced.rings.id, filtered));
+    let before = traced.before(&mut asm, kind);
+    let full = traced.rings.area.full();
     traced.enter(&mut asm, kind);
+    if kind == Kind::Entry && traced.by_fields().is_some_and(Tree::asks_for_thread) {
+        threads::ask(traced.rings.id, &mut asm);
+    }
     let texts = traced.texts(kind);
     texts.fetch(&mut asm);
+    let deep = traced.pass_fields(&mut asm, kind);
     let walk = traced.walk(kind);
     if let Some(walk) = walk {
         walk.bound(&mut asm);
@@ -110,27 +119,29 @@ pub fn trace_passing<'a>(
     let (section, (none, full)) = match traced.machine.rseq {
         Some(rseq) => {
             let (section, fixes) = rseq::section_with(&mut asm, rseq, [B, A], |asm| {
-                let fixes = traced.find(asm);
+                let fixes = traced.find(asm, full);
                 traced.write(asm, kind, values, walk);
                 fixes
             });
             (Some(section), fixes)
         }
         None => {
-            let fixes = traced.lock(&mut asm);
+            let fixes = traced.lock(&mut asm, full);
             traced.write(&mut asm, kind, values, walk);
             (None, fixes)
         }
     };
     let written = asm.here();
-    if let Some(rseq) = traced.machine.rseq {
-        rseq::clear(&mut asm, rseq, B);
-    }
     if texts.depth() > 0 {
         asm.add_imm(SP, SP, texts.depth().cast_signed());
     }
+    let mark = traced.mark_late(&mut asm, kind);
+    let leaves = asm.here();
+    if let Some(rseq) = traced.machine.rseq {
+        rseq::clear(&mut asm, rseq, B);
+    }
     traced.leave(&mut asm, kind);
-    Pending { asm, traced, section, none, full, written, rare }
+    Pending { asm, traced, section, none, full, written, before, deep, mark, leaves, kind }
 }
 
 impl Traced<'_> {
@@ -147,16 +158,18 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, traced, section, none, full, written, rare } = self;
+        let Self { mut asm, traced, section, none, full, written, before, deep, mark, leaves, kind } = self;
         let displaced_at = asm.here();
         let Traced { machine, dropped, .. } = traced;
+
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
-        if let Some(rare) = rare {
-            rare.behind(&mut asm, machine, displaced_at);
+        if let Some(before) = before {
+            traced.behind(&mut asm, kind, before, displaced_at);
         }
+        traced.behind_fields(&mut asm, deep, mark, leaves);
         asm.bind(full);
         if section.is_none() {
             asm.bind(none);

@@ -429,7 +429,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             new,
             head,
             crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
-            needs_guard: role != PatchRole::Island && site.has_boundary(),
+            starts: if role == PatchRole::Island { 0 } else { site.starts() },
         };
         self.plan.patches.push(patch);
     }

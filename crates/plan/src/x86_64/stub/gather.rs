@@ -5,22 +5,22 @@
 //!
 //! G2 The clock is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4.
 //! G3 The value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail
-//!    call has returned nothing: if the value asks for that, it is unseen.
+//!    call has returned nothing: if the value asks for that, it is unseen, as where it asks for a field that the entry could not read.
 //!
 //! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended, each by one commit. All that G2 and G3 read is the call's own, in
 //! its place and its registers, and stays as it is: a thread that is moved or interrupted there does no more than G3's section again.
 //! The thread is the entry's. Other interleavings are those of `stage`.
 
 use trapline_record::ring::{FIRST_TEXT, Kind};
-use trapline_record::tally::UNSEEN;
 
 use super::Pending;
 use super::asm::{Asm, Fix, Mem, R11, RSI, Shift};
 use super::counted::count;
 use super::latency::{Claim, Lookup};
+use super::rows::{Copied, text_key};
 use super::rseq::{self, Section};
 use super::stage::{MARK, SAVED_RSI, Stage, Whose, Words, asks_for_duration};
-use super::tally::{Copied, Shared, Table, add, add_anywhere, add_shared, kept, key, text_key};
+use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, key, unseen};
 use super::trace::{ARGUMENTS, Traced};
 use crate::filter::{Sort, Tally};
 
@@ -37,6 +37,8 @@ pub(super) struct Tail {
     owned: Option<(Section, Fix)>,
     pointer: Fix,
     shared: Shared,
+    /// The jumps of those whose value depends on what could not be read.
+    unread: Vec<Fix>,
     rejected: Vec<Fix>,
     lookup: Lookup,
     unmarked: [Fix; 2],
@@ -73,24 +75,29 @@ impl Stage<'_> {
             self.time(asm, true);
         }
         let rejected = self.known().branch(asm, &condition, false);
-        match tally.sort {
-            _ if !seen => {}
-            Sort::Text(_) => text_key(asm, LEFT),
-            _ => {
-                self.known().value(asm, &tally.value, 0);
-                key(asm, tally, |asm, to| {
-                    asm.load(to, Mem::At(RSI, 0));
-                    asm.shift(Shift::Right, to, 32, true);
-                });
+        let into = Into::of(table, tally, LEFT, seen);
+        let mut unread = Vec::new();
+        if seen {
+            match tally.sort {
+                Sort::Text(_) => text_key(asm, LEFT),
+                _ => {
+                    let (readable, value) = tally.value.if_readable();
+                    unread = self.known().branch(asm, &readable, false);
+                    self.known().value(asm, &value, 0);
+                }
             }
+            key(asm, (tally, into), |asm, to| {
+                asm.load(to, Mem::At(RSI, 0));
+                asm.shift(Shift::Right, to, 32, true);
+            });
         }
         let (owned, pointer) = match machine.rseq {
             Some(rseq) => {
                 let (section, (unregistered, pointer)) =
-                    rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), seen, LEFT));
+                    rseq::section_with(asm, rseq, R11, |asm| add(asm, (machine, table), into));
                 (Some((section, unregistered)), pointer)
             }
-            None => (None, add_anywhere(asm, (machine, table), seen, LEFT)),
+            None => (None, add_anywhere(asm, (machine, table), into)),
         };
         let done = asm.here();
         asm.store_imm(MARK, 0);
@@ -100,8 +107,8 @@ impl Stage<'_> {
             rseq::clear(asm, rseq);
         }
         traced.leave(asm, kind);
-        let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
-        Tail { whose, words, table, owned, pointer, shared, rejected, lookup, unmarked, done, leave }
+        let shared = into.shared();
+        Tail { whose, words, table, owned, pointer, shared, unread, rejected, lookup, unmarked, done, leave }
     }
 }
 
@@ -114,6 +121,7 @@ impl Tail {
             add_shared(asm, (whose.machine, table), self.shared);
             asm.jmp(done);
         }
+        let unseen = unseen(asm, (whose.machine, table), &self.unread, done);
         self.rejected.iter().for_each(|&fix| asm.bind(fix));
         let rejected = count(asm, &whose.machine);
         asm.jmp(done);
@@ -122,9 +130,11 @@ impl Tail {
         self.unmarked.into_iter().for_each(|fix| asm.bind(fix));
         asm.load(RSI, SAVED_RSI);
         asm.jmp(self.leave);
-        whose.descriptors(asm, &[self.owned.map(|(section, _)| section), rejected.section()]);
+        let own = self.owned.map(|(section, _)| section);
+        whose.descriptors(asm, &[own, unseen.and_then(|(section, _)| section), rejected.section()]);
         asm.align(8);
         asm.bind(self.pointer);
+        unseen.into_iter().for_each(|(_, pointer)| asm.bind(pointer));
         asm.u64(table.base);
         asm.bind(rejected.line);
         asm.u64(words.rejected_late);

@@ -20,6 +20,7 @@ mod pass;
 mod passing;
 mod put;
 pub mod remote;
+mod rows;
 mod rseq;
 mod saves;
 pub mod slots;

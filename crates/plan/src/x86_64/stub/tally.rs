@@ -10,16 +10,14 @@
 //! saved below the stack pointer, as in `trace`.
 
 use trapline_record::ring::Kind;
-use trapline_record::tally::{
-    CELLS, FNV, OVERFLOW, PHI, PROBES, Shape, TAKING, TEXT_BYTES, TallyArea, UNSEEN, bits_in_reach, texts,
-};
+use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, Reg, Shift};
 use super::counted::{Counted, count};
 use super::gather::gather;
 use super::pass::Passed;
+use super::rows::{Copied, Rows, text_key};
 use super::rseq::{self, CPU_ID, Section};
-use super::text;
 use super::trace::Traced;
 use super::{Machine, Pending};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
@@ -61,24 +59,6 @@ pub(super) enum Shared {
     Word(u64),
 }
 
-/// A text that was copied: where its answer stands, and behind it the bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Copied {
-    pub(super) at: Reg,
-    pub(super) answer: i32,
-}
-
-impl Copied {
-    /// As `text` leaves it.
-    const ON_STACK: Self = Self { at: RSP, answer: text::ANSWER };
-    const fn answer(self) -> Mem {
-        Mem::At(self.at, self.answer)
-    }
-    const fn bytes(self) -> i32 {
-        self.answer + 8
-    }
-}
-
 /// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; rings and texts of `traced` are not used,
 /// but for how a thread's number is learnt.
 pub fn tally(
@@ -110,26 +90,22 @@ pub fn tally(
         fixups = traced.fetch(&mut asm, kind);
         passed.deep = traced.pass_fields(&mut asm, kind);
     }
-    match tally.sort {
-        _ if !seen => {}
-        Sort::Text(_) => text_key(&mut asm, copied),
-        _ => {
-            if reads {
-                unread = traced.read_value(&mut asm, kind, &tally.value);
-            } else {
-                traced.conditions(kind).value(&mut asm, &tally.value, 0);
-            }
-            key(&mut asm, tally, |asm, to| traced.rings.id.load(asm, to, traced.depth(kind)));
+    let into = Into::of(table, tally, copied, seen);
+    if seen {
+        match tally.sort {
+            Sort::Text(_) => text_key(&mut asm, copied),
+            _ if reads => unread = traced.read_value(&mut asm, kind, &tally.value),
+            _ => traced.conditions(kind).value(&mut asm, &tally.value, 0),
         }
+        key(&mut asm, (tally, into), |asm, to| traced.rings.id.load(asm, to, traced.depth(kind)));
     }
-    let shared = if seen { kept(table.area.shape) } else { Shared::Word(UNSEEN) };
     let (owned, pointer) = match machine.rseq {
         Some(rseq) => {
             let (section, (unregistered, pointer)) =
-                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, (machine, table), seen, copied));
+                rseq::section_with(&mut asm, rseq, R11, |asm| add(asm, (machine, table), into));
             (Some((section, unregistered)), pointer)
         }
-        None => (None, add_anywhere(&mut asm, (machine, table), seen, copied)),
+        None => (None, add_anywhere(&mut asm, (machine, table), into)),
     };
     let counted = asm.here();
     traced.drop_texts(&mut asm, kind);
@@ -143,7 +119,7 @@ pub fn tally(
         table,
         owned,
         pointer,
-        shared,
+        shared: into.shared(),
         passed,
         counted,
         without_text,
@@ -154,13 +130,35 @@ pub fn tally(
     Pending::new(&asm, super::Kind::Tallied(tail))
 }
 
-/// The body of a section: one more on this CPU's line, of what was `seen`. In: rax = cell or key.
-pub(super) fn add(
-    asm: &mut Asm<'_>,
-    (machine, table): (Machine, Table),
-    seen: bool,
-    copied: Copied,
-) -> (Fix, Fix) {
+/// Where one is added.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Into {
+    /// Nothing is known of the value.
+    Unseen,
+    Cell,
+    Row(Rows),
+}
+
+impl Into {
+    pub(super) fn of(table: Table, tally: &Tally, copied: Copied, seen: bool) -> Self {
+        match Rows::of(table.area.shape, tally, copied) {
+            _ if !seen => Self::Unseen,
+            Some(rows) => Self::Row(rows),
+            None => Self::Cell,
+        }
+    }
+    /// The same, of a thread without an area.
+    pub(super) const fn shared(self) -> Shared {
+        match self {
+            Self::Unseen => Shared::Word(UNSEEN),
+            Self::Cell => Shared::Cell,
+            Self::Row(_) => Shared::Word(OVERFLOW),
+        }
+    }
+}
+
+/// The body of a section: one more on this CPU's line. In: rax = cell or key.
+pub(super) fn add(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> (Fix, Fix) {
     let area = machine.rseq.map_or(0, |rseq| rseq.offset);
     asm.load32(R11, Mem::Fs(area + CPU_ID));
     let unregistered = asm.unbroken(|asm| {
@@ -169,102 +167,56 @@ pub(super) fn add(
     });
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
-    match table.area.shape {
-        _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
-        Shape::Rows(bits) => row(asm, bits, None),
-        Shape::Texts(bits) => row(asm, bits, Some(copied)),
-        _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
+    match into {
+        Into::Unseen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, false),
+        Into::Row(rows) => rows.add(asm),
+        Into::Cell => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, false),
     }
     (unregistered, pointer)
 }
 
 /// Without rseq: one more on some line, which other threads write too.
-pub(super) fn add_anywhere(
-    asm: &mut Asm<'_>,
-    (machine, table): (Machine, Table),
-    seen: bool,
-    copied: Copied,
-) -> Fix {
+pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table), into: Into) -> Fix {
     rseq::any_line(asm, R11, machine.rdpid, machine.lines);
     asm.imul_imm(R11, R11, table.area.stride() as i32, true);
     let pointer = asm.alu_load_later(Alu::Add, R11);
-    match table.area.shape {
-        _ if !seen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
-        Shape::Rows(bits) => row_anywhere(asm, bits, None),
-        Shape::Texts(bits) => row_anywhere(asm, bits, Some(copied)),
-        _ => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
+    match into {
+        Into::Unseen => asm.alu_mem_imm(Alu::Add, Mem::At(R11, UNSEEN as i32), 1, true),
+        Into::Row(rows) => rows.add_anywhere(asm),
+        Into::Cell => asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true),
     }
     pointer
 }
 
-pub(super) const fn kept(shape: Shape) -> Shared {
-    match shape {
-        Shape::Rows(_) | Shape::Texts(_) => Shared::Word(OVERFLOW),
-        _ => Shared::Cell,
-    }
-}
-
-/// In: rax = value. Out: rax = cell or key, as [`Tally::key`]. `thread` loads a thread's number. Spoils r10, rdx.
-pub(super) fn key(asm: &mut Asm<'_>, tally: &Tally, thread: impl FnOnce(&mut Asm<'_>, Reg)) {
+/// In: rax = value, or a text's key. Out: what [`Into`] finds its place by: rax = cell or key, as [`Tally::key`], or as rows keep it. `thread` loads a thread's number. Spoils
+/// r10, rdx.
+pub(super) fn key(asm: &mut Asm<'_>, (tally, into): (&Tally, Into), thread: impl FnOnce(&mut Asm<'_>, Reg)) {
     let unsigned = tally.value.is_unsigned();
-    match tally.sort {
-        Sort::Each | Sort::Text(_) => return,
-        Sort::Log2 => log2(asm, unsigned),
-        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
+    let is_cell = match tally.sort {
+        Sort::Each | Sort::Text(_) => false,
+        Sort::Log2 => {
+            log2(asm, unsigned);
+            true
+        }
+        Sort::Linear { min, step, count } => {
+            linear(asm, unsigned, (min, step.max(1), count));
+            true
+        }
+    };
+    let owned = matches!(into, Into::Row(rows) if rows.are_owned());
+    match tally.by_thread {
+        true => thread(asm, RDX),
+        false if owned => asm.mov_imm32(RDX, 0),
+        false => {}
     }
-    if tally.by_thread {
-        thread(asm, RDX);
-        asm.shift(Shift::Left, RDX, THREAD_UNIT.trailing_zeros() as u8, true);
-        asm.alu(Alu::Or, RAX, RDX);
+    if tally.by_thread && is_cell {
+        asm.mov(R10, RDX);
+        asm.shift(Shift::Left, R10, THREAD_UNIT.trailing_zeros() as u8, true);
+        asm.alu(Alu::Or, RAX, R10);
     }
-}
-
-/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros behind its end. Spoils rdx, r10, r11.
-pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) {
-    let byte = Mem::Sum(copied.at, RDX, 0, copied.bytes());
-    asm.mov_imm64(R10, FNV.0);
-    asm.mov_imm64(R11, FNV.1);
-    asm.mov_imm32(RDX, 0);
-    let again = asm.here();
-    asm.alu_load(Alu::Cmp, RDX, copied.answer());
-    let ends = asm.jcc_later(Cond::GreaterEq);
-    asm.load_byte(RAX, byte);
-    asm.test(RAX, RAX, false);
-    let zero = asm.jcc_later(Cond::Equal);
-    asm.alu(Alu::Xor, R10, RAX);
-    asm.multiply(R10, R11);
-    asm.alu_imm(Alu::Add, RDX, 1, false);
-    asm.jmp(again);
-    asm.bind(ends);
-    asm.bind(zero);
-    let more = asm.here();
-    asm.alu_imm(Alu::Cmp, RDX, TEXT_BYTES as i32, false);
-    let filled = asm.jcc_later(Cond::AboveEq);
-    asm.store_byte_imm(byte, 0);
-    asm.alu_imm(Alu::Add, RDX, 1, false);
-    asm.jmp(more);
-    asm.bind(filled);
-    asm.mov(RAX, R10);
-}
-
-/// In: r10 = a row that is ours, r11 = table. Stores the text. Spoils rax, rdx.
-fn keep_text(asm: &mut Asm<'_>, bits: u8, copied: Copied) {
-    asm.mov(RDX, R10);
-    asm.alu(Alu::Sub, RDX, R11);
-    // A text is as long as four rows.
-    asm.shift(Shift::Left, RDX, 2, true);
-    let first = texts(bits) as i32 - 4 * CELLS as i32;
-    for word in 0..TEXT_BYTES as i32 / 8 {
-        asm.load(RAX, Mem::At(copied.at, copied.bytes() + word * 8));
-        asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
+    if let Into::Row(rows) = into {
+        rows.keep(asm);
     }
-}
-
-/// Jumps where no text could be read, with r10 so that the commit counts the hit as unseen. In: r11 = table.
-fn unread(asm: &mut Asm<'_>, copied: Copied) -> Fix {
-    asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
-    asm.cmp_mem_imm(copied.answer(), 0);
-    asm.jcc_later(Cond::LessEq)
 }
 
 /// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
@@ -312,91 +264,6 @@ fn linear(asm: &mut Asm<'_>, unsigned: bool, (min, step, count): (i64, u64, u32)
     }
 }
 
-const ROW: i32 = 16;
-
-/// In: rax = key, r11 = table. Out: r10 = its first row, rdx = behind its last.
-fn rows(asm: &mut Asm<'_>, bits: u8) {
-    asm.mov_imm64(R10, PHI);
-    asm.multiply(R10, RAX);
-    asm.shift(Shift::Right, R10, 64 - bits_in_reach(bits), true);
-    asm.shift(Shift::Left, R10, 4, false);
-    asm.lea(R10, Mem::Sum(R11, R10, 0, CELLS as i32));
-    asm.lea(RDX, Mem::At(R10, ROW * PROBES as i32));
-}
-
-/// In: rax = key, r11 = table. Adds one to the key's row, or to the overflow; spoils r10, rdx.
-fn row(asm: &mut Asm<'_>, bits: u8, of_text: Option<Copied>) {
-    let unread = of_text.map(|copied| unread(asm, copied));
-    rows(asm, bits);
-    let again = asm.here();
-    // A free row may have the key of a thread that began again before all of its text was there.
-    let free = of_text.map(|_| is_free(asm));
-    asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
-    let same = asm.jcc_later(Cond::Equal);
-    let free = free.unwrap_or_else(|| is_free(asm));
-    asm.lea(R10, Mem::At(R10, ROW));
-    asm.alu(Alu::Cmp, R10, RDX);
-    asm.jcc(Cond::NotEqual, again);
-    asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
-    let none = asm.jmp_later();
-    asm.bind(free);
-    asm.store(Mem::At(R10, 0), RAX);
-    if let Some(copied) = of_text {
-        keep_text(asm, bits, copied);
-    }
-    asm.bind(same);
-    asm.bind(none);
-    unread.into_iter().for_each(|fix| asm.bind(fix));
-    asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
-}
-
-/// Jumps if the row at r10 has no hits.
-fn is_free(asm: &mut Asm<'_>) -> Fix {
-    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
-    asm.jcc_later(Cond::Equal)
-}
-
-/// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
-fn row_anywhere(asm: &mut Asm<'_>, bits: u8, of_text: Option<Copied>) {
-    // Where key and end wait; the value's own are done with.
-    const KEY: Mem = Mem::At(RSP, -32);
-    const END: Mem = Mem::At(RSP, -40);
-    let unread = of_text.map(|copied| unread(asm, copied));
-    rows(asm, bits);
-    let again = asm.here();
-    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
-    let free = asm.jcc_later(Cond::Equal);
-    let taking = asm.jcc_later(Cond::Sign);
-    asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
-    let same = asm.jcc_later(Cond::Equal);
-    asm.bind(taking);
-    asm.lea(R10, Mem::At(R10, ROW));
-    asm.alu(Alu::Cmp, R10, RDX);
-    asm.jcc(Cond::NotEqual, again);
-    asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
-    let none = asm.jmp_later();
-    asm.bind(free);
-    asm.store(KEY, RAX);
-    asm.store(END, RDX);
-    asm.mov_imm64(RDX, TAKING);
-    asm.mov_imm32(RAX, 0);
-    asm.cmpxchg(Mem::At(R10, 8), RDX);
-    asm.load(RAX, KEY);
-    asm.load(RDX, END);
-    asm.jcc(Cond::NotEqual, again);
-    asm.store(Mem::At(R10, 0), RAX);
-    if let Some(copied) = of_text {
-        keep_text(asm, bits, copied);
-    }
-    asm.store_imm(Mem::At(R10, 8), 1);
-    let taken = asm.jmp_later();
-    asm.bind(same);
-    asm.bind(none);
-    unread.into_iter().for_each(|fix| asm.bind(fix));
-    asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, true);
-    asm.bind(taken);
-}
-
 impl Tail {
     pub(super) fn fixups(&self) -> &[(u64, u64)] {
         &self.fixups
@@ -413,7 +280,7 @@ impl Tail {
             add_shared(asm, (self.machine, self.table), Shared::Word(OVERFLOW));
             asm.jmp(self.without_text);
         }
-        let unread = self.unseen(asm);
+        let unread = unseen(asm, (self.machine, self.table), &self.unread, self.counted);
         let filtered = self.reject(asm);
         let own = self.owned.map(|(section, _)| section);
         let unseen = unread.and_then(|(section, _)| section);
@@ -425,26 +292,6 @@ impl Tail {
         unread.into_iter().for_each(|(_, pointer)| asm.bind(pointer));
         asm.u64(self.table.base);
         self.passed.addresses(asm, filtered);
-    }
-    /// What becomes of hits whose value is not known: the section, if there is rseq, and where the table's address is wanted.
-    fn unseen(&self, asm: &mut Asm<'_>) -> Option<(Option<Section>, Fix)> {
-        if self.unread.is_empty() {
-            return None;
-        }
-        self.unread.iter().for_each(|&fix| asm.bind(fix));
-        let (what, copied) = ((self.machine, self.table), Copied::ON_STACK);
-        let Some(rseq) = self.machine.rseq else {
-            let pointer = add_anywhere(asm, what, false, copied);
-            asm.jmp(self.counted);
-            return Some((None, pointer));
-        };
-        let (section, (unregistered, pointer)) =
-            rseq::section_with(asm, rseq, R11, |asm| add(asm, what, false, copied));
-        asm.jmp(self.counted);
-        asm.bind(unregistered);
-        add_shared(asm, what, Shared::Word(UNSEEN));
-        asm.jmp(self.counted);
-        Some((Some(section), pointer))
     }
     fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
         if !self.passed.bind(asm) {
@@ -479,4 +326,29 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
         }
         Shared::Word(word) => asm.alu_mem_imm(Alu::Add, Mem::Rip(table.wrapping_add(word)), 1, true),
     }
+}
+
+/// What becomes of hits whose value is not known, and go on at `behind`: the section, if there is rseq, and where the table's address is wanted.
+pub(super) fn unseen(
+    asm: &mut Asm<'_>,
+    what: (Machine, Table),
+    unread: &[Fix],
+    behind: u64,
+) -> Option<(Option<Section>, Fix)> {
+    if unread.is_empty() {
+        return None;
+    }
+    unread.iter().for_each(|&fix| asm.bind(fix));
+    let Some(rseq) = what.0.rseq else {
+        let pointer = add_anywhere(asm, what, Into::Unseen);
+        asm.jmp(behind);
+        return Some((None, pointer));
+    };
+    let (section, (unregistered, pointer)) =
+        rseq::section_with(asm, rseq, R11, |asm| add(asm, what, Into::Unseen));
+    asm.jmp(behind);
+    asm.bind(unregistered);
+    add_shared(asm, what, Shared::Word(UNSEEN));
+    asm.jmp(behind);
+    Some((Some(section), pointer))
 }

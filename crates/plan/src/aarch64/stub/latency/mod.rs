@@ -23,8 +23,10 @@
 //! shorter than its step take 0 or 1 of it.
 //! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
 //! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
-//! Not here yet: outermost calls only, slots in place of return addresses.
+//! With `outermost` a slot belongs to (thread, function) and holds {time, S of the outermost call}: deeper calls are ignored, and a call at a shallower place proves that
+//! the remembered one is gone. Not here yet: goroutines' outermost calls, slots in place of return addresses.
 
+mod mark;
 mod record;
 mod slot;
 
@@ -33,9 +35,9 @@ use trapline_record::latency::{self as words, at};
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
 use super::{Code, Machine};
 use crate::request::Buckets;
+pub(super) use mark::Mark;
 use record::Rare;
-use slot::{Claim, Lookup};
-pub(super) use slot::{G, STACK_END};
+pub(super) use slot::{Claim, G, Lookup, STACK_END};
 
 /// What is to be timed, and where it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,12 +48,24 @@ pub struct Latency {
     pub functions: u32,
     /// Address of the stamp memory: tags, then blocks.
     pub stamps: u64,
+    /// How large its slots are.
+    pub shape: words::Stamps,
     /// Address of the control block's MISSED word.
     pub missed: u64,
     /// Calls shorter than this many ticks count as returns only, and enter no bucket, total, minimum or maximum.
     pub min_ticks: u64,
     /// How durations fall into buckets.
     pub buckets: Buckets,
+    /// Count recursion once, by its outermost call.
+    pub outermost: bool,
+}
+
+impl Latency {
+    /// The same slots, one for each call of any depth.
+    #[must_use]
+    pub const fn for_stage(self) -> Self {
+        Self { outermost: false, ..self }
+    }
 }
 
 /// How a function is left.
@@ -184,13 +198,21 @@ impl Timed<'_> {
         asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
     }
 
+    /// `to` = what this call puts into its slot's second word.
+    fn owner(&self, asm: &mut Asm, to: Reg) {
+        match self.latency.outermost {
+            true => asm.add_imm(to, SP, FRAME.cast_signed()),
+            false => asm.number(to, self.function + 1),
+        }
+    }
+
     fn enter(&self, asm: &mut Asm, loop_entry: bool) -> Tail {
         Self::prologue(asm);
-        let lookup = self.lookup(asm);
+        let lookup = self.lookup(asm, FRAME);
         asm.load_at(A, SLOT, 8);
         let occupied = asm.unless_zero_later(A);
         let stamp = asm.here();
-        asm.number(B, self.function + 1);
+        self.owner(asm, B);
         asm.clock(A);
         asm.store_two(A, B, SLOT, 0);
         let leave = asm.here();
@@ -201,9 +223,9 @@ impl Timed<'_> {
     fn exit(&self, asm: &mut Asm, kind: ExitKind) -> Tail {
         Self::prologue(asm);
         asm.clock(TIME);
-        let lookup = self.lookup(asm);
+        let lookup = self.lookup(asm, FRAME);
         asm.load_two(A, B, SLOT, 0);
-        asm.number(C, self.function + 1);
+        self.owner(asm, C);
         asm.compare(B, C);
         let other = asm.if_later(Cond::NotEqual);
         asm.subs(TIME, TIME, A);
@@ -240,7 +262,13 @@ impl Timed<'_> {
                 asm.mov(TIME, ZERO);
                 asm.b(clamped);
                 self.search(asm, lookup, Claim::No);
+                let unpaired = asm.b_later();
                 asm.bind(other);
+                if self.latency.outermost {
+                    // A deeper call than the one that is timed.
+                    asm.if_to(Cond::Above, leave);
+                }
+                asm.bind(unpaired);
                 asm.constant(B, self.last(at::UNPAIRED));
                 self.add_one(asm);
                 asm.b(leave);
@@ -254,10 +282,16 @@ impl Timed<'_> {
     /// An entry that finds a stamp in its slot, whose owner is in `A`.
     fn occupied(&self, asm: &mut Asm, loop_entry: bool, from: Fix, stamp: u64, leave: u64) {
         asm.bind(from);
+        self.owner(asm, B);
+        asm.compare(A, B);
         if loop_entry {
-            asm.number(B, self.function + 1);
-            asm.compare(A, B);
             asm.if_to(Cond::Equal, leave); // the first stamp stands
+        }
+        if self.latency.outermost {
+            asm.if_to(Cond::Above, leave); // deeper than the outermost call
+            asm.constant(B, self.last(at::UNRETURNED));
+            self.add_one(asm);
+            return asm.b(stamp);
         }
         asm.number(B, self.latency.functions);
         asm.compare(A, B);

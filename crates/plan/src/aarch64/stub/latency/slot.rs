@@ -1,16 +1,16 @@
 //! A call's slot: from the stack pointer at its entry to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
+//! In: what is timed; where outermost calls alone are, the slot is the thread's and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
 //! first look did not end. See `record::latency` for tags and blocks. A goroutine's tag is its page's, counted from its stack's end, and its g above that: no thread's page
 //! is so large a number.
 
 use trapline_record::latency as words;
 
 use super::super::asm::{Asm, Cond, Fix, Reg, SP};
-use super::{A, B, C, FRAME, INDEX, KEY, SLOT, Timed};
+use super::{A, B, C, INDEX, KEY, SLOT, Timed};
 
-/// Leaves the bits of a 32-bit hash that number a block.
-const INDEX_BITS: u32 = words::STAMP_BLOCKS.trailing_zeros();
+/// Slots of a block, as a power of two.
+const SLOT_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
@@ -20,7 +20,7 @@ pub(in super::super) const STACK_END: u32 = 8;
 
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lookup {
+pub(in super::super) struct Lookup {
     /// Where no goroutine runs: the jump, and where it comes back with the tag.
     nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
@@ -29,34 +29,52 @@ pub(super) struct Lookup {
 
 /// Whether a missing tag is claimed or only reported.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Claim {
+pub(in super::super) enum Claim {
     Yes,
     No,
 }
 
 impl Timed<'_> {
-    /// Out: `SLOT`. Spoils `A`, `B`, `KEY`, `INDEX`.
-    pub(super) fn lookup(&self, asm: &mut Asm) -> Lookup {
+    /// Bits of a 32-bit hash that number a block.
+    const fn index_bits(&self) -> u32 {
+        self.latency.shape.count_bits() as u32
+    }
+    /// In: how far the stack pointer stands below the program's. Out: `SLOT`. Spoils `A`, `B`, `KEY`, `INDEX`.
+    pub(in super::super) fn lookup(&self, asm: &mut Asm, depth: u32) -> Lookup {
+        let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
-        asm.add_imm(B, SP, FRAME.cast_signed());
+        asm.add_imm(B, SP, depth.cast_signed());
         let nobody = self.key(asm);
         asm.number(A, PHI);
         asm.mul32(INDEX, INDEX, A);
-        asm.bits(INDEX, INDEX, 32 - INDEX_BITS, INDEX_BITS);
+        asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
         asm.load_nth(A, SLOT, INDEX);
         asm.compare(A, KEY);
         let elsewhere = asm.if_later(Cond::NotEqual);
         let found = asm.here();
         // In: SLOT = tags, INDEX = block's number, B = stack pointer, of whose distance into its page a slot takes twice.
-        asm.add_shifted(SLOT, SLOT, INDEX, words::STAMP_BLOCK.trailing_zeros());
-        asm.bits(B, B, 3, 9);
-        asm.add_shifted(SLOT, SLOT, B, 4);
-        asm.add_imm(SLOT, SLOT, words::STAMP_TAGS_LEN as i32);
+        asm.add_shifted(SLOT, SLOT, INDEX, shape.block_bits().into());
+        let mut past = shape.tags_len() as u32;
+        if self.latency.outermost {
+            past += (self.function & ((1 << SLOT_BITS) - 1)) << shape.slot_bits();
+        } else {
+            asm.bits(B, B, 3, SLOT_BITS);
+            asm.add_shifted(SLOT, SLOT, B, shape.slot_bits().into());
+        }
+        asm.add_imm(SLOT, SLOT, past.cast_signed());
         Lookup { nobody, elsewhere, found }
     }
 
-    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`.
+    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`. Spoils `A`.
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
+        if self.latency.outermost {
+            asm.thread_pointer(KEY);
+            asm.shift_left_by(KEY, KEY, 16);
+            asm.number(A, self.function >> SLOT_BITS);
+            asm.or(KEY, KEY, A);
+            Self::fold(asm);
+            return None;
+        }
         if !self.goroutine {
             asm.bits(KEY, B, 12, 52);
             asm.mov(INDEX, KEY);
@@ -69,14 +87,18 @@ impl Timed<'_> {
         asm.bits(KEY, KEY, 12, 52);
         asm.add_shifted(KEY, KEY, G, 16);
         let hash = asm.here();
+        Self::fold(asm);
+        Some((nobody, hash))
+    }
+    /// `INDEX` = the tag's high bits in its low ones.
+    fn fold(asm: &mut Asm) {
         asm.shift_right_by(INDEX, KEY, 29);
         asm.xor(INDEX, INDEX, KEY);
-        Some((nobody, hash))
     }
 
     /// Goes on where the first look did not end: from that block on. Found: goes to `found` with the block's number. Falls out of the end if there is
     /// none, and also when `Claim::No` meets a free tag. Spoils `A` and `C`.
-    pub(super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
+    pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
         if let Some((nobody, hash)) = lookup.nobody {
@@ -106,7 +128,7 @@ impl Timed<'_> {
             Claim::No => (None, Some(asm.if_zero_later(A))),
         };
         asm.add_imm(INDEX, INDEX, 1);
-        asm.bits(INDEX, INDEX, 0, INDEX_BITS);
+        asm.bits(INDEX, INDEX, 0, self.index_bits());
         asm.subtract32(LEFT, 1);
         asm.unless_zero(LEFT, again);
         if let Some(free) = free {

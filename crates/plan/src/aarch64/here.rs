@@ -1,0 +1,107 @@
+//! Whether what is wanted is made here yet.
+//!
+//! In: a want, and its filter. Out: the refusal that says by name what no code does; of a word, what may forbid one. Does not: look at functions.
+
+use trapline_record::Svma;
+
+use super::go::not_in_go;
+use super::module::filter;
+use super::stub::SIGNATURE;
+use crate::filter::{Tally, TargetFilter, Tree};
+use crate::refusal::Refusal;
+use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
+
+/// What is asked besides the role.
+pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
+    let timed = want.role == Role::Latency;
+    let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
+    let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
+    let counts =
+        matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
+    let outermost = input.latency.is_some_and(|latency| latency.outermost);
+    let filter = filter(input, want.probe);
+    let by_thread = input.layout.threads.rows > 0;
+    let what = match () {
+        () if input.traits.go
+            && let Some(what) = not_in_go(want.role, filter, outermost) =>
+        {
+            what
+        }
+        () if want.role.calls() => "no code calls consumers",
+        // Its rings are one for each CPU.
+        () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
+        () if filter.is_some() && timed => "no code filters what it times",
+        () if filter.is_some() && by_thread => "no code counts by thread what passes a filter",
+        () if by_thread && !counts => "no code but counts by thread",
+        () if input.traits.shadow_stack => "no code minds a shadow stack",
+        () => match filter.and_then(|filter| undecided(filter, want.role)) {
+            Some(what) => what,
+            None => return numbered(input, by_thread || filter.is_some_and(|f| f.asks_for_thread()), at),
+        },
+    };
+    Err(Refusal::NotHere { at, what })
+}
+
+/// What of a filter, and of what it tallies, no code decides here.
+fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
+    let (tally, late) = (filter.tally.as_ref(), filter.late.as_ref());
+    // Of calls, the condition is about entries.
+    let calls =
+        late.is_some() && matches!(role, Role::Tally { exits: true } | Role::Record { returns: true, .. });
+    let at_exit = matches!(role, Role::CountExits | Role::Tally { exits: true });
+    let known = |tree: &Tree| match at_exit && !calls {
+        true => tree.is_known_at_exit(),
+        false => tree.is_known_at_entry(),
+    };
+    let value = tally.map(|tally| if calls { tally.value.is_known_at_return() } else { known(&tally.value) });
+    match () {
+        () if filter.by_name => Some("no code looks at what threads are called"),
+        () if (filter.fields.is_some() || !filter.reads.is_empty())
+            && !matches!(role, Role::Record { .. }) =>
+        {
+            Some("no code reads fields but for records")
+        }
+        () if filter.fields.is_some() && !matches!(role, Role::Record { stack: Unwind::None, .. }) => {
+            Some("no code reads fields beside stacks")
+        }
+        () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {
+            Some("no code decides by what is not known there")
+        }
+        () if late.is_some() && !calls => Some("no code decides there by what entries left"),
+        () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
+            Some("no code decides by what is not known there")
+        }
+        () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
+        () if tally.is_some_and(Tally::has_owners) => Some("no code keeps rows of threads' values"),
+        () if value == Some(false) || filter.condition.as_ref().is_some_and(|tree| !known(tree)) => {
+            Some("no code decides by what is not known there")
+        }
+        () => None,
+    }
+}
+
+/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`.
+fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusal> {
+    match input.traits.thread_id {
+        ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
+        ThreadId::Call if asked && input.traits.sve => {
+            let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
+            Err(Refusal::NotHere { at, what })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
+pub(super) const fn is_scalable(word: u32) -> bool {
+    let group = word >> 25 & 0b1111;
+    group == 0b0010 || group == 0 && word >> 31 == 1
+}
+
+/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
+pub(super) fn may_fault(word: u32) -> bool {
+    let memory = word >> 25 & 0b0101 == 0b0100;
+    // What is simulated from its own address reads code's own literals.
+    let literal = word & 0x3B00_0000 == 0x1800_0000;
+    memory && !literal && word >> 5 & 31 != 31
+}

@@ -1,0 +1,90 @@
+//! One more of a value that is known when a call returns, from what its entry left and what it returned: arguments, value, duration; what x86-64's twin does.
+//!
+//! In: as for `tally`, with a filter that has a late part ([`Late`](crate::filter::Late)). Out: the code of the exits; the entry's is that of `stage` (E1 to E4). X1 and X4 are at
+//! the exit, and between them:
+//!
+//! | step | what | a signal or a move to another CPU there |
+//! |---|---|---|
+//! | G2 | the counter is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4 | what is read is the call's own, and stays |
+//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A tail call has returned nothing: if the value asks for that, it is unseen | back to the section's beginning |
+//!
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended. Not here yet: texts.
+
+use trapline_record::ring::Kind;
+
+use super::asm::{Asm, Fix};
+use super::pass::Rare;
+use super::saves::{A, VALUE};
+use super::stage::{self, Looked, Stage, asks_for_duration};
+use super::tally::{Table, key, one_more};
+use super::trace::{ARGUMENTS, Traced};
+use super::{Code, threads};
+use crate::filter::Tally;
+
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending<'a> {
+    asm: Asm,
+    stage: Stage<'a>,
+    looked: Looked,
+    rejected: Vec<Fix>,
+    rare: Rare,
+    /// X4, and behind it.
+    done: u64,
+    leave: u64,
+}
+
+/// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value is known where the hit is.
+pub fn gather<'a>(
+    at: u64,
+    traced: Traced<'a>,
+    (tally, table): (&Tally, Table),
+    kind: Kind,
+) -> Option<Pending<'a>> {
+    let stage = Stage::of(traced, ARGUMENTS)?;
+    let (machine, id) = (traced.machine, traced.rings.id);
+    let mut asm = Asm::new(at);
+    let condition = stage.condition(kind);
+    let seen = kind == Kind::Return || !tally.value.asks_for_value();
+    stage::enter(&mut asm);
+    if condition.asks_for_thread() || seen && tally.asks_for_thread() {
+        threads::ask(id, &mut asm);
+    }
+    let looked = stage.look(&mut asm);
+    if asks_for_duration(&condition) || asks_for_duration(&tally.value) {
+        stage.time(&mut asm, true);
+    }
+    let rejected = stage.known().branch(&mut asm, &condition, false);
+    if seen {
+        stage.known().value(&mut asm, &tally.value, 0);
+        key(&mut asm, tally, id);
+        asm.mov(VALUE, A);
+    }
+    let mut rare = Rare::default();
+    one_more(&mut asm, machine, table, seen, &mut rare);
+    let done = asm.here();
+    stage.unmark(&mut asm);
+    let leave = asm.here();
+    stage.leave(&mut asm);
+    Some(Pending { asm, stage, looked, rejected, rare, done, leave })
+}
+
+impl Code for Pending<'_> {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, stage, looked, rejected, mut rare, done, leave } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        rejected.into_iter().for_each(|fix| asm.bind(fix));
+        stage.counted(&mut asm, stage.words.rejected_late, done, &mut rare.sections);
+        stage.unmarked(&mut asm, looked, leave);
+        rare.finish(&mut asm, stage.traced.machine, done);
+        asm.pool();
+        asm.words()
+    }
+}

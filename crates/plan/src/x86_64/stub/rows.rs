@@ -1,0 +1,225 @@
+//! Rows of a table: one more of a key, which is a value or a text's hash, and where threads are told apart of the thread (`record::tally`).
+//!
+//! Input: the key; whose it is, and the text, if rows have those. Output: what a restartable sequence does when it has found its table ([`Rows::add`]), and what is done without one, where
+//! other threads are at the same table ([`Rows::add_anywhere`], R1 to R3). Key and owner wait below the stack pointer: what begins again finds them as they were.
+
+use trapline_record::tally::{
+    self, CELLS, FNV, OVERFLOW, OWNER, PHI, PROBES, Shape, TAKING, TEXT_BYTES, UNSEEN, bits_in_reach,
+};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
+use super::text;
+use crate::filter::Tally;
+
+// Where they wait; the value's own are done with.
+const KEY: Mem = Mem::At(RSP, -32);
+const END: Mem = Mem::At(RSP, -40);
+const WHOSE: Mem = Mem::At(RSP, -48);
+
+/// Rows, as a hit of one probe finds them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    rows: tally::Rows,
+    /// The text that a new row gets.
+    text: Option<Copied>,
+}
+
+/// A text that was copied: where its answer stands, and behind it the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copied {
+    pub(super) at: Reg,
+    pub(super) answer: i32,
+}
+
+impl Copied {
+    /// As `text` leaves it.
+    pub(super) const ON_STACK: Self = Self { at: RSP, answer: text::ANSWER };
+    const fn answer(self) -> Mem {
+        Mem::At(self.at, self.answer)
+    }
+    const fn bytes(self) -> i32 {
+        self.answer + 8
+    }
+}
+
+impl Rows {
+    /// `None` if the table has cells.
+    pub(super) fn of(shape: Shape, tally: &Tally, copied: Copied) -> Option<Self> {
+        let rows = shape.rows()?;
+        Some(Self { rows, text: (rows.texts && tally.texts() != 0).then_some(copied) })
+    }
+    const fn size(self) -> i32 {
+        self.rows.size() as i32
+    }
+    /// Whether key and owner wait.
+    const fn waits(self) -> bool {
+        self.text.is_some() || self.rows.owned
+    }
+    /// Before the section. In: rax = key, rdx = whose it is, if rows are somebody's.
+    pub(super) fn keep(self, asm: &mut Asm<'_>) {
+        if self.waits() {
+            asm.store(KEY, RAX);
+        }
+        if self.rows.owned {
+            asm.store(WHOSE, RDX);
+        }
+    }
+    pub(super) const fn are_owned(self) -> bool {
+        self.rows.owned
+    }
+    /// In: r11 = table, rax = key if that does not wait. Out: rax = key, r10 = its first row, rdx = behind its last; where rows are somebody's, that is in [`END`], and rdx = whose.
+    fn first(self, asm: &mut Asm<'_>) {
+        if self.waits() {
+            asm.load(RAX, KEY);
+        }
+        if self.rows.owned {
+            asm.load(R10, WHOSE);
+            asm.mov_imm64(RDX, FNV.1);
+            asm.multiply(R10, RDX);
+            asm.alu(Alu::Add, R10, RAX);
+            asm.mov_imm64(RDX, PHI);
+            asm.multiply(R10, RDX);
+        } else {
+            asm.mov_imm64(R10, PHI);
+            asm.multiply(R10, RAX);
+        }
+        asm.shift(Shift::Right, R10, 64 - bits_in_reach(self.rows.bits), true);
+        asm.shift(Shift::Left, R10, self.rows.size().trailing_zeros() as u8, false);
+        asm.lea(R10, Mem::Sum(R11, R10, 0, CELLS as i32));
+        asm.lea(RDX, Mem::At(R10, self.size() * PROBES as i32));
+        if self.rows.owned {
+            asm.store(END, RDX);
+            asm.load(RDX, WHOSE);
+        }
+    }
+    /// Jumps if the row at r10 has this key, and this owner.
+    fn is_same(self, asm: &mut Asm<'_>) -> Fix {
+        asm.alu_store(Alu::Cmp, Mem::At(R10, 0), RAX, false);
+        if !self.rows.owned {
+            return asm.jcc_later(Cond::Equal);
+        }
+        let other = asm.jcc_later(Cond::NotEqual);
+        asm.alu_store(Alu::Cmp, Mem::At(R10, OWNER as i32), RDX, false);
+        let same = asm.jcc_later(Cond::Equal);
+        asm.bind(other);
+        same
+    }
+    /// Goes on at `again` with the next row; past the last one, r10 becomes what the overflow is counted by.
+    fn next(self, asm: &mut Asm<'_>, again: u64) -> Fix {
+        asm.lea(R10, Mem::At(R10, self.size()));
+        if self.rows.owned {
+            asm.alu_load(Alu::Cmp, R10, END);
+        } else {
+            asm.alu(Alu::Cmp, R10, RDX);
+        }
+        asm.jcc(Cond::NotEqual, again);
+        asm.lea(R10, Mem::At(R11, OVERFLOW as i32 - 8));
+        asm.jmp_later()
+    }
+    /// Makes the row at r10 this key's: key, owner, text. Spoils rax and rdx if there is a text.
+    fn take(self, asm: &mut Asm<'_>) {
+        asm.store(Mem::At(R10, 0), RAX);
+        if self.rows.owned {
+            asm.store(Mem::At(R10, OWNER as i32), RDX);
+        }
+        let Some(copied) = self.text else { return };
+        asm.mov(RDX, R10);
+        asm.alu(Alu::Sub, RDX, R11);
+        // A text is as long as some rows.
+        let rows = TEXT_BYTES as i32 / self.size();
+        asm.shift(Shift::Left, RDX, rows.trailing_zeros() as u8, true);
+        let first = self.rows.first_text() as i32 - rows * CELLS as i32;
+        for word in 0..TEXT_BYTES as i32 / 8 {
+            asm.load(RAX, Mem::At(copied.at, copied.bytes() + word * 8));
+            asm.store(Mem::Sum(R11, RDX, 0, first + word * 8), RAX);
+        }
+    }
+    /// In: r11 = table, and as [`keep`](Self::keep) was told. Adds one to the key's row, or to the overflow; spoils rax, r10, rdx.
+    pub(super) fn add(self, asm: &mut Asm<'_>) {
+        let unread = self.text.map(|copied| unread(asm, copied));
+        self.first(asm);
+        let again = asm.here();
+        // A free row may have the key of a thread that began again before all of the row was there.
+        let free = self.waits().then(|| is_free(asm));
+        let same = self.is_same(asm);
+        let free = free.unwrap_or_else(|| is_free(asm));
+        let none = self.next(asm, again);
+        asm.bind(free);
+        self.take(asm);
+        asm.bind(same);
+        asm.bind(none);
+        unread.into_iter().for_each(|fix| asm.bind(fix));
+        asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, false);
+    }
+    /// The same by R1 to R3 of `record::tally`, where other threads are at the same table.
+    pub(super) fn add_anywhere(self, asm: &mut Asm<'_>) {
+        let unread = self.text.map(|copied| unread(asm, copied));
+        self.first(asm);
+        let again = asm.here();
+        asm.cmp_mem_imm(Mem::At(R10, 8), 0);
+        let free = asm.jcc_later(Cond::Equal);
+        let taking = asm.jcc_later(Cond::Sign);
+        let same = self.is_same(asm);
+        asm.bind(taking);
+        let none = self.next(asm, again);
+        asm.bind(free);
+        let rdx = if self.rows.owned { WHOSE } else { END };
+        asm.store(KEY, RAX);
+        asm.store(rdx, RDX);
+        asm.mov_imm64(RDX, TAKING);
+        asm.mov_imm32(RAX, 0);
+        asm.cmpxchg(Mem::At(R10, 8), RDX);
+        asm.load(RAX, KEY);
+        asm.load(RDX, rdx);
+        asm.jcc(Cond::NotEqual, again);
+        self.take(asm);
+        asm.store_imm(Mem::At(R10, 8), 1);
+        let taken = asm.jmp_later();
+        asm.bind(same);
+        asm.bind(none);
+        unread.into_iter().for_each(|fix| asm.bind(fix));
+        asm.alu_mem_imm(Alu::Add, Mem::At(R10, 8), 1, true);
+        asm.bind(taken);
+    }
+}
+
+/// Jumps where no text could be read, with r10 so that the commit counts the hit as unseen. In: r11 = table.
+fn unread(asm: &mut Asm<'_>, copied: Copied) -> Fix {
+    asm.lea(R10, Mem::At(R11, UNSEEN as i32 - 8));
+    asm.cmp_mem_imm(copied.answer(), 0);
+    asm.jcc_later(Cond::LessEq)
+}
+
+/// Jumps if the row at r10 has no hits.
+fn is_free(asm: &mut Asm<'_>) -> Fix {
+    asm.cmp_mem_imm(Mem::At(R10, 8), 0);
+    asm.jcc_later(Cond::Equal)
+}
+
+/// In: a text as `text` has copied it. Out: rax = its key, as [`trapline_record::tally::text_key`]; zeros behind its end. Spoils rdx, r10, r11.
+pub(super) fn text_key(asm: &mut Asm<'_>, copied: Copied) {
+    let byte = Mem::Sum(copied.at, RDX, 0, copied.bytes());
+    asm.mov_imm64(R10, FNV.0);
+    asm.mov_imm64(R11, FNV.1);
+    asm.mov_imm32(RDX, 0);
+    let again = asm.here();
+    asm.alu_load(Alu::Cmp, RDX, copied.answer());
+    let ends = asm.jcc_later(Cond::GreaterEq);
+    asm.load_byte(RAX, byte);
+    asm.test(RAX, RAX, false);
+    let zero = asm.jcc_later(Cond::Equal);
+    asm.alu(Alu::Xor, R10, RAX);
+    asm.multiply(R10, R11);
+    asm.alu_imm(Alu::Add, RDX, 1, false);
+    asm.jmp(again);
+    asm.bind(ends);
+    asm.bind(zero);
+    let more = asm.here();
+    asm.alu_imm(Alu::Cmp, RDX, TEXT_BYTES as i32, false);
+    let filled = asm.jcc_later(Cond::AboveEq);
+    asm.store_byte_imm(byte, 0);
+    asm.alu_imm(Alu::Add, RDX, 1, false);
+    asm.jmp(more);
+    asm.bind(filled);
+    asm.mov(RAX, R10);
+}

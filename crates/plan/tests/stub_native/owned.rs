@@ -1,0 +1,222 @@
+//! LOSS-1 for values and texts by thread: a row is one thread's; also while threads are moved, interrupted, or have no rseq area, and where a restartable
+//! sequence begins again just before its commit.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use trapline_plan::filter::{Sort, Tally, Tree};
+use trapline_plan::x86_64::stub::{Machine, Site};
+use trapline_record::ring::Kind;
+use trapline_record::tally::{Rest, Shape, text_key};
+use trapline_tests::alone;
+
+use crate::arena::{Arena, LINES, call, machines, unregister};
+use crate::counts::{THREADS, everywhere, storm};
+use crate::state::ONE;
+use crate::tallies::{Set, argument};
+use crate::text_tallies::texts;
+
+/// mov rax, rdi; ret
+const BODY: [u8; 4] = [0x48, 0x89, 0xF8, 0xC3];
+
+/// Rows of all lines by thread and key; a text's is that of its bytes.
+fn rows(set: &Set) -> (BTreeMap<(u32, u64), u64>, Rest) {
+    let (mut rows, mut sum) = (BTreeMap::new(), Rest::default());
+    for line in 0..LINES {
+        let rest = set.table.area.read_rows(set.view(), 0, line, |row, word| {
+            if set.filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0) {
+                let bytes: Vec<u8> = (0..8).flat_map(|n| word(n).to_le_bytes()).collect();
+                assert_eq!(row.key, text_key(&bytes), "{bytes:?}");
+            }
+            *rows.entry((row.owner.expect("a thread"), row.key)).or_default() += row.hits;
+        });
+        sum.overflow += rest.overflow;
+        sum.unseen += rest.unseen;
+    }
+    (rows, sum)
+}
+
+fn tid() -> u32 {
+    // SAFETY: gettid has no precondition.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// Seven words that are texts, too: each of three letters and zeros.
+static WORDS: [[u8; 64]; 7] = {
+    let mut words = [[0; 64]; 7];
+    let mut n = 0;
+    while n < 7 {
+        (words[n][0], words[n][1], words[n][2]) = (b'a', b'b', b'a' + n as u8);
+        n += 1;
+    }
+    words
+};
+
+fn word(n: u64) -> u64 {
+    WORDS[(n % 7) as usize].as_ptr() as u64
+}
+
+fn tally(sort: Sort) -> Tally {
+    Tally { value: argument(0, 64, false), sort, by_thread: true }
+}
+
+fn key(sort: Sort, at: u64) -> u64 {
+    if sort == Sort::Each { at } else { text_key(&WORDS[((at - word(0)) / 64) as usize]) }
+}
+
+/// At entries, and when calls return.
+fn sets(machine: &Machine, sort: Sort) -> [(Set, Arena, u64); 2] {
+    let mut arena = Arena::new();
+    let set = Set::new(&arena, machine, tally(sort), None);
+    let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+    let mut other = Arena::new();
+    let late = Tree::Number(1, false);
+    let of_calls = Set::new(&other, machine, tally(sort), None).of_calls(&mut other, late, None);
+    let whole = of_calls.whole(&mut other, Site::default(), Kind::Return, [&BODY[..3], &BODY[3..]]);
+    [(set, arena, code), (of_calls, other, whole)]
+}
+
+#[test]
+fn each_thread_has_rows_of_its_own() {
+    let _one = ONE.lock();
+    for (machine, sort) in machines().into_iter().flat_map(|one| [(one, Sort::Each), (one, Sort::Text(0))]) {
+        for (set, arena, code) in sets(&machine, sort) {
+            let hit = |times: u64| {
+                (0..times).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
+                tid()
+            };
+            let mut want = BTreeMap::new();
+            let mut add = |thread: u32, times: u64| {
+                (0..times).for_each(|n| *want.entry((thread, key(sort, word(n)))).or_default() += 1);
+            };
+            add(hit(30), 30);
+            for times in [1, 12, 700] {
+                add(std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends")), times);
+            }
+            assert_eq!(rows(&set), (want, Rest::default()), "{sort:?} {machine:?}");
+            arena.unmap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_lost_under_a_storm() {
+    const CALLS: u64 = 50_000;
+    for (machine, sort) in machines().into_iter().flat_map(|one| [(one, Sort::Each), (one, Sort::Text(0))]) {
+        for (n, (mut set, arena, code)) in sets(&machine, sort).into_iter().enumerate() {
+            let told = Mutex::new(Vec::new());
+            let handled = storm(code, || {
+                everywhere(|| {
+                    (0..CALLS).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
+                    told.lock().expect("whole").push(tid());
+                });
+            });
+            let (rows_now, rest) = rows(&set);
+            let told = told.into_inner().expect("whole");
+            for &thread in &told {
+                for n in 0..7 {
+                    let want = CALLS / 7 + u64::from(n < CALLS % 7);
+                    assert_eq!(rows_now.get(&(thread, key(sort, word(n)))), Some(&want), "{sort:?}");
+                }
+            }
+            // What the handler calls with is a number, and no text.
+            let all: u64 = rows_now.values().sum();
+            assert_eq!(all + rest.overflow + rest.unseen, THREADS * CALLS + handled, "{sort:?} {n}");
+            assert_eq!((rest.overflow, rest.unseen), (0, if sort == Sort::Each { 0 } else { handled }));
+            if machine.rseq.is_some() {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        unregister();
+                        (0..10).for_each(|n| assert_eq!(call(code, word(n)), word(n)));
+                    });
+                });
+                // Where calls return, what waited for them is the same; they have no row.
+                assert_eq!(rows(&set).1.overflow, 10, "{sort:?} {n}");
+            }
+            set.table.area.shape = Shape::Nothing;
+            arena.unmap();
+        }
+    }
+}
+
+/// So small a table that threads are in each other's way: what has no row is overflow.
+#[test]
+fn a_full_table_counts_on() {
+    let _one = ONE.lock();
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let mut set = Set::new(&arena, &machine, tally(Sort::Each), None);
+        set.table.area.shape = Shape::OwnedRows(4);
+        let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+        let hit = || (0..300).for_each(|n| assert_eq!(call(code, n % 9), n % 9));
+        (0..20).for_each(|_| std::thread::scope(|scope| drop(scope.spawn(hit).join())));
+        let (rows, rest) = rows(&set);
+        assert_eq!(rows.values().sum::<u64>() + rest.overflow, 6000);
+        assert!(rest.overflow > 0 && rows.len() >= 16, "{rows:?} {rest:?}");
+        assert!(rows.iter().all(|((_, key), hits)| *key < 9 && *hits <= 34), "{rows:?}");
+        arena.unmap();
+    }
+}
+
+/// Address of an int3, and what stood there.
+static TRAP: AtomicU64 = AtomicU64::new(0);
+static BYTE: AtomicU8 = AtomicU8::new(0);
+
+extern "C" fn on_trap(_: i32) {
+    put(TRAP.load(Ordering::SeqCst), BYTE.load(Ordering::SeqCst));
+}
+
+fn put(at: u64, byte: u8) {
+    // SAFETY: callers pass a byte of an arena, which is mapped writable.
+    unsafe { (*(at as *const AtomicU8)).store(byte, Ordering::SeqCst) };
+}
+
+/// A signal just before the commit: all of the row was written, and the sequence begins again.
+#[test]
+fn a_sequence_that_begins_again_finds_its_key() {
+    alone("owned::a_sequence_that_begins_again_finds_its_key", || {
+        let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
+        // SAFETY: the handler only stores to a byte of ours.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = on_trap as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, core::ptr::null_mut()), 0);
+        }
+        for sort in [Sort::Each, Sort::Text(0)] {
+            for by_thread in [true, false] {
+                let mut arena = Arena::new();
+                let set = Set::new(&arena, &machine, Tally { by_thread, ..tally(sort) }, None);
+                let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
+                // add qword [r10 + 8], 1
+                const COMMIT: [u8; 5] = [0x49, 0x83, 0x42, 0x08, 0x01];
+                // SAFETY: the stub's bytes, which nothing changes meanwhile.
+                let bytes =
+                    unsafe { core::slice::from_raw_parts(code as *const u8, (arena.next() - code) as usize) };
+                let commits: Vec<usize> =
+                    (0..bytes.len()).filter(|&at| bytes[at..].starts_with(&COMMIT)).collect();
+                let [commit] = commits[..] else { panic!("one commit: {commits:?}") };
+                for n in [3, 4, 4] {
+                    BYTE.store(COMMIT[0], Ordering::SeqCst);
+                    TRAP.store(code + commit as u64, Ordering::SeqCst);
+                    put(code + commit as u64, 0xCC);
+                    assert_eq!(call(code, word(n)), word(n));
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { *((code + commit as u64) as *const u8) }, COMMIT[0], "it was met");
+                }
+                let want = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
+                match by_thread {
+                    true => {
+                        let want = want.map(|(key, hits)| ((tid(), key), hits)).into();
+                        assert_eq!(rows(&set), (want, Rest::default()), "{sort:?}");
+                    }
+                    false => assert_eq!(set.read(), (want.into(), Rest::default()), "{sort:?}"),
+                }
+                if sort != Sort::Each && !by_thread {
+                    assert_eq!(texts(&set).0.len(), 2);
+                }
+                arena.unmap();
+            }
+        }
+    });
+}

@@ -1,0 +1,550 @@
+//! LOSS-2 and FLT-1 for calls that a filter decides about, whose returns are recorded: the records written are those of the calls that the language lets pass, entry and exit
+//! beside each other where the return decides, and begun = written + dropped + rejected + not ended, to the call; SAFE-2.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use trapline_insn::aarch64::encode;
+use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, stage, trace};
+use trapline_plan::filter::{
+    Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
+};
+use trapline_plan::{Buckets, Floats, Read, ThreadId, Unwind};
+use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
+use trapline_record::latency as words;
+use trapline_record::ring::{Kind, Record, RingArea};
+
+use super::fields::put_with_kernel;
+use super::filters::{Random, float, leaf, number, tree};
+use super::latency::{Stamps, now, on_cpu};
+use super::records::{Bench, FILTER, PROBE, broken_off, kept, machines, take};
+use super::threads::{ids, tid};
+use super::{ADD, AREA, DATA, LINES, RET, by_hand, call, changes, registered, run, storm};
+
+/// A third of a nanosecond to a tick.
+pub(super) const TICK: u64 = (1 << 32) / 3;
+/// Of a stub besides trees.
+const RECORD: u64 = 1024;
+
+pub(super) fn late(condition: Tree) -> TargetFilter {
+    TargetFilter { late: Some(Late { condition, tick: TICK }), sample: 1, ..TargetFilter::default() }
+}
+
+pub(super) fn read(text: &str) -> Tree {
+    let mut names = registers();
+    names.push(("ret".to_owned(), Symbol::Known(Known::Returned(Int { bits: 32, signed: true }))));
+    names.push(("dur".to_owned(), Symbol::Known(Known::Took)));
+    parse(text, &names).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+/// Functions that a filter decides about, and what is found of their calls.
+pub(super) struct Calls {
+    pub(super) bench: Bench,
+    pub(super) stamps: Stamps,
+    pub(super) filter: TargetFilter,
+    pub(super) floats: Floats,
+    pub(super) reads: Vec<Read>,
+    /// Whether entries leave marks, or records.
+    pub(super) marked: bool,
+    /// Whose calls they are.
+    probe: u32,
+}
+
+impl Calls {
+    pub(super) fn new(
+        machine: Machine,
+        (bytes, slot): (u32, u32),
+        id: ThreadId,
+        filter: TargetFilter,
+    ) -> Self {
+        let shape = if filter.late.is_some() { words::Stamps::of(slot) } else { words::Stamps::default() };
+        let bench = Bench::new(machine, bytes, slot, id);
+        Self {
+            bench,
+            stamps: Stamps::new(shape),
+            filter,
+            floats: Floats::default(),
+            reads: Vec::new(),
+            marked: true,
+            probe: PROBE,
+        }
+    }
+    fn latency(&self) -> Latency {
+        let (area, missed) = (0, self.bench.room.base + DATA + 2 * FILTER + 64);
+        let (stamps, shape) = (self.stamps.0, self.stamps.1);
+        Latency {
+            area,
+            functions: PROBE + 2,
+            stamps,
+            shape,
+            missed,
+            min_ticks: 0,
+            buckets: Buckets::Log,
+            outermost: false,
+        }
+    }
+    fn missed(&self) -> u64 {
+        self.bench.room.word(2 * FILTER / 64 + 1).load(Ordering::Relaxed)
+    }
+    pub(super) fn traced(&self) -> Traced<'_> {
+        let words = self.bench.room.base + DATA + FILTER;
+        let filter = Some(Filtered { filter: &self.filter, words });
+        let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
+        Traced { probe: self.probe, filter, marks, floats, fields, ..self.bench.traced(Unwind::None) }
+    }
+    /// A stub in front of `rest`, for the next place.
+    fn words(
+        &self,
+        kind: Kind,
+        values: usize,
+        rest: impl Fn(u64) -> Vec<u32>,
+        back: Option<u64>,
+    ) -> Vec<u32> {
+        let at = self.bench.room.next();
+        let words = match stage(at, self.traced(), kind, values) {
+            Some(pending) => {
+                let rest = rest(pending.displaced_at());
+                pending.finish(&rest, back)
+            }
+            None => {
+                let pending = trace(at, self.traced(), kind, values);
+                let rest = rest(pending.displaced_at());
+                pending.finish(&rest, back)
+            }
+        };
+        let words = words.expect("in reach");
+        let trees = self.filter.condition.iter().map(Tree::nodes);
+        let trees = trees.chain(self.filter.late.iter().map(|late| late.condition.decided_nodes()));
+        let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
+        let loads: u64 = self.reads.iter().map(|read| read.offsets.len() as u64).sum();
+        let most = RECORD + STAGED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
+        assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
+        words
+    }
+    /// Puts code there, with something in the place of the system calls that an emulator may not have.
+    fn put(&self, words: Vec<u32>) -> u64 {
+        put_with_kernel(&self.bench.room, words)
+    }
+    pub(super) fn exit(&self, kind: Kind, values: usize) -> u64 {
+        self.put(self.words(kind, values, |_| vec![RET], None))
+    }
+    pub(super) fn entry(&self, values: usize, body: &[u32], exit: u64) -> u64 {
+        self.put(self.words(Kind::Entry, values, |_| body.to_vec(), Some(exit)))
+    }
+    /// A function that does `body`.
+    pub(super) fn whole(&self, values: usize, body: &[u32], kind: Kind) -> u64 {
+        let exit = self.exit(kind, values);
+        self.entry(values, body, exit)
+    }
+    /// An entry alone, with what comes behind it.
+    pub(super) fn alone(&self, values: usize, rest: &[u32]) -> u64 {
+        self.put(self.words(Kind::Entry, values, |_| rest.to_vec(), None))
+    }
+    /// One that is entered and left by a jump: its return is not seen.
+    fn abandoned(&self, values: usize) -> u64 {
+        self.alone(values, &[RET])
+    }
+    pub(super) fn counted(&self, word: u32) -> u64 {
+        let first = FILTER / 64;
+        let lines = first..first + u64::from(LINES);
+        let at = |line| (self.bench.room.base + DATA + 64 * line + 8 * u64::from(word)) as *const AtomicU64;
+        // SAFETY: words of the room's data, read and written as atomics only.
+        lines.map(|line| unsafe { &*at(line) }.load(Ordering::Relaxed)).sum()
+    }
+    /// Begun, rejected early and late, dropped.
+    pub(super) fn sums(&self) -> [u64; 4] {
+        let [begun, early, late] = [BEGUN, REJECTED, REJECTED_LATE].map(|word| self.counted(word));
+        [begun, early, late, self.bench.dropped()]
+    }
+}
+
+/// Leaves of what a return knows besides.
+pub(super) fn leaf_at_return(random: &mut Random) -> Tree {
+    let word = random.next();
+    let int = Int { bits: 8 << (word >> 8 & 3), signed: word >> 10 & 1 == 1 };
+    let float = if word >> 8 & 1 == 0 { Float::Single } else { Float::Double };
+    match word >> 32 & 3 {
+        0 => Tree::Known(Known::Returned(int)),
+        1 => Tree::Known(Known::FloatReturned(float)),
+        _ => leaf(random),
+    }
+}
+
+/// With what is returned in place of its names, an integer and a float, which no function does both.
+pub(super) fn with_returned(tree: &Tree, integer: u64, float: u64) -> Tree {
+    match tree {
+        Tree::Known(Known::Returned(int)) => Tree::Number(int.value(integer), int.bits == 64 && !int.signed),
+        Tree::Known(Known::FloatReturned(of)) => Tree::Number(of.key(float).cast_unsigned(), false),
+        Tree::Unary(op, of) => Tree::Unary(*op, Box::new(with_returned(of, integer, float))),
+        Tree::Binary(op, left, right) => {
+            let side = |side| Box::new(with_returned(side, integer, float));
+            Tree::Binary(*op, side(left), side(right))
+        }
+        other => other.clone(),
+    }
+}
+
+/// Whether a call passes whose function returns these, or went on as another.
+pub(super) fn holds(condition: &Tree, facts: &Facts, kind: Kind) -> bool {
+    let returned = (facts.arguments[0], facts.floats[0]);
+    let known =
+        if kind == Kind::Tail { condition.clone() } else { with_returned(condition, returned.0, returned.1) };
+    known.holds(facts) == Some(true)
+}
+
+#[test]
+fn returns_decide_as_the_language_says() {
+    let mut random = Random(0x57a6_ed00_1234_9876);
+    let (machines, ids) = (machines(by_hand), ids());
+    let (mut passed, mut rejected) = (0, 0);
+    for round in 0..500_u32 {
+        let condition = tree(&mut random, 1 + round % 4, leaf_at_return);
+        let arguments = [0b1111_1111, 0b0100_1010][round as usize & 1];
+        let mut known = condition.temporaries() <= MAX_TEMPORARIES && condition.is_known_at_return();
+        condition.each_known(&mut |one| {
+            known &= !matches!(one, Known::Float(n, _) if arguments >> n & 1 == 0);
+        });
+        if !known {
+            continue;
+        }
+        let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
+        let slot = RingArea::slot_with_floats(6, 0, 8);
+        let mut calls = Calls::new(machine, (1 << 12, slot), id, late(condition.clone()));
+        calls.floats = Floats { arguments, returned: false };
+        let kind = if round % 5 == 4 { Kind::Tail } else { Kind::Return };
+        let code = calls.whole(6, &[], kind);
+        on_cpu(round % 8);
+        let mut late = 0;
+        for turn in 0..10 {
+            let (mut state, floats) = (random.state(), core::array::from_fn(|_| float(&mut random)));
+            state[..6].fill_with(|| number(&mut random));
+            let arguments: [u64; 6] = core::array::from_fn(|n| state[n]);
+            let facts = Facts { arguments, floats, tid: tid(), ..Facts::default() };
+            let what = format!("{machine:?} {id:?} {kind:?} {condition:?} {facts:x?}");
+            assert_eq!(run(code, state, floats), state, "{what}");
+            let (holds, seen) = (holds(&condition, &facts, kind), calls.bench.take());
+            late += u64::from(!holds);
+            assert_eq!(calls.sums(), [turn + 1, 0, late, 0], "{what}");
+            if !holds {
+                assert_eq!(seen, [], "{what}");
+                continue;
+            }
+            let [first, last] = seen[..] else { panic!("{seen:?} {what}") };
+            let (first, last) = if first.kind == Kind::Entry { (first, last) } else { (last, first) };
+            assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, kind, last.sp), "{what}");
+            let named = if matches!(id, ThreadId::At(_)) { tid() } else { 0 };
+            assert_eq!(
+                [first.probe, last.probe, first.tid, last.tid],
+                [PROBE, PROBE, named, named],
+                "{what}"
+            );
+            assert!(first.ticks <= last.ticks, "{what}");
+            assert_eq!(first.values[..6], facts.arguments, "{what}");
+            let left = calls.floats.arguments;
+            let all = (0..8).filter(|n| left >> n & 1 == 1).map(|n| facts.floats[n]);
+            all.zip(&first.values[6..]).for_each(|(want, is)| assert_eq!(*is, want, "{what}"));
+            if kind == Kind::Return {
+                assert_eq!(last.values[0], arguments[0], "{what}");
+            }
+        }
+        passed += 10 - late;
+        rejected += late;
+        // Until the ring is full, and then.
+        for flags in 0..16 {
+            let (before, after) = changes(code, flags);
+            assert_eq!(after, before, "{machine:?} {condition:?}");
+        }
+        let [begun, early, all, dropped] = calls.sums();
+        let written = calls.bench.take().len() as u64 / 2 + (10 - late);
+        assert_eq!((begun, early), (26, 0));
+        assert_eq!(begun, written + all + dropped);
+        assert_eq!(AREA.with(|area| area.section.load(Ordering::Relaxed)), 0, "cleared");
+        calls.bench.room.unmap();
+    }
+    assert!(passed > 500 && rejected > 500, "{passed} {rejected}");
+}
+
+/// A function that calls itself with its argument less one, until that is 0, and returns its argument.
+pub(super) fn recursive(calls: &Calls, kind: Kind) -> u64 {
+    let exit = calls.exit(kind, 1);
+    let code = calls.bench.room.next();
+    // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16
+    let body = |at: u64| {
+        let again = encode::b(at + 12, code).expect("near") | 1 << 31;
+        vec![0xB400_00A0, 0xA9BF_7BE0, 0xD100_0400, again, 0xA8C1_7BE0]
+    };
+    assert_eq!(calls.bench.room.put(&calls.words(Kind::Entry, 1, body, Some(exit))), code);
+    code
+}
+
+fn values(records: &[Record], kind: Kind) -> Vec<u64> {
+    records.iter().filter(|record| record.kind == kind).map(|record| record.values[0]).collect()
+}
+
+#[test]
+fn each_depth_and_each_abandoned_call_is_its_own() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        let early = Some(read("arg0 != 5"));
+        let filter = TargetFilter { condition: early, ..late(read("arg0 % 3 == 1 && ret < 10")) };
+        let mut calls = Calls::new(machine, (1 << 14, 64), kept(), filter);
+        let code = recursive(&calls, Kind::Return);
+        let (mut all, mut written) = (0, 0);
+        for depth in [0_u64, 1, 7, 20, 300] {
+            assert_eq!(call(code, depth, 0), depth);
+            let records = calls.bench.take();
+            let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1 && *n < 10).collect();
+            // From the deepest on, each with its entry beside it.
+            assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
+            assert_eq!(values(&records, Kind::Entry), want, "{machine:?}");
+            assert!(records.chunks(2).all(|pair| pair[0].sp == pair[1].sp && pair[0].kind != pair[1].kind));
+            all += depth + 1;
+            written += want.len() as u64;
+            let [begun, early, late, dropped] = calls.sums();
+            assert_eq!((begun + early, begun, dropped), (all, written + late, 0), "{machine:?} {depth}");
+        }
+        // One that is left by a jump, and then calls at its place on the stack: one that the entry rejects, and one that passes.
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
+        calls.probe = PROBE + 1;
+        let another = calls.exit(Kind::Return, 1);
+        let late = calls.counted(REJECTED_LATE);
+        // What is called from one place on the stack, with what, and which returns are recorded.
+        for (code, n, returns) in [
+            (abandoned, 1, &[][..]),
+            (code, 5, &[1, 4]),
+            (abandoned, 1, &[]),
+            (code, 0, &[]),
+            (end, 4, &[]),
+            (abandoned, 4, &[]),
+            (another, 4, &[]),
+            (end, 4, &[4]),
+            (end, 4, &[]),
+            (abandoned, 4, &[]),
+            (code, 5, &[1, 4]),
+            (end, 4, &[]),
+        ] {
+            assert_eq!(call(code, n, 0), n);
+            assert_eq!(values(&calls.bench.take(), Kind::Return), returns, "{machine:?} {n}");
+        }
+        assert_eq!((calls.counted(REJECTED_LATE), calls.bench.dropped()), (late + 7, 0));
+    }
+}
+
+/// Calls that took as long as wished for: their entries are set back.
+#[test]
+fn what_a_call_took_decides() {
+    let mut random = Random(0x0dd0_ba11_1234_9876);
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for tick in [TICK, 16 << 32, Late::tick_of(41.6), 1] {
+            for turn in 0..8_u64 {
+                let long = random.next() % (now() / 2);
+                // It took a little longer than that.
+                let most = Late { condition: Tree::Number(1, false), tick }.nanos(long + (1 << 30));
+                let least = Late { condition: Tree::Number(1, false), tick }.nanos(long);
+                let (over, filter) = match turn % 4 {
+                    0 => (true, read(&format!("dur >= {least}"))),
+                    1 => (false, read(&format!("dur > {most}"))),
+                    2 => (true, read(&format!("dur <= {most} && dur >= {least}"))),
+                    // From the future: it took no time.
+                    _ => (true, read("dur == 0")),
+                };
+                let filter = TargetFilter {
+                    late: Some(Late { condition: filter, tick }),
+                    ..late(Tree::Number(1, false))
+                };
+                let mut calls = Calls::new(machine, (1 << 12, 64), kept(), filter);
+                let (enter, exit) = (calls.abandoned(1), calls.exit(Kind::Return, 1));
+                let future = turn % 4 == 3;
+                for code in [enter, exit] {
+                    call(code, 7, 0);
+                    let is_marked = |slot: &u64| {
+                        calls.stamps.word(slot + 16).load(Ordering::Relaxed) == calls.stamps.0 + slot
+                    };
+                    let marked: Vec<u64> = calls.stamps.slots().filter(is_marked).collect();
+                    assert_eq!(marked.len(), usize::from(code == enter));
+                    for slot in marked {
+                        let by = if future { 1 << 40 } else { long.wrapping_neg() };
+                        calls.stamps.word(slot + 8).fetch_add(by, Ordering::Relaxed);
+                    }
+                }
+                let what = format!("{machine:?} {tick} {long} {turn}");
+                let written = calls.bench.take().len();
+                assert_eq!(written, if over { 2 } else { 0 }, "{what}");
+                assert_eq!(calls.sums(), [1, 0, u64::from(!over), 0], "{what}");
+            }
+        }
+    }
+}
+
+/// The word that commits leads back to the abort handler, twice: both records are there, once.
+#[test]
+fn what_is_broken_off_is_written_once() {
+    const TURNS: u64 = 3;
+    let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
+    for values in [1, 6] {
+        on_cpu(3);
+        let slot = RingArea::slot_with_floats(values, 0, 0);
+        let mut calls =
+            Calls::new(machine, (1 << 12, slot), kept(), late(read("dur < 4000000000 && arg0 == 40")));
+        let words = calls.words(Kind::Return, values, |_| vec![RET], None);
+        let (exit, counter) = broken_off(&calls.bench.room, words, TURNS);
+        let code = calls.entry(values, &[ADD], exit);
+        assert_eq!(call(code, 40, 2), 42);
+        assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
+        let records = calls.bench.take();
+        let [last, first] =
+            [Kind::Return, Kind::Entry].map(|kind| records.iter().find(|one| one.kind == kind));
+        let (first, last) = (first.expect("an entry"), last.expect("a return"));
+        assert_eq!((records.len(), first.sp, first.values[0], last.values[0]), (2, last.sp, 40, 42));
+        assert_eq!(calls.sums(), [1, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn a_call_that_finds_no_place_is_dropped_and_one_without_an_area_too() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let mut calls = Calls::new(machine, (1 << 13, 64), kept(), late(read("ret & 1")));
+        let code = calls.whole(1, &[], Kind::Return);
+        calls.stamps.take_all(0);
+        (0..10).for_each(|n| assert_eq!(call(code, n, 0), n));
+        assert_eq!(calls.sums(), [10, 0, 0, 10], "{machine:?}");
+        for flags in 0..16 {
+            let (before, after) = changes(code, flags);
+            assert_eq!(after, before, "{machine:?}");
+        }
+        assert_eq!(calls.sums(), [26, 0, 0, 26], "{machine:?}");
+        // One in four is free: the first look may not find it.
+        calls.stamps.take_all(1);
+        (0..10).for_each(|n| assert_eq!(call(code, n, 0), n));
+        assert_eq!(calls.sums(), [36, 0, 5, 26], "{machine:?}");
+        assert_eq!(calls.bench.take().len(), 10);
+        if machine.rseq.is_none() {
+            continue;
+        }
+        // Who has no sample is dropped at once; else no ring is his at the return.
+        on_cpu(u32::MAX);
+        for (sample, dropped, rejected) in [(1, 50, 50), (3, 100, 0)] {
+            let early = Some(read("arg0 >= 10"));
+            let filter = TargetFilter { sample, condition: early, ..late(read("ret & 1")) };
+            let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
+            let code = calls.whole(1, &[], Kind::Return);
+            (0..110).for_each(|n| assert_eq!(call(code, n, 0), n));
+            assert_eq!(calls.sums(), [100, 10, rejected, dropped], "{sample}");
+            assert_eq!(calls.bench.take(), []);
+        }
+    }
+}
+
+/// One in so many of those that pass at the entry; about those the return decides.
+#[test]
+fn samples_are_of_what_entries_let_pass() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let filter = TargetFilter { sample: 3, condition: Some(read("arg0 >= 10")), ..late(read("ret % 2")) };
+        let mut calls = Calls::new(machine, (1 << 13, 64), kept(), filter);
+        let code = calls.whole(1, &[], Kind::Return);
+        (0..70).for_each(|n| assert_eq!(call(code, n, 0), n));
+        let want: Vec<u64> = (10..70).step_by(3).filter(|n| n % 2 == 1).collect();
+        assert_eq!(values(&calls.bench.take(), Kind::Return), want, "{machine:?}");
+        assert_eq!(calls.sums(), [20, 50, 10, 0], "{machine:?}");
+    }
+}
+
+/// Threads that are moved and interrupted, whose handlers call too, and a reader that takes what it can of small rings.
+#[test]
+fn every_call_is_written_dropped_or_rejected() {
+    for machine in machines(registered) {
+        let filter = TargetFilter { condition: Some(read("arg0 & 3")), ..late(read("arg0 & 7 && ret & 1")) };
+        let calls = Calls::new(machine, (64 * 64, 64), ThreadId::Unknown, filter);
+        let (code, rings, over) =
+            (calls.whole(2, &[ADD], Kind::Return), calls.bench.rings, AtomicBool::new(false));
+        let over = &over;
+        let (hits, written) = std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                let (mut tails, mut written) = (vec![0; rings.area.rings as usize], 0);
+                loop {
+                    let ends = over.load(Ordering::Acquire);
+                    for pair in take(rings, &mut tails).chunks(2) {
+                        let [first, last] = pair else { panic!("one without the other: {pair:?}") };
+                        assert_eq!((first.kind, last.kind, first.sp), (Kind::Entry, Kind::Return, last.sp));
+                        assert_eq!(first.values[0] + first.values[1], last.values[0]);
+                        assert!(last.values[0] & 1 == 1 && first.ticks <= last.ticks, "{pair:?}");
+                        written += 1;
+                    }
+                    if ends {
+                        return written;
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            let (called, handled) = storm(code);
+            over.store(true, Ordering::Release);
+            (called + handled, reading.join().expect("the reader"))
+        });
+        let [begun, early, late, dropped] = calls.sums();
+        println!("{machine:?}: {written} written, {dropped} dropped, {early} and {late} rejected");
+        assert_eq!((begun, begun + early), (written + dropped + late, hits), "{machine:?}");
+        assert!(written >= 32 && early > hits / 8 && late > hits / 8, "{machine:?}");
+    }
+}
+
+/// Where the entry alone decides, exits of calls that did not pass leave no record either.
+#[test]
+fn exits_are_recorded_of_entries_that_passed() {
+    let filter = |text| TargetFilter { condition: Some(read(text)), sample: 1, ..TargetFilter::default() };
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        let mut calls = Calls::new(machine, (1 << 14, 64), kept(), filter("arg0 % 3 == 1"));
+        let code = recursive(&calls, Kind::Return);
+        assert_eq!(call(code, 20, 0), 20);
+        let records = calls.bench.take();
+        let want: Vec<u64> = (0..=20).filter(|n| n % 3 == 1).collect();
+        assert_eq!(values(&records, Kind::Return), want, "{machine:?}");
+        assert_eq!(values(&records, Kind::Entry), want.iter().copied().rev().collect::<Vec<_>>());
+        assert_eq!(calls.sums(), [0, 21 - 7, 0, 0]);
+        let (abandoned, end) = (calls.abandoned(1), calls.exit(Kind::Tail, 1));
+        for (code, n, records) in [
+            // Nobody entered; one that passed; the same again; one that passed, and then one in its place that did not.
+            (end, 1, 0),
+            (abandoned, 1, 1),
+            (end, 1, 1),
+            (end, 1, 0),
+            (abandoned, 1, 1),
+            (abandoned, 2, 0),
+            (end, 1, 0),
+        ] {
+            assert_eq!(call(code, n, 0), n);
+            assert_eq!(calls.bench.take().len(), records, "{machine:?}");
+        }
+        for cpu in [2, u32::MAX] {
+            on_cpu(cpu);
+            for code in [calls.whole(6, &[], Kind::Return), end] {
+                for flags in 0..16 {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?} {cpu}");
+                }
+            }
+        }
+        calls.bench.take();
+        // No room for marks: entries are recorded, and their exits are missed.
+        on_cpu(2);
+        let before = calls.missed();
+        calls.stamps.take_all(0);
+        let flat = calls.whole(6, &[], Kind::Return);
+        for flags in 0..16 {
+            let (before, after) = changes(flat, flags);
+            assert_eq!(after, before, "{machine:?}");
+        }
+        calls.bench.take();
+        let passing = calls.missed() - before;
+        assert_eq!(call(code, 4, 0), 4);
+        assert_eq!(values(&calls.bench.take(), Kind::Entry), [4, 1], "{machine:?}");
+        assert_eq!(calls.missed() - before, passing + 2, "{machine:?}");
+        calls.stamps.take_all(1);
+        assert_eq!(call(code, 4, 0), 4);
+        assert_eq!(values(&calls.bench.take(), Kind::Return), [1, 4], "{machine:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! What a probe's table is like: cells, or rows, which may have texts and may be threads'.
+//!
+//! In: what is tallied. Out: words, and where they lie. Does not: read them.
+
+use super::{CELLS, MAX_CELLS, PROBES, TEXT_BYTES, bits_in_reach};
+
+/// How a table is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Shape {
+    /// No table.
+    #[default]
+    Nothing,
+    /// So many cells, found by index.
+    Cells(u32),
+    /// 2 to the power of this many rows, found by key, and [`PROBES`] behind them.
+    Rows(u8),
+    /// The same, and the bytes of a text for each row behind all of them.
+    Texts(u8),
+    /// As `Rows`, each of a key and a thread.
+    OwnedRows(u8),
+    /// As `Texts`, each of a text and a thread.
+    OwnedTexts(u8),
+}
+
+/// What rows are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rows {
+    /// 2 to the power of this many, and [`PROBES`].
+    pub bits: u8,
+    /// Each has a text.
+    pub texts: bool,
+    /// Each is one thread's.
+    pub owned: bool,
+}
+
+impl Rows {
+    /// How many there are.
+    #[must_use]
+    pub const fn count(self) -> u64 {
+        (1 << bits_in_reach(self.bits)) + PROBES as u64
+    }
+    /// Bytes of each.
+    #[must_use]
+    pub const fn size(self) -> u64 {
+        if self.owned { 32 } else { 16 }
+    }
+    /// Byte offset in a table of the first row's text.
+    #[must_use]
+    pub const fn first_text(self) -> u64 {
+        CELLS + self.size() * self.count()
+    }
+    const fn words(self) -> u64 {
+        let texts = if self.texts { TEXT_BYTES as u64 * self.count() } else { 0 };
+        (self.first_text() + texts) / 8
+    }
+    /// A table of these.
+    #[must_use]
+    pub const fn shape(self) -> Shape {
+        match (self.texts, self.owned) {
+            (false, false) => Shape::Rows(self.bits),
+            (true, false) => Shape::Texts(self.bits),
+            (false, true) => Shape::OwnedRows(self.bits),
+            (true, true) => Shape::OwnedTexts(self.bits),
+        }
+    }
+}
+
+impl Shape {
+    /// What its rows are like, if it has some.
+    #[must_use]
+    pub const fn rows(self) -> Option<Rows> {
+        let (bits, texts, owned) = match self {
+            Self::Nothing | Self::Cells(_) => return None,
+            Self::Rows(bits) => (bits, false, false),
+            Self::Texts(bits) => (bits, true, false),
+            Self::OwnedRows(bits) => (bits, false, true),
+            Self::OwnedTexts(bits) => (bits, true, true),
+        };
+        Some(Rows { bits, texts, owned })
+    }
+    /// Words of a table.
+    #[must_use]
+    pub const fn words(self) -> u64 {
+        match (self, self.rows()) {
+            (_, Some(rows)) => rows.words(),
+            (Self::Cells(cells), None) => CELLS / 8 + min(cells, MAX_CELLS) as u64,
+            (_, None) => 0,
+        }
+    }
+    /// One that has room for what either has.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        if let (Some(one), Some(two)) = (self.rows(), other.rows()) {
+            let bits = if one.bits > two.bits { one.bits } else { two.bits };
+            return Rows { bits, texts: one.texts || two.texts, owned: one.owned || two.owned }.shape();
+        }
+        if self.words() >= other.words() { self } else { other }
+    }
+}
+
+const fn min(a: u32, b: u32) -> u32 {
+    if a < b { a } else { b }
+}
+
+#[cfg(all(test, not(feature = "loom_words")))]
+mod tests {
+    use super::Shape;
+
+    #[test]
+    fn a_table_for_two_has_what_either_has() {
+        let [cells, rows, texts] = [Shape::Cells(4096), Shape::Rows(12), Shape::Texts(12)];
+        let [owned, both] = [Shape::OwnedRows(12), Shape::OwnedTexts(12)];
+        for (one, two, all) in [
+            (Shape::Nothing, cells, cells),
+            (cells, rows, rows),
+            (rows, owned, owned),
+            (rows, texts, texts),
+            (texts, owned, both),
+            (both, cells, both),
+        ] {
+            assert_eq!((one.or(two), two.or(one)), (all, all));
+        }
+    }
+}
