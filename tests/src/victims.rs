@@ -229,12 +229,28 @@ pub fn go_with_libc_stripped(name: &str) -> Result<PathBuf, String> {
     go_linked(name, "Stripped", ["1", "-s -w"])
 }
 
-fn go_linked(name: &str, to: &str, [cgo, flags]: [&str; 2]) -> Result<PathBuf, String> {
+/// One for arm64, which needs no library there.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_for_arm64(name: &str) -> Result<PathBuf, String> {
+    go_for("arm64", name, "Arm64", ["0", ""])
+}
+
+fn go_linked(name: &str, to: &str, options: [&str; 2]) -> Result<PathBuf, String> {
+    go_for(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, name, to, options)
+}
+
+fn go_for(processor: &str, name: &str, to: &str, [cgo, flags]: [&str; 2]) -> Result<PathBuf, String> {
     let source = sources().join(format!("{name}.go"));
     let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
     cached(folder(to)?.join(name), std::slice::from_ref(&source), |to| {
         let mut command = Command::new(go);
-        command.env("CGO_ENABLED", cgo).env("GOFLAGS", "-mod=mod").current_dir(sources());
+        command
+            .env("GOARCH", processor)
+            .env("CGO_ENABLED", cgo)
+            .env("GOFLAGS", "-mod=mod")
+            .current_dir(sources());
         command.args(["build", "-ldflags", flags, "-o"]).arg(to).arg(&source);
         command
     })

@@ -120,15 +120,14 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
     Some(found)
 }
 
-/// A length without the int3 that Go fills the space between functions with on x86-64.
+/// A length without what Go fills the space between functions with: int3 on x86-64, words of 0 on arm64.
 fn without_padding(elf: &Elf, start: u64, len: u64) -> u64 {
-    match (elf.machine, elf.at(start, len)) {
-        (Machine::X86_64, Some(code)) => {
-            let padding = code.iter().rev().take(63).take_while(|&&byte| byte == 0xcc).count() as u64;
-            if padding < len { len - padding } else { len }
-        }
-        _ => len,
-    }
+    let Some(code) = elf.at(start, len) else { return len };
+    let padding = match elf.machine {
+        Machine::X86_64 => code.iter().rev().take(63).take_while(|&&byte| byte == 0xcc).count(),
+        Machine::Aarch64 => 4 * code.rchunks_exact(4).take(15).take_while(|word| **word == [0; 4]).count(),
+    } as u64;
+    if padding < len { len - padding } else { len }
 }
 
 /// Where `g` lies, in bytes from the thread pointer: `runtime.tlsg` in the thread's static block, which ends there.

@@ -36,6 +36,7 @@ pub struct Image {
     relocs: OnceLock<Vec<Reloc>>,
     rseq: OnceLock<Vec<RseqSection>>,
     targets: OnceLock<Vec<Svma>>,
+    landings: OnceLock<Vec<Svma>>,
 }
 
 impl Image {
@@ -86,6 +87,7 @@ impl Image {
             relocs: OnceLock::new(),
             rseq: OnceLock::new(),
             targets: OnceLock::new(),
+            landings: OnceLock::new(),
         })
     }
 
@@ -275,6 +277,22 @@ impl Image {
     #[must_use]
     pub fn is_go(&self) -> bool {
         gopclntab::is_go(&self.elf)
+    }
+    /// Whether Go's function table lists a function that begins there: code of Go's compiler or assembler, not C that it was linked with.
+    #[must_use]
+    pub fn is_go_at(&self, start: Svma) -> bool {
+        self.go.binary_search_by_key(&start.0, |function| function.start).is_ok()
+    }
+    /// Places that no branch leads to, sorted: where exceptions land, and where Go resumes after a panic.
+    pub fn landings(&self) -> &[Svma] {
+        self.landings.get_or_init(|| {
+            let pads = unwind::landing_pads(&self.elf, &self.fdes).into_iter();
+            let mut found: Vec<Svma> =
+                pads.chain(self.go.iter().filter_map(|f| f.resume)).map(Svma).collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        })
     }
     /// Where a Go program on x86-64 keeps `g`, in bytes from the thread pointer (mostly −8); `None` when unknown.
     #[must_use]

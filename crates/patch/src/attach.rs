@@ -168,7 +168,7 @@ impl Attached {
         let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
         let thread_id = thread_id(&mut caller, process, request)?;
         // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
-        let has_block = request.durations.go_g.is_none() || matches!(thread_id, ThreadId::At(_));
+        let has_block = !request.go || matches!(thread_id, ThreadId::At(_));
         let stack_block =
             if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
         let only_our_faults = self.takes_faults() && self.are_only_our_faults(&mut caller)?;

@@ -6,7 +6,7 @@
 //! guarded because of that. A map of a part can be made to cover more later ([`CodeMap::cover`]); no function is swept twice.
 //! Does not: decide about windows.
 
-use crate::aarch64::module::exit_bounds;
+use crate::aarch64::exits::exit_bounds;
 use crate::foresee::{Foreseen, Foresight, foresee};
 use crate::request::{Role, Want};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -239,8 +239,6 @@ fn what_cannot_be_timed_is_refused_by_name() {
         kinds(&plan)
     };
     assert_eq!(kinds_of(&[time(0), time(2)], &traits(), latency()), ["exits-unknown", "no-exit"]);
-    let go = ProcessTraits { go: true, ..traits() };
-    assert_eq!(kinds_of(&[time(1)], &go, latency()), ["not-on-arm64"]);
 }
 
 /// What is planned with these filters, and, if so, by thread.
@@ -384,14 +382,9 @@ fn what_no_code_decides_is_refused_by_name() {
     let vectors = ProcessTraits { sve: true, ..traits() };
     let kept = ProcessTraits { thread_id: ThreadId::At(-1648), ..vectors };
     let unknown = ProcessTraits { thread_id: ThreadId::Unknown, ..traits() };
-    let go = ProcessTraits { go: true, ..traits() };
-    for (traits, what) in [
-        (vectors, Some("SVE")),
-        (kept, None),
-        (unknown, Some("gettid")),
-        (go, Some("goroutine")),
-        (self::traits(), None),
-    ] {
+    for (traits, what) in
+        [(vectors, Some("SVE")), (kept, None), (unknown, Some("gettid")), (self::traits(), None)]
+    {
         for why in [of(entry, None, true, &traits), of(entry, Some(condition(Known::Thread)), false, &traits)]
         {
             assert_eq!(why.is_some(), what.is_some(), "{why:?}");

@@ -25,10 +25,10 @@ pub(super) enum Deed {
     Passing { probe: u32, nodes: u32 },
     /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there.
     Tally { probe: u32, kind: Kind, late: bool, nodes: u32 },
-    /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too.
-    Enter { latency: u32, looped: bool },
+    /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
+    Enter { latency: u32, looped: bool, goroutine: bool },
     /// The stamp is found, and the time since then recorded.
-    Exit { latency: u32, kind: ExitKind },
+    Exit { latency: u32, kind: ExitKind, goroutine: bool },
     /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
     Record(Record),
 }
@@ -52,6 +52,8 @@ pub(super) struct Record {
     pub(super) nodes: Option<u32>,
     /// Exits are recorded too: they ask which entries passed.
     pub(super) returns: bool,
+    /// The call is a goroutine's.
+    pub(super) goroutine: bool,
 }
 
 impl Deed {
@@ -166,11 +168,12 @@ impl<'a> Setting<'a> {
             fields: &[],
             unwind: Unwind::None,
             at_entry: true,
+            goroutine: false,
         };
         Some((traced, tally, Table { area, base: self.data.0 + area.table(probe) }))
     }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
-        let Record { probe, texts, floats, unwind, at_entry, nodes, returns, .. } = record;
+        let Record { probe, texts, floats, unwind, at_entry, nodes, returns, goroutine, .. } = record;
         let filter = if nodes.is_some() { Some(self.filtered(probe)?) } else { None };
         Some(Traced {
             machine: &self.machine,
@@ -184,13 +187,14 @@ impl<'a> Setting<'a> {
             fields: self.reads(probe),
             unwind,
             at_entry,
+            goroutine,
         })
     }
     /// The stub at `at`, up to what is displaced. `None` where durations or records are asked for and there is no place for them.
     pub(super) fn begin(&self, at: RemoteAddr, deed: Deed) -> Option<Begun<'_>> {
-        let timed = |function| {
+        let timed = |function, goroutine| {
             let latency = self.latency.as_ref()?;
-            Some(Timed { machine: &self.machine, latency, function })
+            Some(Timed { machine: &self.machine, latency, function, goroutine })
         };
         Some(match deed {
             Deed::Count { probe } => match self.threads() {
@@ -222,10 +226,12 @@ impl<'a> Setting<'a> {
                 let what = (tally, table);
                 Begun::Passing(stub::tally(at.0, &self.machine, self.id, filtered, what, seen))
             }
-            Deed::Enter { latency, looped } => {
-                Begun::Latency(stub::latency_enter(at.0, timed(latency)?, looped))
+            Deed::Enter { latency, looped, goroutine } => {
+                Begun::Latency(stub::latency_enter(at.0, timed(latency, goroutine)?, looped))
             }
-            Deed::Exit { latency, kind } => Begun::Latency(stub::latency_exit(at.0, timed(latency)?, kind)),
+            Deed::Exit { latency, kind, goroutine } => {
+                Begun::Latency(stub::latency_exit(at.0, timed(latency, goroutine)?, kind))
+            }
             Deed::Record(record) => {
                 let (traced, values) = (self.traced(record)?, record.values.into());
                 match stub::stage(at.0, traced, record.kind, values) {

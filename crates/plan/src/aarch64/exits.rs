@@ -1,10 +1,12 @@
 //! Where a function returns.
 //!
-//! In: the words of a function. Out: those at which it returns to its caller, or why they cannot all be known. Only what can be reached from the
-//! entry is looked at: other words may be data.
+//! In: the words of a function, and where it goes on without a branch (an exception lands, Go resumes after a panic). Out: those at which it returns to its
+//! caller, or why they cannot all be known. Only what can be reached from there and from the entry is looked at: other words may be data.
 //! A branch to another function is a way out too, for whoever asks for it ([`ways_out`]); what returns there is not looked at.
 
+use trapline_image::Image;
 use trapline_insn::aarch64::{Away, Op, Refusal as Why, Through, Verdict, decode};
+use trapline_record::Svma;
 
 use super::site::Refusal;
 use super::stub::ExitKind;
@@ -51,12 +53,20 @@ fn is_call(word: u32) -> bool {
     )
 }
 
-/// Which words of a function that begins at `start` return to its caller, in order.
+/// Those of the `count` words from `start` on that are run though no branch leads there.
+#[must_use]
+pub fn landings(image: &Image, start: Svma, count: usize) -> Vec<usize> {
+    let (all, end) = (image.landings(), start + 4 * count as u64);
+    let own = all.partition_point(|at| *at < start)..all.partition_point(|at| *at < end);
+    all.get(own).unwrap_or_default().iter().map(|at| ((*at - start) / 4) as usize).collect()
+}
+
+/// Which words of a function that begins at `start` return to its caller, in order; no branch leads to those of `landings`, which run too.
 ///
 /// # Errors
 /// It may leave in another way, or nowhere.
-pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
-    let found = ways_out(words, start, |_| false)?;
+pub fn exits(words: &[u32], start: u64, landings: &[usize]) -> Result<Vec<usize>, Refusal> {
+    let found = ways_out(words, start, landings, |_| false)?;
     Ok(found.into_iter().map(|(index, _)| index).collect())
 }
 
@@ -67,10 +77,11 @@ pub fn exits(words: &[u32], start: u64) -> Result<Vec<usize>, Refusal> {
 pub fn ways_out(
     words: &[u32],
     start: u64,
+    landings: &[usize],
     is_other: impl Fn(u64) -> bool,
 ) -> Result<Vec<(usize, ExitKind)>, Refusal> {
     let mut seen = vec![false; words.len()];
-    let (mut open, mut found) = (vec![0_usize], Vec::new());
+    let (mut open, mut found) = ([landings, &[0]].concat(), Vec::new());
     while let Some(index) = open.pop() {
         let Some(&word) = words.get(index) else {
             return Err(Refusal::NoWord { start, index });
@@ -114,6 +125,35 @@ pub fn ways_out(
     Ok(found)
 }
 
+/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
+/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
+pub(super) fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
+    let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
+    match image.function_at(to) {
+        Some(other) => to != from && image.function(other).start == to,
+        None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
+    }
+}
+
+/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
+pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
+    let leaves = |index: usize, words: usize, word: u32| {
+        let far = ((word << 6).cast_signed() >> 6) as isize;
+        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
+        // `ret`, `retaa`, `retab`.
+        jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
+    };
+    let of = |f: &trapline_image::Function| {
+        let words = image.text(f.start, f.len).unwrap_or(&[]).as_chunks::<4>().0;
+        let exits = words
+            .iter()
+            .enumerate()
+            .filter(|&(index, word)| leaves(index, words.len(), u32::from_le_bytes(*word)));
+        exits.count() as u32
+    };
+    image.functions().iter().map(of).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{ExitKind, Refusal, exits, ways_out};
@@ -138,18 +178,29 @@ mod tests {
 
     #[test]
     fn every_return_that_can_be_reached_is_found() {
-        assert_eq!(exits(&[NOP, RET], START), Ok(vec![1]));
-        assert_eq!(exits(&[cbz(3), NOP, RET, NOP, RETAA], START), Ok(vec![2, 4]));
+        assert_eq!(exits(&[NOP, RET], START, &[]), Ok(vec![1]));
+        assert_eq!(exits(&[cbz(3), NOP, RET, NOP, RETAA], START, &[]), Ok(vec![2, 4]));
         // Behind a jump: data that looks like a return, and then code.
-        assert_eq!(exits(&[b(2), RET, NOP, RET], START), Ok(vec![3]));
+        assert_eq!(exits(&[b(2), RET, NOP, RET], START, &[]), Ok(vec![3]));
         // A loop, and a call that does not come back at the end.
-        assert_eq!(exits(&[cbz(3), b(-1), RET, bl(100)], START), Err(Refusal::NeverReturns { start: START }));
-        assert_eq!(exits(&[cbz(2), RET, bl(100)], START), Ok(vec![1]));
+        assert_eq!(
+            exits(&[cbz(3), b(-1), RET, bl(100)], START, &[]),
+            Err(Refusal::NeverReturns { start: START })
+        );
+        assert_eq!(exits(&[cbz(2), RET, bl(100)], START, &[]), Ok(vec![1]));
+    }
+
+    /// As Go's runtime does behind a recovered panic: `bl deferreturn; ret`, and the way to a larger stack behind that.
+    #[test]
+    fn what_no_branch_leads_to_may_return() {
+        let words = [cbz(4), RET, bl(100), RET, bl(100), b(-5)];
+        assert_eq!(exits(&words, START, &[]), Ok(vec![1]));
+        assert_eq!(exits(&words, START, &[2]), Ok(vec![1, 3]));
     }
 
     #[test]
     fn other_ways_out_are_named() {
-        let refused = |words: &[u32], why| assert_eq!(exits(words, START), Err(why));
+        let refused = |words: &[u32], why| assert_eq!(exits(words, START, &[]), Err(why));
         refused(&[cbz(2), b(9), RET], Refusal::LeavesByJump { at: START + 4, word: b(9), to: START + 40 });
         refused(&[cbz(2), BR_X1, RET], Refusal::LeavesAnywhere { at: START + 4, word: BR_X1 });
         refused(&[cbz(2), RET, NOP], Refusal::RunsOn { at: START + 8, word: NOP });
@@ -160,12 +211,12 @@ mod tests {
     #[test]
     fn a_jump_to_another_function_is_a_way_out() {
         let other = |to| to == START + 40;
-        let found = ways_out(&[cbz(2), b(9), RET], START, other);
+        let found = ways_out(&[cbz(2), b(9), RET], START, &[], other);
         assert_eq!(found, Ok(vec![(1, ExitKind::Tail), (2, ExitKind::Return)]));
         let why = Refusal::LeavesByJump { at: START + 4, word: b(8), to: START + 36 };
-        assert_eq!(ways_out(&[cbz(2), b(8), RET], START, other), Err(why));
+        assert_eq!(ways_out(&[cbz(2), b(8), RET], START, &[], other), Err(why));
         // Only if it is taken: then what stays of the function would have to be told apart.
         let why = Refusal::LeavesByJump { at: START, word: cbz(10), to: START + 40 };
-        assert_eq!(ways_out(&[cbz(10), RET], START, other), Err(why));
+        assert_eq!(ways_out(&[cbz(10), RET], START, &[], other), Err(why));
     }
 }

@@ -1,9 +1,10 @@
 //! Whether what is wanted is made here yet.
 //!
-//! In: a want, and its filter. Out: the refusal that says by name what no code does. Does not: look at the function's words.
+//! In: a want, and its filter. Out: the refusal that says by name what no code does; of a word, what may forbid one. Does not: look at functions.
 
 use trapline_record::Svma;
 
+use super::go::not_in_go;
 use super::module::filter;
 use super::stub::SIGNATURE;
 use crate::filter::{Tally, TargetFilter, Tree};
@@ -17,13 +18,16 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
     let counts =
         matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
+    let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
-        () if want.role.calls() => "no code calls consumers",
-        () if (timed || recorded || by_thread || filter.is_some()) && input.traits.go => {
-            "no code knows a goroutine's stack"
+        () if input.traits.go
+            && let Some(what) = not_in_go(want.role, filter, outermost) =>
+        {
+            what
         }
+        () if want.role.calls() => "no code calls consumers",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",
@@ -86,4 +90,18 @@ fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusa
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
+pub(super) const fn is_scalable(word: u32) -> bool {
+    let group = word >> 25 & 0b1111;
+    group == 0b0010 || group == 0 && word >> 31 == 1
+}
+
+/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
+pub(super) fn may_fault(word: u32) -> bool {
+    let memory = word >> 25 & 0b0101 == 0b0100;
+    // What is simulated from its own address reads code's own literals.
+    let literal = word & 0x3B00_0000 == 0x1800_0000;
+    memory && !literal && word >> 5 & 31 != 31
 }

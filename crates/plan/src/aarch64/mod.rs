@@ -5,6 +5,7 @@
 
 mod deed;
 pub mod exits;
+mod go;
 mod here;
 pub mod module;
 pub mod room;
@@ -13,7 +14,7 @@ pub mod stub;
 pub mod target;
 pub mod trap;
 
-pub use exits::{exits, ways_out};
+pub use exits::{exits, landings, ways_out};
 pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch, patch_with};
 pub use target::{Unsupported, supported};
 pub use trap::{Step, trapped};

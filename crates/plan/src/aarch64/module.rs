@@ -26,22 +26,22 @@ use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
 use super::deed::{Deed, Record, Setting, is_looped, nodes};
-use super::exits::{exits, ways_out};
-use super::here::check;
+use super::exits::{begins_elsewhere, exits, landings, ways_out};
+use super::go::{Lowered, begins, is_go, is_goroutines, reads_g};
+use super::here::{check, is_scalable, may_fault};
+use super::room::for_text;
 use super::site::{self, Place as Word, entry_index};
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
 use crate::filter::TargetFilter;
 use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{Place, PlanError, Refusal};
 use crate::request::{Floats, ModuleInput, ProcessTraits, Role, Want};
-use crate::space::{AddressSpace, PAGE};
+use crate::space::PAGE;
 
 /// Where stubs begin: a line of their own.
 const LINE: u64 = 64;
 /// Bytes left behind the stubs, as everywhere; nothing is put there here.
 const SPARE: u64 = PAGE;
-/// What a `b` reaches, less a page.
-const REACH: u64 = (128 << 20) - PAGE;
 /// Words around an instruction outside all functions, as far as exclusive sequences are looked for.
 const AROUND: u64 = 128;
 
@@ -122,6 +122,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
+    let goroutine = input.traits.go && is_goroutines(image, want, &words, at)?;
     let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
@@ -135,8 +136,19 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
             let (nodes, at_entry, returns) = (decided, false, false);
             let (values, texts, loads) = (0, 0, 0);
-            let record =
-                Record { probe, kind, values, texts, loads, floats, unwind, at_entry, nodes, returns };
+            let record = Record {
+                probe,
+                kind,
+                values,
+                texts,
+                loads,
+                floats,
+                unwind,
+                at_entry,
+                nodes,
+                returns,
+                goroutine,
+            };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
@@ -162,6 +174,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
                     at_entry,
                     nodes,
                     returns,
+                    goroutine,
                 })
             };
             let entry = (one(entry_index(&words), PatchRole::Entry), deed(Kind::Entry));
@@ -170,15 +183,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             [entry].into_iter().chain(exits).collect()
         }
         Role::CountExits => {
-            let found = exits(&words, start.0).map_err(|why| Refusal::Word { why })?;
+            let landings = landings(image, start, words.len());
+            let found = exits(&words, start.0, &landings).map_err(|why| Refusal::Word { why })?;
             found.into_iter().map(|index| (one(index, PatchRole::ExitRet), count)).collect()
         }
         Role::Latency => {
             let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
             let entry = entry_index(&words);
-            let enter = Deed::Enter { latency, looped: is_looped(&words, entry) };
+            let enter = Deed::Enter { latency, looped: is_looped(&words, entry), goroutine };
             let exits = left(image, at, &words, start)?.into_iter();
-            let exits = exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind }));
+            let exits =
+                exits.map(|(index, kind, role)| (one(index, role), Deed::Exit { latency, kind, goroutine }));
             [(one(entry, PatchRole::Entry), enter)].into_iter().chain(exits).collect()
         }
         Role::Tally { exits } => {
@@ -196,7 +211,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
-    found.iter().try_for_each(|(site, _)| movable(input, site)).map(|()| found)
+    found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
 }
 
 const fn kind_of(exit: ExitKind) -> Kind {
@@ -213,7 +228,8 @@ fn left(
     words: &[u32],
     start: Svma,
 ) -> Result<Vec<(usize, ExitKind, PatchRole)>, Refusal> {
-    let found = ways_out(words, start.0, |to| begins_elsewhere(image, at, Svma(to)));
+    let landings = landings(image, start, words.len());
+    let found = ways_out(words, start.0, &landings, |to| begins_elsewhere(image, at, Svma(to)));
     let found = found.map_err(|why| Refusal::Word { why })?.into_iter();
     let role = |kind| if kind == ExitKind::Return { PatchRole::ExitRet } else { PatchRole::ExitTail };
     Ok(found.map(|(index, kind)| (index, kind, role(kind))).collect())
@@ -229,16 +245,6 @@ fn counting(input: &ModuleInput<'_>, probe: u32) -> Deed {
     match filter(input, probe).filter(|filter| !filter.passes_all()) {
         Some(filter) => Deed::Passing { probe, nodes: nodes(filter) },
         None => Deed::Count { probe },
-    }
-}
-
-/// Whether a jump of the function at `from` to `to` leaves it for another: for the beginning of one that is known, or for code that belongs to none, as the
-/// linkage table's does. A piece of unwound code that nobody owns may be the function's own.
-fn begins_elsewhere(image: &Image, from: Svma, to: Svma) -> bool {
-    let within = |&(start, len): &(Svma, u64)| start <= to && to < start + len;
-    match image.function_at(to) {
-        Some(other) => to != from && image.function(other).start == to,
-        None => image.text_ranges().iter().any(within) && !image.fragments().iter().any(within),
     }
 }
 
@@ -264,7 +270,7 @@ fn code(image: &Image, function: Option<FunctionIndex>, at: Svma) -> Option<(Svm
 }
 
 /// What the process forbids.
-fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
+fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site) -> Result<(), Refusal> {
     let at = site.at();
     let Some(&word) = site.words.get(site.index) else { return Ok(()) };
     let place = Place::new(at, &word.to_le_bytes());
@@ -272,24 +278,11 @@ fn movable(input: &ModuleInput<'_>, site: &Site) -> Result<(), Refusal> {
     if let Some(section) = input.image.rseq_sections().iter().find(inside) {
         return Err(Refusal::InRseq { site: place, section: section.start });
     }
-    if input.traits.has_fault_handler && may_fault(word) {
+    let is_g = || input.traits.go && reads_g(word) && is_go(input.image, function);
+    if input.traits.has_fault_handler && may_fault(word) && !is_g() {
         return Err(Refusal::MayFault { site: place, insn: place });
     }
     Ok(())
-}
-
-/// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
-const fn is_scalable(word: u32) -> bool {
-    let group = word >> 25 & 0b1111;
-    group == 0b0010 || group == 0 && word >> 31 == 1
-}
-
-/// Whether a word reads or writes memory that a register other than sp names (Arm ARM C4.1, loads and stores).
-fn may_fault(word: u32) -> bool {
-    let memory = word >> 25 & 0b0101 == 0b0100;
-    // What is simulated from its own address reads code's own literals.
-    let literal = word & 0x3B00_0000 == 0x1800_0000;
-    memory && !literal && word >> 5 & 31 != 31
 }
 
 /// Room, stubs and patches of all sites; or the want of which a site cannot be laid, and why.
@@ -306,7 +299,7 @@ fn lay(
     let stubs = sites.values().flat_map(|site| &site.deeds).map(|one| one.1.room()).sum::<u64>();
     let len = stubs.next_multiple_of(PAGE) + SPARE;
     let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
-    let code = near(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
+    let code = for_text(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
     plan.code = Region { addr: code, len };
     plan.spare = Region { addr: code + (len - SPARE), len: SPARE };
     let mut space = input.space.clone();
@@ -343,14 +336,18 @@ fn stubs_of(
     let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
     let incomplete = || Refusal::Incomplete { at: site.at() };
     let head = next.0;
+    let lowered = input.traits.go;
+    let begin = |at: RemoteAddr, deed| {
+        setting.begin(RemoteAddr(begins(at.0, lowered)), deed).map(|stub| Lowered::new(stub, lowered))
+    };
     let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
     for &(_, deed) in others {
-        let stub = setting.begin(*next, deed).ok_or_else(incomplete)?;
+        let stub = begin(*next, deed).ok_or_else(incomplete)?;
         let words = stub.finish(&[], Some(next.0 + deed.room())).ok_or_else(|| far(next.0))?;
         put(plan, next, &words, deed.room());
     }
     let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
-    let stub = setting.begin(*next, last.1).ok_or_else(incomplete)?;
+    let stub = begin(*next, last.1).ok_or_else(incomplete)?;
     let made = site::patch_with(&place, stub, next.0, None).map_err(word)?;
     debug_assert!(4 * made.stub.len() as u64 <= last.1.room(), "a stub of {} words", made.stub.len());
     let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);
@@ -400,51 +397,4 @@ fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
     let (area, traits) = (input.layout.rings, input.traits);
     let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
     (!area.is_empty()).then_some(rings)
-}
-
-/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.
-fn near(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> {
-    let reaches = |at: u64| text.1.max(at + len) - text.0.min(at) <= REACH;
-    let mut best: Option<u64> = None;
-    let mut consider = |at: u64| {
-        if space.is_free(RemoteAddr(at), RemoteAddr(at + len))
-            && reaches(at)
-            && best.is_none_or(|best| at.abs_diff(text.0) < best.abs_diff(text.0))
-        {
-            best = Some(at);
-        }
-    };
-    for &(start, end) in &space.occupied {
-        // Above what is mapped, and below it, each with a page between.
-        consider((end.0 + PAGE).next_multiple_of(PAGE));
-        if let Some(below) = start.0.checked_sub(len + PAGE) {
-            consider(below & !(PAGE - 1));
-        }
-    }
-    if let Some(heap) = space.heap_end {
-        consider((heap.0 + HEAP_GROWTH).next_multiple_of(PAGE));
-    }
-    best.map(RemoteAddr)
-}
-
-/// Room left above the heap's end.
-const HEAP_GROWTH: u64 = crate::space::HEAP_GROWTH;
-
-/// For each function, how many words it is left by at most: returns, and jumps out of it; as [`CodeMap::exit_bound`](crate::CodeMap::exit_bound) says it.
-pub(crate) fn exit_bounds(image: &Image) -> Vec<u32> {
-    let leaves = |index: usize, words: usize, word: u32| {
-        let far = ((word << 6).cast_signed() >> 6) as isize;
-        let jumps = word >> 26 == 0b00_0101 && index.checked_add_signed(far).is_none_or(|to| to >= words);
-        // `ret`, `retaa`, `retab`.
-        jumps || word & 0xFFFF_FC1F == 0xD65F_0000 || word & 0xFFFF_FBFF == 0xD65F_0BFF
-    };
-    let of = |f: &trapline_image::Function| {
-        let words = image.text(f.start, f.len).unwrap_or(&[]).as_chunks::<4>().0;
-        let exits = words
-            .iter()
-            .enumerate()
-            .filter(|&(index, word)| leaves(index, words.len(), u32::from_le_bytes(*word)));
-        exits.count() as u32
-    };
-    image.functions().iter().map(of).collect()
 }

@@ -1,16 +1,19 @@
-//! Where copies of displaced words may lie.
+//! Where copies of displaced words may lie, and a module's stubs.
 //!
 //! In: what is mapped; where the original stands. Out: a free place near it: the way back from a copy is one `b`, which reaches 128 MiB (Arm ARM
 //! C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
 //! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below the last mapping are used.
 
 use crate::AddressSpace;
+use crate::space::PAGE;
 use trapline_record::RemoteAddr;
 
 /// What a `b` reaches for certain, from anywhere in a room of [`LEN`] bytes.
 pub const REACH: u64 = (128 << 20) - (1 << 20);
 /// Bytes of a room: a multiple of every size of page.
 pub const LEN: u64 = 64 << 10;
+/// What a `b` reaches, less a page.
+const TEXT_REACH: u64 = (128 << 20) - PAGE;
 const BOTTOM: u64 = 64 << 10;
 /// Room left above the heap's end.
 const HEAP_GROWTH: u64 = 64 << 20;
@@ -46,6 +49,31 @@ fn in_gap(low: u64, high: u64, at: u64) -> Option<u64> {
 
 fn closer(a: Option<u64>, b: Option<u64>, at: u64) -> Option<u64> {
     a.into_iter().chain(b).min_by_key(|place| place.abs_diff(at))
+}
+
+/// A free range of `len` bytes, near enough that a `b` leads from anywhere in `text` to anywhere in it, and back; the nearest.
+pub(super) fn for_text(space: &AddressSpace, text: (u64, u64), len: u64) -> Option<RemoteAddr> {
+    let reaches = |at: u64| text.1.max(at + len) - text.0.min(at) <= TEXT_REACH;
+    let mut best: Option<u64> = None;
+    let mut consider = |at: u64| {
+        if space.is_free(RemoteAddr(at), RemoteAddr(at + len))
+            && reaches(at)
+            && best.is_none_or(|best| at.abs_diff(text.0) < best.abs_diff(text.0))
+        {
+            best = Some(at);
+        }
+    };
+    for &(start, end) in &space.occupied {
+        // Above what is mapped, and below it, each with a page between.
+        consider((end.0 + PAGE).next_multiple_of(PAGE));
+        if let Some(below) = start.0.checked_sub(len + PAGE) {
+            consider(below & !(PAGE - 1));
+        }
+    }
+    if let Some(heap) = space.heap_end {
+        consider((heap.0 + HEAP_GROWTH).next_multiple_of(PAGE));
+    }
+    best.map(RemoteAddr)
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl Bench {
         Self { room, stamps, machine, latency }
     }
     fn timed(&self) -> Timed<'_> {
-        Timed { machine: &self.machine, latency: &self.latency, function: FUNCTION }
+        Timed { machine: &self.machine, latency: &self.latency, function: FUNCTION, goroutine: false }
     }
     fn enter(&self, looped: bool, rest: &[u32], back: Option<u64>) -> u64 {
         let pending = latency_enter(self.room.next(), self.timed(), looped);
@@ -340,6 +340,55 @@ fn durations_fall_into_their_buckets() {
                 );
             }
         }
+    }
+}
+
+/// Calls `half` with a goroutine in x28, the stack pointer lower by `deeper`. Made of words, since the compiler keeps x28 for itself.
+fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
+    // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
+    let code = [
+        0xA9BE_7BFD,
+        0xF900_0BFC,
+        0xAA00_03FC,
+        0xD100_03FF | deeper << 10,
+        0xD63F_0020,
+        0x9100_03FF | deeper << 10,
+        0xF940_0BFC,
+        0xA8C2_7BFD,
+        RET,
+    ];
+    call(room.put(&code), g.as_ptr() as u64, half);
+}
+
+/// A goroutine's call ends where its stack has gone, and nobody else's does: neither another goroutine's at that place, nor one elsewhere on the same stack.
+#[test]
+fn a_goroutines_call_ends_where_its_stack_has_gone() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let bench = Bench::new(machine);
+        let timed = Timed { goroutine: true, ..bench.timed() };
+        let put = |pending: trapline_plan::aarch64::stub::latency::Pending<'_>| {
+            bench.room.put(&pending.finish(&[RET], None).expect("in reach"))
+        };
+        let enters = [false, true].map(|looped| put(latency_enter(bench.room.next(), timed, looped)));
+        let exit = put(latency_exit(bench.room.next(), timed, ExitKind::Return));
+        let here = std::ptr::from_ref(&machine) as u64;
+        // One that grew by 1024 bytes: its end is as far from the deeper place as it was from the first.
+        for end in [here + 4096, here + (1 << 20) + 16] {
+            let (mut g, other) = ([0, end], [0, end - 1024]);
+            let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
+            let [returns, unpaired, unreturned] = found();
+            on_goroutine(&bench.room, enters[0], &g, 512);
+            // It begins anew on its new stack: the first stamp stands.
+            g[1] = end - 1024;
+            on_goroutine(&bench.room, enters[1], &g, 1536);
+            on_goroutine(&bench.room, exit, &other, 1536);
+            on_goroutine(&bench.room, exit, &g, 512);
+            assert_eq!(found(), [returns, unpaired + 2, unreturned], "{machine:?}");
+            on_goroutine(&bench.room, exit, &g, 1536);
+            assert_eq!(found(), [returns + 1, unpaired + 2, unreturned], "{machine:?}");
+        }
+        assert!(bench.missed() == 0 && bench.stamps.stamps().is_empty());
     }
 }
 

@@ -77,6 +77,7 @@ impl Bench {
             fields: &[],
             unwind,
             at_entry: true,
+            goroutine: false,
         }
     }
     fn words(&self, kind: Kind, values: usize, rest: &[u32]) -> Vec<u32> {

@@ -201,7 +201,8 @@ impl Traced {
     /// What is known of the probes whose records come, if there are new ones; whether there are.
     pub(super) fn know_probes(&mut self) -> bool {
         let version = (self.sites.len(), self.sites.iter().map(|tracked| tracked.sources.len()).sum());
-        self.records.decoder.pairing.exits_name_no_thread = self.attached.asks_for_thread();
+        // A goroutine may have gone on in another thread.
+        self.records.decoder.pairing.exits_name_no_thread = self.is_go || self.attached.asks_for_thread();
         if self.records.version == version {
             return false;
         }

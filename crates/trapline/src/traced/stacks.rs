@@ -44,7 +44,7 @@ impl Traced {
     pub(crate) fn sum_stacks(&mut self, last: bool) {
         let Some(mut sums) = self.records.sums.take() else { return };
         let wanted = self.wanted(&sums.places);
-        self.records.decoder.pairing.exits_name_no_thread = self.attached.asks_for_thread();
+        self.records.decoder.pairing.exits_name_no_thread = self.is_go || self.attached.asks_for_thread();
         let (process, mut looked, mut round) = (&self.process, false, Vec::new());
         let mut look = |places: &mut Places| !std::mem::replace(&mut looked, true) && update(process, places);
         let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), Vec::new());

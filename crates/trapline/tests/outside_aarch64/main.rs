@@ -7,6 +7,7 @@ mod calls;
 mod command;
 mod counts;
 mod death;
+mod go;
 mod kernel;
 mod latency;
 mod load;

@@ -56,6 +56,8 @@ struct Programs {
     bench: PathBuf,
     /// What `inside_aarch64` probes.
     library: PathBuf,
+    /// The Go program that `outside_aarch64` probes, if there is a Go to build it.
+    go: Option<PathBuf>,
 }
 
 /// Runs the step. The console's lines are kept in the target folder, part by part.
@@ -77,7 +79,8 @@ pub(crate) fn run(parts: &[String]) -> Result<Outcome> {
     let [command, bench] = build_commands()?;
     // The figures alone need no test program.
     let tests = if parts == [FIGURES] { Vec::new() } else { build()? };
-    let programs = Programs { tests, command, bench, library: build_library(&folder)? };
+    let library = build_library(&folder)?;
+    let programs = Programs { tests, command, bench, library, go: build_go(&folder)? };
     run_parts(&System { folder, kernel, shell }, &programs, parts)
 }
 
@@ -152,6 +155,23 @@ fn build_library(folder: &Path) -> Result<PathBuf> {
     Ok(library)
 }
 
+/// The Go program that a test probes.
+fn build_go(folder: &Path) -> Result<Option<PathBuf>> {
+    let all = ["/usr/local/go/bin/go", "/usr/bin/go"];
+    let Some(go) = all.iter().find(|go| Path::new(go).exists()) else {
+        println!("LOUD SKIP: arm64-system: there is no Go to build what its tests probe");
+        return Ok(None);
+    };
+    let program = folder.join("grows");
+    let mut compiler = Command::new(go);
+    compiler.env("GOARCH", "arm64").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
+    compiler.args(["build", "-o"]).arg(&program).arg("tests/victims/grows.go");
+    if !compiler.status().context("go")?.success() {
+        bail!("the Go program that outside_aarch64 probes does not build");
+    }
+    Ok(Some(program))
+}
+
 /// The programs that cargo's messages name.
 fn executables(messages: &[u8], wanted: impl Fn(&serde_json::Value) -> bool) -> Vec<PathBuf> {
     let lines = messages.split(|byte| *byte == b'\n');
@@ -164,9 +184,12 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     let mut image = Initramfs::new(&system.shell)?;
     image.file("bin/trapline", 0o755, &fs::read(&programs.command)?);
     image.file("tmp/inside.so", 0o755, &fs::read(&programs.library)?);
+    if let Some(go) = &programs.go {
+        image.file("tmp/grows", 0o755, &fs::read(go)?);
+    }
     image.file("tests/it", 0o755, &fs::read(test)?);
     let script = format!(
-        "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so\necho Running {name}; \
+        "export TRAPLINE_COMMAND=/bin/trapline TRAPLINE_INSIDE_VICTIM=/tmp/inside.so TRAPLINE_GO_VICTIM=/tmp/grows\necho Running {name}; \
          /tests/it --show-output --test-threads=2 --skip {TOO_SLOW}\n"
     );
     let initrd = system.folder.join(format!("{name}.cpio"));

@@ -177,7 +177,9 @@ impl Traced<'_> {
     /// Where marks are.
     const fn timed(&self) -> Option<Timed<'_>> {
         match &self.marks {
-            Some(latency) => Some(Timed { machine: self.machine, latency, function: self.probe }),
+            Some(latency) => {
+                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine: false })
+            }
             None => None,
         }
     }

@@ -11,6 +11,7 @@ use trapline_record::ring::{FIRST_VALUE, HEAD, Kind, LOCKED, SLOTS, TAIL, TRIES,
 use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::counted::by_thread;
 use super::frame::{A, AT, B, C, RING, SLOT, TIME};
+use super::latency::{G, STACK_END};
 use super::rseq::CPU_ID;
 use super::stack::Walk;
 use super::text::Texts;
@@ -128,6 +129,11 @@ impl Traced<'_> {
         asm.store_two(A, TIME, SLOT, 0);
         let texts = self.texts(kind);
         match key {
+            Key::Stack(above) if self.goroutine => {
+                asm.add_imm(A, SP, above as i32);
+                place(asm);
+                asm.add_imm(A, A, kind as i32);
+            }
             Key::Stack(above) => asm.add_imm(A, SP, above as i32 + kind as i32),
             Key::Itself => {
                 asm.mov(A, SLOT);
@@ -169,4 +175,15 @@ fn unless_room(asm: &mut Asm, full: u32) -> Fix {
     asm.number(A, full);
     asm.compare(C, A);
     asm.if_later(Cond::AboveEq)
+}
+
+/// In: `A` = S. Out: the same number for one place of one goroutine's stack, wherever that is, and another for any other: S less the stack's end in the high bits, and in the low
+/// 40 the goroutine, which Go's heap has there. Deeper calls have smaller ones. Spoils `C`.
+fn place(asm: &mut Asm) {
+    let nobody = asm.if_zero_later(G);
+    asm.load_at(C, G, STACK_END);
+    asm.sub(A, A, C);
+    asm.shift_left_by(A, A, 36);
+    asm.add(A, A, G);
+    asm.bind(nobody);
 }

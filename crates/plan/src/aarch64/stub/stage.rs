@@ -145,7 +145,12 @@ impl<'a> Stage<'a> {
         asm.add_imm(SP, SP, MORE);
     }
     const fn timed(&self) -> Timed<'_> {
-        Timed { machine: self.traced.machine, latency: &self.latency, function: self.traced.probe }
+        Timed {
+            machine: self.traced.machine,
+            latency: &self.latency,
+            function: self.traced.probe,
+            goroutine: false,
+        }
     }
 
     /// E1 to E4.

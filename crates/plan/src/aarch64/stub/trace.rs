@@ -16,7 +16,7 @@
 //!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
-//! Where the return decides, see `stage`. Not here yet: goroutines.
+//! Where the return decides, see `stage`; not for goroutines.
 
 use trapline_record::ring::{Kind, RingArea};
 
@@ -72,6 +72,8 @@ pub struct Traced<'a> {
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
     pub at_entry: bool,
+    /// The call is that of the goroutine that x28 names: what stands for the stack pointer is the same wherever its stack is.
+    pub goroutine: bool,
 }
 
 /// A stub that waits for its displaced code.

@@ -10,7 +10,7 @@ use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnSite, Ready, Word};
 use trapline_patch::{PatchError, Why};
 use trapline_plan::aarch64::site::Place;
-use trapline_plan::aarch64::{Options, Refusal, exits, trapped};
+use trapline_plan::aarch64::{Options, Refusal, exits, landings, trapped};
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -157,7 +157,8 @@ fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusa
         needed.push(((one.at - start) as usize / 4, false));
     }
     if one.part.returns {
-        needed.extend(exits(&words, live)?.into_iter().map(|index| (index, true)));
+        let landings = landings(&one.file.image, start, words.len());
+        needed.extend(exits(&words, live, &landings)?.into_iter().map(|index| (index, true)));
     }
     let word = |(index, exit): (usize, bool)| {
         let options = Options::default();

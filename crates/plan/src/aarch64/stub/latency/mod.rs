@@ -21,8 +21,10 @@
 //! Slots are private memory, a block of 512 to each stack page; see `record::latency`. A block is claimed by an exclusive store; a signal
 //! makes that fail, and it is looked at again. The counter runs at one rate on all CPUs (Arm ARM D12.1), slower than x86-64's: calls
 //! shorter than its step take 0 or 1 of it.
+//! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
+//! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
 //! With `outermost` a slot belongs to (thread, function) and holds {time, S of the outermost call}: deeper calls are ignored, and a call at a shallower place proves that
-//! the remembered one is gone. Not here yet: goroutines, slots in place of return addresses.
+//! the remembered one is gone. Not here yet: goroutines' outermost calls, slots in place of return addresses.
 
 mod mark;
 mod record;
@@ -35,7 +37,7 @@ use super::{Code, Machine};
 use crate::request::Buckets;
 pub(super) use mark::Mark;
 use record::Rare;
-pub(super) use slot::{Claim, Lookup};
+pub(super) use slot::{Claim, G, Lookup, STACK_END};
 
 /// What is to be timed, and where it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +98,8 @@ pub struct Timed<'a> {
     pub latency: &'a Latency,
     /// The function's number, below `latency.functions`.
     pub function: u32,
+    /// The call is that of the goroutine that x28 names, wherever its stack is, and not its place's on the stack.
+    pub goroutine: bool,
 }
 
 /// A stub that waits for its displaced code.

@@ -1,7 +1,8 @@
 //! A call's slot: from the stack pointer at its entry to the place of its stamp.
 //!
 //! In: what is timed; where outermost calls alone are, the slot is the thread's and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
-//! first look did not end. See `record::latency` for tags and blocks.
+//! first look did not end. See `record::latency` for tags and blocks. A goroutine's tag is its page's, counted from its stack's end, and its g above that: no thread's page
+//! is so large a number.
 
 use trapline_record::latency as words;
 
@@ -13,9 +14,15 @@ const SLOT_BITS: u32 = 9;
 /// 2^32 over the golden ratio: spreads neighbouring numbers.
 const PHI: u32 = 0x9E37_79B1;
 
+/// Go's g, and in it the end of its stack (`stack.hi`).
+pub(in super::super) const G: Reg = 28;
+pub(in super::super) const STACK_END: u32 = 8;
+
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Lookup {
+    /// Where no goroutine runs: the jump, and where it comes back with the tag.
+    nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
 }
@@ -37,19 +44,9 @@ impl Timed<'_> {
         let shape = self.latency.shape;
         asm.constant(SLOT, self.latency.stamps);
         asm.add_imm(B, SP, depth.cast_signed());
-        if self.latency.outermost {
-            asm.thread_pointer(KEY);
-            asm.shift_left_by(KEY, KEY, 16);
-            asm.number(A, self.function >> SLOT_BITS);
-            asm.or(KEY, KEY, A);
-            asm.shift_right_by(A, KEY, 29);
-            asm.xor(A, A, KEY);
-        } else {
-            asm.bits(KEY, B, 12, 52);
-            asm.mov(A, KEY);
-        }
-        asm.number(INDEX, PHI);
-        asm.mul32(INDEX, A, INDEX);
+        let nobody = self.key(asm);
+        asm.number(A, PHI);
+        asm.mul32(INDEX, INDEX, A);
         asm.bits(INDEX, INDEX, 32 - self.index_bits(), self.index_bits());
         asm.load_nth(A, SLOT, INDEX);
         asm.compare(A, KEY);
@@ -65,7 +62,38 @@ impl Timed<'_> {
             asm.add_shifted(SLOT, SLOT, B, shape.slot_bits().into());
         }
         asm.add_imm(SLOT, SLOT, past.cast_signed());
-        Lookup { elsewhere, found }
+        Lookup { nobody, elsewhere, found }
+    }
+
+    /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`. Spoils `A`.
+    fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
+        if self.latency.outermost {
+            asm.thread_pointer(KEY);
+            asm.shift_left_by(KEY, KEY, 16);
+            asm.number(A, self.function >> SLOT_BITS);
+            asm.or(KEY, KEY, A);
+            Self::fold(asm);
+            return None;
+        }
+        if !self.goroutine {
+            asm.bits(KEY, B, 12, 52);
+            asm.mov(INDEX, KEY);
+            return None;
+        }
+        let nobody = asm.if_zero_later(G);
+        asm.load_at(A, G, STACK_END);
+        asm.sub(B, B, A);
+        asm.not(KEY, B);
+        asm.bits(KEY, KEY, 12, 52);
+        asm.add_shifted(KEY, KEY, G, 16);
+        let hash = asm.here();
+        Self::fold(asm);
+        Some((nobody, hash))
+    }
+    /// `INDEX` = the tag's high bits in its low ones.
+    fn fold(asm: &mut Asm) {
+        asm.shift_right_by(INDEX, KEY, 29);
+        asm.xor(INDEX, INDEX, KEY);
     }
 
     /// Goes on where the first look did not end: from that block on. Found: goes to `found` with the block's number. Falls out of the end if there is
@@ -73,6 +101,12 @@ impl Timed<'_> {
     pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
+        if let Some((nobody, hash)) = lookup.nobody {
+            // As a thread elsewhere: its stack does not move.
+            asm.bind(nobody);
+            asm.bits(KEY, B, 12, 52);
+            asm.b(hash);
+        }
         asm.bind(lookup.elsewhere);
         asm.push_pair(LEFT, FAILED);
         asm.number(LEFT, words::STAMP_PROBES as u32);

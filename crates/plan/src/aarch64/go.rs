@@ -1,0 +1,175 @@
+//! Go programs: what of their code is known to run on a goroutine, and what is kept from stubs there.
+//!
+//! In: a function of a module, its words. Out: whether g is certain to be in x28 whenever it runs; a stub that leaves alone what Go keeps below the stack pointer.
+//! Invariants: GO-1 no stub reads through x28 but where g is certain to be there; GO-2 no stub writes to the word below the stack pointer. Does not: read g (`stub::latency`, `stub::put`).
+//!
+//! # Where g is
+//!
+//! Go's compiler keeps the goroutine in x28 (`cmd/compile/abi-internal.md`, arm64), and never anything else, but other code runs in such programs too: C, which cgo
+//! linked in and which may keep there what it likes, what C calls (`crosscall2`), and the beginnings of signal handlers, which interrupt all of that. So a function is believed to have it where
+//!
+//! | proof | |
+//! |---|---|
+//! | it begins by reading through x28 itself | nearly all: they look whether their stack suffices. Were it not g, the function would have failed without us |
+//! | Go's table lists it, and its name says that it is of no package of the runtime's | leaves of some package, which only Go's code calls. The runtime's own may run before a handler has found its g |
+//!
+//! # What lies below the stack pointer
+//!
+//! A frame is {x29 of the caller, x30}, and Go keeps x29 in the word *below* its stack pointer (`-8(RSP)`), where a callee's frame has left room for it. So at
+//! every instruction, also at an entry and a return, that word is the program's, and a stub begins 16 bytes lower. AAPCS64 has nothing there.
+//!
+//! # Room
+//!
+//! A goroutine's stack ends where the heap goes on. A function that has not yet looked for room has some 790 bytes (`stackGuard` less what leaves and frames up to
+//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 200. Texts are refused.
+
+use trapline_image::{FunctionIndex, Image};
+use trapline_record::Svma;
+
+use super::deed::Begun;
+use super::stub::Code;
+use crate::filter::{Tally, TargetFilter};
+use crate::refusal::Refusal;
+use crate::request::{Role, Unwind, Want};
+
+/// How much lower a stub begins.
+const BELOW: u32 = 16;
+/// `sub sp, sp, #16`, `add sp, sp, #16`.
+const DOWN: u32 = 0xD100_03FF | BELOW << 10;
+const UP: u32 = 0x9100_03FF | BELOW << 10;
+/// Packages whose functions may run where no g is; their names go on with `.` or `/`.
+const RUNTIME: [&str; 3] = ["runtime", "internal/runtime", "internal/abi"];
+
+/// Whether a word reads through x28: `ldr xN, [x28, #n]`.
+pub(super) const fn reads_g(word: u32) -> bool {
+    word & 0xFFC0_03E0 == 0xF940_0380
+}
+
+/// Whether the function is Go's: its frames are, too, and nobody else's conventions hold.
+pub(super) fn is_go(image: &Image, function: Option<FunctionIndex>) -> bool {
+    function.is_some_and(|function| image.is_go_at(image.function(function).start))
+}
+
+/// Whether g is in x28 whenever the function runs.
+fn has_g(image: &Image, function: Option<FunctionIndex>, words: &[u32]) -> bool {
+    let of_a_package = |function: FunctionIndex| {
+        let mut names = image.names(image.function(function)).map(|name| name.raw);
+        names.all(|name| name.contains('.') && !is_runtimes(name))
+    };
+    is_go(image, function)
+        && (words.first().is_some_and(|&word| reads_g(word)) || function.is_some_and(of_a_package))
+}
+
+fn is_runtimes(name: &str) -> bool {
+    RUNTIME.iter().any(|package| {
+        name.strip_prefix(package).is_some_and(|rest| rest.starts_with('.') || rest.starts_with('/'))
+    })
+}
+
+/// Whether g is in x28 whenever what is wanted of the function runs.
+///
+/// # Errors
+/// It is not certain, and a call's beginning and end would be put together by it.
+pub(super) fn is_goroutines(image: &Image, want: &Want, words: &[u32], at: Svma) -> Result<bool, Refusal> {
+    let found = has_g(image, want.function, words);
+    match !found && is_go(image, want.function) && calls_end(want.role) {
+        true => Err(Refusal::NotHere {
+            at,
+            what: "no code knows where this function of Go's runtime finds its goroutine",
+        }),
+        false => Ok(found),
+    }
+}
+
+/// Whether a call's beginning and its end are put together.
+const fn calls_end(role: Role) -> bool {
+    role.is_timed() || matches!(role, Role::Record { returns: true, .. })
+}
+
+/// What no code does where stacks are a goroutine's.
+pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>, outermost: bool) -> Option<&'static str> {
+    let reads_text = |tally: &Tally| tally.texts() != 0;
+    match role {
+        Role::Latency if outermost => Some("no code times a goroutine's outermost calls"),
+        Role::Latency | Role::Record { returns: true, .. } if filter.is_some() => {
+            Some("no code tells a goroutine's returns which entries passed")
+        }
+        Role::Record { texts: 1.., .. } => Some("no code looks for room on a goroutine's stack"),
+        Role::Record { fields: 1.., .. } => Some("no code looks for room on a goroutine's stack"),
+        Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None => {
+            Some("no code knows where a goroutine's stack ends")
+        }
+        _ => match filter {
+            Some(filter) if filter.late.is_some() => {
+                Some("no code tells a goroutine's returns what entries left")
+            }
+            Some(filter)
+                if filter.fields.is_some()
+                    || !filter.reads.is_empty()
+                    || filter.tally.as_ref().is_some_and(reads_text) =>
+            {
+                Some("no code looks for room on a goroutine's stack")
+            }
+            _ => None,
+        },
+    }
+}
+
+/// A stub, 16 bytes lower on the stack where that is asked for (GO-2).
+#[derive(Debug)]
+pub(super) struct Lowered<'a> {
+    stub: Begun<'a>,
+    lowered: bool,
+}
+
+/// Where the code of a stub begins that is lowered, or not.
+pub(super) const fn begins(at: u64, lowered: bool) -> u64 {
+    at + if lowered { 4 } else { 0 }
+}
+
+impl<'a> Lowered<'a> {
+    /// `stub` was begun where [`begins`] says.
+    pub(super) const fn new(stub: Begun<'a>, lowered: bool) -> Self {
+        Self { stub, lowered }
+    }
+}
+
+impl Code for Lowered<'_> {
+    fn displaced_at(&self) -> u64 {
+        begins(self.stub.displaced_at(), self.lowered)
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        if !self.lowered {
+            return self.stub.finish(displaced, back);
+        }
+        let stub = self.stub.finish(&[&[UP], displaced].concat(), back)?;
+        Some([vec![DOWN], stub].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_runtimes, reads_g};
+
+    #[test]
+    fn the_runtimes_functions_are_told_by_their_package() {
+        for name in [
+            "runtime.sigtrampgo",
+            "runtime/cgo.crosscall1",
+            "internal/runtime/atomic.Load",
+            "runtime.(*mheap).alloc",
+        ] {
+            assert!(is_runtimes(name), "{name}");
+        }
+        for name in ["main.leaf", "runtimes.x", "internal/bytealg.Count", "net/http.(*conn).serve"] {
+            assert!(!is_runtimes(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_look_at_the_stacks_end_reads_g() {
+        // ldr x16, [x28, #16]; ldr x1, [x28]; ldr x16, [x27, #16]; str x16, [x28, #16]; ldr w16, [x28].
+        assert!(reads_g(0xF940_0B90) && reads_g(0xF940_0381));
+        assert!(![0xF940_0B70, 0xF900_0B90, 0xB940_0390].into_iter().any(reads_g));
+    }
+}

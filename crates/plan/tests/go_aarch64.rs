@@ -1,0 +1,227 @@
+//! Plans over a Go program of arm64, cross-built: which words are a call's ends, and what is refused.
+
+use trapline_image::{FunctionIndex, Image, NoDebugFiles};
+use trapline_plan::filter::{Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::{
+    AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
+    PatchRole, ProcessTraits, Read, Role, Scope, Unwind, Want, bounds, plan_module,
+};
+use trapline_record::addr::Bias;
+use trapline_record::{RemoteAddr, Svma};
+use trapline_tests::{or_skip, victims};
+
+const RET: u32 = 0xD65F_03C0;
+/// `ldr x16, [x28, #16]`: how far the stack goes.
+const LOOK: u32 = 0xF940_0B90;
+/// `sub sp, sp, #16`
+const DOWN: u32 = 0xD100_43FF;
+/// `add sp, sp, #16`
+const UP: u32 = 0x9100_43FF;
+
+fn image() -> Result<Image, String> {
+    image_of("grows")
+}
+
+fn image_of(program: &str) -> Result<Image, String> {
+    let path = victims::go_for_arm64(program)?;
+    let bytes = std::fs::read(&path).map_err(|error| error.to_string())?;
+    Image::parse(bytes, &mut NoDebugFiles).map_err(|error| error.to_string())
+}
+
+/// As a Go program is: it catches what faults.
+fn traits() -> ProcessTraits {
+    ProcessTraits { rseq: None, lse: true, go: true, has_fault_handler: true, ..ProcessTraits::usual(2) }
+}
+
+fn named(image: &Image, name: &str) -> FunctionIndex {
+    let is = |index: &u32| image.names(image.function(FunctionIndex(*index))).any(|one| one.raw == name);
+    FunctionIndex((0..image.functions().len() as u32).find(is).unwrap_or_else(|| panic!("no {name}")))
+}
+
+fn planned(image: &Image, outermost: bool, wants: &[Want]) -> ModulePlan {
+    decided(image, outermost, &[], wants)
+}
+
+fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wants: &[Want]) -> ModulePlan {
+    let (map, traits) = (CodeMap::build(image, Scope::For(wants), 1), traits());
+    let latency = LatencyInput {
+        stamps: RemoteAddr(0x1000_0000_0000),
+        shape: Default::default(),
+        min_ticks: 0,
+        buckets: Buckets::Log,
+        outermost,
+        go_g: None,
+        slots: None,
+    };
+    let text: Vec<(Svma, u64)> = image.text_ranges().to_vec();
+    let end = text.iter().map(|range| range.0.0 + range.1).max().expect("code");
+    let space =
+        AddressSpace { occupied: vec![(RemoteAddr(0), RemoteAddr(end + (64 << 20)))], heap_end: None };
+    let tallies = filters.iter().flatten().filter_map(|filter| filter.tally.as_ref());
+    let tally = tallies.fold(Default::default(), |most, tally| tally.shape().or(most));
+    let counts = DataCounts { filtered: !filters.is_empty(), tally, ..bounds(image, &map, &traits, wants) };
+    plan_module(&ModuleInput {
+        image,
+        bias: Bias(0),
+        map: &map,
+        traits: &traits,
+        space: &space,
+        home: None,
+        alone: true,
+        layout: &DataLayout::new(&counts),
+        latency: Some(latency),
+        calls: None,
+        filters,
+        wants,
+    })
+    .expect("a plan")
+}
+
+fn want(probe: u32, function: FunctionIndex, role: Role) -> Want {
+    Want { probe, latency: role.is_timed().then_some(probe), function: Some(function), role }
+}
+
+fn recorded(texts: u8, returns: bool, stack: Unwind) -> Role {
+    Role::Record { values: 1, returns, texts, floats: Floats::default(), fields: 0, stack }
+}
+
+fn words(image: &Image, function: FunctionIndex) -> Vec<u32> {
+    let function = image.function(function);
+    let bytes = image.text(function.start, function.len).expect("its code");
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+fn refusals(plan: &ModulePlan) -> Vec<String> {
+    plan.refused.iter().map(|refused| refused.why.to_string()).collect()
+}
+
+/// Its entry, a look at the stack's end through x28, is moved though the program catches faults; each `ret` is an exit, the one behind a recovered panic too,
+/// to which nothing branches.
+#[test]
+fn a_calls_ends_are_found() {
+    let (grows, http) = (or_skip!(image()), or_skip!(image_of("http")));
+    let all = ["main.outer", "main.deep", "main.leaf", "main.recovers"].map(|name| (&grows, name));
+    for (image, name) in all.into_iter().chain([(&http, "main.countedWork")]) {
+        let function = named(image, name);
+        let words = words(image, function);
+        let plan = planned(image, false, &[want(0, function, Role::Latency)]);
+        assert!(plan.refused.is_empty(), "{name}: {:?}", refusals(&plan));
+        let start = image.function(function).start;
+        let index = |at: RemoteAddr| ((at.0 - start.0) / 4) as usize;
+        let exits: Vec<usize> =
+            plan.patches.iter().filter(|p| p.role == PatchRole::ExitRet).map(|p| index(p.addr)).collect();
+        let returns: Vec<usize> = (0..words.len()).filter(|&n| words[n] == RET).collect();
+        assert_eq!(exits, returns, "{name}");
+        assert!(returns.len() > usize::from(name == "main.recovers"), "{name}: {returns:?}");
+        assert_eq!(words[0] == LOOK, name != "main.leaf", "{name}");
+        assert!(plan.patches.iter().any(|p| p.role == PatchRole::Entry && index(p.addr) == 0), "{name}");
+    }
+}
+
+/// GO-2: the word below the stack pointer is the program's.
+#[test]
+fn stubs_begin_below_what_is_kept_there() {
+    let image = or_skip!(image());
+    let function = named(&image, "main.deep");
+    for role in [Role::CountEntry, Role::Latency, recorded(0, true, Unwind::None)] {
+        let plan = planned(&image, false, &[want(0, function, role)]);
+        assert!(plan.refused.is_empty() && !plan.chunks.is_empty(), "{:?}", refusals(&plan));
+        for (chunk, patch) in plan.chunks.iter().zip(&plan.patches) {
+            let words: Vec<u32> = plan
+                .chunk_bytes(chunk)
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|word| u32::from_le_bytes(*word))
+                .collect();
+            assert_eq!(words[0], DOWN, "{role:?}");
+            let old = u32::from_le_bytes([patch.old[0], patch.old[1], patch.old[2], patch.old[3]]);
+            assert!(words.windows(2).any(|two| two == [UP, old]), "{role:?}");
+        }
+    }
+}
+
+/// What has no goroutine for certain, and what takes more of a goroutine's stack than is known to be there.
+#[test]
+fn what_is_not_done_in_go_is_refused_by_name() {
+    let image = or_skip!(image());
+    let deep = named(&image, "main.deep");
+    for (name, role, outermost, what) in [
+        ("runtime.sigtrampgo", Role::Latency, false, Some("finds its goroutine")),
+        ("runtime.sigtrampgo", recorded(0, true, Unwind::None), false, Some("finds its goroutine")),
+        ("runtime.sigtrampgo", recorded(0, false, Unwind::None), false, None),
+        ("runtime.sigtrampgo", Role::CountEntry, false, None),
+        // It looks through x28 itself.
+        ("runtime.newproc1", Role::Latency, false, None),
+        ("main.deep", Role::Latency, true, Some("outermost")),
+        ("main.deep", recorded(1, false, Unwind::None), false, Some("room on a goroutine's stack")),
+        ("main.deep", recorded(0, false, Unwind::Frames(9)), false, Some("goroutine's stack ends")),
+        (
+            "main.deep",
+            Role::RecordAt(image.function(deep).start, Unwind::Copy(4096)),
+            false,
+            Some("goroutine's stack ends"),
+        ),
+    ] {
+        let plan = planned(&image, outermost, &[want(0, named(&image, name), role)]);
+        let refused = refusals(&plan);
+        assert_eq!(refused.is_empty(), what.is_none(), "{name} {role:?}: {refused:?}");
+        assert!(
+            refused.iter().all(|why| why.contains(what.unwrap_or_default())),
+            "{name} {role:?}: {refused:?}"
+        );
+    }
+}
+
+/// What entries leave for returns lies where the stack was, and what is read of memory is copied onto it.
+#[test]
+fn what_is_decided_or_added_up_at_returns_is_refused_by_name() {
+    const INT: Int = Int { bits: 64, signed: true };
+    let image = or_skip!(image());
+    let deep = named(&image, "main.deep");
+    let (argument, took) = (Tree::Known(Known::Argument(0, INT)), Tree::Known(Known::Took));
+    let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
+    let late = Some(Late { condition: took.clone(), tick: 1 });
+    let staged = TargetFilter { late: late.clone(), ..passing.clone() };
+    let tally = Some(Tally { value: took, sort: Sort::Log2, by_thread: false });
+    let gathered = TargetFilter { late, tally, sample: 1, ..TargetFilter::default() };
+    let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
+    let reads =
+        TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
+    let record = |returns| recorded(0, returns, Unwind::None);
+    for (role, filter, what) in [
+        (record(true), passing.clone(), "which entries passed"),
+        (record(true), staged.clone(), "which entries passed"),
+        (record(false), staged, "what entries left"),
+        (Role::Tally { exits: true }, gathered, "what entries left"),
+        (record(false), of_field, "room on a goroutine's stack"),
+        (record(false), reads, "room on a goroutine's stack"),
+        (Role::Latency, passing, "which entries passed"),
+    ] {
+        let refused = refusals(&decided(&image, false, &[Some(filter)], &[want(0, deep, role)]));
+        assert!(refused.len() == 1 && refused[0].contains(what), "{role:?}: {refused:?}");
+    }
+}
+
+/// Of all that is written in Go, what can be timed: nearly everything but what jumps through a register or
+/// begins by reading what an argument points to.
+#[test]
+fn most_of_a_program_can_be_timed() {
+    let image = or_skip!(image());
+    let all: Vec<Want> = (0..image.functions().len() as u32)
+        .map(FunctionIndex)
+        .filter(|&index| {
+            image.names(image.function(index)).any(|name| {
+                ["fmt.", "strconv.", "os.", "sync.", "main."]
+                    .iter()
+                    .any(|package| name.raw.starts_with(package))
+            })
+        })
+        .zip(0..)
+        .map(|(index, probe)| want(probe, index, Role::Latency))
+        .collect();
+    let plan = planned(&image, false, &all);
+    let why = refusals(&plan);
+    println!("{} of {} refused: {why:#?}", why.len(), all.len());
+    assert!(all.len() > 100 && 10 * why.len() < all.len(), "{} of {}: {why:#?}", why.len(), all.len());
+}

@@ -1,0 +1,144 @@
+//! A Go program, probed from outside: goroutines whose stacks grow inside probed calls, and go on in other threads. As many calls as the program says that it made.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use trapline::{Builder, How, Session};
+
+use crate::victim::{hits, times_of};
+
+/// Where the program is: only who made the system knows.
+const VARIABLE: &str = "TRAPLINE_GO_VICTIM";
+const TIMES: u64 = 200;
+const ALL: [&str; 4] = ["main.outer", "main.deep", "main.leaf", "main.recovers"];
+
+struct Grows {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Grows {
+    fn start() -> Option<Self> {
+        let program = std::env::var_os(VARIABLE).filter(|path| std::path::Path::new(path).exists());
+        let Some(program) = program else {
+            println!("SKIP {VARIABLE} does not say where a Go program is: see cargo xtask arm64-system");
+            return None;
+        };
+        let mut command = Command::new(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let to = child.stdin.take().expect("a pipe");
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut grows = Self { child, to, from };
+        assert_eq!(grows.line(), "ready");
+        Some(grows)
+    }
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.from.read_line(&mut line).expect("it talks"), 0, "it ended");
+        line.trim().to_owned()
+    }
+    /// Goes so many rounds; how often it called each function, and how often all was right.
+    fn run(&mut self, times: u64) -> BTreeMap<String, u64> {
+        writeln!(self.to, "run {times}").and_then(|()| self.to.flush()).expect("it listens");
+        let line = self.line();
+        let word =
+            |word: &str| Some((word.split_once('=')?.0.to_owned(), word.split_once('=')?.1.parse().ok()?));
+        let told: BTreeMap<String, u64> = line.split(' ').filter_map(word).collect();
+        assert_eq!(told.get("right"), Some(&times), "{line}");
+        told
+    }
+    fn builder(&self) -> Builder {
+        let builder = Session::builder().pid(self.child.id());
+        ALL.iter().fold(builder, |builder, name| builder.probe(name).expect("a probe"))
+    }
+}
+
+impl Drop for Grows {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Entries: one more where a function begins anew on a larger stack, as the kernel's uprobes have it; the leaf does not look.
+#[test]
+fn entries_are_counted() {
+    let Some(mut grows) = Grows::start() else { return };
+    let session = grows.builder().count().expect("a session");
+    let told = grows.run(TIMES);
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    println!("{:?} of {told:?}", hits(report));
+    for name in ALL {
+        let found = crate::victim::of(report, name);
+        let exact = name == "main.leaf" || name == "main.recovers";
+        assert!(
+            if exact { found == told[name] } else { found >= told[name] && found < 2 * told[name] },
+            "{name}: {found}"
+        );
+    }
+    grows.run(TIMES);
+}
+
+#[test]
+fn calls_are_timed_wherever_their_stack_goes() {
+    let Some(mut grows) = Grows::start() else { return };
+    let session = grows.builder().latency().expect("a session");
+    let told = grows.run(TIMES);
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    for name in ALL {
+        let times = times_of(report, name);
+        println!("{name}: {} calls timed of {}", times.calls, told[name]);
+        assert_eq!(times.calls, told[name], "{name}: {times:?}");
+        assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
+    }
+    grows.run(TIMES);
+}
+
+#[test]
+fn calls_are_recorded_with_what_they_return() {
+    let Some(mut grows) = Grows::start() else { return };
+    // Nobody reads meanwhile: all of it must find room in the one ring of threads that have no control block.
+    let session = grows.builder().ring(8 << 20).record(1, true).expect("a session");
+    let told = grows.run(TIMES);
+    let mut finished = session.detach();
+    let calls = std::mem::take(&mut finished.calls);
+    assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
+    for name in ALL {
+        let ended: Vec<_> = calls
+            .iter()
+            .filter(|call| call.site.label.contains(name) && call.how == How::Returned)
+            .map(|call| (call.arguments[0], call.returned.unwrap_or_default()))
+            .collect();
+        println!("{name}: {} calls recorded of {}", ended.len(), told[name]);
+        assert_eq!(ended.len() as u64, told[name], "{name}: {:?}", finished.summary.notices);
+        let wanted = |n: u64| match name {
+            "main.outer" => n % 60 + 3 * n + 1,
+            "main.leaf" => 3 * n + 1,
+            "main.recovers" if n % 2 == 0 => n.wrapping_neg(),
+            _ => n,
+        };
+        assert!(ended.iter().all(|&(given, returned)| returned == wanted(given)), "{name}: {ended:?}");
+    }
+    assert!(!finished.summary.notices.iter().any(|notice| notice.contains("whose entry was not recorded")));
+    grows.run(TIMES);
+}
+
+/// Attached and detached while goroutines call.
+#[test]
+fn goroutines_that_call_meanwhile_are_not_harmed() {
+    let Some(mut grows) = Grows::start() else { return };
+    for _ in 0..4 {
+        writeln!(grows.to, "run {}", 4 * TIMES).and_then(|()| grows.to.flush()).expect("it listens");
+        let finished = grows.builder().latency().expect("a session").detach();
+        assert!(finished.reports.iter().all(|report| report.refused.is_empty()));
+        let line = grows.line();
+        assert!(line.ends_with(&format!("right={}", 4 * TIMES)), "{line}");
+    }
+}

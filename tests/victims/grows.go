@@ -1,0 +1,87 @@
+// Goroutines whose stacks grow inside calls, and calls that end by a recovered panic or in another thread. `run N` makes N rounds, each in a goroutine of
+// its own, whose stack is small at first; the answer is how often each function was called, as the functions' callers know it.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+//go:noinline
+func outer(n int) int {
+	inner := deep(n % 60)
+	runtime.Gosched()
+	return inner + leaf(n)
+}
+
+// Each call takes more room than a new goroutine has for sixty of them.
+//
+//go:noinline
+func deep(depth int) int {
+	var room [512]byte
+	if depth == 0 {
+		return int(room[0])
+	}
+	return deep(depth-1) + len(room[:1])
+}
+
+// Small enough not to look whether its stack suffices.
+//
+//go:noinline
+func leaf(n int) int { return 3*n + 1 }
+
+//go:noinline
+func recovers(n int) (out int) {
+	defer func() {
+		if recover() != nil {
+			out = -n
+		}
+	}()
+	if n%2 == 0 {
+		panic("even")
+	}
+	return n
+}
+
+func round(n int) bool {
+	want := n
+	if n%2 == 0 {
+		want = -n
+	}
+	return outer(n) == n%60+3*n+1 && recovers(n) == want
+}
+
+func main() {
+	fmt.Println("ready")
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		times, err := strconv.Atoi(strings.TrimPrefix(lines.Text(), "run "))
+		if err != nil {
+			break
+		}
+		right, depths, lock := 0, 0, sync.Mutex{}
+		for first := 0; first < times; first += 4 {
+			group := sync.WaitGroup{}
+			for n := first; n < min(first+4, times); n++ {
+				group.Add(1)
+				go func() {
+					defer group.Done()
+					good := round(n)
+					lock.Lock()
+					defer lock.Unlock()
+					depths += n%60 + 1
+					if good {
+						right++
+					}
+				}()
+			}
+			group.Wait()
+		}
+		fmt.Printf("main.outer=%d main.deep=%d main.leaf=%d main.recovers=%d right=%d\n", times, depths, times, times, right)
+	}
+}
