@@ -41,6 +41,10 @@ const PROVEN: &[(&str, u32, i32, Copy, Proven)] = &[
 pub(crate) fn proven() -> Proven {
     static ANSWER: OnceLock<Proven> = OnceLock::new();
     *ANSWER.get_or_init(|| {
+        if cfg!(target_arch = "aarch64") {
+            // Aligned words, which all patches are there (Arm ARM, B2.2.1).
+            return WORDS;
+        }
         if std::env::var_os("TRAPLINE_UNPROVEN").is_some() {
             return Proven::default();
         }

@@ -68,7 +68,7 @@ impl Survey {
             occupied: maps.iter().map(|m| (m.start, m.end)).collect(),
             heap_end: process.heap_end()?,
         };
-        let still = options.strict || no_traps.is_some();
+        let still = options.strict || no_traps.is_some() || !traps::NEEDED;
         Ok(Self { maps, space, traits, no_traps, still, soft: Soft::new(), home: None })
     }
 }
