@@ -96,7 +96,8 @@
 //! saved context holds that boundary (PATCH-9): no thread's pc (moved to the copy), and no word of private writable memory,
 //! where stacks, signal frames and preempted goroutines are. Others are refused. Dying there leaves nobody stopped and each
 //! site whole. A window that crosses a line goes through T1 to T5 here too, without the syncs; where traps cannot be had at
-//! all it is refused, because a tracer that died between two writes would leave an int3 that nobody serves.
+//! all it is refused, because a tracer that died between two writes would leave an int3 that nobody serves. Without proof (`cpu`) the way back goes with
+//! all threads stopped there too.
 //!
 //! # Remove
 //!
