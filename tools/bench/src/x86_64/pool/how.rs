@@ -67,9 +67,17 @@ impl How {
             Self::PerThread => "per-thread",
         }
     }
+    /// Whose it is: each thread has its own, or all the same.
+    pub(crate) const fn sharing(self) -> &'static str {
+        match self {
+            Self::Control | Self::OursApart | Self::PerThread => "own",
+            _ => "same",
+        }
+    }
     /// Whether each thread has its own.
-    pub(crate) const fn is_apart(self) -> bool {
-        matches!(self, Self::Control | Self::OursApart | Self::PerThread)
+    #[cfg(test)]
+    pub(crate) fn is_apart(self) -> bool {
+        self.sharing() == "own"
     }
     /// Whether it is one.
     #[cfg(test)]

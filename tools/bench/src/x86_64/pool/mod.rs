@@ -18,6 +18,7 @@ mod instances;
 mod laws;
 mod per_thread;
 mod row;
+mod scaling;
 mod storm;
 mod ticks;
 #[cfg(test)]
@@ -43,6 +44,9 @@ pub(crate) struct Options {
     /// Only tables with this `maxactive` [default: 10, 20 and 40; endurance: 40].
     #[arg(long)]
     maxactive: Option<u32>,
+    /// Only what more threads give: one and as many as there are CPUs, one behind the other in every round.
+    #[arg(long)]
+    scaling: bool,
     /// Only the ten cases, a second each.
     #[arg(long)]
     ten: bool,
@@ -76,15 +80,20 @@ pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<(
     if let Some(operations) = options.endurance {
         return endurance(operations, options.maxactive.unwrap_or(40), effort, sink);
     }
+    let asked: Vec<u32> =
+        MAXACTIVE.into_iter().filter(|n| options.maxactive.is_none_or(|only| only == *n)).collect();
+    if options.scaling {
+        return asked.into_iter().try_for_each(|maxactive| scaling(maxactive, effort, sink));
+    }
     if !options.ten {
         for case in ["throughput", "emulation"] {
-            for maxactive in MAXACTIVE.into_iter().filter(|n| options.maxactive.is_none_or(|only| only == *n))
-            {
+            for &maxactive in &asked {
                 for threads in threads(effort) {
                     rows(case, maxactive, threads, effort)?.iter().try_for_each(|row| sink.take(row))?;
                 }
             }
         }
+        asked.iter().try_for_each(|maxactive| scaling(*maxactive, effort, sink))?;
     }
     if options.maxactive.or(effort.threads.map(|n| n as u32)).is_some() && !options.ten {
         return Ok(());
@@ -92,6 +101,11 @@ pub(crate) fn run(options: Options, effort: Effort, sink: &mut Sink) -> Result<(
     let summary = cases::run(cpus(), Duration::from_secs(1), |row| sink.take(row))?;
     eprintln!("Summary of testcases:\n{}", summary.join("\n"));
     Ok(())
+}
+
+fn scaling(maxactive: u32, effort: Effort, sink: &mut Sink) -> Result<()> {
+    let time = Duration::from_secs_f64(effort.seconds / effort.rounds as f64);
+    scaling::rows(maxactive, time, effort.rounds)?.iter().try_for_each(|row| sink.take(row))
 }
 
 fn threads(effort: Effort) -> Vec<usize> {

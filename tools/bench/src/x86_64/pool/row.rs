@@ -49,7 +49,7 @@ impl PoolRow {
             case,
             how: how.name(),
             threads,
-            sharing: if how.is_apart() { "own" } else { "same" },
+            sharing: how.sharing(),
             maxactive,
             figures,
             hits: 0,
