@@ -71,7 +71,7 @@ pub enum Class {
     Xbegin,
     /// Far jump, call or return.
     Far,
-    /// A near branch with an operand-size prefix and no REX.W: vendors disagree on its length.
+    /// A near branch with an operand-size prefix and no REX.W: vendors disagree on its length, and on how much of the target counts.
     DataSize,
     /// A memory operand relative to `eip`, cut to 32 bits.
     EipRelative,
@@ -237,10 +237,11 @@ fn condense(decoder: &Decoder<'_>, raw: &Instruction, bytes: &[u8]) -> Insn {
     if flow.target().is_some() {
         insn.rel_size = rel_size(code);
     }
+    memory_of(decoder, raw, &mut insn);
+    // Whatever its operand is: AMD's processors take 16 bits of the target, Intel's all.
     if matches!(flow, Flow::Jump(_) | Flow::Call(_) | Flow::Branch(_)) && has_data_size(bytes) {
         insn.class = Class::DataSize;
     }
-    memory_of(decoder, raw, &mut insn);
     insn
 }
 

@@ -55,8 +55,8 @@ pub enum Immovable {
     /// `int3`, `ud2` and the like: handlers look their address up.
     #[error("traps, and its address is what tells why")]
     Trap,
-    /// A near branch with an operand-size prefix: processors disagree on its length.
-    #[error("a branch whose length processors disagree on")]
+    /// A near branch with an operand-size prefix: processors disagree on its length and its target.
+    #[error("a branch whose length and target processors disagree on")]
     OperandSize,
     /// An indirect call by `rsp`, or through the word that the call itself writes.
     #[error("a call whose target depends on the push it makes")]

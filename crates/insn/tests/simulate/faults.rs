@@ -83,6 +83,9 @@ fn what_is_not_simulated_has_its_reason() {
     refused(&[0x0F, 0x0B], Immovable::Trap);
     refused(&[0xF4], Immovable::Trap);
     refused(&[0x66, 0xE8, 0, 0, 0, 0], Immovable::OperandSize);
+    refused(&[0x66, 0xFF, 0xD0], Immovable::OperandSize);
+    refused(&[0x66, 0x67, 0xFF, 0x15, 0, 0, 0, 0], Immovable::OperandSize);
+    refused(&[0x66, 0x67, 0x46, 0xFF, 0x25, 0, 0, 0, 0], Immovable::OperandSize);
     refused(&[0xC7, 0xF8, 0, 0, 0, 0], Immovable::Xbegin);
     refused(&[0xCB], Immovable::Far);
     let moved: [&[u8]; 9] = [
