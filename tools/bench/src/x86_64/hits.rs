@@ -264,7 +264,8 @@ fn rows(bench: Bench, case: &str, samples: &Samples, unsteady: Option<f64>) -> V
             }
         };
         let mut row = Row::new(bench.name(), case, how, *threads, *own, figures);
-        if *threads > 1 && matches!(row.figures, Figures::Hit { .. }) {
+        // Also where the control varied: each round is compared with the control's of that round.
+        if *threads > 1 {
             row.shared =
                 pair(how, *own).zip(pair("control", *own)).map(|(these, control)| shared(these, control));
         }

@@ -105,16 +105,16 @@ impl Line for Row {
     /// As the field's `bench` prints: name, then figures.
     fn text(&self) -> String {
         let name = format!("{}-{} {} {}T {}", self.bench, self.case, self.how, self.threads, self.sharing);
+        let shared = self.shared.map(|by| format!("  {by:5.3} of alone")).unwrap_or_default();
         match &self.figures {
             Figures::Hit { ns, added_ns, mops, low_ns, high_ns, rounds } => {
                 let kept =
                     self.kept.map(|kept| format!("  keeps {:5.1} %", kept * 100.0)).unwrap_or_default();
-                let shared = self.shared.map(|by| format!("  {by:5.3} of alone")).unwrap_or_default();
                 format!(
                     "{name:38} {ns:10.2} ns/call  +{added_ns:10.2} ns  {mops:9.3}M/s{kept}{shared}  ({low_ns:.2} .. {high_ns:.2}, {rounds} rounds)"
                 )
             }
-            Figures::Skipped { skipped } => format!("{name:38} skipped: {skipped}"),
+            Figures::Skipped { skipped } => format!("{name:38} skipped: {skipped}{shared}"),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! What more threads give: one thread and as many as there are CPUs, measured one behind the other in every round, so that a host that
-//! slows down for a while slows both.
+//! What more threads give: one thread and as many as there are CPUs, measured one behind the other in every round, the control on either side,
+//! so that a host that slows down for a while slows all four.
 //!
-//! In: `maxactive`, rounds. Out: for each kind, how much threads give together by what one gives, divided by the same of the control
-//! in the same round, times the threads: 2.0 is what two threads that share nothing give. Does not: measure what a pair costs (see
+//! In: `maxactive`, rounds. Out: for each kind, what threads give together by what one gives, divided by the same of the control
+//! beside it, times the threads: 2.0 is what two threads that share nothing give. Does not: measure what a pair costs (see
 //! `rows`).
+
+use std::time::Duration;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -12,7 +14,7 @@ use super::drive::{Load, cpus};
 use super::how::How;
 use crate::x86_64::row::{Line, quartiles};
 
-/// Ours, what it is measured by, its bound, and the baselines that share objects and do not collapse.
+/// The bare loop, ours, its bound, and the baselines that share objects and do not collapse.
 const KINDS: [How; 7] =
     [How::Control, How::Ours, How::OursApart, How::SharedArray, How::Line, How::Zigzag, How::PerThread];
 
@@ -38,37 +40,31 @@ pub(crate) struct ScalingRow {
 }
 
 /// The block of one `maxactive`.
-pub(super) fn rows(maxactive: u32, time: std::time::Duration, rounds: usize) -> Result<Vec<ScalingRow>> {
+pub(super) fn rows(maxactive: u32, time: Duration, rounds: usize) -> Result<Vec<ScalingRow>> {
     let threads = cpus() as usize;
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); KINDS.len()];
+    let mut pairs = vec![Vec::new(); KINDS.len()];
     for round in 0..rounds {
-        for (how, list) in KINDS.into_iter().zip(&mut times) {
-            let mops = |threads| {
-                let sample = how.make(cpus(), threads, maxactive, &Load { threads, held_tsc: 0, time })?;
+        for (how, list) in KINDS.into_iter().zip(&mut pairs) {
+            let load = |threads| Load { threads, held_tsc: 0, time };
+            let mops = |how: How, threads| {
+                let sample = how.make(cpus(), threads, maxactive, &load(threads))?;
                 anyhow::Ok(sample.hits as f64 / sample.seconds)
             };
-            // Who is first changes from round to round.
-            let (one, all) = if round % 2 == 0 {
-                let one = mops(1)?;
-                (one, mops(threads)?)
-            } else {
-                let all = mops(threads)?;
-                (mops(1)?, all)
-            };
-            list.push(all / one);
+            // Who is first changes from round to round; the control is on either side.
+            let [first, last] = if round % 2 == 0 { [1, threads] } else { [threads, 1] };
+            let (control, its) = (mops(How::Control, first)?, mops(how, first)?);
+            let (its_last, control_last) = (mops(how, last)?, mops(How::Control, last)?);
+            let gain = |first: f64, last: f64| if round % 2 == 0 { last / first } else { first / last };
+            list.push([gain(its, its_last), gain(control, control_last)]);
         }
     }
-    let control = times[0].clone();
-    Ok(KINDS
-        .into_iter()
-        .zip(&times)
-        .map(|(how, times)| row(how, threads, maxactive, times, &control))
-        .collect())
+    Ok(KINDS.into_iter().zip(&pairs).map(|(how, pairs)| row(how, threads, maxactive, pairs)).collect())
 }
 
-fn row(how: How, threads: usize, maxactive: u32, times: &[f64], control: &[f64]) -> ScalingRow {
-    let relative: Vec<f64> =
-        times.iter().zip(control).map(|(ours, its)| ours / its * threads as f64).collect();
+/// From what threads together did by what one did, and the same of the control beside it, for each round.
+fn row(how: How, threads: usize, maxactive: u32, pairs: &[[f64; 2]]) -> ScalingRow {
+    let relative: Vec<f64> = pairs.iter().map(|[its, control]| its / control * threads as f64).collect();
+    let times: Vec<f64> = pairs.iter().map(|[its, _]| *its).collect();
     let (low, of_control, high) = quartiles(&relative);
     ScalingRow {
         kind: "bench",
@@ -79,11 +75,11 @@ fn row(how: How, threads: usize, maxactive: u32, times: &[f64], control: &[f64])
         sharing: how.sharing(),
         threads,
         maxactive,
-        times: quartiles(times).1,
+        times: quartiles(&times).1,
         of_control,
         low,
         high,
-        rounds: times.len(),
+        rounds: pairs.len(),
     }
 }
 
@@ -104,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_round_is_compared_with_the_control_of_the_same_round() {
-        let (ours, control) = ([2.0, 1.0, 1.8], [2.0, 1.0, 1.8]);
-        let row = row(How::Ours, 2, 10, &ours, &control);
+        let pairs = [[2.0, 2.0], [1.0, 1.0], [1.8, 1.8]];
+        let row = row(How::Ours, 2, 10, &pairs);
         assert_eq!((row.of_control, row.low, row.high, row.times), (2.0, 2.0, 2.0, 1.8));
     }
 }
