@@ -7,7 +7,7 @@ use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix, SP};
 use super::counted::{add_one, by_thread, count, count_last, cpu};
-use super::filter::{Conditions, Fields};
+use super::filter::Conditions;
 use super::latency::Mark;
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
@@ -143,7 +143,7 @@ impl Traced<'_> {
         let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
         let texts = self.texts(kind);
         let (id, depth) = (self.rings.id, texts.depth());
-        let fields = Some(Fields { reads: self.fields, at: texts.first_field() });
+        let fields = Some(texts.copied_fields());
         Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
     }
     /// Where fields decided, notes that the call is recorded.
@@ -215,7 +215,7 @@ pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Fil
     let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
     let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
-    let mut rare = Rare { rejected, words: filtered.words, ..Rare::default() };
+    let mut rare = Rare { rejected, ..Rare::of(filtered.words) };
     let every = filtered.filter.sample;
     if every > 1 {
         match machine.rseq {
@@ -257,6 +257,10 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 }
 
 impl Rare {
+    /// Nothing as yet, of a filter that counts in these words.
+    pub(super) fn of(words: u64) -> Self {
+        Self { words, ..Self::default() }
+    }
     /// Appends all of it, behind code that does not run on; each path goes to `leave`.
     pub(super) fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {

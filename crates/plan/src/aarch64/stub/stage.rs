@@ -39,7 +39,7 @@ use crate::filter::{Known, Late, Tree};
 
 /// Words above what `saves` keeps: the place; at an exit the time, and the nanoseconds that the call took.
 const FRAME: u32 = saves::FRAME.unsigned_abs();
-const PLACE: u32 = FRAME;
+pub(super) const PLACE: u32 = FRAME;
 const STAMP: u32 = FRAME + 8;
 const TOOK: u32 = FRAME + 16;
 const MORE: i32 = 32;
