@@ -378,6 +378,7 @@ fn what_no_code_decides_is_refused_by_name() {
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
+        (exit, TargetFilter { by_name: true, ..tallied(Known::Returned(INT), Sort::Each) }, "are called"),
         (Role::Latency, condition(argument), "what it times"),
         (recorded(true), condition(Known::Returned(INT)), "not known there"),
         (Role::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
@@ -393,6 +394,13 @@ fn what_no_code_decides_is_refused_by_name() {
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
         for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
+        }
+        // What threads are called is asked where there are records.
+        for role in [recorded(false), recorded(true)] {
+            let filter = TargetFilter { by_name: true, ..condition(known) };
+            assert_eq!(of(role, Some(filter.clone()), false, &traits()), None, "{role:?} {known:?}");
+            let late = TargetFilter { late: Some(late.clone()), ..filter };
+            assert_eq!(of(role, Some(late), false, &traits()).is_none(), role == recorded(true));
         }
         // Fields are read where there are records.
         for role in [recorded(false), recorded(true)] {

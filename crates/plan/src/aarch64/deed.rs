@@ -8,8 +8,8 @@ use trapline_record::ring::{Kind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
 use super::stub::filter::NODE_BYTES;
-use super::stub::stage::STAGED_BYTES;
 use super::stub::rows::ROW_BYTES;
+use super::stub::stage::STAGED_BYTES;
 use super::stub::text::BYTES;
 use super::stub::trace::ARGUMENTS;
 use super::stub::{
@@ -152,7 +152,9 @@ impl<'a> Setting<'a> {
     fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let words = self.data.0 + self.layout.filtered.word(filtered::WORDS * probe);
-        Some(Filtered { filter, words })
+        let names = self.layout.names;
+        let names = (filter.by_name && !names.is_empty()).then_some(self.data.0 + names.off);
+        Some(Filtered { filter, words, names })
     }
     /// Where hits are counted by thread, if they are.
     fn threads(&self) -> Option<Threads> {

@@ -63,11 +63,15 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     // Where memory is read.
     let reads = calls || matches!(role, Role::Record { .. } | Role::Tally { exits: false });
     match () {
-        () if filter.by_name => Some("no code looks at what threads are called"),
+        () if filter.by_name && !matches!(role, Role::Record { .. } | Role::RecordAt(..)) => {
+            Some("no code but records looks at what threads are called")
+        }
         () if (filter.fields.is_some() || !filter.reads.is_empty()) && !reads => {
             Some("no code reads fields there")
         }
-        () if filter.fields.is_some() && matches!(role, Role::Record { stack, .. } if stack != Unwind::None) => {
+        () if filter.fields.is_some()
+            && matches!(role, Role::Record { stack, .. } if stack != Unwind::None) =>
+        {
             Some("no code reads fields beside stacks")
         }
         () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::{Read, ThreadId};
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
@@ -12,6 +11,7 @@ use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
 use trapline_plan::filter::{
     Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
+use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, TallyArea};
 use trapline_record::view::View;
@@ -48,8 +48,14 @@ impl Set {
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
         let late = Some(Late { condition: late, tick: TICK });
-        let filter =
-            TargetFilter { condition: early, sample: 1, tally: Some(tally), late, reads, ..TargetFilter::default() };
+        let filter = TargetFilter {
+            condition: early,
+            sample: 1,
+            tally: Some(tally),
+            late,
+            reads,
+            ..TargetFilter::default()
+        };
         let slot = filter.left_bytes();
         let floats = filter.left_floats();
         let mut calls = Calls::new(machine, (4096, slot), id, filter);

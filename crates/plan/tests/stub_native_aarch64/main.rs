@@ -6,6 +6,7 @@ mod fields;
 mod filters;
 mod gathered;
 mod latency;
+mod names;
 mod read_tallies;
 mod records;
 mod rows;

@@ -140,7 +140,9 @@ fn values_fall_there_when_calls_return() {
 #[test]
 fn nothing_is_lost_under_a_storm() {
     if !has_readv() {
-        return println!("SKIP: no process_vm_readv here, and what stands for it is not for handlers of signals");
+        return println!(
+            "SKIP: no process_vm_readv here, and what stands for it is not for handlers of signals"
+        );
     }
     static FOUR: u64 = 4;
     for machine in machines(registered) {

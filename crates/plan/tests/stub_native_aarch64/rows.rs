@@ -135,8 +135,9 @@ fn each_thread_has_rows_of_its_own() {
                     (0..times).for_each(|n| assert_eq!(call(code, 5, word(n)), word(n) + 5));
                     (tid(), times)
                 };
-                let others = [1, 12, 70]
-                    .map(|times| std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends")));
+                let others = [1, 12, 70].map(|times| {
+                    std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends"))
+                });
                 for (thread, times) in [hit(30)].into_iter().chain(others) {
                     (0..times).for_each(|n| *want[nth].entry((Some(thread), key(n))).or_default() += 1);
                 }
@@ -176,14 +177,16 @@ fn a_full_table_counts_on() {
             (Shape::OwnedTexts(4), text(1, true)),
             (Shape::Texts(4), text(1, false)),
         ] {
-            let texts: Vec<[u8; 64]> = (0..90_u8).map(|n| core::array::from_fn(|at| [b'x', n + 1, 0][at.min(2)])).collect();
+            let texts: Vec<[u8; 64]> =
+                (0..90_u8).map(|n| core::array::from_fn(|at| [b'x', n + 1, 0][at.min(2)])).collect();
             let set = Set::shaped(machine, ThreadId::Call, shape, tally, None);
             let code = set.build(true, &[ADD, RET]);
             for text in texts.iter().cycle().take(300) {
                 let at = text.as_ptr() as u64;
                 assert_eq!(call(code, 1, at), at + 1);
             }
-            let (found, rest) = rows(set.table, &set.words, set.filter.tally.as_ref().is_some_and(|one| one.texts() != 0));
+            let (found, rest) =
+                rows(set.table, &set.words, set.filter.tally.as_ref().is_some_and(|one| one.texts() != 0));
             assert_eq!(found.values().sum::<u64>() + rest.overflow, 300, "{machine:?} {shape:?}");
             assert!(rest.overflow > 0 && found.len() >= 16 && rest.unseen == 0, "{found:?} {rest:?}");
             // Whoever has a row has it from the first hit on: three times, or four.
@@ -202,7 +205,11 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
             let code = set.build(true, &[ADD, RET]);
             let key = text_key(&WORDS[3]);
             let layout = set.table.area.shape.rows().expect("rows");
-            let first = if by_thread { first_owned_row(key, tid(), layout.bits) } else { first_row(key, layout.bits) };
+            let first = if by_thread {
+                first_owned_row(key, tid(), layout.bits)
+            } else {
+                first_row(key, layout.bits)
+            };
             for line in 0..u64::from(machine.lines) {
                 let row = line * set.table.area.stride() + CELLS + first * layout.size();
                 set.words[row as usize / 8].store(key, Ordering::Relaxed);
@@ -241,7 +248,8 @@ fn a_row_under_taking_is_passed_over() {
             let code = set.build(true, &[ADD, RET]);
             let (key, size) = (text_key(&WORDS[6]), set.table.area.shape.rows().expect("rows").size() / 8);
             assert_eq!(call(code, 0, word(6)), word(6));
-            let taken = set.words.iter().position(|word| word.load(Ordering::Relaxed) == key).expect("its row");
+            let taken =
+                set.words.iter().position(|word| word.load(Ordering::Relaxed) == key).expect("its row");
             set.words[taken + 1].store(TAKING, Ordering::Relaxed);
             assert_eq!(call(code, 0, word(6)), word(6));
             assert_eq!(set.words[taken + size as usize].load(Ordering::Relaxed), key, "the next one");
@@ -263,14 +271,19 @@ fn with_text(room: &Room, code: u64) -> u64 {
 #[test]
 fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));
-    let remainder = Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
+    let remainder =
+        Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
     let mut tallies = vec![Tally { by_thread: true, ..by(remainder, Sort::Each) }];
     if has_readv() {
         tallies.extend([text(2, false), text(2, true)]);
     } else {
-        println!("SKIP: texts: no process_vm_readv here, and what stands for it is not for handlers of signals");
+        println!(
+            "SKIP: texts: no process_vm_readv here, and what stands for it is not for handlers of signals"
+        );
     }
-    for (machine, tally) in machines(registered).into_iter().flat_map(|one| tallies.iter().map(move |tally| (one, tally))) {
+    for (machine, tally) in
+        machines(registered).into_iter().flat_map(|one| tallies.iter().map(move |tally| (one, tally)))
+    {
         let rooms = [Room::new(), Room::new()];
         let (mut sums, mut nth) = (Vec::new(), 0);
         let id = ids().pop().expect("a way");

@@ -47,6 +47,8 @@ pub(super) struct Calls {
     pub(super) reads: Vec<Read>,
     /// Whether entries leave marks, or records.
     pub(super) marked: bool,
+    /// Where threads that are passed over have their words.
+    pub(super) names: Option<u64>,
     /// Whose calls they are.
     probe: u32,
 }
@@ -67,6 +69,7 @@ impl Calls {
             floats: Floats::default(),
             reads: Vec::new(),
             marked: true,
+            names: None,
             probe: PROBE,
         }
     }
@@ -89,7 +92,7 @@ impl Calls {
     }
     pub(super) fn traced(&self) -> Traced<'_> {
         let words = self.bench.room.base + DATA + FILTER;
-        let filter = Some(Filtered { filter: &self.filter, words });
+        let filter = Some(Filtered { filter: &self.filter, words, names: self.names });
         let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
         let texts = self.filter.tally.as_ref().map_or(0, Tally::texts);
         Traced { probe: self.probe, filter, marks, texts, floats, fields, ..self.bench.traced(Unwind::None) }

@@ -62,7 +62,7 @@ impl Set {
         self.filter.tally.as_ref().expect("as set")
     }
     pub(super) fn words(&self, at: u64, seen: bool, body: &[u32]) -> Vec<u32> {
-        let filtered = Filtered { filter: &self.filter, words: self.room.base + DATA };
+        let filtered = Filtered { filter: &self.filter, words: self.room.base + DATA, names: None };
         let filtered = Some(filtered).filter(|_| !self.filter.passes_all());
         let reads = if seen { &self.filter.reads[..] } else { &[] };
         let what = Tallied { tally: self.tally(), table: self.table, reads };

@@ -37,12 +37,7 @@ pub struct Pending<'a> {
 }
 
 /// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value is known where the hit is.
-pub fn gather<'a>(
-    at: u64,
-    traced: Traced<'a>,
-    what: Tallied<'_>,
-    kind: Kind,
-) -> Option<Pending<'a>> {
+pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
     let stage = Stage::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
     let Tallied { tally, table, .. } = what;

@@ -158,7 +158,8 @@ impl<'a> Stage<'a> {
         let (traced, kind) = (&self.traced, Kind::Entry);
         let filtered = traced.filter?;
         enter(asm);
-        if filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread) {
+        let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
+        if by_condition || filtered.filter.by_name {
             threads::ask(traced.rings.id, asm);
         }
         let rare = pass::pass(asm, traced.machine, traced.rings.id, filtered);
