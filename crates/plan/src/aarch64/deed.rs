@@ -26,8 +26,8 @@ pub(super) enum Deed {
     Count { probe: u32 },
     /// The same, of hits that the probe's filter lets pass; `nodes`: of its trees.
     Passing { probe: u32, nodes: u32 },
-    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there; `loads`: what it copies of memory.
-    Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32 },
+    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there, a goroutine's if it is one; `loads`: what it copies of memory.
+    Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },
     /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
     Enter { latency: u32, looped: bool, goroutine: bool },
     /// The stamp is found, and the time since then recorded.
@@ -167,7 +167,7 @@ impl<'a> Setting<'a> {
         filter.map_or(&[], |filter| &filter.reads)
     }
     /// What calls of a probe leave, and what they are tallied as when they return.
-    fn gathered(&self, probe: u32) -> Option<(Traced<'_>, Tallied<'a>)> {
+    fn gathered(&self, probe: u32, goroutine: bool) -> Option<(Traced<'_>, Tallied<'a>)> {
         let (filtered, tallied) = (self.filtered(probe)?, self.tallied(probe)?);
         let traced = Traced {
             machine: &self.machine,
@@ -181,7 +181,7 @@ impl<'a> Setting<'a> {
             fields: tallied.reads,
             unwind: Unwind::None,
             at_entry: true,
-            goroutine: false,
+            goroutine,
         };
         Some((traced, tallied))
     }
@@ -229,8 +229,8 @@ impl<'a> Setting<'a> {
                 let filtered = self.filtered(probe)?;
                 Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
             }
-            Deed::Tally { probe, kind, late: true, .. } => {
-                let (traced, tallied) = self.gathered(probe)?;
+            Deed::Tally { probe, kind, late: true, goroutine, .. } => {
+                let (traced, tallied) = self.gathered(probe, goroutine)?;
                 match kind {
                     Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
                     _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),

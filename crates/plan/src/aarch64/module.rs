@@ -122,7 +122,8 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
-    let goroutine = input.traits.go && is_goroutines(image, want, &words, at)?;
+    let waits = filter(input, want.probe).is_some_and(|filter| filter.late.is_some());
+    let goroutine = input.traits.go && is_goroutines(image, want, waits, (&words, at))?;
     let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
@@ -195,7 +196,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
             let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
             readable(at, &words, loads > 0)?;
-            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes, loads };
+            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes, loads, goroutine };
             let entry =
                 (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
             let found = if exits { left(image, at, &words, start)? } else { Vec::new() };

@@ -76,7 +76,7 @@ impl Set {
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    fn exit(&self, kind: Kind) -> u64 {
+    pub(super) fn exit(&self, kind: Kind) -> u64 {
         self.calls.bench.room.put(&self.exit_words(kind))
     }
     pub(super) fn whole(&self, body: &[u32], kind: Kind) -> u64 {

@@ -5,6 +5,7 @@
 mod fields;
 mod filters;
 mod gathered;
+mod goroutines;
 mod latency;
 mod names;
 mod read_tallies;

@@ -49,6 +49,8 @@ pub(super) struct Calls {
     pub(super) marked: bool,
     /// Where threads that are passed over have their words.
     pub(super) names: Option<u64>,
+    /// They are of the goroutine that x28 names.
+    pub(super) goroutine: bool,
     /// Whose calls they are.
     probe: u32,
 }
@@ -70,6 +72,7 @@ impl Calls {
             reads: Vec::new(),
             marked: true,
             names: None,
+            goroutine: false,
             probe: PROBE,
         }
     }
@@ -95,7 +98,17 @@ impl Calls {
         let filter = Some(Filtered { filter: &self.filter, words, names: self.names });
         let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
         let texts = self.filter.tally.as_ref().map_or(0, Tally::texts);
-        Traced { probe: self.probe, filter, marks, texts, floats, fields, ..self.bench.traced(Unwind::None) }
+        let goroutine = self.goroutine;
+        Traced {
+            goroutine,
+            probe: self.probe,
+            filter,
+            marks,
+            texts,
+            floats,
+            fields,
+            ..self.bench.traced(Unwind::None)
+        }
     }
     /// A stub in front of `rest`, for the next place.
     fn words(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 
-use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
+use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
 use trapline::{By, Read, Session, Tallied, Whose};
 
 use crate::command::{VARIABLE, patched};
@@ -95,6 +95,10 @@ fn names() -> Vec<(String, Symbol)> {
         ("field", Known::Field(0, Int::U64)),
     ];
     known.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into()
+}
+
+pub(crate) fn tree(text: &str) -> Tree {
+    parse(text, &names()).expect("reads")
 }
 
 pub(crate) fn passing(condition: &str) -> Filter {

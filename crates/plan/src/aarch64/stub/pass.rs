@@ -181,7 +181,8 @@ impl Traced<'_> {
     const fn timed(&self) -> Option<Timed<'_>> {
         match &self.marks {
             Some(latency) => {
-                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine: false })
+                let goroutine = self.goroutine;
+                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine })
             }
             None => None,
         }

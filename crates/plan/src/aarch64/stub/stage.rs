@@ -19,7 +19,8 @@
 //!
 //! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and hits = rejected early + begun. Without rseq X2 reads the
 //! counter and decides before it locks a ring. What else may come between is told at the twin: places are the thread's own memory, so nothing of it depends on the order
-//! in which others see stores. A thread without an area has neither sample nor ring: it is dropped, at the entry or at the return.
+//! in which others see stores. A goroutine's place is its own, wherever its stack and whichever its thread is when it returns (`latency::slot`): it goes to another thread by what the runtime does
+//! to hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one place. A thread without an area has neither sample nor ring: it is dropped, at the entry or at the return.
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, first_float};
@@ -149,7 +150,7 @@ impl<'a> Stage<'a> {
             machine: self.traced.machine,
             latency: &self.latency,
             function: self.traced.probe,
-            goroutine: false,
+            goroutine: self.traced.goroutine,
         }
     }
 
