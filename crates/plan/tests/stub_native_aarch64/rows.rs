@@ -107,12 +107,17 @@ fn each_text_has_a_row() {
 }
 
 /// At an entry, and when a call returns: what its table holds.
-fn both(machine: Machine, id: ThreadId, tally: &Tally, mut hits: impl FnMut(u64)) -> [(Found, Rest); 2] {
+fn both(
+    machine: Machine,
+    id: ThreadId,
+    tally: &Tally,
+    mut hits: impl FnMut(&Room, u64),
+) -> [(Found, Rest); 2] {
     let texts = tally.texts() != 0;
     let set = Set::new(machine, id, tally.clone(), None);
-    hits(set.build(true, &[ADD, RET]));
+    hits(&set.room, set.build(true, &[ADD, RET]));
     let calls = gathered::Set::reading(machine, id, tally.clone(), (None, TRUE), Vec::new());
-    hits(calls.whole(&[ADD], Kind::Return));
+    hits(&calls.calls.bench.room, calls.whole(&[ADD], Kind::Return));
     let [_, early, late, dropped] = calls.calls.sums();
     assert_eq!([early, late, dropped], [0; 3]);
     [rows(set.table, &set.words, texts), rows(calls.table, &calls.words, texts)]
@@ -129,7 +134,7 @@ fn each_thread_has_rows_of_its_own() {
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
             let mut want = [Found::new(), Found::new()];
             let mut nth = 0;
-            let found = both(machine, id, &tally, |code| {
+            let found = both(machine, id, &tally, |_, code| {
                 let hit = |times: u64| {
                     on_cpu(2);
                     (0..times).for_each(|n| assert_eq!(call(code, 5, word(n)), word(n) + 5));
@@ -284,12 +289,10 @@ fn nothing_is_lost_under_a_storm() {
     for (machine, tally) in
         machines(registered).into_iter().flat_map(|one| tallies.iter().map(move |tally| (one, tally)))
     {
-        let rooms = [Room::new(), Room::new()];
-        let (mut sums, mut nth) = (Vec::new(), 0);
+        let mut sums = Vec::new();
         let id = ids().pop().expect("a way");
-        let found = both(machine, id, tally, |code| {
-            sums.push(storm(with_text(&rooms[nth], code)));
-            nth += 1;
+        let found = both(machine, id, tally, |room, code| {
+            sums.push(storm(with_text(room, code)));
         });
         for ((rows, rest), (called, handled)) in found.into_iter().zip(sums) {
             assert_eq!(rows.values().sum::<u64>(), called + handled, "{machine:?} {tally:?}");

@@ -11,7 +11,7 @@ use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::counted::{add_one, by_thread, cpu};
-use super::filter::{Conditions, Fields};
+use super::filter::Conditions;
 use super::pass::{self, Filtered, Rare, Shared};
 use super::rows::{Copied, Rows};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
