@@ -250,7 +250,7 @@ fn what_arguments_lead_to_is_tallied() {
         early(Filter::default(), &text),
         late(passing("ret > 0"), &text),
         late(passing("ret > 0"), &Tally { by_thread: true, ..text.clone() }),
-        early(reading("1"), &number),
+        early(Filter::default().reads(vec![read.clone()]), &number),
         early(reading(&format!("field == {right}")), &number),
         late(reading("ret > 0 && field"), &number),
     ] {
