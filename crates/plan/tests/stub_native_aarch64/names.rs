@@ -3,12 +3,12 @@
 
 use std::sync::atomic::AtomicU64;
 
-use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::Machine;
-use trapline_plan::filter::{Late, TargetFilter, parse, registers};
+use trapline_plan::filter::{Int, Known, Late, TargetFilter, Tree, parse, registers};
+use trapline_plan::{Read, ThreadId};
 use trapline_record::counters::filtered::REJECTED;
 use trapline_record::names::{NameArea, PLACES};
-use trapline_record::ring::Kind;
+use trapline_record::ring::{Kind, RingArea};
 use trapline_record::view::View;
 
 use super::latency::on_cpu;
@@ -23,7 +23,12 @@ enum How {
     Entry,
     Both,
     Decided,
+    /// Of an entry for which a field decides too.
+    Fields,
 }
+
+/// What that field is read from.
+static FOUR: u64 = 4;
 
 /// A table of threads that are passed over.
 struct Names(Vec<AtomicU64>);
@@ -44,11 +49,16 @@ impl Names {
 
 fn calls(machine: Machine, id: ThreadId, how: How, filter: TargetFilter, names: &Names) -> (Calls, u64) {
     let late = (how == How::Decided).then(|| Late { condition: read("ret"), tick: TICK });
-    let filter = TargetFilter { by_name: true, late, ..filter };
-    let mut calls = Calls::new(machine, (1 << 14, 64), id, filter);
-    (calls.names, calls.marked) = (Some(names.0.as_ptr() as u64), how != How::Entry);
+    let field = Tree::Known(Known::Field(0, Int { bits: 64, signed: false }));
+    let fields = (how == How::Fields).then_some(field);
+    let reads: Vec<Read> = fields.iter().map(|_| Read { register: 1, offsets: vec![0], bytes: 8 }).collect();
+    let filter = TargetFilter { by_name: true, late, fields, reads: reads.clone(), ..filter };
+    let slot = RingArea::slot_with_floats(6, 0, 2);
+    let mut calls = Calls::new(machine, (1 << 14, slot), id, filter);
+    calls.reads = reads;
+    (calls.names, calls.marked) = (Some(names.0.as_ptr() as u64), matches!(how, How::Both | How::Decided));
     let code = match how {
-        How::Entry => calls.alone(2, &[ADD, RET]),
+        How::Entry | How::Fields => calls.alone(2, &[ADD, RET]),
         _ => calls.whole(2, &[ADD], Kind::Return),
     };
     (calls, code)
@@ -61,15 +71,17 @@ fn hits_of_noted_threads_are_passed_over() {
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
         on_cpu(2);
-        for (how, condition) in
-            [How::Entry, How::Both, How::Decided].into_iter().flat_map(|how| [(how, None), (how, odd())])
+        for (how, condition) in [How::Entry, How::Both, How::Decided, How::Fields]
+            .into_iter()
+            .flat_map(|how| [(how, None), (how, odd())])
         {
             let names = Names::new();
             let filter = TargetFilter { condition, sample: 1, ..TargetFilter::default() };
             let (mut calls, code) = calls(machine, id, how, filter, &names);
-            let records = if how == How::Entry { 1 } else { 2 };
+            let records = if calls.marked { 2 } else { 1 };
+            let there = &raw const FOUR as u64;
             let mut hits = |times: u64| {
-                (0..times).for_each(|n| assert_eq!(call(code, 2 * n + 1, 2), 2 * n + 3));
+                (0..times).for_each(|n| assert_eq!(call(code, 2 * n + 1, there), 2 * n + 1 + there));
                 calls.bench.take().len()
             };
             assert_eq!(hits(20), 20 * records, "{how:?}");

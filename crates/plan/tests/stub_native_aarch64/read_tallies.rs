@@ -12,7 +12,7 @@ use super::fields::{Memory, has_readv, leaf_of_all, leaf_with_fields, reads};
 use super::filters::{Random, number, tree};
 use super::gathered::{self, TRUE, is_timeless};
 use super::latency::on_cpu;
-use super::stages::with_returned;
+use super::stages::{read, with_returned};
 use super::tallies::{Set, by};
 use super::threads::{ids, tid};
 use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
@@ -55,7 +55,9 @@ fn values_fall_where_the_language_says() {
         }
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
         let tally = tally(&value, round);
-        let mut set = Set::new(machine, id, tally.clone(), None);
+        // What arguments decide is decided before anything is read.
+        let early = (round % 4 > 1).then(|| read("arg2 & 3"));
+        let mut set = Set::new(machine, id, tally.clone(), early.clone());
         (set.filter.reads, set.filter.fields) = (reads(), condition.clone());
         let code = set.build(true, &[RET]);
         on_cpu(round % 8);
@@ -64,7 +66,8 @@ fn values_fall_where_the_language_says() {
         for _ in 0..10 {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
-            if condition.as_ref().is_some_and(|tree| tree.holds(&facts) != Some(true)) {
+            let fails = |tree: &Tree| tree.holds(&facts) != Some(true);
+            if early.iter().chain(&condition).any(fails) {
                 rejected += 1;
             } else if let Some(value) = value.evaluate(&facts) {
                 *want.entry(key(&tally, value)).or_default() += 1;
@@ -134,6 +137,22 @@ fn values_fall_there_when_calls_return() {
         set.calls.bench.room.unmap();
     }
     assert!(seen > 500 && unseen > 150 && rejected > 200, "{seen} {unseen} {rejected}");
+}
+
+/// Of a call whose field cannot be read: it is unseen once, and its mark is gone.
+#[test]
+fn what_cannot_be_read_is_unseen_once() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        let field = Tree::Known(Known::Field(0, Int { bits: 64, signed: true }));
+        let reads = vec![Read { register: 1, offsets: vec![0], bytes: 8 }];
+        let set = gathered::Set::reading(machine, ids()[0], by(field, Sort::Log2), (None, TRUE), reads);
+        let (whole, exit) = (set.whole(&[], Kind::Return), set.exit(Kind::Return));
+        for code in [exit, whole, exit, exit, whole, exit] {
+            call(code, 5, 0);
+        }
+        assert_eq!(set.read(), (BTreeMap::new(), Rest { overflow: 0, unseen: 2 }), "{machine:?}");
+    }
 }
 
 /// Threads that are moved and interrupted, and one without an area: what can be read and what cannot, each to the hit.

@@ -227,6 +227,33 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
     }
 }
 
+/// Another thread's row of the same key lies where this one's would: the next one is taken.
+#[test]
+fn another_threads_row_is_passed_over() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        for tally in [Tally { by_thread: true, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)] {
+            let set = Set::new(machine, ThreadId::Call, tally, None);
+            let code = set.build(true, &[ADD, RET]);
+            let texts = set.filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0);
+            let key = if texts { text_key(&WORDS[3]) } else { word(3) };
+            let layout = set.table.area.shape.rows().expect("rows");
+            let row = CELLS + first_owned_row(key, tid(), layout.bits) * layout.size();
+            for line in 0..u64::from(machine.lines) {
+                let row = (line * set.table.area.stride() + row) as usize / 8;
+                for (word, value) in [key, 5, u64::from(tid()) + 1].into_iter().enumerate() {
+                    set.words[row + word].store(value, Ordering::Relaxed);
+                }
+            }
+            (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
+            let (found, _) = rows(set.table, &set.words, false);
+            let others = 5 * u64::from(machine.lines);
+            let want = Found::from([((Some(tid()), key), 2), ((Some(tid() + 1), key), others)]);
+            assert_eq!(found, want, "{machine:?}");
+        }
+    }
+}
+
 /// The word that commits leads back to the abort handler, three times: one is added, in a row that is whole.
 #[test]
 fn what_is_broken_off_is_added_once() {
