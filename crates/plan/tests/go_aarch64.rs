@@ -173,32 +173,48 @@ fn what_is_not_done_in_go_is_refused_by_name() {
     }
 }
 
-/// What entries leave for returns lies where the stack was, and what is read of memory is copied onto it.
+/// What entries leave for returns is the goroutine's, wherever its stack is then; what is read of memory would be copied onto that, and threads are not known at returns.
 #[test]
-fn what_is_decided_or_added_up_at_returns_is_refused_by_name() {
+fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     const INT: Int = Int { bits: 64, signed: true };
     let image = or_skip!(image());
-    let deep = named(&image, "main.deep");
     let (argument, took) = (Tree::Known(Known::Argument(0, INT)), Tree::Known(Known::Took));
     let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
     let late = Some(Late { condition: took.clone(), tick: 1 });
     let staged = TargetFilter { late: late.clone(), ..passing.clone() };
-    let tally = Some(Tally { value: took, sort: Sort::Log2, by_thread: false });
-    let gathered = TargetFilter { late, tally, sample: 1, ..TargetFilter::default() };
+    let tally = Tally { value: took, sort: Sort::Log2, by_thread: false };
+    let gathered = TargetFilter { late, tally: Some(tally.clone()), sample: 1, ..TargetFilter::default() };
+    let by_thread = TargetFilter { tally: Some(Tally { by_thread: true, ..tally }), ..gathered.clone() };
+    let of_thread = TargetFilter {
+        late: Some(Late { condition: Tree::Known(Known::Thread), tick: 1 }),
+        ..passing.clone()
+    };
     let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
     let reads =
         TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
+    let text = Tally { value: argument, sort: Sort::Text(0), by_thread: false };
+    let text = TargetFilter { tally: Some(text), sample: 1, ..TargetFilter::default() };
     let record = |returns| recorded(0, returns, Unwind::None);
+    let refusals = |name: &str, role, filter: &TargetFilter| {
+        refusals(&decided(&image, false, &[Some(filter.clone())], &[want(0, named(&image, name), role)]))
+    };
+    for (role, filter) in
+        [(record(true), &passing), (record(true), &staged), (Role::Tally { exits: true }, &gathered)]
+    {
+        assert_eq!(refusals("main.deep", role, filter), Vec::<String>::new(), "{role:?}");
+        let refused = refusals("runtime.sigtrampgo", role, filter);
+        assert!(refused.len() == 1 && refused[0].contains("finds its goroutine"), "{role:?}: {refused:?}");
+    }
     for (role, filter, what) in [
-        (record(true), passing.clone(), "which entries passed"),
-        (record(true), staged.clone(), "which entries passed"),
-        (record(false), staged, "what entries left"),
-        (Role::Tally { exits: true }, gathered, "what entries left"),
-        (record(false), of_field, "room on a goroutine's stack"),
-        (record(false), reads, "room on a goroutine's stack"),
-        (Role::Latency, passing, "which entries passed"),
+        (record(false), &staged, "what entries left"),
+        (record(false), &of_field, "room on a goroutine's stack"),
+        (record(false), &reads, "room on a goroutine's stack"),
+        (Role::Tally { exits: false }, &text, "room on a goroutine's stack"),
+        (record(true), &of_thread, "in which thread"),
+        (Role::Tally { exits: true }, &by_thread, "in which thread"),
+        (Role::Latency, &passing, "what it times"),
     ] {
-        let refused = refusals(&decided(&image, false, &[Some(filter)], &[want(0, deep, role)]));
+        let refused = refusals("main.deep", role, filter);
         assert!(refused.len() == 1 && refused[0].contains(what), "{role:?}: {refused:?}");
     }
 }

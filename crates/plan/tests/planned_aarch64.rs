@@ -312,6 +312,37 @@ fn what_is_tallied_is_patched_where_it_is_known() {
     assert!(plan.refused.is_empty());
 }
 
+/// Texts, fields and threads' own values, at entries and when calls return; not where what asks the system would lose vectors of SVE.
+#[test]
+fn what_is_read_of_memory_is_tallied() {
+    /// `ptrue p0.b`
+    const SCALABLE: u32 = 0x2518_E3E0;
+    let image = library(&[&[NOP, RET], &[NOP, SCALABLE, RET]]);
+    let reads = vec![Read { register: 0, offsets: vec![0, 8], bytes: 4 }];
+    let (field, argument) = (Known::Field(0, INT), Known::Argument(0, INT));
+    let whole = Some(Late { condition: Tree::Known(field), tick: 1 });
+    for by_thread in [false, true] {
+        for (known, sort) in [(field, Sort::Each), (argument, Sort::Text(1)), (field, Sort::Log2)] {
+            let tally = Some(Tally { value: Tree::Known(known), sort, by_thread });
+            let early = TargetFilter { tally, reads: reads.clone(), sample: 1, ..TargetFilter::default() };
+            let condition = TargetFilter { fields: Some(Tree::Known(field)), ..early.clone() };
+            let late = TargetFilter { late: whole.clone(), ..early.clone() };
+            for (filter, exits, patches) in [(early, false, 1), (condition, false, 1), (late, true, 2)] {
+                let filters = vec![Some(filter); 2];
+                let wants = [want(0, Role::Tally { exits })];
+                assert_eq!(planned_roles(&image, &filters, &wants).len(), patches, "{filters:?}");
+                let scalable = [want(1, Role::Tally { exits })];
+                let plan = decided(&image, &traits(), false, &filters, &scalable);
+                let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
+                assert!(why.len() == 1 && why[0].contains("SVE"), "{why:?}");
+            }
+        }
+    }
+    // Nothing of memory: registers alone.
+    let plain = vec![Some(tallied(argument, Sort::Each)); 2];
+    assert_eq!(planned_roles(&image, &plain, &[want(1, Role::Tally { exits: false })]).len(), 1);
+}
+
 /// Of a filter, of what it tallies, and of who counts by thread.
 #[test]
 fn what_no_code_decides_is_refused_by_name() {
@@ -329,9 +360,6 @@ fn what_no_code_decides_is_refused_by_name() {
     let field = Read { register: 0, offsets: vec![0], bytes: 4 };
     let argument = Known::Argument(0, INT);
     let (floats, stack) = (Floats::default(), Unwind::None);
-    let each = tallied(argument, Sort::Each);
-    let tally = each.tally.map(|tally| Tally { by_thread: true, ..tally });
-    let by_thread = TargetFilter { tally, ..TargetFilter::default() };
     let recorded = |returns| Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
     let copied =
         Role::Record { values: 0, returns: false, texts: 0, floats, fields: 0, stack: Unwind::Copy(256) };
@@ -345,11 +373,12 @@ fn what_no_code_decides_is_refused_by_name() {
             TargetFilter { condition: Some(Tree::Known(argument)), ..tallied(Known::Thread, Sort::Each) },
             "not known there",
         ),
-        (Role::Tally { exits: false }, tallied(argument, Sort::Text(0)), "texts"),
-        (Role::Tally { exits: false }, by_thread, "rows of threads' values"),
+        // Nobody copied it.
+        (exit, tallied(Known::Thread, Sort::Text(0)), "not known there"),
         (entry, TargetFilter { late: Some(late.clone()), ..condition(argument) }, "what entries left"),
         (entry, TargetFilter { reads: vec![field.clone()], ..condition(argument) }, "fields"),
         (entry, TargetFilter { by_name: true, ..condition(argument) }, "are called"),
+        (exit, TargetFilter { by_name: true, ..tallied(Known::Returned(INT), Sort::Each) }, "are called"),
         (Role::Latency, condition(argument), "what it times"),
         (recorded(true), condition(Known::Returned(INT)), "not known there"),
         (Role::Tally { exits: false }, tallied(Known::Field(0, INT), Sort::Each), "not known there"),
@@ -365,6 +394,13 @@ fn what_no_code_decides_is_refused_by_name() {
     for known in [argument, Known::Thread, Known::Float(3, Float::Double)] {
         for role in [entry, recorded(false), recorded(true)] {
             assert_eq!(of(role, Some(condition(known)), false, &traits()), None, "{role:?} {known:?}");
+        }
+        // What threads are called is asked where there are records.
+        for role in [recorded(false), recorded(true)] {
+            let filter = TargetFilter { by_name: true, ..condition(known) };
+            assert_eq!(of(role, Some(filter.clone()), false, &traits()), None, "{role:?} {known:?}");
+            let late = TargetFilter { late: Some(late.clone()), ..filter };
+            assert_eq!(of(role, Some(late), false, &traits()).is_none(), role == recorded(true));
         }
         // Fields are read where there are records.
         for role in [recorded(false), recorded(true)] {

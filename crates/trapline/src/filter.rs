@@ -19,9 +19,6 @@ use trapline_plan::{Floats, Read, Role, Unwind, filter};
 
 use crate::calls::{Call, Text};
 
-/// Fields are tallied, returns decide, and rows are threads': there is code for it (not on arm64).
-const HERE: bool = cfg!(target_arch = "x86_64");
-
 /// Most bytes of a thread's name.
 const COMM_LEN: usize = 15;
 
@@ -90,7 +87,7 @@ impl Filter {
     /// the value or what decides who passes.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
-        if !self.names.is_empty() || tally.has_owners() && !HERE {
+        if !self.names.is_empty() {
             return None;
         }
         if exits {
@@ -105,26 +102,24 @@ impl Filter {
         let reads = if asks { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), reads, ..self })
     }
-    /// Whether the target knows it at an entry, where fields are read for it; no code tallies them on arm64.
+    /// Whether the target knows it at an entry, where fields are read for it.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
-        tree.is_known_at_entry() || HERE && tree.is_known_with_fields() && self.fits(tree)
+        tree.is_known_at_entry() || tree.is_known_with_fields() && self.fits(tree)
     }
     /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries, fields too, with what was returned and how long it took.
-    /// `None` if threads' names are asked for, or what is asked is too long; on arm64 also for fields, and for rows by thread.
+    /// `None` if threads' names are asked for, or what is asked is too long.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
         let trees: Vec<&Tree> =
             [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
-        let can = (HERE || !tally.has_owners())
-            && self.names.is_empty()
-            && trees.iter().all(|tree| self.is_known_of_calls(tree));
+        let can = self.names.is_empty() && trees.iter().all(|tree| self.is_known_of_calls(tree));
         let reads =
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })
     }
     /// Whether the target knows it at a return, of which the entry left what it knew.
     fn is_known_of_calls(&self, tree: &Tree) -> bool {
-        tree.is_known_at_return() && self.fits(tree) && (HERE || !asks_for_fields(tree))
+        tree.is_known_at_return() && self.fits(tree)
     }
     /// Whether whole calls are tallied.
     pub(crate) const fn tallies_calls(&self) -> bool {

@@ -8,11 +8,14 @@ use trapline_record::ring::{Kind, RingArea};
 use trapline_record::{RemoteAddr, control};
 
 use super::stub::filter::NODE_BYTES;
+use super::stub::rows::ROW_BYTES;
 use super::stub::stage::STAGED_BYTES;
 use super::stub::text::BYTES;
 use super::stub::trace::ARGUMENTS;
-use super::stub::{self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Threads, Timed, Traced};
-use crate::filter::{Tally, TargetFilter, Tree};
+use super::stub::{
+    self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Tallied, Threads, Timed, Traced,
+};
+use crate::filter::{TargetFilter, Tree};
 use crate::layout::DataLayout;
 use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
@@ -23,8 +26,8 @@ pub(super) enum Deed {
     Count { probe: u32 },
     /// The same, of hits that the probe's filter lets pass; `nodes`: of its trees.
     Passing { probe: u32, nodes: u32 },
-    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there.
-    Tally { probe: u32, kind: Kind, late: bool, nodes: u32 },
+    /// One more of the probe's value, of hits that pass; with `late` of calls, whose entries leave what is known there, a goroutine's if it is one; `loads`: what it copies of memory.
+    Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },
     /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
     Enter { latency: u32, looped: bool, goroutine: bool },
     /// The stamp is found, and the time since then recorded.
@@ -71,12 +74,12 @@ impl Deed {
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
-            Self::Tally { late: true, nodes, .. } => {
-                (1024 + STAGED_BYTES + nodes as u64 * NODE_BYTES).next_multiple_of(64)
+            Self::Tally { late, nodes, loads, .. } => {
+                let staged = if late { STAGED_BYTES } else { 0 };
+                let bytes = 1024 + ROW_BYTES + staged + nodes as u64 * NODE_BYTES + loads as u64 * BYTES;
+                bytes.next_multiple_of(64)
             }
-            Self::Passing { nodes, .. } | Self::Tally { nodes, .. } => {
-                (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64)
-            }
+            Self::Passing { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
             Self::Enter { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
                 let decides = match record.nodes {
@@ -106,9 +109,18 @@ pub(super) struct Setting<'a> {
     pub(super) places: Rings,
 }
 
+/// Loads that what is tallied takes: texts, and fields, each through its pointers.
+pub(super) fn loads(filter: &TargetFilter) -> u32 {
+    let texts = filter.tally.as_ref().map_or(0, |tally| tally.texts().count_ones());
+    texts + filter.reads.iter().map(|read| read.offsets.len() as u32).sum::<u32>()
+}
+
 /// Nodes of all that a filter's code computes.
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
-    let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.nodes());
+    let tallied = filter.tally.as_ref().map_or(0, |tally| {
+        let (readable, value) = tally.value.if_readable();
+        readable.nodes() + value.nodes()
+    });
     let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
     let fields = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
     (tallied + late + fields + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32
@@ -140,7 +152,9 @@ impl<'a> Setting<'a> {
     fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let words = self.data.0 + self.layout.filtered.word(filtered::WORDS * probe);
-        Some(Filtered { filter, words })
+        let names = self.layout.names;
+        let names = (filter.by_name && !names.is_empty()).then_some(self.data.0 + names.off);
+        Some(Filtered { filter, words, names })
     }
     /// Where hits are counted by thread, if they are.
     fn threads(&self) -> Option<Threads> {
@@ -153,9 +167,8 @@ impl<'a> Setting<'a> {
         filter.map_or(&[], |filter| &filter.reads)
     }
     /// What calls of a probe leave, and what they are tallied as when they return.
-    fn gathered(&self, probe: u32) -> Option<(Traced<'_>, &'a Tally, Table)> {
-        let filtered = self.filtered(probe)?;
-        let (tally, area) = (filtered.filter.tally.as_ref()?, self.layout.tallies);
+    fn gathered(&self, probe: u32, goroutine: bool) -> Option<(Traced<'_>, Tallied<'a>)> {
+        let (filtered, tallied) = (self.filtered(probe)?, self.tallied(probe)?);
         let traced = Traced {
             machine: &self.machine,
             rings: &self.places,
@@ -163,14 +176,21 @@ impl<'a> Setting<'a> {
             dropped: self.data.0 + self.layout.counters.word(probe),
             filter: Some(filtered),
             marks: Some(self.latency?.for_stage()),
-            texts: 0,
+            texts: tallied.tally.texts(),
             floats: filtered.filter.left_floats(),
-            fields: &[],
+            fields: tallied.reads,
             unwind: Unwind::None,
             at_entry: true,
-            goroutine: false,
+            goroutine,
         };
-        Some((traced, tally, Table { area, base: self.data.0 + area.table(probe) }))
+        Some((traced, tallied))
+    }
+    /// What a probe's hits are tallied as.
+    fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {
+        let filter = self.filters.get(probe as usize)?.as_ref()?;
+        let area = self.layout.tallies;
+        let table = Table { area, base: self.data.0 + area.table(probe) };
+        Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
         let Record { probe, texts, floats, unwind, at_entry, nodes, returns, goroutine, .. } = record;
@@ -209,22 +229,18 @@ impl<'a> Setting<'a> {
                 let filtered = self.filtered(probe)?;
                 Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
             }
-            Deed::Tally { probe, kind, late: true, .. } => {
-                let (traced, tally, table) = self.gathered(probe)?;
+            Deed::Tally { probe, kind, late: true, goroutine, .. } => {
+                let (traced, tallied) = self.gathered(probe, goroutine)?;
                 match kind {
                     Kind::Entry => Begun::Staged(stub::stage(at.0, traced, kind, ARGUMENTS)?),
-                    _ => Begun::Gathered(stub::gather(at.0, traced, (tally, table), kind)?),
+                    _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),
                 }
             }
             Deed::Tally { probe, kind, .. } => {
                 let seen = kind != Kind::Tail;
-                let filtered = self.filtered(probe)?;
-                let tally = filtered.filter.tally.as_ref()?;
-                let area = self.layout.tallies;
-                let table = Table { area, base: self.data.0 + area.table(probe) };
-                let filtered = Some(filtered).filter(|filtered| !filtered.filter.passes_all());
-                let what = (tally, table);
-                Begun::Passing(stub::tally(at.0, &self.machine, self.id, filtered, what, seen))
+                let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
+                let tallied = self.tallied(probe)?;
+                Begun::Tallied(stub::tally(at.0, &self.machine, self.id, filtered, tallied, seen))
             }
             Deed::Enter { latency, looped, goroutine } => {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency, goroutine)?, looped))
@@ -253,6 +269,7 @@ pub(super) enum Begun<'a> {
     Count(stub::Pending),
     Threads(stub::threads::Pending),
     Passing(stub::pass::Pending),
+    Tallied(stub::tally::Pending),
     Latency(stub::latency::Pending<'a>),
     Traced(stub::trace::Pending<'a>),
     Staged(stub::stage::Pending<'a>),
@@ -265,6 +282,7 @@ impl Code for Begun<'_> {
             Self::Count(pending) => pending.displaced_at(),
             Self::Threads(pending) => pending.displaced_at(),
             Self::Passing(pending) => pending.displaced_at(),
+            Self::Tallied(pending) => pending.displaced_at(),
             Self::Latency(pending) => pending.displaced_at(),
             Self::Traced(pending) => pending.displaced_at(),
             Self::Staged(pending) => pending.displaced_at(),
@@ -276,6 +294,7 @@ impl Code for Begun<'_> {
             Self::Count(pending) => pending.finish(displaced, back),
             Self::Threads(pending) => pending.finish(displaced, back),
             Self::Passing(pending) => pending.finish(displaced, back),
+            Self::Tallied(pending) => pending.finish(displaced, back),
             Self::Latency(pending) => pending.finish(displaced, back),
             Self::Traced(pending) => pending.finish(displaced, back),
             Self::Staged(pending) => pending.finish(displaced, back),

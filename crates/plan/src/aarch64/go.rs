@@ -21,7 +21,7 @@
 //! # Room
 //!
 //! A goroutine's stack ends where the heap goes on. A function that has not yet looked for room has some 790 bytes (`stackGuard` less what leaves and frames up to
-//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 200. Texts are refused.
+//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 300. Texts are refused.
 
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
@@ -66,13 +66,18 @@ fn is_runtimes(name: &str) -> bool {
     })
 }
 
-/// Whether g is in x28 whenever what is wanted of the function runs.
+/// Whether g is in x28 whenever what is wanted of the function runs; `waits`: something waits for its return.
 ///
 /// # Errors
 /// It is not certain, and a call's beginning and end would be put together by it.
-pub(super) fn is_goroutines(image: &Image, want: &Want, words: &[u32], at: Svma) -> Result<bool, Refusal> {
+pub(super) fn is_goroutines(
+    image: &Image,
+    want: &Want,
+    waits: bool,
+    (words, at): (&[u32], Svma),
+) -> Result<bool, Refusal> {
     let found = has_g(image, want.function, words);
-    match !found && is_go(image, want.function) && calls_end(want.role) {
+    match !found && is_go(image, want.function) && (waits || calls_end(want.role)) {
         true => Err(Refusal::NotHere {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
@@ -89,30 +94,34 @@ const fn calls_end(role: Role) -> bool {
 /// What no code does where stacks are a goroutine's.
 pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>, outermost: bool) -> Option<&'static str> {
     let reads_text = |tally: &Tally| tally.texts() != 0;
+    let whole = filter.filter(|filter| filter.late.is_some());
     match role {
         Role::Latency if outermost => Some("no code times a goroutine's outermost calls"),
-        Role::Latency | Role::Record { returns: true, .. } if filter.is_some() => {
-            Some("no code tells a goroutine's returns which entries passed")
+        Role::Record { texts: 1.., .. } | Role::Record { fields: 1.., .. } => {
+            Some("no code looks for room on a goroutine's stack")
         }
-        Role::Record { texts: 1.., .. } => Some("no code looks for room on a goroutine's stack"),
-        Role::Record { fields: 1.., .. } => Some("no code looks for room on a goroutine's stack"),
         Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None => {
             Some("no code knows where a goroutine's stack ends")
         }
-        _ => match filter {
-            Some(filter) if filter.late.is_some() => {
-                Some("no code tells a goroutine's returns what entries left")
-            }
-            Some(filter)
-                if filter.fields.is_some()
-                    || !filter.reads.is_empty()
-                    || filter.tally.as_ref().is_some_and(reads_text) =>
-            {
-                Some("no code looks for room on a goroutine's stack")
-            }
-            _ => None,
-        },
+        _ if filter.is_some_and(|filter| {
+            filter.fields.is_some()
+                || !filter.reads.is_empty()
+                || filter.tally.as_ref().is_some_and(reads_text)
+        }) =>
+        {
+            Some("no code looks for room on a goroutine's stack")
+        }
+        _ if whole.is_some_and(asks_late_for_thread) => {
+            Some("no code knows at a goroutine's return in which thread it began")
+        }
+        _ => None,
     }
+}
+
+/// Whether what is decided or added up at returns depends on the thread.
+fn asks_late_for_thread(filter: &TargetFilter) -> bool {
+    filter.late.as_ref().is_some_and(|late| late.condition.asks_for_thread())
+        || filter.tally.as_ref().is_some_and(Tally::asks_for_thread)
 }
 
 /// A stub, 16 bytes lower on the stack where that is asked for (GO-2).

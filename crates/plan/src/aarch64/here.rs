@@ -7,7 +7,7 @@ use trapline_record::Svma;
 use super::go::not_in_go;
 use super::module::filter;
 use super::stub::SIGNATURE;
-use crate::filter::{Tally, TargetFilter, Tree};
+use crate::filter::{TargetFilter, Tree};
 use crate::refusal::Refusal;
 use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
 
@@ -53,15 +53,25 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
         true => tree.is_known_at_exit(),
         false => tree.is_known_at_entry(),
     };
-    let value = tally.map(|tally| if calls { tally.value.is_known_at_return() } else { known(&tally.value) });
+    let value = tally.map(|tally| match at_exit {
+        _ if calls => tally.value.is_known_at_return(),
+        // Nobody copied the text.
+        true => tally.value.is_known_at_exit() && tally.texts() == 0,
+        false if filter.reads.is_empty() => tally.value.is_known_at_entry(),
+        false => tally.value.is_known_with_fields(),
+    });
+    // Where memory is read.
+    let reads = calls || matches!(role, Role::Record { .. } | Role::Tally { exits: false });
     match () {
-        () if filter.by_name => Some("no code looks at what threads are called"),
-        () if (filter.fields.is_some() || !filter.reads.is_empty())
-            && !matches!(role, Role::Record { .. }) =>
-        {
-            Some("no code reads fields but for records")
+        () if filter.by_name && !matches!(role, Role::Record { .. } | Role::RecordAt(..)) => {
+            Some("no code but records looks at what threads are called")
         }
-        () if filter.fields.is_some() && !matches!(role, Role::Record { stack: Unwind::None, .. }) => {
+        () if (filter.fields.is_some() || !filter.reads.is_empty()) && !reads => {
+            Some("no code reads fields there")
+        }
+        () if filter.fields.is_some()
+            && matches!(role, Role::Record { stack, .. } if stack != Unwind::None) =>
+        {
             Some("no code reads fields beside stacks")
         }
         () if filter.fields.as_ref().is_some_and(|tree| !tree.is_known_with_fields()) => {
@@ -71,8 +81,6 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
         () if late.is_some_and(|late| !late.condition.is_known_at_return()) => {
             Some("no code decides by what is not known there")
         }
-        () if tally.is_some_and(|tally| tally.texts() != 0) => Some("no code reads texts"),
-        () if tally.is_some_and(Tally::has_owners) => Some("no code keeps rows of threads' values"),
         () if value == Some(false) || filter.condition.as_ref().is_some_and(|tree| !known(tree)) => {
             Some("no code decides by what is not known there")
         }

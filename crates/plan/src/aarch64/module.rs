@@ -25,7 +25,7 @@ use trapline_record::journal::MAX_PATCH;
 use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
-use super::deed::{Deed, Record, Setting, is_looped, nodes};
+use super::deed::{Deed, Record, Setting, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
 use super::go::{Lowered, begins, is_go, is_goroutines, reads_g};
 use super::here::{check, is_scalable, may_fault};
@@ -122,7 +122,8 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let (start, words) = code(image, want.function, at).ok_or(Refusal::NotInFile { at })?;
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
-    let goroutine = input.traits.go && is_goroutines(image, want, &words, at)?;
+    let waits = filter(input, want.probe).is_some_and(|filter| filter.late.is_some());
+    let goroutine = input.traits.go && is_goroutines(image, want, waits, (&words, at))?;
     let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],
@@ -152,12 +153,7 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
-            if (texts != 0 || fields != 0) && words.iter().any(|&word| is_scalable(word)) {
-                return Err(Refusal::NotHere {
-                    at,
-                    what: "no code reads texts or fields where vectors of SVE or SME may be live",
-                });
-            }
+            readable(at, &words, texts != 0 || fields != 0)?;
             let probe = want.probe;
             let reads = filter(input, probe).map_or(&[][..], |filter| &filter.reads);
             let loads = reads.iter().map(|read| read.offsets.len() as u32).sum();
@@ -198,8 +194,9 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         }
         Role::Tally { exits } => {
             let filter = filter(input, want.probe).ok_or(Refusal::Incomplete { at })?;
-            let (nodes, late) = (nodes(filter), filter.late.is_some());
-            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes };
+            let (nodes, late, loads) = (nodes(filter), filter.late.is_some(), loads(filter));
+            readable(at, &words, loads > 0)?;
+            let tally = |kind| Deed::Tally { probe: want.probe, kind, late, nodes, loads, goroutine };
             let entry =
                 (!exits || late).then(|| (one(entry_index(&words), PatchRole::Entry), tally(Kind::Entry)));
             let found = if exits { left(image, at, &words, start)? } else { Vec::new() };
@@ -212,6 +209,17 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
+}
+
+/// Whether memory can be read where the function begins, if that is asked: by calls to the system.
+fn readable(at: Svma, words: &[u32], asked: bool) -> Result<(), Refusal> {
+    match asked && words.iter().any(|&word| is_scalable(word)) {
+        true => {
+            let what = "no code reads texts or fields where vectors of SVE or SME may be live";
+            Err(Refusal::NotHere { at, what })
+        }
+        false => Ok(()),
+    }
 }
 
 const fn kind_of(exit: ExitKind) -> Kind {

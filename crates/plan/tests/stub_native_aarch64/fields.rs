@@ -24,7 +24,7 @@ const SVC: u32 = 0xD400_0001;
 const READV: u32 = 0xD280_21C8;
 
 /// Whether the system has process_vm_readv: emulators of user mode may not.
-fn has_readv() -> bool {
+pub(super) fn has_readv() -> bool {
     // SAFETY: no vectors, so that nothing is read.
     let tried =
         unsafe { libc::process_vm_readv(libc::getpid(), std::ptr::null(), 0, std::ptr::null(), 0, 0) };
@@ -140,7 +140,7 @@ extern "C" fn readv(
 }
 
 /// Offsets and bytes of the fields, by argument: the second through a pointer, the third maybe at the end of what is mapped.
-fn reads() -> Vec<Read> {
+pub(super) fn reads() -> Vec<Read> {
     let read = |register, offsets: &[i32], bytes| Read { register, offsets: offsets.to_vec(), bytes };
     vec![read(0, &[16], 8), read(0, &[8, 4], 4), read(1, &[0], 2), read(0, &[24], 4)]
 }
@@ -156,16 +156,16 @@ fn field(random: &mut Random) -> Tree {
     })
 }
 
-fn leaf_with_fields(random: &mut Random) -> Tree {
+pub(super) fn leaf_with_fields(random: &mut Random) -> Tree {
     if random.next().is_multiple_of(2) { field(random) } else { leaf(random) }
 }
 
-fn leaf_of_all(random: &mut Random) -> Tree {
+pub(super) fn leaf_of_all(random: &mut Random) -> Tree {
     if random.next().is_multiple_of(3) { field(random) } else { leaf_at_return(random) }
 }
 
 /// A page, and nothing behind it: where that ends.
-fn edge() -> u64 {
+pub(super) fn edge() -> u64 {
     static EDGE: OnceLock<u64> = OnceLock::new();
     *EDGE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -181,17 +181,17 @@ fn edge() -> u64 {
 }
 
 /// What memory holds: a structure, what it points to, and numbers of which maybe not all can be read.
-struct Memory {
+pub(super) struct Memory {
     own: Box<[u64; 4]>,
     other: Box<[u64; 2]>,
 }
 
 impl Memory {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { own: Box::default(), other: Box::default() }
     }
     /// Two arguments, the fields behind them, and the kernel's answers.
-    fn choose(&mut self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4], [i64; 4]) {
+    pub(super) fn choose(&mut self, random: &mut Random) -> ([u64; 2], [Option<u64>; 4], [i64; 4]) {
         self.own.fill_with(|| number(random));
         self.other.fill_with(|| number(random));
         let (own, other) = (self.own.as_ptr() as u64, self.other.as_ptr() as u64);

@@ -144,7 +144,7 @@ fn counted(room: &Room) -> (u64, u64) {
 
 fn words_of(room: &Room, at: u64, machine: &Machine, id: ThreadId, filter: &TargetFilter) -> Vec<u32> {
     let words = room.base + DATA + WORDS + 8 * u64::from(filtered::REJECTED);
-    let pending = count_passing(at, machine, id, Filtered { filter, words }, room.base + DATA);
+    let pending = count_passing(at, machine, id, Filtered { filter, words, names: None }, room.base + DATA);
     let words = pending.finish(&[ADD, RET], Some(room.base)).expect("in reach");
     let nodes = filter.condition.as_ref().map_or(0, Tree::nodes);
     let most = STUB + nodes * NODE_BYTES as usize;

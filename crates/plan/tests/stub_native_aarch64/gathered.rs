@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
+use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Machine, Table, gather};
+use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
 use trapline_plan::filter::{
     Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
+use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, TallyArea};
 use trapline_record::view::View;
@@ -19,30 +20,46 @@ use super::filters::{Random, float, number, tree};
 use super::latency::{now, on_cpu};
 use super::records::broken_off_at;
 use super::stages::{Calls, TICK, leaf_at_return, read, with_returned};
+use super::tallies::nodes;
 use super::threads::{ids, tid};
 use super::{ADD, LINES, RET, by_hand, call, changes, machines, registered, run, storm};
 
-const TRUE: Tree = Tree::Number(1, false);
+pub(super) const TRUE: Tree = Tree::Number(1, false);
 
 /// Calls, and the tables that they are added to.
-struct Set {
-    calls: Calls,
-    table: Table,
-    words: Vec<AtomicU64>,
+pub(super) struct Set {
+    pub(super) calls: Calls,
+    pub(super) table: Table,
+    pub(super) words: Vec<AtomicU64>,
 }
 
 impl Set {
-    fn new(machine: Machine, id: ThreadId, tally: Tally, (early, late): (Option<Tree>, Tree)) -> Self {
+    fn new(machine: Machine, id: ThreadId, tally: Tally, conditions: (Option<Tree>, Tree)) -> Self {
+        Self::reading(machine, id, tally, conditions, Vec::new())
+    }
+    pub(super) fn reading(
+        machine: Machine,
+        id: ThreadId,
+        tally: Tally,
+        (early, late): (Option<Tree>, Tree),
+        reads: Vec<Read>,
+    ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape: tally.shape() };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
         let late = Some(Late { condition: late, tick: TICK });
-        let filter =
-            TargetFilter { condition: early, sample: 1, tally: Some(tally), late, ..TargetFilter::default() };
+        let filter = TargetFilter {
+            condition: early,
+            sample: 1,
+            tally: Some(tally),
+            late,
+            reads,
+            ..TargetFilter::default()
+        };
         let slot = filter.left_bytes();
         let floats = filter.left_floats();
         let mut calls = Calls::new(machine, (4096, slot), id, filter);
-        calls.floats = floats;
+        (calls.floats, calls.reads) = (floats, calls.filter.reads.clone());
         Self { calls, table, words }
     }
     fn tally(&self) -> &Tally {
@@ -50,22 +67,23 @@ impl Set {
     }
     fn exit_words(&self, kind: Kind) -> Vec<u32> {
         let at = self.calls.bench.room.next();
-        let pending = gather(at, self.calls.traced(), (self.tally(), self.table), kind).expect("a late part");
+        let what = Tallied { tally: self.tally(), table: self.table, reads: &self.calls.reads };
+        let pending = gather(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let late = self.calls.filter.late.as_ref().expect("as set");
-        let nodes = self.tally().value.nodes() + late.condition.decided_nodes();
-        let most = 1024 + STAGED_BYTES + nodes as u64 * NODE_BYTES;
+        let nodes = nodes(&self.tally().value) + late.condition.decided_nodes();
+        let most = 1024 + ROW_BYTES + STAGED_BYTES + nodes as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
     }
-    fn exit(&self, kind: Kind) -> u64 {
+    pub(super) fn exit(&self, kind: Kind) -> u64 {
         self.calls.bench.room.put(&self.exit_words(kind))
     }
-    fn whole(&self, body: &[u32], kind: Kind) -> u64 {
+    pub(super) fn whole(&self, body: &[u32], kind: Kind) -> u64 {
         let exit = self.exit(kind);
         self.calls.entry(6, body, exit)
     }
-    fn read(&self) -> (BTreeMap<u64, u64>, Rest) {
+    pub(super) fn read(&self) -> (BTreeMap<u64, u64>, Rest) {
         let (mut cells, mut sum) = (BTreeMap::new(), Rest::default());
         for line in 0..self.calls.bench.machine.lines {
             let view = View::new(&self.words);
@@ -83,7 +101,7 @@ fn by(value: Tree, sort: Sort) -> Tally {
 }
 
 /// A duration is not known before.
-fn is_timeless(tree: &Tree) -> bool {
+pub(super) fn is_timeless(tree: &Tree) -> bool {
     let mut timeless = true;
     tree.each_known(&mut |known| timeless &= known != Known::Took);
     timeless

@@ -344,7 +344,7 @@ fn durations_fall_into_their_buckets() {
 }
 
 /// Calls `half` with a goroutine in x28, the stack pointer lower by `deeper`. Made of words, since the compiler keeps x28 for itself.
-fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
+pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
         0xA9BE_7BFD,

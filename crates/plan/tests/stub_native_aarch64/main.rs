@@ -5,8 +5,12 @@
 mod fields;
 mod filters;
 mod gathered;
+mod goroutines;
 mod latency;
+mod names;
+mod read_tallies;
 mod records;
+mod rows;
 mod stacks;
 mod stages;
 mod tallies;

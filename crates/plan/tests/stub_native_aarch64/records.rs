@@ -90,7 +90,8 @@ impl Bench {
     /// A function of two arguments that a filter decides about, and does `rest`.
     fn passing(&self, filter: &TargetFilter, rest: &[u32]) -> u64 {
         let words = self.room.base + DATA + FILTER;
-        let traced = Traced { filter: Some(Filtered { filter, words }), ..self.traced(Unwind::None) };
+        let traced =
+            Traced { filter: Some(Filtered { filter, words, names: None }), ..self.traced(Unwind::None) };
         let pending = trace(self.room.next(), traced, Kind::Entry, 2);
         self.room.put(&pending.finish(rest, None).expect("in reach"))
     }

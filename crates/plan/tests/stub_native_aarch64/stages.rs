@@ -8,7 +8,7 @@ use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Latency, Machine, Traced, stage, trace};
 use trapline_plan::filter::{
-    Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, TargetFilter, Tree, parse, registers,
+    Facts, Float, Int, Known, Late, MAX_TEMPORARIES, Symbol, Tally, TargetFilter, Tree, parse, registers,
 };
 use trapline_plan::{Buckets, Floats, Read, ThreadId, Unwind};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
@@ -47,6 +47,10 @@ pub(super) struct Calls {
     pub(super) reads: Vec<Read>,
     /// Whether entries leave marks, or records.
     pub(super) marked: bool,
+    /// Where threads that are passed over have their words.
+    pub(super) names: Option<u64>,
+    /// They are of the goroutine that x28 names.
+    pub(super) goroutine: bool,
     /// Whose calls they are.
     probe: u32,
 }
@@ -67,6 +71,8 @@ impl Calls {
             floats: Floats::default(),
             reads: Vec::new(),
             marked: true,
+            names: None,
+            goroutine: false,
             probe: PROBE,
         }
     }
@@ -89,9 +95,20 @@ impl Calls {
     }
     pub(super) fn traced(&self) -> Traced<'_> {
         let words = self.bench.room.base + DATA + FILTER;
-        let filter = Some(Filtered { filter: &self.filter, words });
+        let filter = Some(Filtered { filter: &self.filter, words, names: self.names });
         let (marks, floats, fields) = (self.marked.then(|| self.latency()), self.floats, &self.reads[..]);
-        Traced { probe: self.probe, filter, marks, floats, fields, ..self.bench.traced(Unwind::None) }
+        let texts = self.filter.tally.as_ref().map_or(0, Tally::texts);
+        let goroutine = self.goroutine;
+        Traced {
+            goroutine,
+            probe: self.probe,
+            filter,
+            marks,
+            texts,
+            floats,
+            fields,
+            ..self.bench.traced(Unwind::None)
+        }
     }
     /// A stub in front of `rest`, for the next place.
     fn words(
@@ -117,7 +134,8 @@ impl Calls {
         let trees = self.filter.condition.iter().map(Tree::nodes);
         let trees = trees.chain(self.filter.late.iter().map(|late| late.condition.decided_nodes()));
         let trees = trees.chain(self.filter.fields.iter().map(Tree::decided_nodes));
-        let loads: u64 = self.reads.iter().map(|read| read.offsets.len() as u64).sum();
+        let texts = self.filter.tally.as_ref().map_or(0, |tally| u64::from(tally.texts().count_ones()));
+        let loads = texts + self.reads.iter().map(|read| read.offsets.len() as u64).sum::<u64>();
         let most = RECORD + STAGED_BYTES + loads * 256 + trees.sum::<usize>() as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words

@@ -7,35 +7,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::filter::NODE_BYTES;
-use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, tally};
+use trapline_plan::aarch64::stub::rows::ROW_BYTES;
+use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
 use trapline_plan::filter::{
     Binary, Facts, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
 
+use super::fields::put_with_kernel;
 use super::filters::{Random, of};
 use super::latency::on_cpu;
 use super::threads::{ids, tid};
 use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, registered, run, storm};
 
-const STUB: usize = 1024;
+const STUB: usize = 1024 + ROW_BYTES as usize;
+/// What a load takes.
+pub(super) const LOAD: usize = 256;
+
+/// Nodes of a value's code.
+pub(super) fn nodes(value: &Tree) -> usize {
+    let (readable, value) = value.if_readable();
+    readable.nodes() + value.nodes()
+}
 
 /// Tables in memory of their own.
-struct Set {
-    room: Room,
-    machine: Machine,
-    filter: TargetFilter,
-    table: Table,
+pub(super) struct Set {
+    pub(super) room: Room,
+    pub(super) machine: Machine,
+    pub(super) filter: TargetFilter,
+    pub(super) table: Table,
     id: ThreadId,
-    words: Vec<AtomicU64>,
+    pub(super) words: Vec<AtomicU64>,
 }
 
 impl Set {
-    fn new(machine: Machine, id: ThreadId, tally: Tally, condition: Option<Tree>) -> Self {
+    pub(super) fn new(machine: Machine, id: ThreadId, tally: Tally, condition: Option<Tree>) -> Self {
         Self::shaped(machine, id, tally.shape(), tally, condition)
     }
-    fn shaped(machine: Machine, id: ThreadId, shape: Shape, tally: Tally, condition: Option<Tree>) -> Self {
+    pub(super) fn shaped(
+        machine: Machine,
+        id: ThreadId,
+        shape: Shape,
+        tally: Tally,
+        condition: Option<Tree>,
+    ) -> Self {
         let area = TallyArea { off: 0, tables: 1, lines: machine.lines, shape };
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
@@ -45,20 +61,26 @@ impl Set {
     fn tally(&self) -> &Tally {
         self.filter.tally.as_ref().expect("as set")
     }
-    fn words(&self, at: u64, seen: bool, body: &[u32]) -> Vec<u32> {
-        let filtered = Filtered { filter: &self.filter, words: self.room.base + DATA };
+    pub(super) fn words(&self, at: u64, seen: bool, body: &[u32]) -> Vec<u32> {
+        let filtered = Filtered { filter: &self.filter, words: self.room.base + DATA, names: None };
         let filtered = Some(filtered).filter(|_| !self.filter.passes_all());
-        let what = (self.tally(), self.table);
+        let reads = if seen { &self.filter.reads[..] } else { &[] };
+        let what = Tallied { tally: self.tally(), table: self.table, reads };
         let pending = tally(at, &self.machine, self.id, filtered, what, seen);
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
-        let nodes = self.tally().value.nodes() + self.filter.condition.as_ref().map_or(0, Tree::nodes);
-        assert!(4 * words.len() <= STUB + nodes * NODE_BYTES as usize, "{} words", words.len());
+        let nodes = nodes(&self.tally().value)
+            + self.filter.condition.as_ref().map_or(0, Tree::nodes)
+            + self.filter.fields.as_ref().map_or(0, Tree::decided_nodes);
+        let loads = self.tally().texts().count_ones() as usize
+            + reads.iter().map(|read| read.offsets.len()).sum::<usize>();
+        let most = STUB + nodes * NODE_BYTES as usize + loads * LOAD;
+        assert!(4 * words.len() <= most, "{} words of {most} bytes", words.len());
         words
     }
-    fn build(&self, seen: bool, body: &[u32]) -> u64 {
-        self.room.put(&self.words(self.room.next(), seen, body))
+    pub(super) fn build(&self, seen: bool, body: &[u32]) -> u64 {
+        put_with_kernel(&self.room, self.words(self.room.next(), seen, body))
     }
-    fn read(&self) -> (BTreeMap<u64, u64>, Rest) {
+    pub(super) fn read(&self) -> (BTreeMap<u64, u64>, Rest) {
         let (mut cells, mut sum) = (BTreeMap::new(), Rest::default());
         for line in 0..self.machine.lines {
             let view = View::new(&self.words);
@@ -70,16 +92,16 @@ impl Set {
         }
         (cells, sum)
     }
-    fn rejected(&self) -> u64 {
+    pub(super) fn rejected(&self) -> u64 {
         self.room.counts().iter().sum()
     }
 }
 
-fn by(value: Tree, sort: Sort) -> Tally {
+pub(super) fn by(value: Tree, sort: Sort) -> Tally {
     Tally { value, sort, by_thread: false }
 }
 
-fn argument(index: u8, bits: u8, signed: bool) -> Tree {
+pub(super) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
     Tree::Known(Known::Argument(index, Int { bits, signed }))
 }
 

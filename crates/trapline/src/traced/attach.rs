@@ -28,9 +28,9 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
                            then sees no further than a probed call";
 
 impl Traced {
-    /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine.
+    /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine, which on arm64 is in a register.
     pub(super) const fn returns_decide(&self) -> bool {
-        !self.is_go || self.go_g.is_some()
+        !self.is_go || self.go_g.is_some() || cfg!(target_arch = "aarch64")
     }
     /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
     pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 
-use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
-use trapline::{By, Session, Tallied, Whose};
+use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
+use trapline::{By, Read, Session, Tallied, Whose};
 
 use crate::command::{VARIABLE, patched};
+use crate::records::NO_RSEQ;
 use crate::victim::{ENDLESS, THREADS, Victim, of};
 
 const TIMES: u64 = 200;
@@ -94,6 +95,10 @@ fn names() -> Vec<(String, Symbol)> {
         ("field", Known::Field(0, Int::U64)),
     ];
     known.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into()
+}
+
+pub(crate) fn tree(text: &str) -> Tree {
+    parse(text, &names()).expect("reads")
 }
 
 pub(crate) fn passing(condition: &str) -> Filter {
@@ -210,11 +215,67 @@ fn values_are_told_by_thread() {
     found.sort_unstable();
     assert_eq!(found, wanted);
     drop(session.detach());
+    // Each value has rows of its thread.
+    let each = Tally { value: argument(), sort: Sort::Each, by_thread: true };
+    let mut session = tallying(&victim, "store_plain", Some("arg0 != 5"), each, false);
+    assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
+    let wanted: Vec<u32> = victim.called().iter().map(|one| one.0).collect();
+    let tallied = session.tallies();
+    assert_eq!((tallied[0].parts.len(), tallied[0].filtered), (wanted.len(), THREADS));
+    for part in &tallied[0].parts {
+        assert_eq!(part.hits, (0..8).filter(|&n| n != 5).map(|n| (n, 1)).collect::<BTreeMap<_, _>>());
+        assert!(matches!(part.whose, Some(Whose::Thread { tid, .. }) if wanted.contains(&tid)), "{part:?}");
+    }
+    drop(session.detach());
     let returned = Tree::Known(Known::Returned(Int::U64));
     let mut session = tallying(&victim, "victim_tail", None, tally(returned, Sort::Each), true);
     assert_eq!(victim.call("victim_tail", 5), 5 * THREADS);
     assert_eq!((session.tallies()[0].unseen, session.tallies()[0].hits()), (5 * THREADS, 5 * THREADS));
     drop(session.detach());
+}
+
+/// What the victim writes to its output, which begins with its answer: as a text, and as a number that an argument leads to.
+#[test]
+fn what_arguments_lead_to_is_tallied() {
+    const ROUNDS: u64 = 3;
+    let text = Tally { value: Tree::Number(0, false), sort: Sort::Text(1), by_thread: false };
+    let right = u64::from_le_bytes(*b"right 40");
+    let read = Read { register: 1, offsets: vec![0], bytes: 8 };
+    let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
+    let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
+    let whose = |tally: &Tally| tally.by_thread.then_some(By::Thread);
+    let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, whose(tally));
+    let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, whose(tally));
+    for (filter, exits, by) in [
+        early(Filter::default(), &text),
+        late(passing("ret > 0"), &text),
+        late(passing("ret > 0"), &Tally { by_thread: true, ..text.clone() }),
+        early(Filter::default().reads(vec![read.clone()]), &number),
+        early(reading(&format!("field == {right}")), &number),
+        late(reading("ret > 0 && field"), &number),
+    ] {
+        for variables in [&[][..], &NO_RSEQ] {
+            let Some(mut victim) = Victim::start_with(variables) else { return };
+            let filter = filter.clone().expect("in the target");
+            let what = format!("{filter:?} {variables:?}");
+            let builder = Session::builder().pid(victim.pid()).by(by).filters(vec![filter]);
+            let session = builder.probe("libc:write").and_then(|builder| builder.tally(exits));
+            let mut session = session.unwrap_or_else(|error| panic!("{what}: {error}"));
+            (0..ROUNDS).for_each(|_| assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS));
+            // Who listens again has returned from writing.
+            assert_eq!(victim.call("store_plain", 5), 5 * THREADS);
+            let tallied = session.tallies();
+            let [one] = &tallied[..] else { panic!("{tallied:?}") };
+            let is_answer = |key: u64| match one.texts.get(&key) {
+                Some(text) => text.starts_with("right 400\n"),
+                None => key == right,
+            };
+            let answers = one.parts.iter().flat_map(|part| &part.hits).filter(|(key, _)| is_answer(**key));
+            assert_eq!(answers.map(|(_, hits)| hits).sum::<u64>(), ROUNDS, "{what}: {tallied:?}");
+            assert_eq!((one.overflow, one.unseen), (0, 0), "{what}");
+            drop(session.detach());
+        }
+    }
 }
 
 /// The command, until both threads have called `store_plain` so often.

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use trapline::filter::{Sort, Tally};
 use trapline::{Builder, How, Session};
 
+use crate::by::{passing, tree};
 use crate::victim::{hits, times_of};
 
 /// Where the program is: only who made the system knows.
@@ -127,6 +129,52 @@ fn calls_are_recorded_with_what_they_return() {
         assert!(ended.iter().all(|&(given, returned)| returned == wanted(given)), "{name}: {ended:?}");
     }
     assert!(!finished.summary.notices.iter().any(|notice| notice.contains("whose entry was not recorded")));
+    grows.run(TIMES);
+}
+
+/// What decides about calls, at their entry and at their return, and what they are added up as: a goroutine's own wherever its stack is then.
+#[test]
+fn calls_are_decided_about_and_added_up_at_their_returns() {
+    let Some(mut grows) = Grows::start() else { return };
+    let returned = |name: &str, n: u64| if name == "main.outer" { n % 60 + 3 * n + 1 } else { 3 * n + 1 };
+    for name in ["main.outer", "main.leaf"] {
+        let builder = |filter| Session::builder().pid(grows.child.id()).filters(vec![filter]).ring(8 << 20);
+        let mut sessions = Vec::new();
+        for (condition, passes) in [
+            ("arg0 % 3 == 1", (|n, _| n % 3 == 1) as fn(u64, u64) -> bool),
+            ("arg0 > 10 && ret % 2", |n, ret| n > 10 && ret % 2 == 1),
+        ] {
+            let wanted: Vec<u64> = (0..TIMES).filter(|&n| passes(n, returned(name, n))).collect();
+            sessions.push((builder(passing(condition)), condition, wanted));
+        }
+        for (builder, condition, wanted) in sessions {
+            let session = builder.probe(name).and_then(|builder| builder.record(1, true)).expect("a session");
+            grows.run(TIMES);
+            let finished = session.detach();
+            assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
+            let ended = finished.calls.iter().filter(|call| call.how == How::Returned);
+            let mut ended: Vec<_> =
+                ended.map(|call| (call.arguments[0], call.returned.unwrap_or_default())).collect();
+            ended.sort_unstable();
+            let wanted: Vec<_> = wanted.into_iter().map(|n| (n, returned(name, n))).collect();
+            println!("{name}, {condition}: {} calls recorded", ended.len());
+            assert_eq!(ended, wanted, "{name}, {condition}: {:?}", finished.reports[0].counts[0].filtered);
+        }
+        let value = tree("ret - arg0 * 2");
+        let tally = Tally { value, sort: Sort::Each, by_thread: false };
+        let filter = passing("dur < 100000000000 && arg0 != 7").tally_calls(tally).expect("in the target");
+        let builder = Session::builder().pid(grows.child.id()).filters(vec![filter]);
+        let mut session = builder.probe(name).and_then(|builder| builder.tally(true)).expect("a session");
+        grows.run(TIMES);
+        let tallied = session.tallies();
+        let mut wanted = BTreeMap::new();
+        for n in (0..TIMES).filter(|&n| n != 7) {
+            *wanted.entry(returned(name, n) - 2 * n).or_insert(0) += 1;
+        }
+        assert_eq!(tallied[0].parts[0].hits, wanted, "{name}: {tallied:?}");
+        assert_eq!((tallied[0].overflow, tallied[0].unseen), (0, 0));
+        drop(session.detach());
+    }
     grows.run(TIMES);
 }
 

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 
+use trapline::filter::Filter;
 use trapline::{Call, Finished, How, Read, Session};
 
 use crate::by::passing;
 use crate::command::{VARIABLE, patched};
 use crate::kernel::Uprobe;
-use crate::victim::{OUTER, THREADS, TURNS, Victim, calls_of, of};
+use crate::victim::{ENDLESS, OUTER, THREADS, TURNS, Victim, calls_of, of};
 
 const TIMES: u64 = 300;
 /// Threads then have no area, so that rings are locked.
@@ -176,7 +177,8 @@ fn fields_are_read_and_decide() {
 #[test]
 fn every_way_out_ends_a_call() {
     let Some(mut victim) = Victim::start() else { return };
-    let mut session = record(&victim, "victim_*", 1, 1 << 20);
+    // Nobody reads meanwhile, and one CPU may have all of it.
+    let mut session = record(&victim, "victim_*", 1, 4 << 20);
     assert_eq!(victim.call("all", TIMES), TIMES * THREADS * crate::victim::FUNCTIONS.len() as u64);
     let early = session.calls();
     let (calls, lost, finished) = ended(session, early);
@@ -270,6 +272,34 @@ fn texts_are_what_the_victim_wrote() {
             assert_eq!(call.arguments[2], call.arguments[0] + 2);
         }
     }
+}
+
+/// Threads that are called otherwise than asked are passed over in the target, once the reader has noted them; before that he leaves their calls out.
+#[test]
+fn threads_that_are_called_otherwise_are_passed_over() {
+    let Some(mut victim) = Victim::start() else { return };
+    victim.begin("victim_nop", ENDLESS);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", victim.pid())).expect("its threads");
+    let called: BTreeSet<String> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .map(|comm| comm.trim_end().to_owned())
+        .collect();
+    for (names, are_told) in [(vec!["elsewhere".to_owned()], false), (called.into_iter().collect(), true)] {
+        println!("{names:?}");
+        let builder = Session::builder().pid(victim.pid()).filters(vec![Filter::default().named(names)]);
+        let builder = builder.probe("victim_nop").expect("a probe");
+        let mut session = builder.ring(1 << 16).record(1, false).expect("a session");
+        let (mut told, mut over) = (0, 0);
+        while told.max(over) < 1000 {
+            told += session.calls().len();
+            let report = session.report();
+            over = report[0].counts[0].filtered.map_or(0, |filtered| filtered.in_target) as usize;
+        }
+        assert_eq!((told > 0, over > 0), (are_told, !are_told), "{told} told, {over} passed over");
+        drop(session.detach());
+    }
+    victim.begin("victim_nop", ENDLESS);
+    assert_eq!(victim.end(), 0, "wrong values");
 }
 
 /// An instruction that is no entry: a record without arguments.

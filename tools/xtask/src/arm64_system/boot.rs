@@ -34,10 +34,11 @@ impl Drop for Running {
 
 impl System {
     /// An emulated machine with these files; the same for all boots. Pointers are signed by a quick function of the emulator's own: the
-    /// architected one takes it longer than all the rest.
+    /// architected one takes it longer than all the rest. No network card: its ROM is part of another package, and nobody talks to anybody.
     pub(super) fn emulator(&self, initrd: &Path) -> Command {
         let mut command = Command::new("qemu-system-aarch64");
         command.args(["-M", "virt", "-cpu", "max,pauth-impdef=on", "-m", "1G", "-nographic", "-no-reboot"]);
+        command.args(["-nic", "none"]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(initrd);
         command.args(["-append", "console=ttyAMA0 rdinit=/init panic=-1 quiet"]).stdin(Stdio::null());
         command

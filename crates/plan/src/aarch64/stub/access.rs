@@ -21,6 +21,14 @@ impl Asm {
     pub(super) fn load_past(&mut self, to: Reg, from: Reg, past: Reg) {
         self.word(0xF860_6800 | past << 16 | from << 5 | to);
     }
+    /// `ldrb to, [from, past]`, zeros above it
+    pub(super) fn load_byte(&mut self, to: Reg, from: Reg, past: Reg) {
+        self.word(0x3860_6800 | past << 16 | from << 5 | to);
+    }
+    /// `strb from, [to, past]`
+    pub(super) fn store_byte(&mut self, from: Reg, to: Reg, past: Reg) {
+        self.word(0x3820_6800 | past << 16 | to << 5 | from);
+    }
     /// `str from, [to, past]`
     pub(super) fn store_past(&mut self, from: Reg, to: Reg, past: Reg) {
         self.word(0xF820_6800 | past << 16 | to << 5 | from);

@@ -6,20 +6,19 @@
 //! | step | what | a signal or a move to another CPU there |
 //! |---|---|---|
 //! | G2 | the counter is read, if anything asks for the duration; the late condition decides. Who does not pass is counted, and goes on at X4 | what is read is the call's own, and stays |
-//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A tail call has returned nothing: if the value asks for that, it is unseen | back to the section's beginning |
+//! | G3 | the value's cell or row is found as in `tally`, and one is added there by one commit. A text's key is that of the entry's copy. A tail call has returned nothing: if the value asks for that, it is unseen, as where it asks for a field that the entry could not read | back to the section's beginning |
 //!
-//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended. Not here yet: texts.
+//! So begun = cells + overflow + unseen + dropped + rejected late + calls that have not ended.
 
 use trapline_record::ring::Kind;
 
 use super::asm::{Asm, Fix};
 use super::pass::Rare;
-use super::saves::{A, VALUE};
-use super::stage::{self, Looked, Stage, asks_for_duration};
-use super::tally::{Table, key, one_more};
+use super::rows::Copied;
+use super::stage::{self, Looked, PLACE, Stage, asks_for_duration};
+use super::tally::{Into, Table, Tallied, one_more, unseen, value};
 use super::trace::{ARGUMENTS, Traced};
 use super::{Code, threads};
-use crate::filter::Tally;
 
 /// A stub that waits for its displaced code.
 #[derive(Debug)]
@@ -28,7 +27,9 @@ pub struct Pending<'a> {
     asm: Asm,
     stage: Stage<'a>,
     looked: Looked,
+    table: Table,
     rejected: Vec<Fix>,
+    unread: Vec<Fix>,
     rare: Rare,
     /// X4, and behind it.
     done: u64,
@@ -36,14 +37,10 @@ pub struct Pending<'a> {
 }
 
 /// The part of an exit's stub that comes before the displaced code, for the address `at`; `None` if the value is known where the hit is.
-pub fn gather<'a>(
-    at: u64,
-    traced: Traced<'a>,
-    (tally, table): (&Tally, Table),
-    kind: Kind,
-) -> Option<Pending<'a>> {
+pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) -> Option<Pending<'a>> {
     let stage = Stage::of(traced, ARGUMENTS)?;
     let (machine, id) = (traced.machine, traced.rings.id);
+    let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
     let condition = stage.condition(kind);
     let seen = kind == Kind::Return || !tally.value.asks_for_value();
@@ -56,18 +53,16 @@ pub fn gather<'a>(
         stage.time(&mut asm, true);
     }
     let rejected = stage.known().branch(&mut asm, &condition, false);
-    if seen {
-        stage.known().value(&mut asm, &tally.value, 0);
-        key(&mut asm, tally, id);
-        asm.mov(VALUE, A);
-    }
+    let copied = Copied::Left(PLACE);
+    let into = Into::of(table, tally, (copied, 0), seen);
+    let unread = if seen { value(&mut asm, what, (stage.known(), copied), into) } else { Vec::new() };
     let mut rare = Rare::default();
-    one_more(&mut asm, machine, table, seen, &mut rare);
+    one_more(&mut asm, machine, table, into, &mut rare);
     let done = asm.here();
     stage.unmark(&mut asm);
     let leave = asm.here();
     stage.leave(&mut asm);
-    Some(Pending { asm, stage, looked, rejected, rare, done, leave })
+    Some(Pending { asm, stage, looked, table, rejected, unread, rare, done, leave })
 }
 
 impl Code for Pending<'_> {
@@ -75,11 +70,12 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, stage, looked, rejected, mut rare, done, leave } = self;
+        let Self { mut asm, stage, looked, table, rejected, unread, mut rare, done, leave } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
+        unseen(&mut asm, stage.traced.machine, table, unread, done, &mut rare);
         rejected.into_iter().for_each(|fix| asm.bind(fix));
         stage.counted(&mut asm, stage.words.rejected_late, done, &mut rare.sections);
         stage.unmarked(&mut asm, looked, leave);

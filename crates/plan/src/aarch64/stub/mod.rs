@@ -17,6 +17,7 @@ pub mod gather;
 pub mod latency;
 pub mod pass;
 mod put;
+pub mod rows;
 mod rseq;
 mod saves;
 mod stack;
@@ -32,7 +33,7 @@ pub use gather::gather;
 pub use latency::{ExitKind, Latency, Timed, latency_enter, latency_exit};
 pub use pass::{Filtered, count_passing};
 pub use stage::stage;
-pub use tally::{Table, tally};
+pub use tally::{Table, Tallied, tally};
 pub use threads::{Threads, count_by_thread};
 pub use trace::{Rings, Traced, trace};
 

@@ -3,11 +3,12 @@
 //! In: a condition, a sample. Out: code that jumps away with hits that do not pass, before anything is written; behind the displaced code (`Rare`) those are counted,
 //! and threads without an area do with atomic additions what others do in sections.
 
+use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
 
-use super::asm::{Asm, Fix, SP};
+use super::asm::{Asm, Cond, Fix, SP};
 use super::counted::{add_one, by_thread, count, count_last, cpu};
-use super::filter::{Conditions, Fields};
+use super::filter::Conditions;
 use super::latency::Mark;
 use super::rseq::{self, Section};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
@@ -23,6 +24,8 @@ pub struct Filtered<'a> {
     pub filter: &'a TargetFilter,
     /// Address on line 0 of two words: hits that did not pass; and hits to leave out before the next sample.
     pub words: u64,
+    /// Address of the table of threads that are passed over, where the filter asks what they are called.
+    pub names: Option<u64>,
 }
 
 /// What a thread without an area adds one to, on the last line.
@@ -143,7 +146,7 @@ impl Traced<'_> {
         let (Some(tree), Kind::Entry) = (self.by_fields(), kind) else { return Vec::new() };
         let texts = self.texts(kind);
         let (id, depth) = (self.rings.id, texts.depth());
-        let fields = Some(Fields { reads: self.fields, at: texts.first_field() });
+        let fields = Some(texts.copied_fields());
         Conditions { id, depth, fields, left: None }.branch(asm, &tree.decided(), false)
     }
     /// Where fields decided, notes that the call is recorded.
@@ -178,7 +181,8 @@ impl Traced<'_> {
     const fn timed(&self) -> Option<Timed<'_>> {
         match &self.marks {
             Some(latency) => {
-                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine: false })
+                let goroutine = self.goroutine;
+                Some(Timed { machine: self.machine, latency, function: self.probe, goroutine })
             }
             None => None,
         }
@@ -187,7 +191,7 @@ impl Traced<'_> {
 
 /// Whether it decides before anything is read.
 fn decides_early(filter: &TargetFilter) -> bool {
-    filter.condition.is_some() || filter.sample > 1
+    filter.condition.is_some() || filter.sample > 1 || filter.by_name
 }
 
 /// No section of ours is named while other code runs, and registers are the program's.
@@ -214,8 +218,9 @@ const fn last(machine: &Machine, word: u64) -> u64 {
 pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Filtered<'_>) -> Rare {
     let conditions = Conditions::of(id);
     let condition = filtered.filter.condition.as_ref();
-    let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
-    let mut rare = Rare { rejected, words: filtered.words, ..Rare::default() };
+    let mut rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+    rejected.extend(filtered.names.and_then(|names| pass_over(asm, id, names)));
+    let mut rare = Rare { rejected, ..Rare::of(filtered.words) };
     let every = filtered.filter.sample;
     if every > 1 {
         match machine.rseq {
@@ -225,6 +230,20 @@ pub(super) fn pass(asm: &mut Asm, machine: &Machine, id: ThreadId, filtered: Fil
         rare.rejected.push(asm.unless_zero_later(INDEX));
     }
     rare
+}
+
+/// Jumps away if the table has this thread (`record::names`). Spoils `A`, `B`, `KEY`, `INDEX`.
+fn pass_over(asm: &mut Asm, id: ThreadId, names: u64) -> Option<Fix> {
+    if id == ThreadId::Unknown {
+        return None;
+    }
+    threads::load(id, asm, KEY);
+    asm.bits(INDEX, KEY, 0, PLACES.trailing_zeros());
+    asm.constant(B, names);
+    asm.load_nth(A, B, INDEX);
+    asm.add_imm(KEY, KEY, 1);
+    asm.compare(A, KEY);
+    Some(asm.if_later(Cond::Equal))
 }
 
 /// Counts down on this CPU's line. Out: `INDEX` = hits to leave out before this one.
@@ -257,6 +276,10 @@ fn sample_shared(asm: &mut Asm, machine: &Machine, every: u32, rare: &Rare) {
 }
 
 impl Rare {
+    /// Nothing as yet, of a filter that counts in these words.
+    pub(super) fn of(words: u64) -> Self {
+        Self { words, ..Self::default() }
+    }
     /// Appends all of it, behind code that does not run on; each path goes to `leave`.
     pub(super) fn finish(mut self, asm: &mut Asm, machine: &Machine, leave: u64) {
         if !self.rejected.is_empty() {

@@ -19,7 +19,8 @@
 //!
 //! So begun = written + dropped + rejected late + calls that have not ended (STG-1), each by one commit, and hits = rejected early + begun. Without rseq X2 reads the
 //! counter and decides before it locks a ring. What else may come between is told at the twin: places are the thread's own memory, so nothing of it depends on the order
-//! in which others see stores. A thread without an area has neither sample nor ring: it is dropped, at the entry or at the return.
+//! in which others see stores. A goroutine's place is its own, wherever its stack and whichever its thread is when it returns (`latency::slot`): it goes to another thread by what the runtime does
+//! to hand it over, which orders stores. A function that begins anew on a larger stack is begun twice, in one place. A thread without an area has neither sample nor ring: it is dropped, at the entry or at the return.
 
 use trapline_record::counters::filtered;
 use trapline_record::ring::{HEAD, Kind, first_float};
@@ -39,7 +40,7 @@ use crate::filter::{Known, Late, Tree};
 
 /// Words above what `saves` keeps: the place; at an exit the time, and the nanoseconds that the call took.
 const FRAME: u32 = saves::FRAME.unsigned_abs();
-const PLACE: u32 = FRAME;
+pub(super) const PLACE: u32 = FRAME;
 const STAMP: u32 = FRAME + 8;
 const TOOK: u32 = FRAME + 16;
 const MORE: i32 = 32;
@@ -149,7 +150,7 @@ impl<'a> Stage<'a> {
             machine: self.traced.machine,
             latency: &self.latency,
             function: self.traced.probe,
-            goroutine: false,
+            goroutine: self.traced.goroutine,
         }
     }
 
@@ -158,7 +159,8 @@ impl<'a> Stage<'a> {
         let (traced, kind) = (&self.traced, Kind::Entry);
         let filtered = traced.filter?;
         enter(asm);
-        if filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread) {
+        let by_condition = filtered.filter.condition.as_ref().is_some_and(Tree::asks_for_thread);
+        if by_condition || filtered.filter.by_name {
             threads::ask(traced.rings.id, asm);
         }
         let rare = pass::pass(asm, traced.machine, traced.rings.id, filtered);

@@ -2,20 +2,23 @@
 //!
 //! In: what is tallied, where its table lies. Out: code that computes the value, finds its cell or row, and adds one there by one commit; then the displaced code. A
 //! filter stands before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
-//! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the row, add one. Who reads while
-//! threads run must see a row's key no later than its hits: the first hit of a row is stored with release, and loaded with acquire (R1 to R3 of `record::tally`).
-//! In a process without rseq all lines are written by atomic additions, and rows are taken by an exclusive pair. Not here yet: texts.
+//! A value may depend on fields, which are copied onto the stack as for a record (`text`), at entries; one of which a field cannot be read is unseen. Of a text the value is a hash, over a
+//! copy on the stack; one of which not a byte can be read is unseen.
+//! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the row (`rows`), add one.
+//! In a process without rseq all lines are written by atomic additions, and rows are taken by an exclusive pair.
 
-use trapline_record::tally::{CELLS, OVERFLOW, PHI, PROBES, Shape, TAKING, TallyArea, UNSEEN, bits_in_reach};
+use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::asm::{Asm, Cond, Fix, Reg, ZERO};
+use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::counted::{add_one, by_thread, cpu};
 use super::filter::Conditions;
-use super::pass::{self, Filtered, Pending, Rare, Shared};
+use super::pass::{self, Filtered, Rare, Shared};
+use super::rows::{Copied, Rows};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
-use super::{Machine, rseq, threads};
+use super::text::Texts;
+use super::{Code, Machine, rseq, threads};
 use crate::filter::{Sort, THREAD_UNIT, Tally};
-use crate::request::ThreadId;
+use crate::request::{Read, ThreadId};
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,35 +29,137 @@ pub struct Table {
     pub base: u64,
 }
 
+/// What is tallied.
+#[derive(Clone, Copy, Debug)]
+pub struct Tallied<'a> {
+    /// As what.
+    pub tally: &'a Tally,
+    /// Where.
+    pub table: Table,
+    /// What it depends on of memory, and what is decided by; at entries.
+    pub reads: &'a [Read],
+}
+
+/// A stub that waits for its displaced code.
+#[derive(Debug)]
+#[must_use]
+pub struct Pending {
+    asm: Asm,
+    machine: Machine,
+    table: Table,
+    /// What is decided before anything is read, and where that goes on.
+    early: Rare,
+    leave: u64,
+    /// The same behind that, where the stack pointer is lower by what was copied.
+    deep: Rare,
+    counted: u64,
+    unread: Vec<Fix>,
+}
+
 /// The part of a stub that comes before the displaced code, for the address `at`. With `seen` false the hit has no value: an exit by a jump to another function.
 pub fn tally(
     at: u64,
     machine: &Machine,
     id: ThreadId,
     filtered: Option<Filtered<'_>>,
-    (tally, table): (&Tally, Table),
+    what: Tallied<'_>,
     seen: bool,
 ) -> Pending {
+    let Tallied { tally, table, reads } = what;
     let mut asm = Asm::new(at);
     saves::enter(&mut asm);
     let filtered = filtered.filter(|_| seen);
     if seen && (tally.asks_for_thread() || filtered.is_some_and(|one| one.filter.asks_for_thread())) {
         threads::ask(id, &mut asm);
     }
-    let mut rare =
+    let mut early =
         filtered.map_or_else(Rare::default, |filtered| pass::pass(&mut asm, machine, id, filtered));
-    if seen {
-        Conditions::of(id).value(&mut asm, &tally.value, 0);
-        key(&mut asm, tally, id);
-        asm.mov(VALUE, A);
+    let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id };
+    texts.fetch(&mut asm);
+    let known =
+        Conditions { depth: texts.depth(), fields: Some(texts.copied_fields()), ..Conditions::of(id) };
+    let mut deep = filtered.map_or_else(Rare::default, |filtered| Rare::of(filtered.words));
+    if let Some(tree) = filtered.and_then(|filtered| filtered.filter.fields.as_ref()) {
+        deep.rejected = known.branch(&mut asm, &tree.decided(), false);
     }
-    one_more(&mut asm, machine, table, seen, &mut rare);
-    let last = last(machine, table);
+    let copied = Copied::Here(texts.first_text());
+    let into = Into::of(table, tally, (copied, texts.depth()), seen);
+    let unread = if seen { value(&mut asm, what, (known, copied), into) } else { Vec::new() };
+    one_more(&mut asm, machine, table, into, &mut deep);
     // A thread that has no sample of its own: it is told as one for which there was no room.
-    let overflow = Shared::Word(last.wrapping_add(OVERFLOW));
-    let unsampled = core::mem::take(&mut rare.unsampled);
-    rare.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
-    pass::ends(asm, *machine, rare)
+    let overflow = Shared::Word(last(machine, table).wrapping_add(OVERFLOW));
+    let unsampled = core::mem::take(&mut early.unsampled);
+    early.shared.extend(unsampled.into_iter().map(|fix| (fix, overflow)));
+    let counted = asm.here();
+    if texts.depth() > 0 {
+        asm.add_imm(SP, SP, texts.depth().cast_signed());
+    }
+    let leave = asm.here();
+    pass::leave(&mut asm, machine);
+    Pending { asm, machine: *machine, table, early, leave, deep, counted, unread }
+}
+
+/// Out: `VALUE` = cell or key, and what rows keep. Jumps away where that depends on what could not be read. Spoils all.
+pub(super) fn value(
+    asm: &mut Asm,
+    what: Tallied<'_>,
+    (known, copied): (Conditions<'_>, Copied),
+    into: Into,
+) -> Vec<Fix> {
+    let Tallied { tally, reads, .. } = what;
+    let unread = match tally.sort {
+        Sort::Text(_) => copied.key(asm).into(),
+        _ if reads.is_empty() => {
+            known.value(asm, &tally.value, 0);
+            Vec::new()
+        }
+        _ => {
+            let (readable, value) = tally.value.if_readable();
+            let unread = known.branch(asm, &readable, false);
+            known.value(asm, &value, 0);
+            unread
+        }
+    };
+    key(asm, tally, known, into);
+    unread
+}
+
+impl Code for Pending {
+    fn displaced_at(&self) -> u64 {
+        self.asm.here()
+    }
+    fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
+        let Self { mut asm, machine, table, early, leave, mut deep, counted, unread } = self;
+        displaced.iter().for_each(|word| asm.word(*word));
+        if let Some(back) = back {
+            asm.b(back);
+        }
+        unseen(&mut asm, &machine, table, unread, counted, &mut deep);
+        deep.finish(&mut asm, &machine, counted);
+        early.finish(&mut asm, &machine, leave);
+        asm.pool();
+        asm.words()
+    }
+}
+
+/// Where one is added.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Into {
+    /// Nothing is known of the value.
+    Unseen,
+    Cell,
+    Row(Rows),
+}
+
+impl Into {
+    /// Texts are copied to there, and the stack pointer is so much lower than `saves` left it.
+    pub(super) fn of(table: Table, tally: &Tally, (copied, depth): (Copied, u32), seen: bool) -> Self {
+        match Rows::of(table.area.shape, tally, copied, depth) {
+            _ if !seen => Self::Unseen,
+            Some(rows) => Self::Row(rows),
+            None => Self::Cell,
+        }
+    }
 }
 
 /// The table on the last line.
@@ -62,8 +167,8 @@ fn last(machine: &Machine, table: Table) -> u64 {
     table.base.wrapping_add(u64::from(machine.lines.max(1) - 1) * table.area.stride())
 }
 
-/// One more, by one commit. In: `VALUE` = cell or key, of what was `seen`. Spoils all.
-pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, seen: bool, rare: &mut Rare) {
+/// One more, by one commit. In: `VALUE` = cell or key, and what rows keep. Spoils all but `VALUE`.
+pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, into: Into, rare: &mut Rare) {
     let last = last(machine, table);
     match machine.rseq {
         Some(rseq) => {
@@ -71,21 +176,37 @@ pub(super) fn one_more(asm: &mut Asm, machine: &Machine, table: Table, seen: boo
             let section = rseq::section(asm, rseq, [B, A], |asm| {
                 unregistered = Some(cpu(asm, machine));
                 find_table(asm, table);
-                add(asm, table.area.shape, seen);
+                add(asm, into);
             });
             rare.sections.push(section);
-            let shared = match (seen, table.area.shape) {
-                (false, _) => Shared::Word(last.wrapping_add(UNSEEN)),
-                (true, Shape::Rows(_) | Shape::Texts(_)) => Shared::Word(last.wrapping_add(OVERFLOW)),
-                (true, _) => Shared::Nth(last.wrapping_add(CELLS)),
+            let shared = match into {
+                Into::Unseen => Shared::Word(last.wrapping_add(UNSEEN)),
+                Into::Row(_) => Shared::Word(last.wrapping_add(OVERFLOW)),
+                Into::Cell => Shared::Nth(last.wrapping_add(CELLS)),
             };
             rare.shared.extend(unregistered.map(|fix| (fix, shared)));
         }
         None => {
             by_thread(asm, [A, KEY], machine.lines);
             find_table(asm, table);
-            add_anywhere(asm, machine, table.area.shape, seen);
+            add_anywhere(asm, machine, into);
         }
+    }
+}
+
+/// What becomes of hits whose value is not known, and go on at `behind`.
+pub(super) fn unseen(
+    asm: &mut Asm,
+    machine: &Machine,
+    table: Table,
+    unread: Vec<Fix>,
+    behind: u64,
+    rare: &mut Rare,
+) {
+    if !unread.is_empty() {
+        unread.into_iter().for_each(|fix| asm.bind(fix));
+        one_more(asm, machine, table, Into::Unseen, rare);
+        asm.b(behind);
     }
 }
 
@@ -97,26 +218,23 @@ fn find_table(asm: &mut Asm, table: Table) {
 }
 
 /// The rest of a section: one more on this CPU's line. In: `A` = table, `VALUE` = cell or key.
-fn add(asm: &mut Asm, shape: Shape, seen: bool) {
-    match shape {
-        _ if !seen => asm.add_imm(B, A, UNSEEN as i32),
-        Shape::Rows(bits) | Shape::Texts(bits) => row(asm, bits),
-        _ => cell(asm),
+fn add(asm: &mut Asm, into: Into) {
+    match into {
+        Into::Row(rows) => return rows.add(asm),
+        Into::Unseen => asm.add_imm(B, A, UNSEEN as i32),
+        Into::Cell => cell(asm),
     }
     asm.load(INDEX, B);
     asm.add_imm(INDEX, INDEX, 1);
-    match shape {
-        Shape::Rows(_) | Shape::Texts(_) if seen => asm.store_release(INDEX, B),
-        _ => asm.store(INDEX, B, 0),
-    }
+    asm.store(INDEX, B, 0);
 }
 
 /// Without rseq: one more on some line, which other threads write too.
-fn add_anywhere(asm: &mut Asm, machine: &Machine, shape: Shape, seen: bool) {
-    match shape {
-        _ if !seen => asm.add_imm(B, A, UNSEEN as i32),
-        Shape::Rows(bits) | Shape::Texts(bits) => return row_anywhere(asm, machine, bits),
-        _ => cell(asm),
+fn add_anywhere(asm: &mut Asm, machine: &Machine, into: Into) {
+    match into {
+        Into::Row(rows) => return rows.add_anywhere(asm, machine),
+        Into::Unseen => asm.add_imm(B, A, UNSEEN as i32),
+        Into::Cell => cell(asm),
     }
     add_one(asm, machine);
 }
@@ -127,18 +245,33 @@ fn cell(asm: &mut Asm) {
     asm.add_imm(B, B, CELLS as i32);
 }
 
-/// In: `A` = value. Out: `A` = cell or key, as [`Tally::key`]. Spoils `B`, `C`, `KEY`.
-pub(super) fn key(asm: &mut Asm, tally: &Tally, id: ThreadId) {
+/// In: `A` = value, or a text's key. Out: `VALUE` = cell or key, as [`Tally::key`], and what rows keep. Spoils `A`, `B`, `C`, `KEY`.
+fn key(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
     let unsigned = tally.value.is_unsigned();
-    match tally.sort {
-        Sort::Each | Sort::Text(_) => return,
-        Sort::Log2 => log2(asm, unsigned),
-        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
-    }
+    let is_cell = match tally.sort {
+        Sort::Each | Sort::Text(_) => false,
+        Sort::Log2 => {
+            log2(asm, unsigned);
+            true
+        }
+        Sort::Linear { min, step, count } => {
+            linear(asm, unsigned, (min, step.max(1), count));
+            true
+        }
+    };
     if tally.by_thread {
-        threads::load(id, asm, B);
+        threads::load_below(known.id, asm, B, known.depth);
+    }
+    if tally.by_thread && is_cell {
         asm.or_shifted(A, A, B, THREAD_UNIT.trailing_zeros());
     }
+    if let Into::Row(rows) = into {
+        if rows.are_owned() && !tally.by_thread {
+            asm.mov(B, ZERO);
+        }
+        rows.keep(asm, B);
+    }
+    asm.mov(VALUE, A);
 }
 
 /// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.
@@ -172,74 +305,4 @@ fn linear(asm: &mut Asm, unsigned: bool, (min, step, count): (i64, u64, u32)) {
         asm.select(C, ZERO, C, if unsigned { Cond::Below } else { Cond::Less });
     }
     asm.mov(A, C);
-}
-
-const ROW: i32 = 16;
-
-/// In: `VALUE` = key, `A` = table. Out: `B` = the hits of its first row, `C` = those behind its last. Spoils `INDEX`.
-fn rows(asm: &mut Asm, bits: u8) {
-    asm.constant(C, PHI);
-    asm.multiply(INDEX, VALUE, C);
-    asm.shift_right_by(INDEX, INDEX, 64 - u32::from(bits_in_reach(bits)));
-    asm.add_shifted(B, A, INDEX, 4);
-    asm.add_imm(B, B, CELLS as i32 + 8);
-    asm.add_imm(C, B, ROW * PROBES as i32);
-}
-
-/// In: `VALUE` = key, `A` = table. Out: `B` = the hits of the key's row, or the overflow. Spoils `C`, `INDEX`, `KEY`.
-fn row(asm: &mut Asm, bits: u8) {
-    rows(asm, bits);
-    let again = asm.here();
-    asm.load_before(KEY, B);
-    asm.compare(KEY, VALUE);
-    let same = asm.if_later(Cond::Equal);
-    asm.load(INDEX, B);
-    let free = asm.if_zero_later(INDEX);
-    let none = next(asm, again);
-    asm.bind(free);
-    asm.store_before(VALUE, B);
-    asm.bind(same);
-    asm.bind(none);
-}
-
-/// The next row is looked at, `again`; behind the last one goes away with the overflow.
-fn next(asm: &mut Asm, again: u64) -> Fix {
-    asm.add_imm(B, B, ROW);
-    asm.compare(B, C);
-    asm.if_to(Cond::NotEqual, again);
-    asm.mov(B, A);
-    const { assert!(OVERFLOW == 0) };
-    asm.b_later()
-}
-
-/// One more by R1 to R3 of `record::tally`, where other threads are at the same table.
-fn row_anywhere(asm: &mut Asm, machine: &Machine, bits: u8) {
-    const FAILED: Reg = KEY;
-    rows(asm, bits);
-    let again = asm.here();
-    asm.load_acquire(INDEX, B);
-    let free = asm.if_zero_later(INDEX);
-    let taking = asm.if_sign_later(INDEX);
-    asm.load_before(KEY, B);
-    asm.compare(KEY, VALUE);
-    let same = asm.if_later(Cond::Equal);
-    asm.bind(taking);
-    let none = next(asm, again);
-    asm.bind(free);
-    asm.constant(SLOT, TAKING);
-    let take = asm.here();
-    asm.load_exclusive(INDEX, B);
-    let gone = asm.unless_zero_later(INDEX);
-    asm.store_exclusive(FAILED, SLOT, B);
-    asm.unless_zero(FAILED, take);
-    asm.store_before(VALUE, B);
-    asm.one(INDEX);
-    asm.store_release(INDEX, B);
-    let taken = asm.b_later();
-    asm.bind(gone);
-    asm.b(again);
-    asm.bind(same);
-    asm.bind(none);
-    add_one(asm, machine);
-    asm.bind(taken);
 }

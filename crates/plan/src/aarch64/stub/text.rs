@@ -22,6 +22,7 @@
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
 use super::asm::{Asm, Cond, Reg, SP};
+use super::filter::Fields;
 use super::frame::{A, B, SLOT};
 use super::trace::ARGUMENTS;
 use crate::request::{Read, ThreadId};
@@ -51,7 +52,11 @@ pub(super) struct Texts<'a> {
     pub(super) id: ThreadId,
 }
 
-impl Texts<'_> {
+impl<'a> Texts<'a> {
+    /// How conditions read the fields.
+    pub(super) fn copied_fields(self) -> Fields<'a> {
+        Fields { reads: self.fields, at: self.first_field() }
+    }
     fn all(self) -> impl Iterator<Item = u32> {
         (0..ARGUMENTS as u32).filter(move |n| self.texts >> n & 1 == 1)
     }
@@ -62,6 +67,10 @@ impl Texts<'_> {
     pub(super) fn depth(self) -> u32 {
         let len = self.count() * TEXT_LEN + self.fields_len();
         if len == 0 { 0 } else { (TEXTS + len).next_multiple_of(16) }
+    }
+    /// Where the first text's answer stands, from the stack pointer on.
+    pub(super) const fn first_text(self) -> u32 {
+        TEXTS
     }
     /// Where the first field's answer stands, from the stack pointer on.
     pub(super) fn first_field(self) -> u32 {
