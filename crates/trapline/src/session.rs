@@ -397,8 +397,10 @@ impl Session {
         let tallies = self.tallies();
         let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
         let reports = self.report();
-        let left_resident = self.traced.iter_mut().map(Traced::forget).sum();
-        let summary = Summary { left_resident, ..self.summary() };
+        // What is summed up is read of memory that is then given back.
+        let mut summary = self.summary();
+        summary.left_resident = self.traced.iter_mut().map(Traced::forget).sum();
+        summary.notices.extend(self.take_notices());
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
         Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
