@@ -120,6 +120,13 @@ impl Tracing {
         std::fs::read_to_string(&self.json).is_ok_and(|all| all.contains(text))
     }
 
+    /// The objects of its output by now.
+    #[must_use]
+    pub fn objects(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(&self.json).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
     /// The tracer's PID.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -164,9 +171,7 @@ impl Tracing {
             assert!(begun.elapsed() < PATIENCE, "the tracer does not end: {}", self.said());
             std::thread::sleep(Duration::from_millis(2));
         };
-        let text = std::fs::read_to_string(&self.json).unwrap_or_default();
-        let objects = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Report { status, errors: self.said(), objects }
+        Report { status, errors: self.said(), objects: self.objects() }
     }
 }
 

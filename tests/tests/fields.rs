@@ -89,8 +89,6 @@ fn conditions_and_distributions_know_fields() {
 fn fields_are_added_up_in_the_target() {
     for path in [or_skip!(victims::plain("values")), or_skip!(victims::c("values", Variant::Musl))] {
         let mut victim = Running::start(&path, &[]);
-        let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
-        let comm: String = name.chars().take(15).collect();
         for (words, in_target) in [
             (&["--top", "req->len"][..], "unseen"),
             (&["req->len"], "unseen"),
@@ -104,10 +102,18 @@ fn fields_are_added_up_in_the_target() {
             (&["mode", "--by", "tid", "--if", "req->len > 0"], ""),
             (&["req->len", "--by", "cpu"], ""),
         ] {
-            let run = |victim: &mut Running, more: &[&str]| {
+            let run = |victim: &mut Running, also: Option<&str>| {
                 let pid = victim.pid().to_string();
-                let words = ["-p", &pid].into_iter().chain(words.iter().copied());
-                let words: Vec<&str> = words.chain(more.iter().copied()).chain(["handle"]).collect();
+                let (words, asked): (Vec<&str>, Vec<&str>) =
+                    match words.iter().position(|word| *word == "--if") {
+                        Some(at) => ([&words[..at], &words[at + 2..]].concat(), vec![words[at + 1]]),
+                        None => (words.to_vec(), Vec::new()),
+                    };
+                let all: Vec<String> = asked.into_iter().chain(also).map(|one| format!("({one})")).collect();
+                let condition = all.join(" && ");
+                let condition = if all.is_empty() { vec![] } else { vec!["--if", &condition] };
+                let words = ["-p", &pid].into_iter().chain(condition).chain(words);
+                let words: Vec<&str> = words.chain(["handle"]).collect();
                 let tracing =
                     Tracing::start("hist", &words).unwrap_or_else(|report| panic!("{}", report.errors));
                 victim.run(TIMES);
@@ -115,13 +121,15 @@ fn fields_are_added_up_in_the_target() {
                 assert!(report.status.success(), "{}", report.errors);
                 report
             };
-            let ours = run(&mut victim, &[]);
+            let ours = run(&mut victim, None);
             assert!(!ours.errors.contains("added up here"), "{words:?}: {}", ours.errors);
             if in_target.is_empty() {
                 continue;
             }
-            // Asked for a name of a thread, the reader adds up.
-            let theirs = run(&mut victim, &["--comm", &comm]);
+            // What holds always, and is too long for code in the target, leaves it to the reader.
+            let mut always = "ret".to_owned();
+            (0..8).for_each(|_| always = format!("({always} || mode) + 1"));
+            let theirs = run(&mut victim, Some(&always));
             assert!(theirs.errors.contains("added up here"), "{words:?}: {}", theirs.errors);
             let told = |report: &Report| {
                 let last =

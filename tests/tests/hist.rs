@@ -4,68 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use trapline_tests::fetched::Fetched;
+use trapline_tests::histograms::{TIMES, last, number, rows, seen};
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::{Report, Tracing, once};
-use trapline_tests::{or_skip, text, victims};
-
-const TIMES: u64 = 300;
-
-/// What the last object says of a function.
-fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
-    let last = report.objects.iter().rfind(|object| object["type"] == "hist").expect("a histogram");
-    let is = |probe: &&Value| probe["probe"].as_str().is_some_and(|text| text.ends_with(&format!(":{func}")));
-    last["probes"].as_array().expect("probes").iter().find(is).expect("the function")
-}
-
-/// Rows by their last but one column, the hits in the last; all parts together.
-fn rows(probe: &Value) -> BTreeMap<String, u64> {
-    let mut rows = BTreeMap::new();
-    for row in probe["parts"]
-        .as_array()
-        .expect("parts")
-        .iter()
-        .flat_map(|part| part["rows"].as_array().expect("rows"))
-    {
-        let row = row.as_array().expect("a row");
-        let (hits, what) = row.split_last().expect("hits");
-        let what: Vec<String> =
-            what.iter().map(|edge| edge.as_str().map_or_else(|| edge.to_string(), str::to_owned)).collect();
-        let hits = hits.as_u64().expect("a number");
-        if hits > 0 {
-            *rows.entry(what.join("..")).or_default() += hits;
-        }
-    }
-    rows
-}
-
-fn number(probe: &Value, field: &str) -> u64 {
-    probe[field].as_u64().unwrap_or_else(|| panic!("no {field}: {probe}"))
-}
-
-struct Seen {
-    probe: Value,
-    told: BTreeMap<String, u64>,
-    missed: u64,
-    errors: String,
-}
-
-fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
-    let pid = victim.pid().to_string();
-    let before = text::signals(victim.pid());
-    let words: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
-    let tracing = Tracing::start("hist", &words).expect("attaches");
-    let told = victim.run(TIMES);
-    let report = tracing.stop();
-    assert!(report.status.success(), "{}", report.errors);
-    text::assert_clean(victim.pid(), &before);
-    Seen {
-        probe: last(&report, func).clone(),
-        told: told.into_iter().collect(),
-        missed: report.objects.last().and_then(|object| object["missed"].as_u64()).expect("missed"),
-        errors: report.errors,
-    }
-}
+use trapline_tests::tracing::{Tracing, once};
+use trapline_tests::{or_skip, victims};
 
 /// What a value's row is called.
 type Name<'a> = &'a dyn Fn(u64) -> String;
@@ -275,6 +218,30 @@ fn texts_are_counted_each() {
     }
 }
 
+/// Calls that are read at the very end have their threads' names, too.
+#[test]
+fn what_the_reader_adds_up_last_has_names() {
+    let path = or_skip!(victims::plain("strings"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    for by in ["comm", "tid"] {
+        let words = ["-p", &pid, "--by", by, "--comm", "strings", "s", "say(buf(len=n) s, u64 n) -> u64"];
+        let mut tracing = Tracing::start("hist", &words).expect("attaches");
+        // All that is called now waits in the rings until the run ends.
+        tracing.signal(libc::SIGSTOP);
+        let told = victim.run(TIMES);
+        tracing.signal(libc::SIGINT);
+        tracing.signal(libc::SIGCONT);
+        let report = tracing.stop();
+        assert!(report.errors.contains("added up here"), "{}", report.errors);
+        let probe = last(&report, "say");
+        let parts = probe["parts"].as_array().expect("parts");
+        let names: Vec<&Value> = parts.iter().map(|part| &part["comm"]).collect();
+        assert_eq!(names, ["strings"], "{parts:?}");
+        assert_eq!(number(probe, "hits"), told["say"]);
+    }
+}
+
 /// The entry's texts, of calls about which their return decides: `say` returns its second argument.
 #[test]
 fn texts_of_calls_that_pass_are_counted() {
@@ -296,10 +263,7 @@ fn what_cannot_be_asked_is_said_in_one_line() {
         (&["hist", "-p", "1", "m", "leaf(u64 n)"][..], "`m` is unknown"),
         (&["hist", "-p", "1", "n", "leaf+4"], "hist takes functions"),
         (&["hist", "-p", "1", "--linear", "1:2", "n", "leaf(u64 n)"], "is no range"),
-        (
-            &["hist", "-p", "1", "--by=cpu", "--comm=x", "n + ret", "leaf(u64 n) -> u64"],
-            "--by cpu is for what",
-        ),
+        (&["hist", "-p", "1", "--by=cpu", "data", "leaf(buf(len=n) data, u64 n)"], "--by cpu is for what"),
     ] {
         let output = once(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,5 +1,6 @@
 /* Four threads called w0 to w3. `run N`: each calls `named`, with a number that says which it is, N times. `run 0`: each takes the name of
- * the next. */
+ * the next. `names births`: `run N` makes 2 N threads besides, one after the other, that call `named` once each and end; every second one takes the name
+ * `brief` before. */
 #define _GNU_SOURCE
 #include "victim.h"
 #include <pthread.h>
@@ -9,7 +10,7 @@ enum { COUNT = 4 };
 #define FIRST 7700000000ul
 
 static pthread_barrier_t gate;
-static u64 goal, turn;
+static u64 goal, turn, births;
 static atomic_ulong sum;
 
 PROBED u64 named(u64 worker) {
@@ -34,7 +35,21 @@ static void *worker(void *arg) {
     }
     return NULL;
 }
+static void *brief(void *arg) {
+    u64 own = (u64)arg;
+    if (own == FIRST + 9) pthread_setname_np(pthread_self(), "brief");
+    atomic_fetch_add(&sum, named(own));
+    return NULL;
+}
+static void make(u64 own) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, brief, (void *)own) == 0) pthread_join(thread, NULL);
+}
 static void run(u64 times) {
+    for (u64 i = 0; i < births * times; i++) {
+        make(FIRST + 8);
+        make(FIRST + 9);
+    }
     goal = times;
     turn += times == 0;
     pthread_barrier_wait(&gate);
@@ -42,7 +57,8 @@ static void run(u64 times) {
     TELL("named", times * COUNT);
     TELL("sum", atomic_load(&sum));
 }
-int main(void) {
+int main(int argc, char **argv) {
+    births = argc > 1 && !strcmp(argv[1], "births");
     pthread_barrier_init(&gate, NULL, COUNT + 1);
     for (u64 n = 0; n < COUNT; n++) {
         pthread_t thread;

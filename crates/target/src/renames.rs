@@ -1,7 +1,7 @@
 //! Threads of a process that get another name, begin or end, learnt from perf COMM, FORK and EXIT records.
 //!
 //! Input: a pid. Output: numbers of threads, as this process sees them, of which something changed; also of threads and children born later.
-//! Invariant: what the kernel drops is told. Does not: read names (/proc has them), keep an order between CPUs.
+//! Invariants: what the kernel drops is told; what one call tells is in the order in which it happened, on whichever CPUs. Does not: read names (/proc has them).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +20,11 @@ const RECORD_FORK: u32 = 7;
 pub enum Changed {
     /// It is called this now.
     Name(String),
-    /// It began: the number was another thread's before, if anybody's.
-    Begun,
+    /// It began, as a copy of this one, and with its name: the number was another thread's before, if anybody's.
+    Begun {
+        /// The thread, or the forking process' thread, that made it.
+        by: u32,
+    },
     /// It ended: the number will be another's.
     Ended,
 }
@@ -39,42 +42,42 @@ impl NameWatcher {
     /// # Errors
     /// When the kernel does not permit it; read /proc instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let opened: io::Result<_> = open(pid, perf::COMM | perf::TASK);
+        let opened: io::Result<_> = open(pid, perf::COMM | perf::TASK | perf::SAMPLE_ID_ALL);
         let failed = |error| TargetError::system(pid, "watch its threads' names by perf_event_open", error);
         let (rings, _redirected) = opened.map_err(failed)?;
         Ok(Self { rings, _redirected })
     }
     /// What changed since the last call, by thread; false when the kernel dropped some of it.
     pub fn poll(&mut self, mut each: impl FnMut(u32, Changed)) -> bool {
-        let mut whole = true;
+        let (mut whole, mut told) = (true, Vec::new());
         for ring in &self.rings {
             let drained = ring.drain(|kind, _, body| match kind {
                 RECORD_LOST => whole = false,
-                kind => {
-                    if let Some((tid, changed)) = parse(kind, body) {
-                        each(tid, changed);
-                    }
-                }
+                kind => told.extend(parse(kind, body)),
             });
             whole &= drained.sound;
         }
+        told.sort_by_key(|one| one.0);
+        told.into_iter().for_each(|(_, tid, changed)| each(tid, changed));
         whole
     }
 }
 
-/// Of a record's body: pid, thread, and a name; or pid, parent's pid, thread, parent.
-fn parse(kind: u32, body: &[u8]) -> Option<(u32, Changed)> {
+/// Of a record's body: pid, thread, and a name; or pid, parent's pid, thread, parent. Its last word is when it was written.
+fn parse(kind: u32, body: &[u8]) -> Option<(u64, u32, Changed)> {
+    let (body, time) = body.split_last_chunk()?;
     let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
-    match kind {
+    let (tid, changed) = match kind {
         RECORD_COMM => {
             let name = body.get(8..)?;
             let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
-            Some((half(4)?, Changed::Name(String::from_utf8_lossy(&name[..end]).into_owned())))
+            (half(4)?, Changed::Name(String::from_utf8_lossy(&name[..end]).into_owned()))
         }
-        RECORD_FORK => Some((half(8)?, Changed::Begun)),
-        RECORD_EXIT => Some((half(8)?, Changed::Ended)),
-        _ => None,
-    }
+        RECORD_FORK => (half(8)?, Changed::Begun { by: half(12)? }),
+        RECORD_EXIT => (half(8)?, Changed::Ended),
+        _ => return None,
+    };
+    Some((u64::from_le_bytes(*time), tid, changed))
 }
 
 #[cfg(test)]
@@ -83,15 +86,17 @@ mod tests {
 
     #[test]
     fn records_are_read_to_their_end_and_no_further() {
-        let mut comm = [7_u32, 9].iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
+        let bytes = |words: &[u32]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
+        let at = |time: u64, body: &[u8]| [body, &time.to_le_bytes()].concat();
+        let mut comm = bytes(&[7, 9]);
         comm.extend(b"worker\0\0");
-        assert_eq!(parse(3, &comm), Some((9, Changed::Name("worker".to_owned()))));
-        assert_eq!(parse(3, &comm[..8]), Some((9, Changed::Name(String::new()))));
-        assert_eq!(parse(3, &comm[..7]), None);
-        let task: Vec<u8> = [7_u32, 7, 11, 9].iter().flat_map(|n| n.to_le_bytes()).collect();
-        assert_eq!(parse(7, &task), Some((11, Changed::Begun)));
-        assert_eq!(parse(4, &task), Some((11, Changed::Ended)));
-        assert_eq!((parse(7, &task[..11]), parse(1, &task)), (None, None));
+        assert_eq!(parse(3, &at(5, &comm)), Some((5, 9, Changed::Name("worker".to_owned()))));
+        assert_eq!(parse(3, &at(5, &comm[..8])), Some((5, 9, Changed::Name(String::new()))));
+        assert_eq!((parse(3, &at(5, &comm[..7])), parse(3, &comm[..7])), (None, None));
+        let task = bytes(&[7, 7, 11, 9]);
+        assert_eq!(parse(7, &at(6, &task)), Some((6, 11, Changed::Begun { by: 9 })));
+        assert_eq!(parse(4, &at(6, &task)), Some((6, 11, Changed::Ended)));
+        assert_eq!((parse(7, &at(6, &task[..11])), parse(1, &at(6, &task))), (None, None));
     }
 
     /// Where the kernel permits it: a thread's birth, its new name and its end are all told.
@@ -99,9 +104,12 @@ mod tests {
     fn what_a_thread_does_is_told() {
         let Ok(mut watcher) = NameWatcher::new(std::process::id()) else { return };
         let thread = std::thread::Builder::new().name("renamed".to_owned());
-        let number = || std::fs::read_link("/proc/thread-self").expect("its directory");
-        let path = thread.spawn(number).expect("a thread").join().expect("it ends");
-        let tid = path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number");
+        let number = || {
+            let path = std::fs::read_link("/proc/thread-self").expect("its directory");
+            path.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number")
+        };
+        let (own, tid): (u32, u32) =
+            (number(), thread.spawn(number).expect("a thread").join().expect("it ends"));
         let mut seen = Vec::new();
         let patience = std::time::Instant::now() + std::time::Duration::from_secs(120);
         // A thread is joined a moment before the kernel has written its end.
@@ -111,8 +119,8 @@ mod tests {
                 seen.push(changed)
             }));
         }
-        assert!(seen.contains(&Changed::Begun), "{seen:?}");
-        assert!(seen.contains(&Changed::Name("renamed".to_owned())), "{seen:?}");
+        let by = Changed::Begun { by: own };
+        assert_eq!(seen, [by, Changed::Name("renamed".to_owned()), Changed::Ended]);
     }
     /// A thread is renamed until the ring is full, and then once more: only then does the kernel write that it dropped some.
     #[test]

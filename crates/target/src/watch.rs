@@ -74,13 +74,15 @@ impl MapWatcher {
     }
 }
 
-/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of.
+/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. With [`perf::SAMPLE_ID_ALL`] each record ends
+/// with its time.
 pub(crate) fn open(pid: u32, tell: u64) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
     const SOFTWARE: u32 = 1;
     const DUMMY: u64 = 9;
     let attr = perf::Attr {
         kind: SOFTWARE,
         config: DUMMY,
+        sample_type: perf::TIME,
         flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::WATERMARK | tell,
         wakeup: 1 << 30,
         ..perf::Attr::default()

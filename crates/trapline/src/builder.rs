@@ -246,6 +246,7 @@ impl Builder {
         Wishes {
             specs: self.specs.clone(),
             aim,
+            by: self.by,
             options,
             durations,
             tick: None,

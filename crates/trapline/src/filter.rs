@@ -63,7 +63,9 @@ impl Filter {
     /// are called when their calls are read counts.
     #[must_use]
     pub fn named(self, names: Vec<String>) -> Self {
-        let cut = |name: String| name.bytes().take(COMM_LEN).map(char::from).collect();
+        // As a thread's own name is cut, and read.
+        let cut =
+            |name: String| String::from_utf8_lossy(&name.as_bytes()[..name.len().min(COMM_LEN)]).into_owned();
         Self { names: names.into_iter().map(cut).collect(), ..self }
     }
     /// What records hold of memory, at most [`MAX_FIELDS`]; each load costs the target a system call. What [`Known::Field`] numbers.
@@ -84,10 +86,10 @@ impl Filter {
         !self.reads.is_empty() && !self.rejects()
     }
     /// Hits that pass are tallied by this value, at entries or at exits. `None` if the target cannot do that, because there it does not know
-    /// the value or what decides who passes.
+    /// the value or what decides who passes. Threads are chosen by name where rows are threads' ([`Tally::by_thread`]), not on arm64: there the reader knows.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
-        if !self.names.is_empty() {
+        if !self.fits_rows(&tally) {
             return None;
         }
         if exits {
@@ -102,17 +104,21 @@ impl Filter {
         let reads = if asks { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), reads, ..self })
     }
+    /// Whether rows can be told apart as threads' names are asked for.
+    const fn fits_rows(&self, tally: &Tally) -> bool {
+        self.names.is_empty() || cfg!(target_arch = "x86_64") && tally.by_thread
+    }
     /// Whether the target knows it at an entry, where fields are read for it.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
         tree.is_known_at_entry() || tree.is_known_with_fields() && self.fits(tree)
     }
     /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries, fields too, with what was returned and how long it took.
-    /// `None` if threads' names are asked for, or what is asked is too long.
+    /// `None` if threads' names are asked for and rows are not threads' (or on arm64), or what is asked is too long.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
         let trees: Vec<&Tree> =
             [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
-        let can = self.names.is_empty() && trees.iter().all(|tree| self.is_known_of_calls(tree));
+        let can = self.fits_rows(&tally) && trees.iter().all(|tree| self.is_known_of_calls(tree));
         let reads =
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })

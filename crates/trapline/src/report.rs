@@ -62,7 +62,7 @@ pub enum By {
 }
 
 /// Whose hits a share counts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Whose {
     /// Those on a CPU.
     Cpu(u32),

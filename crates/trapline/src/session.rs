@@ -4,7 +4,7 @@
 //! session (detach, drop, an error on the way) takes all patches out; SES-2 a process that cannot be traced stops the
 //! session only if it was named by its pid. Does not: print, wait, handle signals.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub struct Finished {
     pub command: Option<Running>,
     /// What was recorded and not yet told, with calls that had not ended.
     pub calls: Vec<Call>,
+    /// What the threads of [`calls`](Self::calls) are called, by process and thread; those that ended before their name was read are not there.
+    pub names: HashMap<(u32, u32), String>,
     /// What was recorded and not yet saved, if that was begun: [`saved::end`] belongs behind it.
     pub saved: Vec<u8>,
     /// What was tallied; see [`Session::tallies`].
@@ -209,14 +211,16 @@ impl Session {
         notices
     }
     /// Looks for new modules, executed programs and processes that ended; false when nothing is left to trace. To be
-    /// called a few times a second, and every few milliseconds when programs are followed: each waits for it.
+    /// called a few times a second, and every few milliseconds when programs are followed (each waits for it), or where hits are told apart by their threads' names.
     pub fn poll(&mut self) -> bool {
         self.probe_executed();
         let mut any = self.following.wanted && self.following.is_busy();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
-            if look && self.traced[index].alive() {
-                self.look(index);
+            match look {
+                true if self.traced[index].alive() => self.look(index),
+                true => {}
+                false => self.traced[index].hear_of_names(),
             }
             any |= self.traced[index].ended.is_none();
         }
@@ -353,10 +357,19 @@ impl Session {
     pub fn goroutines(&self) -> Vec<u32> {
         self.traced.iter().filter(|traced| traced.is_go).map(|traced| traced.process.pid()).collect()
     }
-    /// What the thread of a call is called, if it lives.
+    /// What the thread of a call is called, if it lives or was asked for before.
     pub fn thread_name(&mut self, call: &Call) -> Option<String> {
-        let traced = self.traced.iter_mut().find(|traced| traced.process.pid() == call.pid)?;
-        traced.thread_name(call.tid)
+        self.name(call.pid, call.tid)
+    }
+    fn name(&mut self, pid: u32, tid: u32) -> Option<String> {
+        self.traced
+            .iter_mut()
+            .filter(|traced| traced.process.pid() == pid)
+            .find_map(|traced| traced.thread_name(tid))
+    }
+    fn names_of(&mut self, calls: &[Call]) -> HashMap<(u32, u32), String> {
+        let threads: HashSet<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
+        threads.into_iter().filter_map(|(pid, tid)| Some(((pid, tid), self.name(pid, tid)?))).collect()
     }
     /// Takes all patches out and tells what was counted and what is left.
     #[must_use]
@@ -380,14 +393,17 @@ impl Session {
                 traced.each_call((start, ns), None, &mut |call| calls.push(call));
             }
         }
+        let names = self.names_of(&calls);
         let tallies = self.tallies();
         let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
         let reports = self.report();
-        let left_resident = self.traced.iter_mut().map(Traced::forget).sum();
-        let summary = Summary { left_resident, ..self.summary() };
+        // What is summed up is read of memory that is then given back.
+        let mut summary = self.summary();
+        summary.left_resident = self.traced.iter_mut().map(Traced::forget).sum();
+        summary.notices.extend(self.take_notices());
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
-        Finished { reports, summary, command, nothing, calls, saved, tallies, stacks }
+        Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
         if self.wishes.options.by_thread {

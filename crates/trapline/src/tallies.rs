@@ -1,8 +1,9 @@
 //! What was tallied: how often a probe's expression had which value.
 //!
-//! In: tables as segments hold them. Out: [`Tallied`], cell by cell. Does not: know what a cell means ([`Tally::key`] does).
+//! In: tables as segments hold them; what threads are called, and were. Out: [`Tallied`], cell by cell. Does not: know what a cell means ([`Tally::key`] does), or learn
+//! names (`traced::called` says when which name counts).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline_patch::Segment;
@@ -27,8 +28,10 @@ pub struct Tallied {
     pub overflow: u64,
     /// Hits that had no value: exits by a tail call, where a return is asked for.
     pub unseen: u64,
-    /// Hits that a filter kept back, besides.
+    /// Hits that a filter kept back, besides: in the target, or here by their threads' names.
     pub filtered: u64,
+    /// Of these, hits of threads that were chosen by name and ended before that was learnt.
+    pub unnamed: u64,
 }
 
 /// Hits of somebody's.
@@ -40,6 +43,15 @@ pub struct Part {
     pub hits: BTreeMap<u64, u64>,
 }
 
+/// Hits that no part has, for what their threads are called.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Left {
+    /// Otherwise than was asked for.
+    pub(crate) others: u64,
+    /// Nobody knows what.
+    pub(crate) unnamed: u64,
+}
+
 impl Tallied {
     /// All hits: every cell, the overflow and those without a value.
     #[must_use]
@@ -49,10 +61,20 @@ impl Tallied {
     }
 }
 
-/// Hits as tables have them: by CPU or thread, if they are told apart, and cell.
+/// What tables tell apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Row {
+    /// Where CPUs are asked for.
+    cpu: Option<u32>,
+    /// Where rows are threads'.
+    pub(crate) thread: Option<u32>,
+    cell: u64,
+}
+
+/// Hits as tables have them.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub(crate) hits: BTreeMap<(Option<u32>, u64), u64>,
+    pub(crate) hits: BTreeMap<Row, u64>,
     pub(crate) texts: BTreeMap<u64, String>,
     pub(crate) rest: Rest,
 }
@@ -67,12 +89,12 @@ impl Gathered {
                 if tally.texts() != 0 {
                     self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
-                let (owner, cell) = match (tally.by_thread, tally.has_owners()) {
+                let (thread, cell) = match (tally.by_thread, tally.has_owners()) {
                     (_, true) => (row.owner, row.key),
                     (true, _) => (Some((row.key / THREAD_UNIT) as u32), row.key % THREAD_UNIT),
-                    (false, _) => (cpu, row.key),
+                    (false, _) => (None, row.key),
                 };
-                let sum = self.hits.entry((owner, cell)).or_default();
+                let sum = self.hits.entry(Row { cpu, thread, cell }).or_default();
                 *sum = sum.wrapping_add(row.hits);
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
@@ -84,34 +106,79 @@ impl Gathered {
         let rest = self.rest.overflow.wrapping_add(self.rest.unseen);
         self.hits.values().fold(rest, |sum, hits| sum.wrapping_add(*hits))
     }
-    /// By whoever the hits are of.
-    pub(crate) fn parts(&self, by: Option<By>, names: &Names) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
-        for (&(owner, cell), &hits) in &self.hits {
-            let whose = match (by, owner) {
-                (None, _) => None,
-                (Some(_), None) => Some(Whose::Other),
-                (Some(By::Cpu), Some(cpu)) => Some(Whose::Cpu(cpu)),
-                (Some(By::Thread), Some(tid)) => {
-                    let thread = names.get(tid);
-                    Some(Whose::Thread { tid: thread.tid, comm: thread.comm })
-                }
-                (Some(By::ThreadName), Some(tid)) => {
-                    Some(Whose::Name { comm: names.get(tid).comm, threads: 0 })
-                }
-            };
-            let part = match parts.iter_mut().position(|part| part.whose == whose) {
-                Some(known) => &mut parts[known],
-                None => {
-                    parts.push(Part { whose, hits: BTreeMap::new() });
-                    let last = parts.len() - 1;
-                    &mut parts[last]
-                }
-            };
-            let sum = part.hits.entry(cell).or_default();
+    /// By whoever the hits are of; only threads of `wanted` names, if there are any.
+    pub(crate) fn parts(
+        &self,
+        by: Option<By>,
+        settled: &Settled,
+        names: &Names,
+        wanted: &[String],
+    ) -> (Vec<Part>, Left) {
+        let (mut parts, mut left): (Vec<Part>, Left) = (Vec::new(), Left::default());
+        let mut places: HashMap<Option<Whose>, usize> = HashMap::new();
+        settled.each(self, names, &mut |row, comm, hits| {
+            if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
+                let sum = if comm.is_some() { &mut left.others } else { &mut left.unnamed };
+                *sum = sum.wrapping_add(hits);
+                return;
+            }
+            let whose = whose(by, row, comm, names);
+            let at = *places.entry(whose).or_insert_with_key(|whose| {
+                parts.push(Part { whose: whose.clone(), hits: BTreeMap::new() });
+                parts.len() - 1
+            });
+            let sum = parts[at].hits.entry(row.cell).or_default();
             *sum = sum.wrapping_add(hits);
+        });
+        (parts, left)
+    }
+}
+
+fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<Whose> {
+    let comm = comm.map(str::to_owned);
+    Some(match (by?, row) {
+        (By::Cpu, Row { cpu: Some(cpu), .. }) => Whose::Cpu(cpu),
+        (By::Thread, Row { thread: Some(thread), .. }) => Whose::Thread { tid: names.get(thread).tid, comm },
+        (By::ThreadName, Row { thread: Some(_), .. }) => Whose::Name { comm, threads: 0 },
+        _ => Whose::Other,
+    })
+}
+
+/// Hits of threads that were called otherwise when these were made.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// Of each row.
+    done: BTreeMap<Row, u64>,
+    /// The same by name.
+    named: BTreeMap<(Row, Option<String>), u64>,
+}
+
+/// Rows by name, at most: what finds none is nobody's.
+const MOST: usize = 1 << 16;
+
+impl Settled {
+    /// What rows of these threads have grown goes to what they were called.
+    pub(crate) fn settle(&mut self, gathered: &Gathered, were: &HashMap<u32, Option<String>>) {
+        for (&row, &hits) in &gathered.hits {
+            let Some(was) = row.thread.and_then(|thread| were.get(&thread)) else { continue };
+            let done = self.done.entry(row).or_default();
+            let more = hits.wrapping_sub(std::mem::replace(done, hits));
+            let full = self.named.len() >= MOST && !self.named.contains_key(&(row, was.clone()));
+            let sum = self.named.entry((row, was.clone().filter(|_| !full))).or_default();
+            *sum = sum.wrapping_add(more);
         }
-        parts
+    }
+    /// Calls `each` with all hits of the rows, by name.
+    fn each(&self, gathered: &Gathered, names: &Names, each: &mut dyn FnMut(Row, Option<&str>, u64)) {
+        for (&row, &hits) in &gathered.hits {
+            let more = hits.wrapping_sub(self.done.get(&row).copied().unwrap_or(0));
+            let comm = row.thread.and_then(|thread| names.get(thread).comm);
+            if more > 0 {
+                each(row, comm.as_deref(), more);
+            }
+        }
+        let settled = self.named.iter().filter(|(_, hits)| **hits > 0);
+        settled.for_each(|((row, comm), &hits)| each(*row, comm.as_deref(), hits));
     }
 }
 
@@ -125,12 +192,100 @@ fn text(word: &dyn Fn(u64) -> u64) -> String {
 impl crate::traced::Traced {
     /// What was tallied, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
+        self.hear_of_names();
         let gathered: Vec<(usize, Gathered)> = self.gathered(by);
-        if matches!(by, Some(By::Thread | By::ThreadName)) {
-            let threads =
-                gathered.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|(owner, _)| *owner));
-            self.look_at_names(&threads.collect());
-        }
+        let rows = gathered.iter().flat_map(|(_, one)| one.hits.keys());
+        self.look_at_names(&rows.filter_map(|row| row.thread).collect());
         gathered.iter().map(|(index, one)| self.tallied(*index, one, by)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use trapline_target::Changed;
+
+    use super::{Gathered, Left, MOST, Row, Settled};
+    use crate::report::{By, Whose};
+    use crate::threads::Names;
+
+    /// Numbers that no thread has.
+    const GONE: u32 = 1 << 30;
+
+    fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> Gathered {
+        let row = |(thread, cell, hits)| (Row { cpu: None, thread: Some(thread), cell }, hits);
+        Gathered { hits: rows.map(row).into(), ..Gathered::default() }
+    }
+
+    fn names(known: &[(u32, &str)]) -> Names {
+        let mut names = Names::default();
+        for (thread, name) in known {
+            assert_eq!(names.told(*thread, Changed::Name((*name).to_owned())), Some(*thread));
+        }
+        names
+    }
+
+    type ByName = BTreeMap<(Option<String>, u64), u64>;
+
+    fn told(settled: &Settled, now: &Gathered, names: &Names, wanted: &[&str]) -> (ByName, Left) {
+        let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+        let (parts, left) = now.parts(Some(By::ThreadName), settled, names, &wanted);
+        let mut hits = ByName::new();
+        for part in parts {
+            let Some(Whose::Name { comm, .. }) = part.whose else { panic!("{:?}", part.whose) };
+            hits.extend(part.hits.into_iter().map(|(cell, hits)| ((comm.clone(), cell), hits)));
+        }
+        (hits, left)
+    }
+
+    fn of(hits: &[(&str, u64, u64)]) -> ByName {
+        hits.iter().map(|&(name, cell, hits)| ((Some(name.to_owned()), cell), hits)).collect()
+    }
+
+    #[test]
+    fn what_was_settled_stays_with_its_name() {
+        let (one, other, unknown) = (GONE, GONE + 1, GONE + 2);
+        let (mut settled, mut names) = (Settled::default(), names(&[(one, "a"), (other, "b")]));
+        let before = gathered([(one, 5, 10), (other, 5, 3), (unknown, 7, 1)]);
+        let nobodys = ((None, 7), 1);
+        let all = |hits: &[_]| {
+            [of(hits), BTreeMap::from([nobodys.clone()])].into_iter().flatten().collect::<ByName>()
+        };
+        assert_eq!(
+            told(&settled, &before, &names, &[]),
+            (all(&[("a", 5, 10), ("b", 5, 3)]), Left::default())
+        );
+        // Between two looks they take each other's names.
+        let heard = gathered([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
+        settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
+        for (thread, name) in [(one, "b"), (other, "a")] {
+            assert_eq!(names.told(thread, Changed::Name(name.to_owned())), Some(thread));
+        }
+        assert_eq!(told(&settled, &heard, &names, &[]).0, all(&[("a", 5, 12), ("b", 5, 3)]));
+        let now = gathered([(one, 5, 13), (one, 6, 1), (other, 5, 103), (unknown, 7, 1)]);
+        assert_eq!(told(&settled, &now, &names, &[]).0, all(&[("a", 5, 112), ("b", 5, 4), ("b", 6, 1)]));
+        assert_eq!(
+            told(&settled, &now, &names, &["b", "c"]),
+            (of(&[("b", 5, 4), ("b", 6, 1)]), Left { others: 112, unnamed: 1 })
+        );
+        // By thread, the names stay apart, too.
+        let (parts, _) = now.parts(Some(By::Thread), &settled, &names, &["a".to_owned()]);
+        let whose = |tid| Some(Whose::Thread { tid, comm: Some("a".to_owned()) });
+        let hits: Vec<_> = parts.into_iter().map(|part| (part.whose, part.hits[&5])).collect();
+        assert_eq!(hits, [(whose(other), 100), (whose(one), 12)]);
+    }
+
+    #[test]
+    fn more_names_than_are_kept_are_nobodys() {
+        let (mut settled, mut all) = (Settled::default(), 0);
+        let names = names(&[(GONE, "last")]);
+        for n in 0..MOST as u64 + 5 {
+            all += 2;
+            settled.settle(&gathered([(GONE, 1, all)]), &HashMap::from([(GONE, Some(format!("n{n}")))]));
+        }
+        let (hits, left) = told(&settled, &gathered([(GONE, 1, all)]), &names, &[]);
+        assert_eq!((hits[&(None, 1)], hits.values().sum::<u64>(), left), (10, all, Left::default()));
+        assert_eq!(hits.len(), MOST + 1);
     }
 }

@@ -1,10 +1,16 @@
 //! The names of threads that hit something, remembered after they ended.
 //!
-//! In: numbers as the threads see them, which is how stubs count; a process, and children that count into the same rows.
-//! Out: numbers as we see them, and names. A thread that came and went between two looks has no name.
+//! In: numbers as the threads see them, which is how stubs count; a process, and children that count into the same rows; what the kernel tells of
+//! threads. Out: numbers as we see them, names, and who is called otherwise than before. A thread that came and went between two looks has no name,
+//! unless the kernel told of it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+
+use trapline_target::Changed;
+
+/// More threads than this are not remembered without need.
+const MANY: usize = 1 << 16;
 
 /// A thread as we know it.
 #[derive(Clone, Default, Debug)]
@@ -21,6 +27,14 @@ pub(crate) struct Names {
     known: HashMap<u32, Thread>,
     /// Some see another number than we do.
     renumbered: bool,
+    /// All do, for aught we know.
+    inner: bool,
+    /// Of those that are called otherwise since that was last asked, what they were called before; nothing where it is not asked.
+    renamed: Option<HashMap<u32, Option<String>>>,
+    /// Those that began since then.
+    begun: HashSet<u32>,
+    /// How many are too many.
+    most: usize,
 }
 
 impl Names {
@@ -51,8 +65,7 @@ impl Names {
                 let Some(tid) = number(&task) else { continue };
                 let seen = if inner { inner_number(&task).unwrap_or(tid) } else { tid };
                 if of.is_none_or(|of| of.contains(&seen)) && alive.insert(seen) {
-                    self.renumbered |= seen != tid;
-                    self.known.insert(seen, Thread { tid, comm: comm(&task) });
+                    self.note(seen, Thread { tid, comm: comm(&task) });
                 }
             }
         }
@@ -66,14 +79,62 @@ impl Names {
             _ => self.known.iter().find(|(_, thread)| thread.tid == tid).map(|(&seen, _)| seen),
         }
     }
-    /// A thread, by our number, may be called otherwise than before: as /proc says, or, if it is gone, as was told. The number that
-    /// it sees itself, if it was known.
-    pub(crate) fn changed(&mut self, tid: u32, told: Option<String>) -> Option<u32> {
-        let seen = self.seen(tid)?;
-        if let Some(name) = comm(Path::new(&format!("/proc/{tid}"))).or(told) {
-            self.known.insert(seen, Thread { tid, comm: Some(name) });
+    fn note(&mut self, seen: u32, thread: Thread) {
+        self.renumbered |= seen != thread.tid;
+        let is = thread.comm.clone();
+        let was = self.known.insert(seen, thread).and_then(|before| before.comm);
+        if let (Some(renamed), true) = (&mut self.renamed, was.is_some() && was != is)
+            && !self.begun.contains(&seen)
+        {
+            renamed.entry(seen).or_insert(was);
+        }
+    }
+    /// From now on it is noted who is called otherwise than before: in this process, and in what it forks.
+    pub(crate) fn follow(&mut self, pid: u32) {
+        self.inner = namespace(pid) != namespace(std::process::id());
+        self.renamed.get_or_insert_default();
+    }
+    /// Threads that are called otherwise than when this was asked last, with what they were called then; those that began since are called what they are.
+    pub(crate) fn take_renamed(&mut self) -> HashMap<u32, Option<String>> {
+        self.begun.clear();
+        self.renamed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+    /// The kernel told this of a thread, by our number. It is called as /proc says, or, if it is gone, as was told. The number that it sees
+    /// itself, if that is known.
+    pub(crate) fn told(&mut self, tid: u32, changed: Changed) -> Option<u32> {
+        let path = PathBuf::from(format!("/proc/{tid}"));
+        let name = match changed {
+            Changed::Ended => return self.seen(tid),
+            Changed::Name(name) => comm(&path).or(Some(name)),
+            Changed::Begun { by } => {
+                let inherited = || self.seen(by).and_then(|by| self.get(by).comm);
+                let name = comm(&path).or_else(inherited);
+                let seen = self.sees(tid, &path)?;
+                match (self.known.remove(&seen), &mut self.renamed) {
+                    (Some(other), Some(renamed)) => _ = renamed.entry(seen).or_insert(other.comm),
+                    _ => _ = self.begun.insert(seen),
+                }
+                name
+            }
+        };
+        let seen = self.seen(tid).or_else(|| self.sees(tid, &path))?;
+        if name.is_some() {
+            self.note(seen, Thread { tid, comm: name });
         }
         Some(seen)
+    }
+    /// The same of a thread that was not met yet.
+    fn sees(&self, tid: u32, path: &Path) -> Option<u32> {
+        inner_number(path).or((!self.inner).then_some(tid))
+    }
+    /// Whether so many are remembered that those without need are better forgotten.
+    pub(crate) fn are_many(&self) -> bool {
+        self.known.len() >= self.most.max(MANY)
+    }
+    /// Forgets all but these.
+    pub(crate) fn keep(&mut self, needed: &HashSet<u32>) {
+        self.known.retain(|seen, _| needed.contains(seen));
+        self.most = self.known.len() * 2;
     }
     /// Whether its name was read.
     pub(crate) fn is_known(&self, tid: u32) -> bool {
@@ -86,8 +147,8 @@ impl Names {
 }
 
 fn comm(task: &Path) -> Option<String> {
-    let comm = std::fs::read_to_string(task.join("comm")).ok()?;
-    Some(comm.trim_end_matches('\n').to_owned())
+    let comm = std::fs::read(task.join("comm")).ok()?;
+    Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }
 
 /// Of a path that ends in a thread's number.
@@ -104,4 +165,61 @@ fn inner_number(task: &Path) -> Option<u32> {
     let status = std::fs::read_to_string(task.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use trapline_target::Changed;
+
+    use super::{Names, Thread};
+
+    /// Numbers that no thread has.
+    const GONE: u32 = 1 << 30;
+
+    fn name(name: &str) -> Changed {
+        Changed::Name(name.to_owned())
+    }
+
+    /// All of these are gone before anybody looks.
+    #[test]
+    fn what_the_kernel_told_is_known_of_threads_that_are_gone() {
+        let mut names = Names::default();
+        names.follow(std::process::id());
+        let [first, second, third] = [GONE, GONE + 1, GONE + 2];
+        let mut tell = |told: &[(u32, Changed)]| {
+            for (tid, changed) in told {
+                assert!(names.told(*tid, changed.clone()).is_some());
+            }
+            let called = [first, second, third].map(|tid| names.get(tid).comm);
+            (called.map(Option::unwrap_or_default), names.take_renamed())
+        };
+        let was = |thread, name: &str| HashMap::from([(thread, Some(name.to_owned()))]);
+        let begun = |by| Changed::Begun { by };
+        // One that begins and takes a name in the same round has had no other.
+        let (called, renamed) = tell(&[(first, name("a")), (second, begun(first)), (second, name("b"))]);
+        assert_eq!((called, renamed), (["a", "b", ""].map(str::to_owned), HashMap::new()));
+        let (called, renamed) = tell(&[(third, begun(second)), (second, name("c")), (second, name("d"))]);
+        assert_eq!((called, renamed), (["a", "d", "b"].map(str::to_owned), was(second, "b")));
+        assert_eq!(tell(&[(second, name("d"))]).1, HashMap::new());
+        // Its number is had again.
+        let (called, renamed) = tell(&[(second, Changed::Ended), (second, begun(first))]);
+        assert_eq!((called, renamed), (["a", "a", "b"].map(str::to_owned), was(second, "d")));
+    }
+
+    #[test]
+    fn who_is_needed_is_remembered() {
+        let mut names = Names::default();
+        let last = GONE + super::MANY as u32 - 1;
+        for tid in GONE..=last {
+            assert!(!names.are_many());
+            names.note(tid, Thread { tid, comm: Some("x".to_owned()) });
+        }
+        assert!(names.are_many());
+        names.keep(&[GONE, last].into());
+        assert!(
+            names.is_known(GONE) && names.is_known(last) && !names.is_known(GONE + 1) && !names.are_many()
+        );
+    }
 }

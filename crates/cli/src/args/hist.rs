@@ -47,7 +47,7 @@ pub(crate) struct TypedHist {
     /// Only this thread (may be given more than once)
     #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
     pub(crate) tids: Vec<u32>,
-    /// Only threads of this name (may be given more than once); we add up then, not the target
+    /// Only threads of this name (may be given more than once)
     #[arg(long = "comm", value_name = "NAME", help_heading = "Calls")]
     pub(crate) comms: Vec<String>,
     /// Of the calls that pass, one in N on each CPU
@@ -59,7 +59,7 @@ pub(crate) struct TypedHist {
 
 const HELP: &str = "\
 The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these.
-What a buf holds, and --comm, are recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+What a buf holds is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'";
@@ -74,6 +74,8 @@ pub(crate) struct Hist {
     /// So many rows.
     pub(crate) top: Option<u32>,
     pub(crate) by: Option<By>,
+    /// Threads are chosen by name.
+    pub(crate) named: bool,
     /// Whether the value is taken for an unsigned one.
     pub(crate) unsigned: bool,
     /// Probe by probe: where the value is one argument or the value returned, how that is shown.
@@ -136,6 +138,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let expression = typed.expression;
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let values = values(&probes, &expression, &fields)?;
+    let named = !typed.comms.is_empty();
     let wishes = Wishes {
         condition: typed.filter,
         tids: typed.tids,
@@ -165,8 +168,19 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let unsigned = values.iter().filter_map(Value::tree).any(Tree::is_unsigned);
     let shown = shown(&probes, &values);
     let top = typed.top.or((sort == Sort::Each).then_some(10));
-    let (filters, gather) = gather(&probes, values, sort, by, filters)?;
-    Ok(Either::Hist(Box::new(Hist { run, expression, sort, top, by, unsigned, shown, filters, gather })))
+    let (filters, gather) = gather(&probes, values, sort, (by, named), filters)?;
+    Ok(Either::Hist(Box::new(Hist {
+        run,
+        expression,
+        sort,
+        top,
+        by,
+        named,
+        unsigned,
+        shown,
+        filters,
+        gather,
+    })))
 }
 
 /// What the expression is for one probe.
@@ -222,10 +236,10 @@ fn gather(
     probes: &[(ProbeSpec, Option<Signature>)],
     values: Vec<Value>,
     sort: Sort,
-    by: Option<By>,
+    (by, named): (Option<By>, bool),
     filters: Vec<Filter>,
 ) -> Result<(Vec<Filter>, Gather), UsageError> {
-    let by_thread = matches!(by, Some(By::Thread | By::ThreadName));
+    let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
     let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
     let numbers = trees.len() == values.len();
     let at_entry = |tree: &&Tree| tree.is_known_at_entry() || tree.is_known_with_fields();
@@ -249,7 +263,7 @@ fn gather(
     }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up: without buf and --comm; see docs/hist.md",
+            "--by cpu is for what the target adds up, and this is for the reader; see docs/hist.md",
         ));
     }
     let returns = exits || filters.iter().any(Filter::is_late);
@@ -357,8 +371,11 @@ mod tests {
             (&["n", "--if", "x < 0.5", "f(double x, int n)"], "entry"),
             (&["ret < 0.5", "f(double x) -> double"], "exit"),
             (&["dur", "--if", "x < 0.5", "f(double x)"], "exit"),
-            (&["dur", "--comm", "x", READ], "here"),
-            (&["n", "--comm", "x", READ], "here"),
+            (&["dur", "--comm", "x", READ], "exit"),
+            (&["n", "--comm", "x", READ], "entry"),
+            (&["ret", "--comm", "x", "--by=cpu", READ], "exit"),
+            (&["path", "--top", "--comm=x", "--comm=y", "--by=comm", "libc:open(str path)"], "entry"),
+            (&["data", "--comm=x", "f(buf(len=n) data, int n)"], "here"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
         }
@@ -373,10 +390,7 @@ mod tests {
             (&["n", "usdt:x:y:z"], "hist takes functions"),
             (&["n", "--linear", "1:2", "f(int n)"], "--linear: `1:2` is no range"),
             (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
-            (
-                &["n - ret", "--by=cpu", "--comm=x", "f(int n) -> int"],
-                "--by cpu is for what the target adds up",
-            ),
+            (&["data", "--by=cpu", "f(buf(len=n) data, int n)"], "--by cpu is for what the target adds up"),
             (&["n", "f(what n)"], "`what` is no type"),
             (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
             (&["n", "--sample", "2/3", "f(int n)"], "is no share"),

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let mut table = Table { args, here: Here::new(args) };
     let followed = table.follow(&mut session, &mut stage);
     let finished = session.detach();
-    table.here.add(&finished.calls, None);
+    table.here.add(&finished.calls, |call| finished.names.get(&(call.pid, call.tid)).cloned());
     let told = followed.and_then(|()| {
         let tallied = finished.tallies.clone();
         stage.output.print(&table.render(&finished.reports, tallied, false))?;
@@ -69,20 +69,24 @@ impl Table<'_> {
         let run = &self.args.run;
         let end = run.duration.map(|duration| Instant::now() + duration);
         let mut next = run.interval.map(|interval| Instant::now() + interval);
+        // Who asks for threads' names is told of new ones as often as records are read.
+        let by_name = self.args.by == Some(By::ThreadName) || self.args.named;
         let tick = match self.args.gather {
-            Gather::InTarget { .. } if !run.follow => trace::TICK,
+            Gather::InTarget { .. } if !run.follow && !by_name => trace::TICK,
             _ => ROUND,
         };
         loop {
             if let Gather::Here { .. } = self.args.gather {
                 let calls = session.calls();
-                self.here.add(&calls, Some(session));
+                self.here.add(&calls, |call| session.thread_name(call));
             }
             if let (Some(due), Some(interval)) = (next, run.interval)
                 && Instant::now() >= due
             {
                 next = Some(Instant::now() + interval);
-                let (reports, tallied) = (session.report(), session.tallies());
+                // Tables learn names, of which the report tells what was left out.
+                let tallied = session.tallies();
+                let reports = session.report();
                 output.print(&self.render(&reports, tallied, true))?;
             }
             let now = Instant::now();
@@ -117,6 +121,7 @@ struct Here<'a> {
     sites: BTreeMap<(u32, String), Added>,
     texts: Vec<String>,
     numbers: HashMap<String, u64>,
+    /// What threads are called that are told apart by number.
     names: HashMap<(u32, u32), Option<String>>,
 }
 
@@ -128,24 +133,34 @@ struct Added {
     unseen: u64,
 }
 
-/// Thread and name, as far as they are told apart.
+/// Thread or name, as far as they are told apart.
 type Key = (Option<u32>, Option<String>);
 
 impl<'a> Here<'a> {
     fn new(args: &'a Hist) -> Self {
-        Self {
-            args,
-            sites: BTreeMap::new(),
-            texts: Vec::new(),
-            numbers: HashMap::new(),
-            names: HashMap::new(),
-        }
+        let (sites, names) = (BTreeMap::new(), HashMap::new());
+        Self { args, sites, texts: Vec::new(), numbers: HashMap::new(), names }
     }
-    fn add(&mut self, calls: &[Call], mut session: Option<&mut Session>) {
+    /// One round of calls; `name` knows what their threads are called now.
+    fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
         let Gather::Here { of, .. } = &self.args.gather else { return };
+        let mut names = HashMap::new();
         for call in calls {
             let Some((_, of)) = of.iter().find(|(spec, _)| means(spec, &call.site)) else { continue };
-            let key = self.key(call, session.as_deref_mut());
+            let key = match self.args.by {
+                None => (None, None),
+                Some(by) => {
+                    let thread = (call.pid, call.tid);
+                    let known = names.entry(thread).or_insert_with(|| name(call));
+                    match by {
+                        By::Thread => {
+                            self.names.insert(thread, known.clone());
+                            (Some(call.tid), None)
+                        }
+                        _ => (None, known.clone()),
+                    }
+                }
+            };
             let value = self.value(call, of);
             let added = self.sites.entry((call.pid, call.site.probe.clone())).or_insert_with(|| Added {
                 site: call.site.clone(),
@@ -168,14 +183,6 @@ impl<'a> Here<'a> {
                 0
             }) += 1;
         }
-    }
-    fn key(&mut self, call: &Call, session: Option<&mut Session>) -> Key {
-        if self.args.by.is_none() {
-            return (None, None);
-        }
-        let name = self.names.entry((call.pid, call.tid));
-        let name = name.or_insert_with(|| session.and_then(|session| session.thread_name(call))).clone();
-        ((self.args.by == Some(By::Thread)).then_some(call.tid), name)
     }
     /// The cell, or the value; `None` if it is not known.
     fn value(&mut self, call: &Call, of: &Of) -> Option<u64> {
@@ -216,7 +223,10 @@ impl<'a> Here<'a> {
                 .iter()
                 .map(|((tid, comm), hits)| Part {
                     whose: self.args.by.map(|_| match tid {
-                        Some(tid) => Whose::Thread { tid: *tid, comm: comm.clone() },
+                        Some(tid) => {
+                            let comm = self.names.get(&(*pid, *tid)).cloned().flatten();
+                            Whose::Thread { tid: *tid, comm }
+                        }
                         None => Whose::Name { comm: comm.clone(), threads: 0 },
                     }),
                     hits: hits.clone(),
@@ -226,6 +236,7 @@ impl<'a> Here<'a> {
             overflow: added.overflow,
             unseen: added.unseen,
             filtered: 0,
+            unnamed: 0,
         });
         let Gather::Here { of, .. } = &self.args.gather else { return Sums::default() };
         let are_texts = self.args.sort == Sort::Each && of.iter().any(|(_, of)| matches!(of, Of::Text(_)));

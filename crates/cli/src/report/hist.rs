@@ -53,6 +53,7 @@ struct Probe<'a> {
     overflow: u64,
     unseen: u64,
     filtered: u64,
+    unnamed: u64,
     parts: Vec<PartRow<'a>>,
 }
 
@@ -62,8 +63,9 @@ struct PartRow<'a> {
     cpu: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tid: Option<u32>,
+    /// Null where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    comm: Option<&'a str>,
+    comm: Option<Option<&'a str>>,
     values: u64,
     hits: u64,
     rows: Vec<Shown>,
@@ -121,6 +123,7 @@ fn asides(tallied: &Tallied, filtered: u64) -> String {
         (tallied.overflow, "for which the table had no row left"),
         (tallied.unseen, "that went on as another function, and have no value yet"),
         (filtered, "filtered"),
+        (tallied.unnamed, "of these of threads that ended before their names were read"),
     ];
     let said: Vec<String> =
         all.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", grouped(*n))).collect();
@@ -146,6 +149,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
         overflow: tallied.overflow,
         unseen: tallied.unseen,
         filtered: filtered(tallied, report),
+        unnamed: tallied.unnamed,
         parts: tallied.parts.iter().map(|part| part_row(args, sums, &tallied.site, part)).collect(),
     });
     line(&Head {
@@ -168,8 +172,8 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
 fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part) -> PartRow<'a> {
     let (cpu, tid, comm) = match &part.whose {
         Some(Whose::Cpu(cpu)) => (Some(*cpu), None, None),
-        Some(Whose::Thread { tid, comm }) => (None, Some(*tid), comm.as_deref()),
-        Some(Whose::Name { comm, .. }) => (None, None, comm.as_deref()),
+        Some(Whose::Thread { tid, comm }) => (None, Some(*tid), Some(comm.as_deref())),
+        Some(Whose::Name { comm, .. }) => (None, None, Some(comm.as_deref())),
         Some(Whose::Other) | None => (None, None, None),
     };
     let rows = rows(args, sums, site, part).into_iter().map(|(what, hits)| match what {

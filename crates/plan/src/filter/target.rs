@@ -47,7 +47,7 @@ pub struct TargetFilter {
     /// What decides at returns about calls that passed at their entry. Where hits are tallied, what is tallied is known at returns, and they
     /// are whole calls' (`x86_64::stub::gather`).
     pub late: Option<Late>,
-    /// Hits of threads that the reader noted are rejected (`trapline_record::names`); not where hits are tallied.
+    /// Hits of threads that the reader noted are rejected (`trapline_record::names`); where hits are tallied, of others the reader decides by rows' threads.
     pub by_name: bool,
 }
 

@@ -28,6 +28,9 @@ pub(crate) const USE_CLOCKID: u64 = 1 << 25;
 pub(crate) const INHERIT_THREAD: u64 = 1 << 35;
 pub(crate) const REMOVE_ON_EXEC: u64 = 1 << 36;
 
+/// Of `sample_type`: when.
+pub(crate) const TIME: u64 = 1 << 2;
+
 /// The part of `perf_event_attr` that we use; its first 112 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -20,8 +20,8 @@ pub enum Undecided {
         "hits that are counted by thread are not filtered; ask for the threads in the condition, or record the calls"
     )]
     ByThread,
-    /// What a thread is called is looked up by the reader of records.
-    #[error("what threads are called is known of recorded calls only")]
+    /// What a thread is called is looked up by the reader, of records and of threads' rows.
+    #[error("what threads are called is known of recorded calls, and of what is tallied by thread")]
     Names,
     /// An argument, at a return that nothing is kept for.
     #[error("arguments are not known where a return is counted; record the calls, or tally them")]
@@ -103,10 +103,10 @@ impl Filter {
         found
     }
     fn untallied(&self, exits: bool) -> Option<Undecided> {
-        if self.is_named() {
+        let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
+        if self.is_named() && !self.fits_rows(tally) {
             return Some(Undecided::Names);
         }
-        let Some(tally) = &self.tally else { return Some(Undecided::NotTallied) };
         if self.of_calls {
             // What was added to the filter behind that may be anything.
             let mut trees = [&self.read, &self.late].into_iter().flatten().chain([&tally.value]);

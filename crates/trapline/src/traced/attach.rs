@@ -215,6 +215,7 @@ impl Traced {
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),
+            settled: Default::default(),
         });
     }
     /// Takes all patches out. Counts can still be read.

@@ -41,9 +41,10 @@ use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
 use crate::modules::{Mapped, mapped};
 use crate::names::Known;
-use crate::report::{Ended, Refused, Site};
+use crate::report::{By, Ended, Refused, Site};
 use crate::split::Owner;
 use crate::spread::Steps;
+use crate::tallies::Settled;
 use crate::threads::Names;
 
 /// What a session wants everywhere.
@@ -52,6 +53,8 @@ pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
     /// What is learnt of a hit.
     pub(crate) aim: Aim,
+    /// How hits are split.
+    pub(crate) by: Option<By>,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
     /// Nanoseconds of a tick, as the target computes with them, where returns may decide which calls are told.
@@ -97,6 +100,10 @@ pub(crate) enum Aim {
 impl Aim {
     pub(crate) fn is_timed(self) -> bool {
         matches!(self, Self::Time(_))
+    }
+    /// Whether hits, or their values, are told one by one or in rows.
+    pub(crate) const fn is_told(self) -> bool {
+        matches!(self, Self::Record { .. } | Self::Tally { .. })
     }
     const fn is_recorded(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Stack { .. })
@@ -152,6 +159,8 @@ struct Tracked {
     last: u64,
     /// The same, split.
     parts: HashMap<Owner, u64>,
+    /// Rows of threads that were called otherwise once.
+    settled: Settled,
 }
 
 /// A process under trace.

@@ -15,7 +15,7 @@ use super::{Source, Traced, Tracked};
 use crate::report::{By, Count, ProcessReport, Share, Tactic, Times};
 use crate::split::{parts, shares};
 use crate::spread::Scale;
-use crate::tallies::{Gathered, Tallied};
+use crate::tallies::{Gathered, Left, Part, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
 /// Adds calls that run and come back through a slot.
@@ -69,15 +69,23 @@ impl Traced {
     /// A site's values, told.
     pub(crate) fn tallied(&self, index: usize, gathered: &Gathered, by: Option<By>) -> Tallied {
         let tracked = &self.sites[index];
+        let (parts, left) = self.parts(tracked, gathered, by);
+        let filtered = self.filtered(tracked).map_or(0, |filtered| filtered.in_target);
         Tallied {
             pid: self.process.pid(),
             site: Arc::clone(&tracked.site),
-            parts: gathered.parts(by, &self.names),
+            parts,
             texts: gathered.texts.clone(),
             overflow: gathered.rest.overflow,
             unseen: gathered.rest.unseen,
-            filtered: self.filtered(tracked).map_or(0, |filtered| filtered.in_target),
+            filtered: filtered + left.others + left.unnamed,
+            unnamed: left.unnamed,
         }
+    }
+    /// A site's values as they are told, and hits that are not.
+    pub(super) fn parts(&self, tracked: &Tracked, gathered: &Gathered, by: Option<By>) -> (Vec<Part>, Left) {
+        let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
+        gathered.parts(by, &tracked.settled, &self.names, wanted)
     }
     /// Looks up the names of these threads.
     pub(crate) fn look_at_names(&mut self, threads: &HashSet<u32>) {

@@ -253,8 +253,12 @@ impl Traced {
             }
             out.by_reader += self.records.decoder.left_out.get(nth, probe);
         }
-        if tracked.tallies_calls() {
-            out.unended = out.unended.saturating_sub(self.gathered_of(tracked, None).sum());
+        if matches!(tracked.role, Role::Tally { .. }) {
+            let by = self.rows_by();
+            let gathered = self.gathered_of(tracked, by);
+            let (_, left) = self.parts(tracked, &gathered, by);
+            out.by_reader += left.others + left.unnamed;
+            out.unended = out.unended.saturating_sub(gathered.sum());
         }
         Some(out)
     }

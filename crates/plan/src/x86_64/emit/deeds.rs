@@ -59,7 +59,12 @@ impl Setting<'_> {
     /// What decides about a probe's hits, and where that is counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
         let words = self.place.data.addr.0 + self.layout.filtered.word(filtered::WORDS * probe);
-        self.env.filter(probe).map(|filter| Filtered { filter, words, names: None })
+        let names = self.layout.names;
+        let names_at = self.place.data.addr.0 + names.off;
+        self.env.filter(probe).map(|filter| {
+            let by_name = filter.by_name && !names.is_empty();
+            Filtered { filter, words, names: by_name.then_some(names_at) }
+        })
     }
 
     /// Of rings what hits need that write no record: how threads are told.
@@ -103,19 +108,14 @@ impl Setting<'_> {
             return None;
         };
         let rings = self.rings.as_ref()?;
-        let names = self.layout.names;
-        let names_at = self.place.data.addr.0 + names.off;
-        let filter = self.filtered(probe).map(|filtered| {
-            let by_name = filtered.filter.by_name && !names.is_empty();
-            Filtered { names: by_name.then_some(names_at), ..filtered }
-        });
+        let filter = self.filtered(probe);
         let staged = filter.is_some_and(|filtered| filtered.filter.late.is_some());
         let marks = self.latency.filter(|_| marked);
         let marks = marks.map(|latency| if staged { latency.for_stage() } else { latency.for_marks() });
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, act.dead);
-        let traced = Traced { filter, texts, floats, fields, marks, unwind, at_entry, ..plain };
+        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 

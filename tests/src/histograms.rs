@@ -1,0 +1,94 @@
+//! `hist` as a user runs it, and what it says of one function.
+//!
+//! In: a victim, words of the command line. Out: the function's entry in the last object, its rows, its numbers. Does not: judge.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::running::Running;
+use crate::text;
+use crate::tracing::{Report, Tracing};
+
+/// Rounds of a victim's run.
+pub const TIMES: u64 = 300;
+
+/// What the last object says of a function.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn last<'a>(report: &'a Report, func: &str) -> &'a Value {
+    let last = report.objects.iter().rfind(|object| object["type"] == "hist").expect("a histogram");
+    let is = |probe: &&Value| probe["probe"].as_str().is_some_and(|text| text.ends_with(&format!(":{func}")));
+    last["probes"].as_array().expect("probes").iter().find(is).expect("the function")
+}
+
+/// Rows by their last but one column, the hits in the last; all parts together.
+///
+/// # Panics
+/// When there are none.
+#[must_use]
+pub fn rows(probe: &Value) -> BTreeMap<String, u64> {
+    let mut rows = BTreeMap::new();
+    for row in probe["parts"]
+        .as_array()
+        .expect("parts")
+        .iter()
+        .flat_map(|part| part["rows"].as_array().expect("rows"))
+    {
+        let row = row.as_array().expect("a row");
+        let (hits, what) = row.split_last().expect("hits");
+        let what: Vec<String> =
+            what.iter().map(|edge| edge.as_str().map_or_else(|| edge.to_string(), str::to_owned)).collect();
+        let hits = hits.as_u64().expect("a number");
+        if hits > 0 {
+            *rows.entry(what.join("..")).or_default() += hits;
+        }
+    }
+    rows
+}
+
+/// A field that is a number.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn number(probe: &Value, field: &str) -> u64 {
+    probe[field].as_u64().unwrap_or_else(|| panic!("no {field}: {probe}"))
+}
+
+/// What was seen of a function.
+#[derive(Debug)]
+pub struct Seen {
+    /// Its entry.
+    pub probe: Value,
+    /// What the victim told of the traced run.
+    pub told: BTreeMap<String, u64>,
+    /// What its process has missed.
+    pub missed: u64,
+    /// What was said on standard error.
+    pub errors: String,
+}
+
+/// One run of a victim's under `hist` with these words.
+///
+/// # Panics
+/// When it fails, or leaves anything.
+#[must_use]
+pub fn seen(victim: &mut Running, func: &str, words: &[&str]) -> Seen {
+    let pid = victim.pid().to_string();
+    let before = text::signals(victim.pid());
+    let words: Vec<&str> = ["-p", &pid].into_iter().chain(words.iter().copied()).collect();
+    let tracing = Tracing::start("hist", &words).expect("attaches");
+    let told = victim.run(TIMES);
+    let report = tracing.stop();
+    assert!(report.status.success(), "{}", report.errors);
+    text::assert_clean(victim.pid(), &before);
+    Seen {
+        probe: last(&report, func).clone(),
+        told: told.into_iter().collect(),
+        missed: report.objects.last().and_then(|object| object["missed"].as_u64()).expect("missed"),
+        errors: report.errors,
+    }
+}
