@@ -100,8 +100,19 @@ fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusa
     }
 }
 
+/// Whether memory can be read where the function begins, if that is asked: by calls to the system.
+pub(super) fn readable(at: Svma, words: &[u32], asked: bool) -> Result<(), Refusal> {
+    match asked && words.iter().any(|&word| is_scalable(word)) {
+        true => {
+            let what = "no code reads texts or fields where vectors of SVE or SME may be live";
+            Err(Refusal::NotHere { at, what })
+        }
+        false => Ok(()),
+    }
+}
+
 /// Whether a word is one of SVE's or SME's (Arm ARM C4.1: the encodings 0b0010, and 0b0000 with bit 31).
-pub(super) const fn is_scalable(word: u32) -> bool {
+const fn is_scalable(word: u32) -> bool {
     let group = word >> 25 & 0b1111;
     group == 0b0010 || group == 0 && word >> 31 == 1
 }

@@ -28,7 +28,7 @@ use trapline_record::{RemoteAddr, Svma};
 use super::deed::{Deed, Record, Setting, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
 use super::go::{Lowered, begins, is_go, is_goroutines, reads_g};
-use super::here::{check, is_scalable, may_fault};
+use super::here::{check, may_fault, readable};
 use super::room::for_text;
 use super::site::{self, Place as Word, entry_index};
 use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
@@ -209,17 +209,6 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };
     found.iter().try_for_each(|(site, _)| movable(input, want.function, site)).map(|()| found)
-}
-
-/// Whether memory can be read where the function begins, if that is asked: by calls to the system.
-fn readable(at: Svma, words: &[u32], asked: bool) -> Result<(), Refusal> {
-    match asked && words.iter().any(|&word| is_scalable(word)) {
-        true => {
-            let what = "no code reads texts or fields where vectors of SVE or SME may be live";
-            Err(Refusal::NotHere { at, what })
-        }
-        false => Ok(()),
-    }
 }
 
 const fn kind_of(exit: ExitKind) -> Kind {

@@ -47,7 +47,7 @@ fn exits_of_entries_that_passed_are_recorded() {
         for end in ends(&machine) {
             let mut seen = Vec::new();
             let room = Room::new();
-            let mut bench = std::mem::replace(&mut calls.bench.tails, Vec::new());
+            let mut bench = std::mem::take(&mut calls.bench.tails);
             let rings = calls.bench.rings;
             moves(&room, halves, end, |entered, left| {
                 seen.extend(super::records::take(rings, &mut bench));
