@@ -40,8 +40,8 @@ pub(super) struct Passed {
 }
 
 impl Traced<'_> {
-    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing, asks no
-    /// system call and leaves no mark.
+    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing and asks no
+    /// system call.
     pub(super) fn rejects_apart(&self, kind: Kind) -> bool {
         let spares = |filtered: Filtered<'_>| {
             let filter = filtered.filter;
@@ -52,7 +52,7 @@ impl Traced<'_> {
                 && !filter.condition.as_ref().is_some_and(Tree::divides)
         };
         let asks = self.filters_by_thread() && self.rings.id == ThreadId::Call;
-        kind == Kind::Entry && self.marks.is_none() && !asks && self.filter.is_some_and(spares)
+        kind == Kind::Entry && !asks && self.filter.is_some_and(spares)
     }
     /// Jumps away with a hit that does not pass. Spoils rax, r11 and flags; r10 for samples, and without rseq rdx, which is read back.
     pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {

@@ -1,6 +1,6 @@
 //! What a record's code saves, and where: below the stack pointer, as in `count`.
 //!
-//! Input: what is dead at the site. Output: code that saves what a filter spoils ([`First`]), then the rest, and that loads both again.
+//! Input: what is dead at the site. Output: code that saves what a filter spoils ([`First`]), what a look for a mark does ([`Second`]), then the rest, and that loads all again.
 //! Invariant: STUB-1; what is saved once is where conditions (`filter`), texts and stacks look for it.
 
 use trapline_record::ring::Kind;
@@ -19,11 +19,11 @@ const SAVED_R11: i32 = -80;
 const SAVED_R10: i32 = -88;
 
 impl Traced<'_> {
-    /// What is saved besides what [`First`] saves.
+    /// What is saved besides what [`First`] and [`Second`] save.
     fn saved(&self, kind: Kind) -> impl Iterator<Item = (Reg, i32)> {
         let walked = if Walk::wanted(self.unwind, kind) { &stack::SAVED[..] } else { &[] };
         let r10 = (!self.site.is_dead(R10)).then_some((R10, SAVED_R10));
-        [(RDX, SAVED_RDX)].into_iter().chain(r10).chain(walked.iter().copied())
+        r10.into_iter().chain(walked.iter().copied())
     }
     const fn first(&self, kind: Kind) -> First {
         First { site: self.site, at_entry: matches!(kind, Kind::Entry) }
@@ -34,6 +34,7 @@ impl Traced<'_> {
     }
     pub(super) fn enter(&self, asm: &mut Asm<'_>, kind: Kind) {
         self.enter_first(asm, kind);
+        Second::enter(asm);
         self.enter_rest(asm, kind);
     }
     pub(super) fn enter_first(&self, asm: &mut Asm<'_>, kind: Kind) {
@@ -44,7 +45,21 @@ impl Traced<'_> {
     }
     pub(super) fn leave(&self, asm: &mut Asm<'_>, kind: Kind) {
         self.saved(kind).for_each(|(reg, at)| asm.load(reg, Mem::At(RSP, at)));
+        Second::leave(asm);
         self.first(kind).leave(asm);
+    }
+}
+
+/// What is saved next, and is all that a look for a mark spoils besides: rdx.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Second;
+
+impl Second {
+    pub(super) fn enter(asm: &mut Asm<'_>) {
+        asm.store(Mem::At(RSP, SAVED_RDX), RDX);
+    }
+    pub(super) fn leave(asm: &mut Asm<'_>) {
+        asm.load(RDX, Mem::At(RSP, SAVED_RDX));
     }
 }
 

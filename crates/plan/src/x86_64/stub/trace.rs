@@ -17,7 +17,7 @@ use super::filter::ARGUMENT;
 use super::latency::{Claim, Mark};
 use super::pass::{Filtered, Passed};
 use super::rseq::{self, Section};
-use super::saves::First;
+use super::saves::{First, Second};
 use super::stack::Walk;
 use super::stage::stage;
 use super::text::Known;
@@ -88,8 +88,8 @@ pub(super) struct Tail {
     dropped: u64,
     passed: Passed,
     marks: Option<Marks>,
-    /// A hit that does not pass goes on by itself, and where: what the filter spares has not been saved.
-    apart: Option<(Site, u64)>,
+    /// A hit that does not pass, and an exit without a mark, goes on by itself, and where: what it spares has not been saved.
+    apart: Option<(First, u64)>,
     fixups: Vec<(u64, u64)>,
 }
 
@@ -121,9 +121,12 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
     if let Some(staged) = stage(&mut asm, traced, kind, values) {
         return staged;
     }
-    let apart = traced.rejects_apart(kind);
+    let (apart, exits) = (traced.rejects_apart(kind), kind != Kind::Entry && traced.marks.is_some());
     traced.enter_first(&mut asm, kind);
     if !apart {
+        Second::enter(&mut asm);
+    }
+    if !apart && !exits {
         traced.enter_rest(&mut asm, kind);
     }
     let early = kind == Kind::Entry && traced.filters_by_thread();
@@ -135,12 +138,16 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
         _ => Passed::default(),
     };
     if apart {
+        Second::enter(&mut asm);
         traced.enter_rest(&mut asm, kind);
     }
     // What fields reject is known late.
     let by_fields =
         kind == Kind::Entry && traced.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
     let mut marks = if by_fields { None } else { traced.look(&mut asm, kind != Kind::Entry) };
+    if exits {
+        traced.enter_rest(&mut asm, kind);
+    }
     if !early {
         traced.number(kind).ask(&mut asm);
     }
@@ -180,7 +187,8 @@ pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values
         rseq::clear(&mut asm, rseq);
     }
     traced.leave(&mut asm, kind);
-    let apart = apart.then(|| (traced.site, asm.here()));
+    let first = First { site: traced.site, at_entry: kind == Kind::Entry };
+    let apart = (apart || exits).then(|| (first, asm.here()));
     let (base, dropped) = (traced.rings.base, traced.dropped);
     let tail = Tail {
         machine,
@@ -206,7 +214,7 @@ impl Traced<'_> {
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry })
     }
-    /// Leaves a mark at an entry; at an exit takes it back, or jumps away. Spoils rax, rdx and flags.
+    /// Leaves a mark at an entry; at an exit takes it back, or jumps away. Spoils rax, rdx, r11 and flags.
     fn look(&self, asm: &mut Asm<'_>, is_exit: bool) -> Option<Marks> {
         let latency = self.marks?;
         let (machine, probe, site) = (*self.machine, self.probe, self.site);
@@ -254,7 +262,10 @@ impl Tail {
         let filtered = self.reject(asm);
         if let Some(marks) = self.marks {
             match marks.is_exit {
-                true => marks.timed().finish_unmarked(asm, marks.mark, Claim::No, self.without_texts),
+                true => {
+                    marks.timed().finish_unmarked(asm, marks.mark, Claim::No);
+                    self.go_on(asm, false);
+                }
                 false => marks.timed().finish_mark(asm, marks.mark),
             }
         }
@@ -278,9 +289,12 @@ impl Tail {
         if !self.passed.bind(asm) {
             return None;
         }
+        if self.marks.is_some() && self.apart.is_some() {
+            Second::enter(asm);
+        }
         let mark = self.marks.map(|marks| marks.timed().mark(asm, false));
         let counted = count(asm, &self.machine);
-        let leave = self.go_on(asm);
+        let leave = self.go_on(asm, true);
         if counted.section().is_some() {
             counted.bind_unregistered(asm);
             asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.passed.words)), 1, true);
@@ -288,7 +302,8 @@ impl Tail {
         }
         if let (Some(marks), Some(mark)) = (self.marks, mark) {
             // Without a block there is nothing to take away.
-            marks.timed().finish_unmarked(asm, mark, Claim::Yes, mark.after());
+            marks.timed().finish_unmarked(asm, mark, Claim::Yes);
+            asm.jmp(mark.after());
         }
         if !self.passed.unregistered.is_empty() {
             self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
@@ -297,17 +312,20 @@ impl Tail {
         }
         Some(counted)
     }
-    /// The end of a hit that did not pass: where that is.
-    fn go_on(&self, asm: &mut Asm<'_>) -> u64 {
-        let Some((site, behind)) = self.apart else {
+    /// The end of a hit that did not pass, and was `counted`, or of an exit without a mark: where that is.
+    fn go_on(&self, asm: &mut Asm<'_>, counted: bool) -> u64 {
+        let Some((first, behind)) = self.apart else {
             asm.jmp(self.without_texts);
             return self.without_texts;
         };
         let leave = asm.here();
-        if let Some(rseq) = self.machine.rseq {
+        if let Some(rseq) = self.machine.rseq.filter(|_| counted) {
             rseq::clear(asm, rseq);
         }
-        First { site, at_entry: true }.leave(asm);
+        if self.marks.is_some() {
+            Second::leave(asm);
+        }
+        first.leave(asm);
         asm.jmp(behind);
         leave
     }

@@ -1,11 +1,11 @@
 //! A call's slot: from (function, stack pointer) to the place of its stamp.
 //!
-//! In: what is timed. Out: code that leaves the slot's address in rsi; and, for behind the displaced code, the search that goes
+//! In: what is timed. Out: code that leaves the slot's address in rsi, or where its second word is; and, for behind the displaced code, the search that goes
 //! on where the first look did not end. See `record::latency` for tags and blocks.
 
 use trapline_record::latency as words;
 
-use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Shift};
+use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
 use super::super::rseq::PHI;
 use super::{Timed, reload, save, spill};
 
@@ -16,6 +16,8 @@ pub(in super::super) struct Lookup {
     nobody: Option<(Fix, u64)>,
     elsewhere: Fix,
     found: u64,
+    /// What holds the tags' address until then.
+    base: Reg,
 }
 
 /// Whether a missing tag is claimed or only reported.
@@ -32,15 +34,25 @@ impl Timed<'_> {
     }
     /// Out: rsi = slot, r8 = S if `special`. Spoils rax, rdx.
     pub(in super::super) fn lookup(&self, asm: &mut Asm<'_>) -> Lookup {
-        asm.mov_imm64(RSI, self.latency.stamps);
+        let lookup = self.find(asm, RSI);
+        self.slot(asm);
+        lookup
+    }
+    /// The same of a call's own slot, of which only the second word is wanted: where that is, until `base` or rdx changes.
+    pub(super) fn second_word(&self, asm: &mut Asm<'_>, base: Reg) -> (Lookup, Mem) {
+        let lookup = self.find(asm, base);
+        let (scale, blocks) = self.place(asm, base);
+        (lookup, Mem::Sum(base, RDX, scale, blocks + 8))
+    }
+    /// Out: `base` = tags, rax = block's number.
+    fn find(&self, asm: &mut Asm<'_>, base: Reg) -> Lookup {
+        asm.mov_imm64(base, self.latency.stamps);
         let nobody = self.key(asm);
         let elsewhere = asm.unbroken(|asm| {
-            asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RAX, 3, 0), RDX, false);
+            asm.alu_store(Alu::Cmp, Mem::Sum(base, RAX, 3, 0), RDX, false);
             asm.jcc_later(Cond::NotEqual)
         });
-        let found = asm.here();
-        self.slot(asm);
-        Lookup { nobody, elsewhere, found }
+        Lookup { nobody, elsewhere, found: asm.here(), base }
     }
 
     /// Out: rdx = tag, rax = where to look first; r8 = S if `special`.
@@ -97,28 +109,36 @@ impl Timed<'_> {
     /// In: rsi = tags, rax = block's number, r8 from `key`. Out: rsi = slot.
     fn slot(&self, asm: &mut Asm<'_>) {
         let shape = self.latency.shape;
-        let blocks = shape.tags_len() as i32;
-        // A block's number times its length may need more than 32 bits no more than the memory does.
-        asm.shift(Shift::Left, RAX, shape.block_bits(), false);
         if self.latency.outermost {
+            let blocks = shape.tags_len() as i32;
+            asm.shift(Shift::Left, RAX, shape.block_bits(), false);
             asm.lea(RSI, Mem::Sum(RSI, RAX, 0, blocks + (self.function & 511) as i32 * 16));
             return;
         }
+        let (scale, blocks) = self.place(asm, RSI);
+        asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks));
+    }
+    /// The same of a call's own slot. Out: it is `base` + rdx scaled + an offset; which these are.
+    fn place(&self, asm: &mut Asm<'_>, base: Reg) -> (u8, i32) {
+        let shape = self.latency.shape;
+        // A block's number times its length may need more than 32 bits no more than the memory does.
+        asm.shift(Shift::Left, RAX, shape.block_bits(), false);
         if self.special() {
             asm.mov32(RDX, R8);
         } else {
             asm.lea(RDX, Mem::At(RSP, self.skipped()));
         }
         asm.alu_imm(Alu::And, RDX, 0xff8, false);
-        asm.alu(Alu::Add, RSI, RAX);
+        asm.alu(Alu::Add, base, RAX);
         // A slot for every eight bytes of the page.
-        match shape.slot_bits() - 3 {
-            scale @ 0..=3 => asm.lea(RSI, Mem::Sum(RSI, RDX, scale, blocks)),
+        let scale = match shape.slot_bits() - 3 {
+            scale @ 0..=3 => scale,
             scale => {
                 asm.shift(Shift::Left, RDX, scale, false);
-                asm.lea(RSI, Mem::Sum(RSI, RDX, 0, blocks));
+                0
             }
-        }
+        };
+        (scale, shape.tags_len() as i32)
     }
 
     /// Compares the slot's second word with what this call puts there.
@@ -132,20 +152,20 @@ impl Timed<'_> {
 
     /// Probes for the tag from the second block on. Found: jumps to `found` with rax = block's number. Falls out
     /// of the end otherwise, and also when `Claim::No` meets a free tag.
-    fn probe(&self, asm: &mut Asm<'_>, claim: Claim, found: u64) {
+    fn probe(&self, asm: &mut Asm<'_>, claim: Claim, Lookup { base, found, .. }: Lookup) {
         spill(asm, save::R9, R9);
         spill(asm, save::R10, R10);
         asm.mov32(R9, RAX);
         asm.mov_imm32(R10, words::STAMP_PROBES as u32);
         let again = asm.here();
-        asm.load(RAX, Mem::Sum(RSI, R9, 3, 0));
+        asm.load(RAX, Mem::Sum(base, R9, 3, 0));
         asm.alu(Alu::Cmp, RAX, RDX);
         let same = asm.jcc_later(Cond::Equal);
         asm.test(RAX, RAX, true);
         let (mine, free) = match claim {
             Claim::Yes => {
                 let taken = asm.jcc_later(Cond::NotEqual);
-                asm.cmpxchg(Mem::Sum(RSI, R9, 3, 0), RDX);
+                asm.cmpxchg(Mem::Sum(base, R9, 3, 0), RDX);
                 let mine = asm.jcc_later(Cond::Equal);
                 // A signal handler on this page may have claimed the tag for the same key.
                 asm.alu(Alu::Cmp, RAX, RDX);
@@ -181,7 +201,7 @@ impl Timed<'_> {
     pub(in super::super) fn search(&self, asm: &mut Asm<'_>, lookup: Lookup, claim: Claim) {
         self.without_goroutine(asm, lookup);
         asm.bind(lookup.elsewhere);
-        self.probe(asm, claim, lookup.found);
+        self.probe(asm, claim, lookup);
     }
 
     /// A search that the first look did not end; counted at `lost` if it comes to nothing.
