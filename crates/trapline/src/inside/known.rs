@@ -13,6 +13,7 @@ use trapline_runtime::regions::{self, Access, Mapped, PictureError, Range, Regio
 use trapline_runtime::registry::{Files, Site};
 use trapline_target::Mapping;
 
+use super::learn::missed;
 use super::memory::{made, slots};
 
 static REGIONS: OnceLock<Option<Regions>> = OnceLock::new();
@@ -50,9 +51,18 @@ pub struct Code {
 /// The file whose code an address lies in, and where in it: what a stack is read with. Takes no lock, allocates nothing and may be asked
 /// anywhere, in a [`Consumer`](super::Consumer) too. Known is what was mapped at the last look (see [`learnt`](super::learnt)).
 ///
-/// `None`: no file's code is known there; or the mapping was just changing, again and again; or more threads than there is room for ask.
+/// `None`: no file's code is known there, and the maps are looked at again soon (a question for the same address then has what is there); or the mapping was just changing, again and again; or more threads than there is room for ask.
 #[must_use]
 pub fn code_at(addr: u64) -> Option<CodePlace> {
+    let found = known_at(addr);
+    if found.is_none() {
+        missed();
+    }
+    found
+}
+
+/// The same, and no look follows.
+pub(super) fn known_at(addr: u64) -> Option<CodePlace> {
     let (engine, regions) = (made()?, REGIONS.get()?.as_ref()?);
     let (_, line) = engine.lines().of(ThreadPointer::own())?;
     let seal = Seal::new();

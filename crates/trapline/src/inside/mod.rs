@@ -44,7 +44,7 @@
 //! patched when `dlopen` returns, and before its constructors run; other mappings a moment after they were made. The engine has a thread of its own
 //! for that. [`learn_by`] says how it learns of mappings, [`learnt`] what it learnt, and what came late. [`rescan`] looks at once.
 //!
-//! [`code_at`] and [`code`] tell which file lies at an address, without a lock.
+//! [`code_at`] and [`code`] tell which file lies at an address, without a lock; where none is known, the engine looks at the maps once more.
 //!
 //! # What differs from the kernel's probes
 //!
@@ -69,7 +69,7 @@
 //!   and `mremap` are probed instead, and consumers of their returns do not see those.
 //! - A batch, with all places that were ever registered before, may have 131,072 places, where the kernel takes 2²⁰ links at a time ([`Error::TooMany`]): what belongs to a place stays,
 //!   as a hit may be about to look at it.
-//! - A trap that is nobody's does not look for mappings by itself: whoever maps is told of, or asks ([`rescan`]).
+//! - A trap that is nobody's is the program's own, and no look at the mappings is made for it: code that is mapped anew holds none of ours.
 //! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
 //!
 //! # On arm64

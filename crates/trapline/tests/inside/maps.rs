@@ -402,6 +402,13 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
             assert_eq!(add(1, 1), 4);
         }
         assert_eq!(count.load(Relaxed), 4);
+        // Somebody asks what lies there, and does not know: that leads to a look.
+        let other = Pages::map(By::Raw, &path, offset, CODE, None);
+        let misses = learnt().misses;
+        until("a miss leads to a look", || code_at(other.at).is_some());
+        until("what a miss found is armed", || patched(&probe) == 5);
+        assert_eq!((learnt().by_look, learnt().misses > misses), (before.by_look + 2, true));
+        assert_eq!((other.function()(1, 1), count.load(Relaxed)), (4, 5));
         // What libc's calls answer is what they answered before.
         // SAFETY: a call that maps nothing.
         let refused = unsafe { libc::mmap(std::ptr::null_mut(), 0, CODE, libc::MAP_PRIVATE, -1, 0) };

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::thread;
 use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS};
+use crate::inside::known::known_at;
 use crate::inside::{Consumer, Verdict, signals};
 
 /// Data is of interest too.
@@ -143,7 +144,7 @@ unsafe extern "C" fn mremap(
     flags: i32,
     to: *mut c_void,
 ) -> *mut c_void {
-    let is_code = crate::inside::code_at(at as u64).is_some();
+    let is_code = known_at(at as u64).is_some();
     // SAFETY: the caller's.
     let result = unsafe { libc::syscall(libc::SYS_mremap, at, old, len, i64::from(flags), to) };
     if result != -1 && is_code {

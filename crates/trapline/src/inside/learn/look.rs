@@ -15,8 +15,8 @@ use super::super::traps;
 use super::NO_FILE;
 
 impl State {
-    /// T4 and T5.
-    pub(super) fn learn(&mut self, asked: bool) {
+    /// T4 and T5. Whether there was anything to be found.
+    pub(super) fn learn(&mut self, asked: bool, missed: bool) -> bool {
         self.learning.drain();
         if self.unwinders.loading {
             // Who cannot be told yet keeps the slots closed.
@@ -25,20 +25,21 @@ impl State {
         // Anonymous code, which compilers at run time make all the time, matters where a file's was.
         let known = &self.known;
         self.learning.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
-        if self.learning.pending.is_empty() && !self.learning.lost && !asked {
+        if self.learning.pending.is_empty() && !self.learning.lost && !asked && !missed {
             self.learning.told.clear();
-            return;
+            return false;
         }
         (self.learning.looking, self.learning.asked) = (true, asked);
-        if self.look().is_err() {
-            self.learning.tally.failed += 1;
-        }
+        let found = self.look();
+        self.learning.tally.failed += u64::from(found.is_err());
         (self.learning.looking, self.learning.asked) = (false, false);
         self.learning.looked();
+        found.unwrap_or(true)
     }
-    fn look(&mut self) -> Result<usize, Error> {
+    /// Whether anything had changed.
+    fn look(&mut self) -> Result<bool, Error> {
         if self.learning.lost {
-            return self.rescan();
+            return self.rescan().map(|_| true);
         }
         let maps = self.maps()?;
         self.follow(&maps)?;
@@ -47,12 +48,13 @@ impl State {
         let files: HashSet<FileId> = changed.iter().map(|one| one.file).collect();
         let is_touched = |spot: &u32| files.contains(&self.spots[*spot as usize].file.id);
         let spots: Vec<u32> = (0..self.spots.len() as u32).filter(is_touched).collect();
-        if !spots.is_empty() {
-            return self.settle(spots, false);
+        if spots.is_empty() {
+            // The loader may have mapped data since its code was looked at.
+            self.count_semaphores(&maps)?;
+        } else {
+            self.settle(spots, false)?;
         }
-        // The loader may have mapped data since its code was looked at.
-        self.count_semaphores(&maps)?;
-        Ok(0)
+        Ok(!changed.is_empty())
     }
     pub(in crate::inside) fn maps(&mut self) -> Result<Vec<Mapping>, Error> {
         Ok(self.own()?.process().maps().map_err(trapline_patch::PatchError::from)?)

@@ -14,6 +14,7 @@
 //! | the loader's own notice (`_dl_debug_state`, which exists for debuggers; both libcs call it), probed | `dlopen`, `dlclose`, in the moment between mapping and constructors | raw calls |
 //! | calls: libc's `mmap`, `mprotect`, `mremap`, probed; only where there are no records | programs that load code by themselves, through libc | raw calls |
 //! | a look, because somebody asked for it | everything | when |
+//! | a miss: somebody asks what lies at an address ([`code_at`](super::code_at)), and no file's code is known there | everything | when; and what nobody asks for |
 //!
 //! The loader's notice is probed beside records too, since it comes at a moment when the thread that maps can wait (below).
 //!
@@ -31,9 +32,9 @@
 //! | A3 | | the loader's notice only: wait until `done` ≥ ticket, at most [`PATIENCE`] |
 //! | T1 | poll the rings and the bell | |
 //! | T2 | clear the bell | |
-//! | T3 | load `asked` | |
+//! | T3 | load `asked`, and how many misses there were (`misses` says which of them ask) | |
 //! | T4 | take the engine's lock; take all records out of the rings | |
-//! | T5 | if there were any, or somebody asked: read the maps, patch what changed | |
+//! | T5 | if there were any, or somebody or a miss asked: read the maps, patch what changed | |
 //! | T6 | `done` := what T3 loaded; wake askers | |
 //!
 //! ## Interleavings
@@ -56,6 +57,10 @@
 //! - *A is T*: T calls nothing that maps code through the loader.
 //! - *a mapping goes away, and another is made at its place*: the second one's record, or the notice of `dlclose`, has T look; the maps say
 //!   what is there, and sites that do not hold our bytes are let go of before anything is written. A write compares first, always.
+//! - *a miss*: the address was mapped before it was asked for, and the maps are read behind T3, so the look that it asks for has it. The answer to that question is
+//!   "not known", the next one's is what the look found: nobody waits.
+//! - *a trap that is nobody's*: no look would find whose it is. Code that is mapped anew has the file's own bytes; our bytes are only where we wrote them, and of those
+//!   places hits know.
 //! - *a mapping goes away and nothing comes*: nobody runs code there. Regions keep it until the next look.
 //!
 //! # What is guaranteed
@@ -64,7 +69,7 @@
 //!   Not when the wait ended for want of patience; then `impatient` says so.
 //! - Other ways to map: the kernel's own probes are armed before `mmap` returns; here T is woken by then, and arms some 100 µs later. How long
 //!   it took at most, from record to patch, is [`Learnt::longest`]. Hits before that are not seen.
-//! - Without records, raw calls are seen by the next look only, and counted in `by_look`.
+//! - Without records, raw calls are seen by the next look only (a miss leads to one), and counted in `by_look`.
 //!
 //! # Forks
 //!
@@ -73,6 +78,7 @@
 
 mod calls;
 mod look;
+mod misses;
 mod thread;
 
 use std::collections::HashSet;
@@ -89,7 +95,7 @@ use super::place::Load;
 use super::state::{Key, State};
 use super::{Error, Request};
 use calls::Of;
-pub(super) use thread::with_signals_blocked;
+pub(super) use thread::{missed, with_signals_blocked};
 
 /// How this process learns of what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -128,6 +134,8 @@ pub struct Learnt {
     pub failed: u64,
     /// Loaders that did not wait any longer.
     pub impatient: u64,
+    /// Questions ([`code_at`](super::code_at)) for an address where no file's code was known.
+    pub misses: u64,
     /// The longest time from a record to the end of the look that it led to.
     pub longest: Duration,
 }
@@ -294,7 +302,7 @@ impl State {
     }
     pub(super) fn learnt(&self) -> Learnt {
         let failed = self.learning.tally.failed + self.known.missed;
-        Learnt { impatient: thread::impatient(), failed, ..self.learning.tally }
+        Learnt { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.learning.tally }
     }
     /// Makes the thread, once a process; what it hears of, it hears of before this returns.
     fn start_learning(&mut self) {

@@ -14,6 +14,7 @@ use trapline_target::Bell;
 
 use super::super::state::lock;
 use super::PATIENCE;
+use super::misses::Misses;
 
 /// Signals that instructions raise; all others are blocked.
 const RAISED: [i32; 6] =
@@ -28,6 +29,7 @@ struct Desk {
     done: Mutex<u64>,
     changed: Condvar,
     impatient: AtomicU64,
+    misses: Misses,
 }
 
 /// How often an unwinder is looked at that is being loaded.
@@ -53,6 +55,7 @@ pub(super) fn start() -> bool {
         done: Mutex::new(0),
         changed: Condvar::new(),
         impatient: AtomicU64::new(0),
+        misses: Misses::new(),
     }));
     let builder = std::thread::Builder::new().name("trapline-learn".into());
     let made = with_signals_blocked(|| builder.spawn(move || run(desk))).is_ok();
@@ -89,8 +92,9 @@ fn run(desk: &'static Desk) {
         };
         desk.bell.wait(&rings, patience);
         desk.bell.clear();
-        let asked = desk.asked.load(Acquire);
-        lock().learn(asked > served);
+        let (asked, seen) = (desk.asked.load(Acquire), desk.misses.seen());
+        let found = lock().learn(asked > served, desk.misses.asks(seen));
+        desk.misses.looked(seen, found);
         served = asked;
         *desk.done.lock().unwrap_or_else(PoisonError::into_inner) = served;
         desk.changed.notify_all();
@@ -105,6 +109,21 @@ pub(super) fn ask() {
     }
 }
 
+/// No file's code is known where somebody asked: the maps are looked at soon, by T, unless many a look for that found nothing. No lock, no allocation, errno
+/// as before.
+pub(in crate::inside) fn missed() {
+    if let Some(desk) = desk()
+        && desk.misses.miss()
+    {
+        desk.bell.ring();
+    }
+}
+
+/// Times that [`missed`] was called.
+pub(super) fn misses() -> u64 {
+    desk().map_or(0, |desk| desk.misses.seen())
+}
+
 /// The rings were replaced.
 pub(super) fn look_up() {
     if let Some(desk) = desk() {
@@ -115,7 +134,10 @@ pub(super) fn look_up() {
 /// A1 to A3. In a forked child without a thread: a look by the caller, if nobody holds the lock.
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
-        return super::super::state::try_lock().into_iter().for_each(|mut state| state.learn(true));
+        if let Some(mut state) = super::super::state::try_lock() {
+            state.learn(true, false);
+        }
+        return;
     };
     let ticket = desk.asked.fetch_add(1, Release) + 1;
     desk.bell.ring();
