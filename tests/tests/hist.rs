@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use trapline_tests::fetched::Fetched;
-use trapline_tests::histograms::{TIMES, last, number, rows, seen};
+use trapline_tests::histograms::{Seen, TIMES, last, number, rows, seen};
 use trapline_tests::programs::Own;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, once};
@@ -216,6 +216,53 @@ fn texts_are_counted_each() {
         assert_eq!(part["tid"].as_u64(), words.contains(&"tid").then(|| victim.pid().into()), "{part}");
         assert_eq!(part["comm"].as_str().is_some(), words.len() > 2, "{part}");
     }
+}
+
+/// `--by` with what a call says itself: numbers at the entry and of whole calls, and texts; keys with most calls first.
+#[test]
+fn values_are_told_apart_by_what_calls_say() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let parts = |seen: &Seen| -> Vec<(String, u64, Value)> {
+        let parts = seen.probe["parts"].as_array().expect("parts").iter();
+        parts.map(|part| (part["key"].to_string(), number(part, "hits"), part["rows"].clone())).collect()
+    };
+    let probe = "many_args(u64 a, int b, u64 c, u64 d, u64 e, u64 f) -> u64";
+    for key in ["a % 3", "a % 3 + 0 * ret"] {
+        let seen = seen(&mut victim, "many_args", &["--by", key, "--top=10000", "a", probe]);
+        let all = seen.told["many_args"];
+        let mut found = parts(&seen);
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(found.len(), 3, "{key}");
+        for (rest, (name, hits, rows)) in (0..3_u64).zip(found) {
+            let mut values: Vec<u64> =
+                rows.as_array().expect("rows").iter().filter_map(|row| row[0].as_u64()).collect();
+            values.sort_unstable();
+            let want: Vec<u64> = (0..all).filter(|a| a % 3 == rest).collect();
+            assert_eq!((name, hits, values), (rest.to_string(), want.len() as u64, want), "{key}");
+        }
+        assert_eq!((number(&seen.probe, "hits"), seen.missed, number(&seen.probe, "unseen")), (all, 0, 0));
+        assert!(seen.errors.contains("added up here"), "{}", seen.errors);
+    }
+    let path = or_skip!(victims::plain("strings"));
+    let mut victim = Running::start(&path, &[]);
+    let seen =
+        seen(&mut victim, "say", &["--by", "s", "--if", "n % 2 || n > 4000", "n", "say(str s, u64 n)"]);
+    let text = |of: &str| Value::from(of).to_string();
+    let part = |of: &str, low: u64, high: u64| (text(of), TIMES, serde_json::json!([[low, high, TIMES]]));
+    let mut found = parts(&seen);
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut want = vec![
+        part("hello, \"world\"\n", 8, 16),
+        part(&"u".repeat(63), 32, 64),
+        part(&"l".repeat(64), 4096, 8192),
+        part("eee", 2, 4),
+        part("e", 1, 2),
+    ];
+    want.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(found, want);
+    // Of the texts that cannot be read two are chosen: those are nobody's.
+    assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (7 * TIMES, 2 * TIMES));
 }
 
 /// Calls that are read at the very end have their threads' names, too.

@@ -167,11 +167,13 @@ fn records_have_what_their_filter_needs() {
     for text in ["ret == 7", "a == 1 && dur > 5", "a == 1 || ret == 7"] {
         assert_eq!(why(of(text).record(6, false)), Some(Undecided::Unrecorded), "{text}");
     }
-    assert_eq!(
-        why(of("a == 1 || ret == 7").stacks(Unwinding::FramePointers(16), true)),
-        Some(Undecided::Stacks)
-    );
-    assert_eq!(why(of("a == 1 && ret == 7").stacks(Unwinding::FramePointers(16), true)), None);
+    let stacks = Unwinding::FramePointers(16);
+    for text in ["a == 1 || ret == 7", "a == 1 && ret == 7", "a == 1 && dur > 5"] {
+        assert_eq!(why(of(text).stacks(stacks, true)), Some(Undecided::Stacks), "{text}");
+    }
+    let named = filter("a == 1").named(vec!["counter".to_owned()]);
+    assert_eq!(why(builder(&victim, "leaf", named).stacks(stacks, true)), Some(Undecided::Names));
+    assert_eq!(why(of("a == 1").stacks(stacks, true)), None);
     assert_eq!(why(of("a == 1").record(0, false)), None);
     text::assert_clean(victim.pid(), &before);
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::stacks::{addresses, all as stacks, names};
-use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::tracing::{Report, Tracing, once};
 use trapline_tests::victims::{self, Variant};
 use trapline_tests::{or_skip, oracle, text};
 
@@ -176,4 +176,34 @@ fn time_is_summed_by_stack() {
         .filter_map(|stack| stack["time_ns"].as_u64())
         .sum();
     assert!(right > inside, "{right} > {inside}");
+}
+
+/// Conditions on arguments and threads, decided in the target before a stack is walked or copied.
+#[test]
+fn stacks_of_calls_that_pass_are_summed() {
+    let path = or_skip!(victims::c("counter", Variant::Framed));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let cases: [(&[&str], bool); 4] = [
+        (&["--if", "a % 3 == 1"], true),
+        (&["--if", "a % 3 == 1", "--unwind", "dwarf"], true),
+        (&["--if", "a % 3 == 1", "--time"], true),
+        (&["--if", "a % 3 == 1", "--tid", "1"], false),
+    ];
+    for (options, passes) in cases {
+        let mut words = vec!["-p", &pid, "many_args(u64 a, int b)"];
+        words.extend(options);
+        let tracing = Tracing::start("stack", &words).expect("attaches");
+        let told = victim.run(TIMES);
+        let report = tracing.stop();
+        assert!(report.status.success() && report.number("missed") == 0, "{}", report.errors);
+        let hits: u64 = stacks(&report).filter_map(|stack| stack["hits"].as_u64()).sum();
+        let want = if passes { (0..told["many_args"]).filter(|a| a % 3 == 1).count() } else { 0 };
+        assert_eq!(hits, want as u64, "{options:?}: {}", report.errors);
+    }
+    for unknown in ["c", "a && ret", "dur > 1ms"] {
+        let output = once(&["stack", "--time", "-p", &pid, "--if", unknown, "many_args(u64 a)"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("is unknown"), "{said}");
+    }
 }

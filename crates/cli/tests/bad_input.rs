@@ -46,6 +46,7 @@ fn functions_that_are_none() {
     let victim = Victim::start();
     let (before, pid) = (victim.text(), victim.pid());
     refused(&["count", "-p", &pid, "recursiv"], 3, &["no function recursiv", "recursive"]);
+    refused(&["graph", "-d", "30", "-p", &pid, "recursiv"], 3, &["no function recursiv", "recursive"]);
     refused(&["count", "-p", &pid, "nolib:f"], 3, &["no file nolib is mapped"]);
     refused(&["count", "-p", &pid, "plain+4000"], 3, &["only", "bytes long"]);
     refused(

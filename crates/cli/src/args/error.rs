@@ -81,8 +81,10 @@ pub(crate) enum UsageError {
         why: ExprError,
     },
     /// What is to be tallied.
-    #[error("EXPR, for `{probe}`: {why}")]
+    #[error("{option}, for `{probe}`: {why}")]
     Value {
+        /// Where it was typed.
+        option: &'static str,
         /// As typed.
         probe: String,
         /// What is wrong with it.

@@ -3,19 +3,20 @@
 //! In: what was typed. Out: a [`Hist`], or what is wrong. Does not: trace.
 
 use clap::Args;
-use trapline::filter::{Filter, Known, Sort, Tally, Tree, parse_with};
-use trapline::{By, Floats, ProbeSpec, Returns};
+use trapline::filter::{Filter, Known, Sort, Tree};
+use trapline::{By, ProbeSpec, Returns};
 
 use super::command::{Lat, Run, Shape};
 use super::error::UsageError;
 use super::fields::Fields;
-use super::filters::{self, Wishes, symbols};
+use super::filters::{self, Wishes};
+use super::gather::{Gather, Split, Value, gather, shown, values};
 use super::prototype::{Look, complete};
 use super::ready::{is_function, run};
 use super::signature;
 use super::sink::LINES;
 use super::typed::{Common, TypedBy};
-use super::types::{Parameter, Place, Signature, Type};
+use super::types::Type;
 use super::units::{self, Linear};
 
 /// Most rows of `--top`, if not said otherwise.
@@ -38,9 +39,9 @@ pub(crate) struct TypedHist {
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = TOP,
           value_parser = clap::value_parser!(u32).range(1..), help_heading = "Histogram")]
     pub(crate) top: Option<u32>,
-    /// One for each thread, thread name or CPU
-    #[arg(long, value_name = "KEY", help_heading = "Histogram")]
-    pub(crate) by: Option<TypedBy>,
+    /// One for each thread (tid), thread name (comm) or CPU (cpu), or for each value of an argument, text or expression
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Histogram")]
+    pub(crate) by: Option<String>,
     /// Only calls for which EXPR holds; see docs/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
@@ -59,10 +60,11 @@ pub(crate) struct TypedHist {
 
 const HELP: &str = "\
 The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these.
-What a buf holds is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+What a buf holds, and what is told apart by an argument (--by), is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
-  trapline hist path --top=20 'libc:openat(int fd, str path)'";
+  trapline hist path --top=20 'libc:openat(int fd, str path)'
+  trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'";
 
 /// `hist`, ready.
 #[derive(Debug)]
@@ -74,6 +76,8 @@ pub(crate) struct Hist {
     /// So many rows.
     pub(crate) top: Option<u32>,
     pub(crate) by: Option<By>,
+    /// By what calls say themselves.
+    pub(crate) key: Option<ByKey>,
     /// Threads are chosen by name.
     pub(crate) named: bool,
     /// Whether the value is taken for an unsigned one.
@@ -85,33 +89,15 @@ pub(crate) struct Hist {
     pub(crate) gather: Gather,
 }
 
-/// Who adds up.
+/// By what values are told apart.
 #[derive(Debug)]
-pub(crate) enum Gather {
-    /// The target.
-    InTarget {
-        /// At exits.
-        exits: bool,
-    },
-    /// We, from records: what of each call, probe by probe.
-    Here {
-        of: Vec<(ProbeSpec, Of)>,
-        /// Exits too.
-        returns: bool,
-        /// Arguments that point to text, probe by probe.
-        texts: Vec<u8>,
-        /// Floats, probe by probe.
-        floats: Vec<Floats>,
-    },
-}
-
-/// What is taken of a call.
-#[derive(Debug, Clone)]
-pub(crate) enum Of {
-    /// A number.
-    Number(Tally),
-    /// What an argument points to.
-    Text(Parameter),
+pub(crate) struct ByKey {
+    /// As typed.
+    pub(crate) text: String,
+    /// Whether it is taken for an unsigned number.
+    pub(crate) unsigned: bool,
+    /// Probe by probe: how it is shown, where it is no more than an argument or the value returned.
+    pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
 }
 
 /// A `hist`, or the `lat` that it is the same as.
@@ -123,21 +109,20 @@ pub(crate) enum Either {
 
 /// Checks and converts.
 pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageError> {
-    let wrong = |text: &String, why| UsageError::Signature { text: text.clone(), why };
-    let split = |text: &String| signature::split(text).map_err(|why| wrong(text, why));
-    let (texts, signatures): (Vec<String>, Vec<Option<Signature>>) =
-        typed.probes.iter().map(split).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let (texts, signatures) = signature::split_all(&typed.probes)?;
     let mut run = run(&texts, typed.common, LINES)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::HistNotAFunction(wrong.text.clone()));
     }
     let linear = typed.linear.as_deref().map(units::linear).transpose();
     let linear = linear.map_err(|why| UsageError::Unit { option: "--linear", why })?;
-    let by = typed.by.map(TypedBy::ready);
+    let by = typed.by.as_deref().and_then(TypedBy::named).map(TypedBy::ready);
     let probes = complete(&mut run, signatures, look)?;
     let expression = typed.expression;
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
-    let values = values(&probes, &expression, &fields)?;
+    let key = typed.by.as_deref().filter(|_| by.is_none());
+    let keys = key.map(|key| self::values(&probes, ("--by", key), &fields)).transpose()?;
+    let values = values(&probes, ("EXPR", &expression), &fields)?;
     let named = !typed.comms.is_empty();
     let wishes = Wishes {
         condition: typed.filter,
@@ -148,7 +133,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let filters = filters::filters(&probes, true, &wishes, &fields)?;
     drop(fields);
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
-    if filters.is_empty() && by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
+    if filters.is_empty() && typed.by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
         let shape = Shape { linear, ..Shape::default() };
         let (per_function, outermost, returns) = (true, false, Returns::Auto);
         let maxactive = None;
@@ -166,152 +151,27 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
         (None, false) => Sort::Log2,
     };
     let unsigned = values.iter().filter_map(Value::tree).any(Tree::is_unsigned);
+    let key = keys.as_ref().zip(typed.by).map(|(keys, text)| ByKey {
+        text,
+        unsigned: keys.iter().filter_map(Value::tree).any(Tree::is_unsigned),
+        shown: shown(&probes, keys),
+    });
     let shown = shown(&probes, &values);
     let top = typed.top.or((sort == Sort::Each).then_some(10));
-    let (filters, gather) = gather(&probes, values, sort, (by, named), filters)?;
+    let (filters, gather) = gather(&probes, values, sort, Split { by, named, keys }, filters)?;
     Ok(Either::Hist(Box::new(Hist {
         run,
         expression,
         sort,
         top,
         by,
+        key,
         named,
         unsigned,
         shown,
         filters,
         gather,
     })))
-}
-
-/// What the expression is for one probe.
-#[derive(Debug, Clone)]
-enum Value {
-    Tree(Tree),
-    Text(Parameter),
-}
-
-fn values(
-    probes: &[(ProbeSpec, Option<Signature>)],
-    expression: &str,
-    fields: &[Fields<'_>],
-) -> Result<Vec<Value>, UsageError> {
-    let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
-        let parameters = signature.as_ref().map_or(&[][..], |signature| &signature.parameters);
-        let named = parameters.iter().find(|parameter| parameter.name == expression.trim());
-        if let Some(parameter @ Parameter { shown: Type::Str | Type::Buf(_), .. }) = named {
-            return Ok(Value::Text(parameter.clone()));
-        }
-        let tree =
-            parse_with(expression, &symbols(probe, signature.as_ref(), true), &|path| fields.symbol(path));
-        let tree = tree.map_err(|why| UsageError::Value { probe: probe.text.clone(), why })?;
-        if tree.float().is_some() {
-            return Err(UsageError::HistOfFloats(expression.trim().to_owned()));
-        }
-        Ok(Value::Tree(tree))
-    };
-    probes.iter().zip(fields).map(one).collect()
-}
-
-/// How a value is shown that is no more than an argument, or what is returned.
-fn shown(probes: &[(ProbeSpec, Option<Signature>)], values: &[Value]) -> Vec<(ProbeSpec, Option<Type>)> {
-    let one = |((probe, signature), value): (&(ProbeSpec, Option<Signature>), &Value)| {
-        let signature = signature.as_ref();
-        let shown = match value {
-            Value::Tree(Tree::Known(Known::Argument(index, _))) => signature
-                .and_then(|signature| {
-                    signature.parameters.iter().find(|one| one.place == Place::General(*index))
-                })
-                .map(|parameter| parameter.shown.clone()),
-            Value::Tree(Tree::Known(Known::Returned(_))) => {
-                signature.and_then(|signature| signature.value.clone())
-            }
-            _ => None,
-        };
-        (probe.clone(), shown)
-    };
-    probes.iter().zip(values).map(one).collect()
-}
-
-fn gather(
-    probes: &[(ProbeSpec, Option<Signature>)],
-    values: Vec<Value>,
-    sort: Sort,
-    (by, named): (Option<By>, bool),
-    filters: Vec<Filter>,
-) -> Result<(Vec<Filter>, Gather), UsageError> {
-    let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
-    let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
-    let numbers = trees.len() == values.len();
-    let at_entry = |tree: &&Tree| tree.is_known_at_entry() || tree.is_known_with_fields();
-    let exits = !trees.iter().all(at_entry);
-    if numbers {
-        let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
-        let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
-        let fit = trees.iter().enumerate().map(|(n, tree)| before(n).tally(tally(tree), exits));
-        if let Some(filters) = fit.collect::<Option<Vec<Filter>>>() {
-            return Ok((filters, Gather::InTarget { exits }));
-        }
-        let of_calls = trees.iter().enumerate().map(|(n, tree)| before(n).tally_calls(tally(tree)));
-        if let Some(filters) = of_calls.collect::<Option<Vec<Filter>>>() {
-            return Ok((filters, Gather::InTarget { exits: true }));
-        }
-    }
-    for exits in [false, true] {
-        if let Some(filters) = texts_in_target(&values, &filters, by_thread, exits) {
-            return Ok((filters, Gather::InTarget { exits }));
-        }
-    }
-    if by == Some(By::Cpu) {
-        return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up, and this is for the reader; see docs/hist.md",
-        ));
-    }
-    let returns = exits || filters.iter().any(Filter::is_late);
-    let texts = values.iter().map(|value| match value {
-        Value::Text(Parameter { place: Place::General(n), .. }) => 1 << n,
-        _ => 0,
-    });
-    let texts = texts.collect();
-    let of_value = |value: &Value| value.tree().map_or_else(Floats::default, Tree::floats);
-    let of_filter = |n: usize| filters.get(n).map_or_else(Floats::default, Filter::floats);
-    let floats = values.iter().enumerate().map(|(n, value)| of_value(value).and(of_filter(n))).collect();
-    let of = probes.iter().zip(values).map(|((probe, _), value)| {
-        let of = match value {
-            Value::Tree(value) => Of::Number(Tally { value, sort, by_thread: false }),
-            Value::Text(parameter) => Of::Text(parameter),
-        };
-        (probe.clone(), of)
-    });
-    let of = of.collect();
-    Ok((filters, Gather::Here { of, returns, texts, floats }))
-}
-
-/// Filters that let the target add up texts, where all values are some: at entries, where all that decides is known there, or at the `exits` of calls.
-fn texts_in_target(
-    values: &[Value],
-    filters: &[Filter],
-    by_thread: bool,
-    exits: bool,
-) -> Option<Vec<Filter>> {
-    let of = |(nth, value): (usize, &Value)| {
-        let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
-            return None;
-        };
-        let nothing = Tree::Number(0, false);
-        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread };
-        let filter = filters.get(nth).cloned().unwrap_or_default();
-        if exits { filter.tally_calls(tally) } else { filter.tally(tally, false) }
-    };
-    values.iter().enumerate().map(of).collect()
-}
-
-impl Value {
-    const fn tree(&self) -> Option<&Tree> {
-        match self {
-            Self::Tree(tree) => Some(tree),
-            Self::Text(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -376,6 +236,11 @@ mod tests {
             (&["ret", "--comm", "x", "--by=cpu", READ], "exit"),
             (&["path", "--top", "--comm=x", "--comm=y", "--by=comm", "libc:open(str path)"], "entry"),
             (&["data", "--comm=x", "f(buf(len=n) data, int n)"], "here"),
+            (&["n", "--by=fd", READ], "here, entries"),
+            (&["dur", "--by=fd", READ], "here"),
+            (&["n", "--by", "ret < 0", READ], "here"),
+            (&["path", "--by=flags & 3", "libc:open(str path, int flags)"], "here, entries"),
+            (&["dur", "--by=path", "libc:open(str path)"], "here"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
         }
@@ -392,6 +257,8 @@ mod tests {
             (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
             (&["data", "--by=cpu", "f(buf(len=n) data, int n)"], "--by cpu is for what the target adds up"),
             (&["n", "f(what n)"], "`what` is no type"),
+            (&["n", "--by", "m", "f(int n)"], "--by, for `f`: `m` is unknown; did you mean"),
+            (&["n", "--by", "x", "f(int n, double x)"], "`x` is a float"),
             (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
             (&["n", "--sample", "2/3", "f(int n)"], "is no share"),
             (&["n", "-o", "x.csv", "f(int n)"], ".csv is nothing that this command writes"),

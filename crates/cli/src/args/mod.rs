@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod filters;
+pub(crate) mod gather;
 pub(crate) mod graph;
 pub(crate) mod hist;
 pub(crate) mod kept;

@@ -22,7 +22,6 @@ use super::sink::{CALLS, LINES, READ, REPORTS, Sink};
 use super::stack;
 use super::top;
 use super::typed::{self, TypedBy, TypedReturns, TypedTarget, Verb};
-use super::types::Signature;
 use super::units;
 use super::words::split_words;
 use crate::report::format::Format;
@@ -74,7 +73,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
         }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
         Verb::Graph(typed) => Ready::Graph(graph::graph(typed)?),
-        Verb::Stack(typed) => Ready::Stack(stack::stack(typed)?),
+        Verb::Stack(typed) => Ready::Stack(stack::stack(typed, look)?),
         Verb::Top(typed) => Ready::Top(top::top(typed)?),
         Verb::Watch(typed) => Ready::Watch(watch(typed)?),
         Verb::List(typed) => Ready::List(list(typed)?),
@@ -133,10 +132,7 @@ const fn returns(typed: TypedReturns) -> Returns {
 }
 
 fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
-    let wrong = |text: &String, why| UsageError::Signature { text: text.clone(), why };
-    let split = |text: &String| signature::split(text).map_err(|why| wrong(text, why));
-    let (texts, signatures): (Vec<String>, Vec<Option<Signature>>) =
-        typed.probes.iter().map(split).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let (texts, signatures) = signature::split_all(&typed.probes)?;
     let mut run = run(&texts, typed.common, CALLS)?;
     let probes = complete(&mut run, signatures, look)?;
     let returns = !typed.entry_only;

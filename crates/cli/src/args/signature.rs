@@ -5,6 +5,7 @@
 
 use trapline::filter::Float;
 
+use super::error::UsageError;
 use super::fields::is_path;
 use super::types::{Parameter, Place, Signature, Type};
 
@@ -14,6 +15,9 @@ pub(crate) enum SignatureError {
     /// No closing bracket.
     #[error("the list of arguments has no `)`")]
     Open,
+    /// Two commas, or one at an end.
+    #[error("argument {0} is missing: there is nothing at its place between the commas")]
+    Nothing(usize),
     /// Something behind the list.
     #[error("`{0}` stands behind the list of arguments, where only `-> TYPE` may")]
     Behind(String),
@@ -35,6 +39,12 @@ pub(crate) enum SignatureError {
     ManyFloats(usize),
 }
 
+/// Splits probes from their signatures.
+pub(crate) fn split_all(texts: &[String]) -> Result<(Vec<String>, Vec<Option<Signature>>), UsageError> {
+    let one = |text: &String| split(text).map_err(|why| UsageError::Signature { text: text.clone(), why });
+    Ok(texts.iter().map(one).collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
 /// Splits a probe from its signature. A name may hold brackets itself (C++): only a last pair that ends the text, or stands before
 /// `->`, is one.
 pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), SignatureError> {
@@ -47,8 +57,11 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
     if !behind.trim().is_empty() {
         return Err(SignatureError::Behind(behind.trim().to_owned()));
     }
-    let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
-    let words = if words == ["void"] { Vec::new() } else { words };
+    let words: Vec<&str> = list.split(',').map(str::trim).collect();
+    let words = if matches!(words[..], ["" | "void"]) { Vec::new() } else { words };
+    if let Some(nth) = words.iter().position(|word| word.is_empty()) {
+        return Err(SignatureError::Nothing(nth + 1));
+    }
     let paths = words.iter().any(|word| is_path(word));
     let selected = words.iter().filter(|_| paths).map(|&word| word.to_owned()).collect();
     let parameters = if paths { Vec::new() } else { parameters(&words)? };
@@ -229,6 +242,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert_eq!(split("f(int"), Err(SignatureError::Open));
+        assert_eq!(split("f(int a,, int b)"), Err(SignatureError::Nothing(2)));
+        assert_eq!(split("f(int a, )"), Err(SignatureError::Nothing(2)));
+        assert_eq!(split("f( )").unwrap().1.unwrap().parameters, []);
         assert_eq!(split("f(int x) y"), Err(SignatureError::Behind("y".into())));
         assert_eq!(split("f(text path)"), Err(SignatureError::Type("text".into())));
         assert_eq!(split("f(int) -> str"), Err(SignatureError::Type("str".into())));

@@ -1,11 +1,16 @@
 //! `stack`, typed and ready.
 
 use clap::{Args, ValueEnum};
+use trapline::filter::Filter;
 use trapline::{ProbeKind, ProbeSpec, Unwinding};
 
 use super::command::Run;
 use super::error::UsageError;
+use super::fields::Fields;
+use super::filters::{self, Wishes};
+use super::prototype::{Look, complete};
 use super::ready::{is_function, run};
+use super::signature;
 use super::typed::Common;
 use crate::report::format::Format;
 
@@ -16,7 +21,7 @@ const PICTURES: &[Format] = &[Format::Json, Format::Html, Format::Folded, Format
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct TypedStack {
-    /// Probes, for example libc:malloc
+    /// Probes, for example libc:malloc, or 'libc:malloc(size_t n)' for conditions on n
     #[arg(value_name = "PROBE", required = true)]
     pub(crate) probes: Vec<String>,
     /// Sum what the calls took, from entry to return, instead of counting them
@@ -36,6 +41,15 @@ pub(crate) struct TypedStack {
     /// Stacks to print, most hits first; files hold all
     #[arg(long, value_name = "N", default_value_t = 20, help_heading = "Stacks")]
     pub(crate) top: usize,
+    /// Only calls for whose arguments EXPR holds; see docs/filters.md
+    #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
+    pub(crate) filter: Option<String>,
+    /// Only this thread (may be given more than once)
+    #[arg(long = "tid", value_name = "TID", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Calls")]
+    pub(crate) tids: Vec<u32>,
+    /// Of the calls that pass, one in N on each CPU
+    #[arg(long, value_name = "1/N", help_heading = "Calls")]
+    pub(crate) sample: Option<String>,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -70,11 +84,14 @@ pub(crate) struct Stacks {
     pub(crate) time: bool,
     /// Stacks in a text.
     pub(crate) top: usize,
+    /// Which calls, probe by probe.
+    pub(crate) filters: Vec<Filter>,
 }
 
 /// Checks and converts.
-pub(crate) fn stack(typed: TypedStack) -> Result<Stacks, UsageError> {
-    let run = run(&typed.probes, typed.common, PICTURES)?;
+pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageError> {
+    let (texts, signatures) = signature::split_all(&typed.probes)?;
+    let mut run = run(&texts, typed.common, PICTURES)?;
     let wrong = |probe: &&ProbeSpec| probe.kind == ProbeKind::Return || typed.time && !is_function(probe);
     if let Some(probe) = run.probes.iter().find(wrong) {
         return Err(match typed.time {
@@ -94,5 +111,16 @@ pub(crate) fn stack(typed: TypedStack) -> Result<Stacks, UsageError> {
             ));
         }
     };
-    Ok(Stacks { run, unwinding, time: typed.time, top: typed.top })
+    let wishes = Wishes {
+        condition: typed.filter,
+        tids: typed.tids,
+        comms: Vec::new(),
+        sample: typed.sample.as_deref().map(filters::sample).transpose()?,
+    };
+    // Who asks for nothing of calls needs no debug information.
+    let asks = !wishes.is_nothing();
+    let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
+    let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
+    let filters = filters::filters(&probes, false, &wishes, &fields)?;
+    Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters })
 }

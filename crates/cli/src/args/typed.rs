@@ -120,6 +120,10 @@ pub(crate) enum TypedBy {
 }
 
 impl TypedBy {
+    /// The one that is called so.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        Self::from_str(text, false).ok()
+    }
     pub(super) const fn ready(self) -> trapline::By {
         match self {
             Self::Tid => trapline::By::Thread,

@@ -4,12 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, Finished, Session};
+use trapline::{Builder, Error, Finished, Session, Target};
 
 use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
+use crate::report::calls::means;
 use crate::report::format::Format;
 use crate::report::graph::Trees;
 
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     if run.dry_run {
         return super::list::show(&trace::builder(run), false, &run.sink);
     }
-    let (mut stage, mut session) = stage::begin(run, |builder: Builder| builder.record(0, true))?;
+    let (mut stage, mut session) = stage::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.root, args.depth, args.each && run.sink.format == Format::Text);
     let followed = follow(args, &mut trees, &mut session, &mut stage);
     trees.note_goroutines(session.goroutines());
@@ -30,6 +31,27 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let told = followed.and_then(|()| close(args, &mut trees, &finished, &mut stage.output));
     let told = told.and_then(|()| stage.summary(&finished));
     stage.end(finished, told)
+}
+
+/// Where nobody may come to have it later, the root has to be probed: of what is below it alone there is no tree.
+fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
+    let mut session = builder.record(0, true)?;
+    let reports = session.report();
+    let mut sites = reports.iter().flat_map(|report| &report.counts).map(|count| &count.site);
+    let later = args.run.follow || matches!(args.run.target, Target::Launch(_));
+    if later || sites.any(|site| means(&args.root, site)) {
+        return Ok(session);
+    }
+    let last = |probe: &str| probe.rsplit(':').next().is_some_and(|name| args.root.func.matches(name));
+    let refused =
+        reports.iter().flat_map(|report| report.refused.iter()).find(|refused| last(&refused.probe));
+    Err(match refused {
+        Some(refused) => {
+            let example = format!("{}: {}", refused.probe, refused.reason);
+            Error::AllRefused { matched: 1, example, refused: vec![refused.clone()] }
+        }
+        None => Error::NoMatch { misses: session.take_notices() },
+    })
 }
 
 /// The last calls, and the trees.

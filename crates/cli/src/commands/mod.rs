@@ -4,6 +4,7 @@ pub(crate) mod calls;
 pub(crate) mod count;
 pub(crate) mod demo;
 pub(crate) mod graph;
+mod here;
 pub(crate) mod hist;
 pub(crate) mod lat;
 pub(crate) mod list;

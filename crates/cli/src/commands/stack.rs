@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(&trace::builder(&args.run), args.time, &args.run.sink);
     }
-    let start = |builder: Builder| builder.stacks(args.unwinding, args.time);
+    let start = |builder: Builder| builder.filters(args.filters.clone()).stacks(args.unwinding, args.time);
     let (mut stage, mut session) = stage::begin(&args.run, start)?;
     let mut page =
         (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));

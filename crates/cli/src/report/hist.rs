@@ -9,7 +9,7 @@ use trapline::{Part, ProcessReport, Site, Tallied, Whose};
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
-use crate::args::hist::Hist;
+use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
 
 /// What was added up, and what keys mean that are no numbers.
@@ -18,11 +18,20 @@ pub(crate) struct Sums {
     pub(crate) tallied: Vec<Tallied>,
     /// Texts were added up here: what keys mean.
     pub(crate) texts: Option<Vec<String>>,
+    /// Process and site by process and site, part by part: whose the part is, where calls say that themselves; else empty.
+    pub(crate) keys: Vec<Vec<What>>,
+}
+
+impl Sums {
+    /// What the calls of a site's part say, where they are told apart by that.
+    fn key(&self, site: usize, part: usize) -> Option<&What> {
+        self.keys.get(site).and_then(|keys| keys.get(part))
+    }
 }
 
 /// What a row is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum What {
+pub(crate) enum What {
     /// Values from the first on, below the second; open where there is none.
     Range(Option<i128>, Option<i128>),
     Value(i128),
@@ -30,6 +39,15 @@ enum What {
 }
 
 type Row = (What, u64);
+
+impl What {
+    /// A word by its type; where that is not known a number, of which `unsigned` says whether it can be below 0. Arguments were widened as
+    /// their types say: signed ones are negative where their high bit is set.
+    pub(crate) fn of(word: u64, shown: Option<&Type>, unsigned: bool) -> Self {
+        let signed = shown.map_or(!unsigned, |shown| shown.int().is_some_and(|int| int.signed));
+        Self::Value(if signed { word.cast_signed().into() } else { word.into() })
+    }
+}
 
 #[derive(Serialize)]
 struct Head<'a> {
@@ -66,9 +84,18 @@ struct PartRow<'a> {
     /// Null where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     comm: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<Key<'a>>,
     values: u64,
     hits: u64,
     rows: Vec<Shown>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Key<'a> {
+    Value(i128),
+    Text(&'a str),
 }
 
 #[derive(Serialize)]
@@ -83,13 +110,16 @@ enum Shown {
 pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
     let mut quiet = 0;
-    for tallied in sums.tallied.iter().filter(|tallied| tallied.pid == report.pid) {
+    for (nth, tallied) in sums.tallied.iter().enumerate().filter(|(_, tallied)| tallied.pid == report.pid) {
         if tallied.hits() == 0 {
             quiet += 1;
             continue;
         }
         out.push_str(&format!("\nFunction = {}, {}\n", tallied.site.label, args.expression));
-        for part in &tallied.parts {
+        for (at, part) in tallied.parts.iter().enumerate() {
+            if let Some((by, key)) = args.key.as_ref().zip(sums.key(nth, at)) {
+                out.push_str(&format!("{} = {}\n", by.text, label(key, by.shown(&tallied.site))));
+            }
             if let Some(whose) = &part.whose {
                 out.push_str(&format!("{}\n", name(whose)));
             }
@@ -121,7 +151,10 @@ fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
 fn asides(tallied: &Tallied, filtered: u64) -> String {
     let all = [
         (tallied.overflow, "for which the table had no row left"),
-        (tallied.unseen, "that went on as another function, and have no value yet"),
+        (
+            tallied.unseen,
+            "without a value: what they hold could not be read, or they went on as another function",
+        ),
         (filtered, "filtered"),
         (tallied.unnamed, "of these of threads that ended before their names were read"),
     ];
@@ -142,15 +175,17 @@ fn name(whose: &Whose) -> String {
 
 /// One `hist` object.
 pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Option<&str>) -> String {
-    let of_it = sums.tallied.iter().filter(|tallied| tallied.pid == report.pid);
-    let probes = of_it.map(|tallied| Probe {
+    let of_it = sums.tallied.iter().enumerate().filter(|(_, tallied)| tallied.pid == report.pid);
+    let probes = of_it.map(|(nth, tallied)| Probe {
         place: json::place(&tallied.site),
         hits: tallied.hits(),
         overflow: tallied.overflow,
         unseen: tallied.unseen,
         filtered: filtered(tallied, report),
         unnamed: tallied.unnamed,
-        parts: tallied.parts.iter().map(|part| part_row(args, sums, &tallied.site, part)).collect(),
+        parts: (tallied.parts.iter().enumerate())
+            .map(|(at, part)| part_row(args, sums, &tallied.site, part, sums.key(nth, at)))
+            .collect(),
     });
     line(&Head {
         r#type: "hist",
@@ -169,7 +204,7 @@ pub(crate) fn object(args: &Hist, sums: &Sums, report: &ProcessReport, time: Opt
     })
 }
 
-fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part) -> PartRow<'a> {
+fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part, key: Option<&'a What>) -> PartRow<'a> {
     let (cpu, tid, comm) = match &part.whose {
         Some(Whose::Cpu(cpu)) => (Some(*cpu), None, None),
         Some(Whose::Thread { tid, comm }) => (None, Some(*tid), Some(comm.as_deref())),
@@ -182,7 +217,20 @@ fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part) -> PartRo
         What::Text(text) => Shown::Text(text, hits),
     });
     let hits = part.hits.values().fold(0, |sum: u64, hits| sum.wrapping_add(*hits));
-    PartRow { cpu, tid, comm, values: part.hits.len() as u64, hits, rows: rows.collect() }
+    let key = key.and_then(|key| match key {
+        What::Value(value) => Some(Key::Value(*value)),
+        What::Text(text) => Some(Key::Text(text)),
+        What::Range(..) => None,
+    });
+    PartRow { cpu, tid, comm, key, values: part.hits.len() as u64, hits, rows: rows.collect() }
+}
+
+impl ByKey {
+    /// How a site's key is shown, if it is no more than an argument or what is returned.
+    pub(crate) fn shown(&self, site: &Site) -> Option<&Type> {
+        let means = |spec: &trapline::ProbeSpec| super::calls::means(spec, site);
+        self.shown.iter().find(|(spec, _)| means(spec)).and_then(|(_, shown)| shown.as_ref())
+    }
 }
 
 /// How a site's value is shown, if it is no more than an argument or what is returned.
@@ -214,13 +262,7 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
         None if told.is_some_and(|tallied| !tallied.texts.is_empty()) => {
             What::Text(in_target(key).unwrap_or_default())
         }
-        // Arguments were widened as their types say: signed ones are negative where their high bit is set.
-        None => What::Value(match shown {
-            Some(shown) if shown.int().is_some_and(|int| int.signed) => key.cast_signed().into(),
-            Some(_) => key.into(),
-            None if args.unsigned => key.into(),
-            None => key.cast_signed().into(),
-        }),
+        None => What::of(key, shown, args.unsigned),
     };
     let mut rows: Vec<Row> = part.hits.iter().map(|(&key, &hits)| (what(key), hits)).collect();
     rows.sort_by_key(|(_, hits)| std::cmp::Reverse(*hits));

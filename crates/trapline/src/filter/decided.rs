@@ -56,7 +56,9 @@ impl Filter {
     pub(crate) fn undecided(&self, role: Role, by_thread: bool) -> Option<Undecided> {
         match role {
             Role::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
-            Role::RecordAt(..) => None,
+            Role::RecordAt(_, stack) => {
+                (stack != Unwind::None && self.is_named()).then_some(Undecided::Names)
+            }
             Role::Tally { exits } => self.untallied(exits),
             _ if !self.rejects() => None,
             Role::CountEntry | Role::CountExits | Role::CountAt(_) if by_thread => Some(Undecided::ByThread),
@@ -87,13 +89,19 @@ impl Filter {
     }
     /// What no record will have of what is decided behind the entry.
     fn unrecorded(&self, values: u8, returns: bool, stack: Unwind) -> Option<Undecided> {
+        // Stacks are summed as they are read: no reader decides about them.
+        let summed = stack != Unwind::None;
+        if summed && self.is_named() {
+            return Some(Undecided::Names);
+        }
         let why = |known| match known {
+            Known::Took | Known::Returned(_) | Known::FloatReturned(_) if summed => Some(Undecided::Stacks),
             Known::Took | Known::Returned(_) | Known::FloatReturned(_) => {
                 (!returns).then_some(Undecided::Unrecorded)
             }
             Known::Argument(index, _) => (index >= values).then_some(Undecided::Stacks),
             Known::Field(..) | Known::FloatField(..) | Known::Float(..) => {
-                (stack != Unwind::None).then_some(Undecided::Stacks)
+                summed.then_some(Undecided::Stacks)
             }
             Known::Thread | Known::Readable(_) => None,
         };

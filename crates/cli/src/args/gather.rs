@@ -1,0 +1,214 @@
+//! Who adds up what `hist` is asked for: the target, or the reader from records.
+//!
+//! In: expressions, probe by probe, and filters. Out: a [`Gather`] with the filters that belong to it, or what is wrong. Does not: add up.
+
+use trapline::filter::{Filter, Known, Sort, Tally, Tree, parse_with};
+use trapline::{By, Floats, ProbeSpec};
+
+use super::error::UsageError;
+use super::fields::Fields;
+use super::filters::symbols;
+use super::types::{Parameter, Place, Signature, Type};
+
+/// Who adds up.
+#[derive(Debug)]
+pub(crate) enum Gather {
+    /// The target.
+    InTarget {
+        /// At exits.
+        exits: bool,
+    },
+    /// We, from records: what of each call, probe by probe.
+    Here {
+        of: Vec<(ProbeSpec, Of)>,
+        /// By what values are told apart, probe by probe; `None` if by nothing that a call has.
+        keys: Option<Vec<Of>>,
+        /// Exits too.
+        returns: bool,
+        /// Arguments that point to text, probe by probe.
+        texts: Vec<u8>,
+        /// Floats, probe by probe.
+        floats: Vec<Floats>,
+    },
+}
+
+/// What is taken of a call.
+#[derive(Debug, Clone)]
+pub(crate) enum Of {
+    /// A number.
+    Number(Tally),
+    /// What an argument points to.
+    Text(Parameter),
+}
+
+/// What the expression is for one probe.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Tree(Tree),
+    Text(Parameter),
+}
+
+/// Each probe reads it by its own signature; `option` is where it was typed.
+pub(super) fn values(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    (option, expression): (&'static str, &str),
+    fields: &[Fields<'_>],
+) -> Result<Vec<Value>, UsageError> {
+    let one = |((probe, signature), fields): (&(ProbeSpec, Option<Signature>), &Fields<'_>)| {
+        let parameters = signature.as_ref().map_or(&[][..], |signature| &signature.parameters);
+        let named = parameters.iter().find(|parameter| parameter.name == expression.trim());
+        if let Some(parameter @ Parameter { shown: Type::Str | Type::Buf(_), .. }) = named {
+            return Ok(Value::Text(parameter.clone()));
+        }
+        let tree =
+            parse_with(expression, &symbols(probe, signature.as_ref(), true), &|path| fields.symbol(path));
+        let wrong = |why| UsageError::Value { option, probe: probe.text.clone(), why };
+        let tree = tree.map_err(wrong)?;
+        if tree.float().is_some() {
+            return Err(UsageError::HistOfFloats(expression.trim().to_owned()));
+        }
+        Ok(Value::Tree(tree))
+    };
+    probes.iter().zip(fields).map(one).collect()
+}
+
+/// How a value is shown that is no more than an argument, or what is returned.
+pub(super) fn shown(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    values: &[Value],
+) -> Vec<(ProbeSpec, Option<Type>)> {
+    let one = |((probe, signature), value): (&(ProbeSpec, Option<Signature>), &Value)| {
+        let signature = signature.as_ref();
+        let shown = match value {
+            Value::Tree(Tree::Known(Known::Argument(index, _))) => signature
+                .and_then(|signature| {
+                    signature.parameters.iter().find(|one| one.place == Place::General(*index))
+                })
+                .map(|parameter| parameter.shown.clone()),
+            Value::Tree(Tree::Known(Known::Returned(_))) => {
+                signature.and_then(|signature| signature.value.clone())
+            }
+            Value::Text(parameter) => Some(parameter.shown.clone()),
+            Value::Tree(_) => None,
+        };
+        (probe.clone(), shown)
+    };
+    probes.iter().zip(values).map(one).collect()
+}
+
+/// What is told apart besides values.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Split {
+    pub(super) by: Option<By>,
+    /// Threads are chosen by name.
+    pub(super) named: bool,
+    /// What each call says itself, probe by probe.
+    pub(super) keys: Option<Vec<Value>>,
+}
+
+pub(super) fn gather(
+    probes: &[(ProbeSpec, Option<Signature>)],
+    values: Vec<Value>,
+    sort: Sort,
+    split: Split,
+    filters: Vec<Filter>,
+) -> Result<(Vec<Filter>, Gather), UsageError> {
+    let Split { by, named, keys } = split;
+    if keys.is_none()
+        && let Some(found) = in_target(&values, sort, (by, named), &filters)
+    {
+        return Ok(found);
+    }
+    if by == Some(By::Cpu) {
+        return Err(UsageError::Conflict(
+            "--by cpu is for what the target adds up, and this is for the reader; see docs/hist.md",
+        ));
+    }
+    let asked =
+        |nth: usize| [values.get(nth), keys.as_ref().and_then(|keys| keys.get(nth))].into_iter().flatten();
+    let all = || (0..values.len()).flat_map(asked);
+    let returns = !all().filter_map(Value::tree).all(at_entry) || filters.iter().any(Filter::is_late);
+    let texts = (0..values.len()).map(|nth| asked(nth).fold(0, |bits, value| bits | value.texts())).collect();
+    let of_filter = |nth: usize| filters.get(nth).map_or_else(Floats::default, Filter::floats);
+    let floats = |nth| asked(nth).fold(of_filter(nth), |all, value| all.and(value.floats()));
+    let floats = (0..values.len()).map(floats).collect();
+    let keys = keys.map(|keys| keys.into_iter().map(|key| key.of(Sort::Each)).collect());
+    let of = probes.iter().zip(values).map(|((probe, _), value)| (probe.clone(), value.of(sort))).collect();
+    Ok((filters, Gather::Here { of, keys, returns, texts, floats }))
+}
+
+fn at_entry(tree: &Tree) -> bool {
+    tree.is_known_at_entry() || tree.is_known_with_fields()
+}
+
+/// Filters that let the target add up, and when, if it can.
+fn in_target(
+    values: &[Value],
+    sort: Sort,
+    (by, named): (Option<By>, bool),
+    filters: &[Filter],
+) -> Option<(Vec<Filter>, Gather)> {
+    let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
+    let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
+    let exits = !trees.iter().all(|tree| at_entry(tree));
+    if trees.len() == values.len() {
+        let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
+        let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
+        let fit = trees.iter().enumerate().map(|(n, tree)| before(n).tally(tally(tree), exits));
+        if let Some(filters) = fit.collect::<Option<Vec<Filter>>>() {
+            return Some((filters, Gather::InTarget { exits }));
+        }
+        let of_calls = trees.iter().enumerate().map(|(n, tree)| before(n).tally_calls(tally(tree)));
+        if let Some(filters) = of_calls.collect::<Option<Vec<Filter>>>() {
+            return Some((filters, Gather::InTarget { exits: true }));
+        }
+    }
+    [false, true].into_iter().find_map(|exits| {
+        let filters = texts_in_target(values, filters, by_thread, exits)?;
+        Some((filters, Gather::InTarget { exits }))
+    })
+}
+
+/// Filters that let the target add up texts, where all values are some: at entries, where all that decides is known there, or at the `exits` of calls.
+fn texts_in_target(
+    values: &[Value],
+    filters: &[Filter],
+    by_thread: bool,
+    exits: bool,
+) -> Option<Vec<Filter>> {
+    let of = |(nth, value): (usize, &Value)| {
+        let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
+            return None;
+        };
+        let nothing = Tree::Number(0, false);
+        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread };
+        let filter = filters.get(nth).cloned().unwrap_or_default();
+        if exits { filter.tally_calls(tally) } else { filter.tally(tally, false) }
+    };
+    values.iter().enumerate().map(of).collect()
+}
+
+impl Value {
+    pub(super) const fn tree(&self) -> Option<&Tree> {
+        match self {
+            Self::Tree(tree) => Some(tree),
+            Self::Text(_) => None,
+        }
+    }
+    /// Which argument's text records are to hold.
+    const fn texts(&self) -> u8 {
+        match self {
+            Self::Text(Parameter { place: Place::General(n), .. }) => 1 << *n,
+            _ => 0,
+        }
+    }
+    fn floats(&self) -> Floats {
+        self.tree().map_or_else(Floats::default, Tree::floats)
+    }
+    fn of(self, sort: Sort) -> Of {
+        match self {
+            Self::Tree(value) => Of::Number(Tally { value, sort, by_thread: false }),
+            Self::Text(parameter) => Of::Text(parameter),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! `hist` where the reader adds up: from records, as `trace` has them.
+//!
+//! In: calls, and what of each is counted and by what it is told apart. Out: [`Sums`]. Invariants: HER-1 what is kept is bounded, whatever calls
+//! hold: values and keys together, and the texts they are. Does not: read rings, print.
+
+use std::collections::{BTreeMap, HashMap};
+
+use trapline::filter::{Facts, Sort, fields};
+use trapline::{By, Call, Part, Site, Tallied, Whose};
+
+use crate::args::gather::{Gather, Of};
+use crate::args::hist::Hist;
+use crate::report::calls::means;
+use crate::report::hist::{Sums, What};
+use crate::report::text;
+
+/// Most values that are told apart here, in one table.
+const MOST: usize = 65_536;
+
+/// What is added up here, from records.
+pub(super) struct Here<'a> {
+    args: &'a Hist,
+    sites: BTreeMap<(u32, String), Added>,
+    texts: Vec<String>,
+    numbers: HashMap<String, u64>,
+    /// What threads are called that are told apart by number.
+    names: HashMap<(u32, u32), Option<String>>,
+}
+
+struct Added {
+    site: std::sync::Arc<Site>,
+    parts: BTreeMap<Key, BTreeMap<u64, u64>>,
+    values: usize,
+    overflow: u64,
+    unseen: u64,
+}
+
+/// What is told apart.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Key {
+    All,
+    Thread(u32),
+    Name(Option<String>),
+    /// What the call says itself.
+    Value(u64),
+}
+
+impl<'a> Here<'a> {
+    pub(super) fn new(args: &'a Hist) -> Self {
+        let (sites, names) = (BTreeMap::new(), HashMap::new());
+        Self { args, sites, texts: Vec::new(), numbers: HashMap::new(), names }
+    }
+    /// One round of calls; `name` knows what their threads are called now.
+    pub(super) fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
+        let Gather::Here { of, keys, .. } = &self.args.gather else { return };
+        let mut names = HashMap::new();
+        for call in calls {
+            let Some(nth) = of.iter().position(|(spec, _)| means(spec, &call.site)) else { continue };
+            let key = match (keys.as_ref().and_then(|keys| keys.get(nth)), self.args.by) {
+                (Some(key), _) => self.value(call, key).map(Key::Value),
+                (None, None) => Some(Key::All),
+                (None, Some(by)) => {
+                    let thread = (call.pid, call.tid);
+                    let known = names.entry(thread).or_insert_with(|| name(call));
+                    if by == By::Thread {
+                        self.names.insert(thread, known.clone());
+                    }
+                    Some(if by == By::Thread { Key::Thread(call.tid) } else { Key::Name(known.clone()) })
+                }
+            };
+            let value = key.zip(self.value(call, &of[nth].1));
+            let added = self.sites.entry((call.pid, call.site.probe.clone())).or_insert_with(|| Added {
+                site: call.site.clone(),
+                parts: BTreeMap::new(),
+                values: 0,
+                overflow: 0,
+                unseen: 0,
+            });
+            match value {
+                Some((key, value)) => added.add(key, value),
+                None => added.unseen += 1,
+            }
+        }
+    }
+    /// The cell, or the value; `None` if it is not known.
+    fn value(&mut self, call: &Call, of: &Of) -> Option<u64> {
+        match of {
+            Of::Number(tally) => {
+                let facts = Facts {
+                    arguments: call.arguments,
+                    floats: call.floats,
+                    fields: fields(call),
+                    tid: call.tid,
+                    returned: call.returned,
+                    took_ns: call.took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+                };
+                tally.value.evaluate(&facts).map(|value| tally.key(value))
+            }
+            Of::Text(parameter) => {
+                let read = text::read(call, parameter).filter(|read| !read.is_nothing())?;
+                let text = String::from_utf8_lossy(read.bytes).into_owned();
+                if let Some(&number) = self.numbers.get(&text) {
+                    return Some(number);
+                }
+                let number = self.texts.len() as u64;
+                // What is not kept has no number that is in use.
+                if self.texts.len() < 2 * MOST {
+                    self.texts.push(text.clone());
+                    self.numbers.insert(text, number);
+                }
+                Some(number)
+            }
+        }
+    }
+    pub(super) fn sums(&self) -> Sums {
+        let Gather::Here { of, .. } = &self.args.gather else { return Sums::default() };
+        let (mut tallied, mut keys) = (Vec::new(), Vec::new());
+        for ((pid, _), added) in &self.sites {
+            let mut parts: Vec<(&Key, &BTreeMap<u64, u64>)> = added.parts.iter().collect();
+            if self.args.key.is_some() {
+                // Most calls first: of keys there may be many.
+                parts.sort_by_key(|(_, hits)| std::cmp::Reverse(hits.values().sum::<u64>()));
+            }
+            keys.push(parts.iter().map(|(key, _)| self.key_of(&added.site, key)).collect());
+            let whose = |key: &Key| match key {
+                Key::All | Key::Value(_) => None,
+                Key::Thread(tid) => {
+                    let comm = self.names.get(&(*pid, *tid)).cloned().flatten();
+                    Some(Whose::Thread { tid: *tid, comm })
+                }
+                Key::Name(comm) => Some(Whose::Name { comm: comm.clone(), threads: 0 }),
+            };
+            let part =
+                |(key, hits): (&Key, &BTreeMap<u64, u64>)| Part { whose: whose(key), hits: hits.clone() };
+            tallied.push(Tallied {
+                pid: *pid,
+                site: added.site.clone(),
+                parts: parts.into_iter().map(part).collect(),
+                texts: BTreeMap::new(),
+                overflow: added.overflow,
+                unseen: added.unseen,
+                filtered: 0,
+                unnamed: 0,
+            });
+        }
+        let are_texts = self.args.sort == Sort::Each && of.iter().any(|(_, of)| matches!(of, Of::Text(_)));
+        let keys = if self.args.key.is_some() { keys } else { Vec::new() };
+        Sums { tallied, texts: are_texts.then(|| self.texts.clone()), keys }
+    }
+    /// A key for people and machines, where calls are told apart by what they say.
+    fn key_of(&self, site: &Site, key: &Key) -> What {
+        let Key::Value(value) = *key else { return What::Value(0) };
+        let Gather::Here { of, keys: Some(keys), .. } = &self.args.gather else { return What::Value(0) };
+        let nth = of.iter().position(|(spec, _)| means(spec, site));
+        match nth.and_then(|nth| keys.get(nth)) {
+            Some(Of::Text(_)) => {
+                let text = usize::try_from(value).ok().and_then(|at| self.texts.get(at));
+                What::Text(text.cloned().unwrap_or_default())
+            }
+            _ => {
+                let by = self.args.key.as_ref();
+                let shown = by.and_then(|by| by.shown(site));
+                let unsigned = by.is_some_and(|by| by.unsigned);
+                What::of(value, shown, unsigned)
+            }
+        }
+    }
+}
+
+impl Added {
+    fn add(&mut self, key: Key, value: u64) {
+        let known = self.parts.get(&key).is_some_and(|part| part.contains_key(&value));
+        if !known && self.values == MOST {
+            self.overflow += 1;
+            return;
+        }
+        self.values += usize::from(!known);
+        *self.parts.entry(key).or_default().entry(value).or_default() += 1;
+    }
+}
