@@ -153,14 +153,17 @@ fn what_is_not_done_in_go_is_refused_by_name() {
         ("runtime.sigtrampgo", Role::CountEntry, false, None),
         // It looks through x28 itself.
         ("runtime.newproc1", Role::Latency, false, None),
-        ("main.deep", Role::Latency, true, Some("outermost")),
+        ("main.deep", Role::Latency, true, None),
+        ("runtime.sigtrampgo", Role::Latency, true, Some("finds its goroutine")),
         ("main.deep", recorded(1, false, Unwind::None), false, Some("room on a goroutine's stack")),
-        ("main.deep", recorded(0, false, Unwind::Frames(9)), false, Some("goroutine's stack ends")),
+        ("main.deep", recorded(0, false, Unwind::Frames(9)), false, None),
+        ("main.deep", Role::RecordAt(image.function(deep).start, Unwind::Frames(9)), false, None),
+        ("main.deep", recorded(0, false, Unwind::Copy(4096)), false, Some("copy of a goroutine's stack")),
         (
             "main.deep",
             Role::RecordAt(image.function(deep).start, Unwind::Copy(4096)),
             false,
-            Some("goroutine's stack ends"),
+            Some("copy of a goroutine's stack"),
         ),
     ] {
         let plan = planned(&image, outermost, &[want(0, named(&image, name), role)]);

@@ -92,16 +92,15 @@ const fn calls_end(role: Role) -> bool {
 }
 
 /// What no code does where stacks are a goroutine's.
-pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>, outermost: bool) -> Option<&'static str> {
+pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let reads_text = |tally: &Tally| tally.texts() != 0;
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
-        Role::Latency if outermost => Some("no code times a goroutine's outermost calls"),
         Role::Record { texts: 1.., .. } | Role::Record { fields: 1.., .. } => {
             Some("no code looks for room on a goroutine's stack")
         }
-        Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None => {
-            Some("no code knows where a goroutine's stack ends")
+        Role::Record { stack: Unwind::Copy(_), .. } | Role::RecordAt(_, Unwind::Copy(_)) => {
+            Some("no code unwinds a copy of a goroutine's stack")
         }
         _ if filter.is_some_and(|filter| {
             filter.fields.is_some()

@@ -146,10 +146,10 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
 
 impl Traced<'_> {
     fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, .. } = *self;
+        let Self { unwind, at_entry, goroutine, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         let step = self.step(kind);
-        Walk::wanted(unwind, kind).then_some(Walk { stacks, unwind, step, most, at_entry })
+        Walk::wanted(unwind, kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
     }
 }
 
