@@ -5,9 +5,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use trapline::filter::{Sort, Tally};
-use trapline::{Builder, How, Session};
+use trapline::{Builder, How, Session, Symbols, Unwinding};
 
 use crate::by::{passing, tree};
+use crate::stacks::names;
 use crate::victim::{hits, times_of};
 
 /// Where the program is: only who made the system knows.
@@ -99,6 +100,57 @@ fn calls_are_timed_wherever_their_stack_goes() {
         println!("{name}: {} calls timed of {}", times.calls, told[name]);
         assert_eq!(times.calls, told[name], "{name}: {times:?}");
         assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
+    }
+    grows.run(TIMES);
+}
+
+/// Of calls within a call of the same function, only the outermost is timed, though the goroutine's stack grows under it.
+#[test]
+fn outermost_calls_are_timed() {
+    let Some(mut grows) = Grows::start() else { return };
+    let session = grows.builder().outermost(true).latency().expect("a session");
+    let told = grows.run(TIMES);
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    for name in ALL {
+        // `outer` calls it once, all other calls of it are its own.
+        let calls = if name == "main.deep" { told["main.outer"] } else { told[name] };
+        let times = times_of(report, name);
+        println!("{name}: {} outermost calls timed of {}", times.calls, told[name]);
+        assert_eq!(times.calls, calls, "{name}: {times:?}");
+        assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
+    }
+    grows.run(TIMES);
+}
+
+/// Callers by frame pointers, up to where the goroutine began.
+#[test]
+fn callers_are_told() {
+    let Some(mut grows) = Grows::start() else { return };
+    for name in ["main.leaf", "main.deep"] {
+        let builder = Session::builder().pid(grows.child.id()).ring(8 << 20).probe(name).expect("a probe");
+        let session = builder.stacks(Unwinding::FramePointers(100), false).expect("a session");
+        let told = grows.run(TIMES);
+        let finished = session.detach();
+        assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
+        let (mut symbols, mut hits, mut depths) = (Symbols::default(), 0, BTreeMap::new());
+        for sum in &finished.stacks {
+            let all = names(&mut symbols, sum);
+            let own = all.iter().take_while(|one| *one == name).count();
+            let rest: Vec<&str> = all[own..].iter().map(String::as_str).collect();
+            let [first, .., begun, last] = rest[..] else { panic!("{all:?}") };
+            assert_eq!((first, last, sum.cut), ("main.outer", "runtime.goexit", false), "{all:?}");
+            assert!(begun.starts_with("main.main."), "{all:?}");
+            hits += sum.calls;
+            *depths.entry(own).or_insert(0) += sum.calls;
+        }
+        println!("{name}: {hits} stacks of {}; by depth {depths:?}", told[name]);
+        // One more where a function begins anew on a larger stack.
+        assert!(hits >= told[name] && (name == "main.deep" || hits == told[name]), "{hits} {told:?}");
+        if name == "main.deep" {
+            assert_eq!(depths.len(), 60, "{depths:?}");
+        }
     }
     grows.run(TIMES);
 }
