@@ -348,8 +348,8 @@ pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
     on(room, half, g.as_ptr() as u64, deeper);
 }
 
-/// The same; `g` is where it is, or 0.
-fn on(room: &Room, half: u64, g: u64, deeper: u32) {
+/// The same; `g` is where it is, or 0. What `half` returns.
+pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
         0xA9BE_7BFD,
@@ -362,7 +362,7 @@ fn on(room: &Room, half: u64, g: u64, deeper: u32) {
         0xA8C2_7BFD,
         RET,
     ];
-    call(room.put(&code), g, half);
+    call(room.put(&code), g, half)
 }
 
 /// A goroutine's call ends where its stack has gone, and nobody else's does: neither another goroutine's at that place, nor one elsewhere on the same stack.
