@@ -48,12 +48,26 @@ func recovers(n int) (out int) {
 	return n
 }
 
+type pair struct{ first, second int }
+
+// What it is given is read by who probes it: two numbers, and a text that ends with a zero.
+//
+//go:noinline
+func reads(both *pair, text *byte) int {
+	return same(both.second) - both.first + int(*text)
+}
+
+//go:noinline
+func same(n int) int { return n }
+
 func round(n int) bool {
 	want := n
 	if n%2 == 0 {
 		want = -n
 	}
-	return outer(n) == n%60+3*n+1 && recovers(n) == want
+	text := append(strconv.AppendInt([]byte("round "), int64(n), 10), 0)
+	read := reads(&pair{n, 2 * n}, &text[0])
+	return outer(n) == n%60+3*n+1 && recovers(n) == want && read == n+'r'
 }
 
 func main() {
@@ -82,6 +96,6 @@ func main() {
 			}
 			group.Wait()
 		}
-		fmt.Printf("main.outer=%d main.deep=%d main.leaf=%d main.recovers=%d right=%d\n", times, depths, times, times, right)
+		fmt.Printf("main.outer=%d main.deep=%d main.leaf=%d main.recovers=%d main.reads=%d right=%d\n", times, depths, times, times, times, right)
 	}
 }

@@ -153,14 +153,18 @@ fn what_is_not_done_in_go_is_refused_by_name() {
         ("runtime.sigtrampgo", Role::CountEntry, false, None),
         // It looks through x28 itself.
         ("runtime.newproc1", Role::Latency, false, None),
-        ("main.deep", Role::Latency, true, Some("outermost")),
-        ("main.deep", recorded(1, false, Unwind::None), false, Some("room on a goroutine's stack")),
-        ("main.deep", recorded(0, false, Unwind::Frames(9)), false, Some("goroutine's stack ends")),
+        ("main.deep", Role::Latency, true, None),
+        ("runtime.sigtrampgo", Role::Latency, true, Some("finds its goroutine")),
+        ("main.deep", recorded(1, false, Unwind::None), false, None),
+        ("runtime.sigtrampgo", recorded(1, false, Unwind::None), false, Some("finds its goroutine")),
+        ("main.deep", recorded(0, false, Unwind::Frames(9)), false, None),
+        ("main.deep", Role::RecordAt(image.function(deep).start, Unwind::Frames(9)), false, None),
+        ("main.deep", recorded(0, false, Unwind::Copy(4096)), false, Some("copy of a goroutine's stack")),
         (
             "main.deep",
             Role::RecordAt(image.function(deep).start, Unwind::Copy(4096)),
             false,
-            Some("goroutine's stack ends"),
+            Some("copy of a goroutine's stack"),
         ),
     ] {
         let plan = planned(&image, outermost, &[want(0, named(&image, name), role)]);
@@ -173,7 +177,7 @@ fn what_is_not_done_in_go_is_refused_by_name() {
     }
 }
 
-/// What entries leave for returns is the goroutine's, wherever its stack is then; what is read of memory would be copied onto that, and threads are not known at returns.
+/// What entries leave for returns is the goroutine's, wherever its stack is then; what is read of memory is copied onto that where it has room, and threads are not known at returns.
 #[test]
 fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     const INT: Int = Int { bits: 64, signed: true };
@@ -198,18 +202,20 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let refusals = |name: &str, role, filter: &TargetFilter| {
         refusals(&decided(&image, false, &[Some(filter.clone())], &[want(0, named(&image, name), role)]))
     };
-    for (role, filter) in
-        [(record(true), &passing), (record(true), &staged), (Role::Tally { exits: true }, &gathered)]
-    {
+    for (role, filter) in [
+        (record(true), &passing),
+        (record(true), &staged),
+        (Role::Tally { exits: true }, &gathered),
+        (record(false), &of_field),
+        (record(false), &reads),
+        (Role::Tally { exits: false }, &text),
+    ] {
         assert_eq!(refusals("main.deep", role, filter), Vec::<String>::new(), "{role:?}");
         let refused = refusals("runtime.sigtrampgo", role, filter);
         assert!(refused.len() == 1 && refused[0].contains("finds its goroutine"), "{role:?}: {refused:?}");
     }
     for (role, filter, what) in [
         (record(false), &staged, "what entries left"),
-        (record(false), &of_field, "room on a goroutine's stack"),
-        (record(false), &reads, "room on a goroutine's stack"),
-        (Role::Tally { exits: false }, &text, "room on a goroutine's stack"),
         (record(true), &of_thread, "in which thread"),
         (Role::Tally { exits: true }, &by_thread, "in which thread"),
         (Role::Latency, &passing, "what it times"),

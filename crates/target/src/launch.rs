@@ -7,6 +7,7 @@ use std::io;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::park::{EntryTrap, Parked, in_own_thread, wait_stop};
+use crate::permission;
 use crate::sys::wait::Stop;
 use crate::sys::{ptrace, spawn, wait};
 
@@ -20,8 +21,9 @@ impl Launched {
     /// Starts a command and parks it at its program's entry point.
     ///
     /// # Errors
-    /// As starting it by itself would fail, or when it ends before its entry point.
+    /// As starting it by itself would fail, or when it is not for this machine, or ends before its entry point.
     pub fn start(mut command: Command) -> io::Result<(Self, Parked)> {
+        permission::check_command(&command)?;
         in_own_thread(move || {
             let mut launched = Self { child: spawn::traced(&mut command)? };
             match park(launched.pid()) {
@@ -95,6 +97,28 @@ mod tests {
         std::io::Read::read_to_string(&mut out, &mut said).expect("it is text");
         assert_eq!(said, "hello\n");
         assert!(launched.child.wait().expect("it is ours").success());
+    }
+
+    /// Given to the C library, it would be run by a shell.
+    #[test]
+    fn a_program_for_another_machine_is_named() {
+        let path = std::env::temp_dir().join(format!("trapline-foreign-{}", std::process::id()));
+        for (class, data, machine, what) in [
+            (2, 2, [0, 183], "a big-endian program"),
+            (1, 1, [40, 0], "a 32-bit (AArch32) program"),
+            (2, 1, [243, 0], "a foreign (ELF machine 243) program"),
+        ] {
+            let mut file = [0; 64];
+            file[..7].copy_from_slice(&[0x7F, b'E', b'L', b'F', class, data, 1]);
+            file[18..20].copy_from_slice(&machine);
+            std::fs::write(&path, file).expect("a temporary file");
+            let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&path, runs).expect("ours");
+            let error =
+                Launched::start(Command::new(&path)).expect_err("it is not for this machine").to_string();
+            assert!(error.contains(what) && error.contains("trapline-foreign"), "{error}");
+        }
+        std::fs::remove_file(&path).expect("ours");
     }
 
     #[test]

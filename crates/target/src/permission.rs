@@ -6,6 +6,8 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::error::TargetError;
 use crate::numbers::{MACHINE, SMALL};
@@ -38,16 +40,48 @@ pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
     let mut file =
         fs::File::open(format!("/proc/{pid}/exe")).map_err(|e| gone_or(pid, "open its program", e))?;
     file.read_exact(&mut head).map_err(|e| gone_or(pid, "read its program", e))?;
+    other_kind(head).map_or(Ok(()), |what| Err(TargetError::WrongClass { pid, what }))
+}
+
+/// What kind of program an ELF file that begins so is, if it is not this machine's.
+fn other_kind(head: [u8; 20]) -> Option<String> {
     let machine = u16::from_le_bytes([head[18], head[19]]);
-    let what = match (head[4], machine) {
+    Some(match (head[4], machine) {
         _ if head[5] != 1 => "big-endian".to_owned(),
-        (2, MACHINE) => return Ok(()),
+        (2, MACHINE) => return None,
         (1, MACHINE) => format!("32-bit ({SMALL})"),
         (1, 40) => "32-bit (AArch32)".to_owned(),
         (1, _) => "32-bit".to_owned(),
         _ => format!("foreign (ELF machine {machine})"),
-    };
-    Err(TargetError::WrongClass { pid, what })
+    })
+}
+
+/// Refuses a command whose program is an ELF file of another kind: what cannot be executed would be given to a shell, which is then what runs.
+pub(crate) fn check_command(command: &Command) -> io::Result<()> {
+    use std::io::Read;
+    let Some(program) = program_of(command) else { return Ok(()) };
+    let mut head = [0u8; 20];
+    let is_elf = fs::File::open(&program).is_ok_and(|mut file| file.read_exact(&mut head).is_ok())
+        && head.starts_with(b"\x7FELF");
+    match other_kind(head).filter(|_| is_elf) {
+        Some(what) => {
+            let (program, machine) = (program.display(), std::env::consts::ARCH);
+            Err(io::Error::other(format!(
+                "{program} is a {what} program; only 64-bit {machine} is supported"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The file that is executed, if it can be told.
+fn program_of(command: &Command) -> Option<PathBuf> {
+    let name = Path::new(command.get_program());
+    if name.components().count() > 1 {
+        return Some(command.get_current_dir().map_or_else(|| name.to_owned(), |folder| folder.join(name)));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Another tracer is there.

@@ -53,6 +53,15 @@ impl Class {
     pub(crate) const fn holds(&self, word: u32) -> bool {
         word & self.mask == self.fixed
     }
+    /// How many words it has.
+    pub(crate) const fn size(&self) -> u64 {
+        1 << self.mask.count_zeros()
+    }
+    /// The words one by one: the bits of `n`, in the places that are free.
+    pub(crate) fn nth(&self, n: u64) -> u32 {
+        let free = (0..32).filter(|bit| self.mask >> bit & 1 == 0);
+        free.zip(0..).fold(self.fixed, |word, (to, from)| word | ((n >> from & 1) as u32) << to)
+    }
     /// The word whose free bits are those of `bits`.
     pub(crate) const fn word(&self, bits: u32) -> u32 {
         self.fixed | bits & !self.mask

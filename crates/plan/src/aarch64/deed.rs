@@ -10,7 +10,7 @@ use trapline_record::{RemoteAddr, control};
 use super::stub::filter::NODE_BYTES;
 use super::stub::rows::ROW_BYTES;
 use super::stub::stage::STAGED_BYTES;
-use super::stub::text::BYTES;
+use super::stub::text::{BYTES, ROOM_BYTES};
 use super::stub::trace::ARGUMENTS;
 use super::stub::{
     self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Tallied, Threads, Timed, Traced,
@@ -74,10 +74,10 @@ impl Deed {
     pub(super) const fn room(self) -> u64 {
         match self {
             Self::Count { .. } => 512,
-            Self::Tally { late, nodes, loads, .. } => {
+            Self::Tally { late, nodes, loads, goroutine, .. } => {
                 let staged = if late { STAGED_BYTES } else { 0 };
-                let bytes = 1024 + ROW_BYTES + staged + nodes as u64 * NODE_BYTES + loads as u64 * BYTES;
-                bytes.next_multiple_of(64)
+                let bytes = 1024 + ROW_BYTES + staged + nodes as u64 * NODE_BYTES;
+                (bytes + copying(loads, goroutine)).next_multiple_of(64)
             }
             Self::Passing { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
             Self::Enter { .. } | Self::Exit { .. } => 2048,
@@ -86,11 +86,16 @@ impl Deed {
                     Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
                     None => 0,
                 };
-                (1024 + BYTES * (record.texts.count_ones() + record.loads) as u64 + decides)
-                    .next_multiple_of(64)
+                let loads = record.texts.count_ones() + record.loads;
+                (1024 + copying(loads, record.goroutine) + decides).next_multiple_of(64)
             }
         }
     }
+}
+
+/// Bytes that so many loads take.
+const fn copying(loads: u32, goroutine: bool) -> u64 {
+    BYTES * loads as u64 + if goroutine && loads > 0 { ROOM_BYTES } else { 0 }
 }
 
 /// What all stubs of a segment share.
@@ -236,8 +241,8 @@ impl<'a> Setting<'a> {
                     _ => Begun::Gathered(stub::gather(at.0, traced, tallied, kind)?),
                 }
             }
-            Deed::Tally { probe, kind, .. } => {
-                let seen = kind != Kind::Tail;
+            Deed::Tally { probe, kind, goroutine, .. } => {
+                let seen = (kind != Kind::Tail, goroutine);
                 let filtered = Some(self.filtered(probe)?).filter(|one| !one.filter.passes_all());
                 let tallied = self.tallied(probe)?;
                 Begun::Tallied(stub::tally(at.0, &self.machine, self.id, filtered, tallied, seen))

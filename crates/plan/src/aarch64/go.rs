@@ -21,7 +21,7 @@
 //! # Room
 //!
 //! A goroutine's stack ends where the heap goes on. A function that has not yet looked for room has some 790 bytes (`stackGuard` less what leaves and frames up to
-//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 300. Texts are refused.
+//! `stackSmall` take), and a stub that neither asks the system nor copies texts takes less than 300. What copies texts or fields looks for room first (`stub::text`).
 
 use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
@@ -66,18 +66,18 @@ fn is_runtimes(name: &str) -> bool {
     })
 }
 
-/// Whether g is in x28 whenever what is wanted of the function runs; `waits`: something waits for its return.
+/// Whether g is in x28 whenever what is wanted of the function runs; `asks`: something waits for its return, or copies onto its stack.
 ///
 /// # Errors
-/// It is not certain, and a call's beginning and end would be put together by it.
+/// It is not certain, and a call's beginning and end would be put together by it, or the end of its stack be asked of it.
 pub(super) fn is_goroutines(
     image: &Image,
     want: &Want,
-    waits: bool,
+    asks: bool,
     (words, at): (&[u32], Svma),
 ) -> Result<bool, Refusal> {
     let found = has_g(image, want.function, words);
-    match !found && is_go(image, want.function) && (waits || calls_end(want.role)) {
+    match !found && is_go(image, want.function) && (asks || calls_end(want.role)) {
         true => Err(Refusal::NotHere {
             at,
             what: "no code knows where this function of Go's runtime finds its goroutine",
@@ -91,25 +91,23 @@ const fn calls_end(role: Role) -> bool {
     role.is_timed() || matches!(role, Role::Record { returns: true, .. })
 }
 
+/// Whether memory is copied onto the stack.
+pub(super) fn copies(role: Role, filter: Option<&TargetFilter>) -> bool {
+    let of_filter = |filter: &TargetFilter| {
+        filter.fields.is_some()
+            || !filter.reads.is_empty()
+            || filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0)
+    };
+    matches!(role, Role::Record { texts: 1.., .. } | Role::Record { fields: 1.., .. })
+        || filter.is_some_and(of_filter)
+}
+
 /// What no code does where stacks are a goroutine's.
-pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>, outermost: bool) -> Option<&'static str> {
-    let reads_text = |tally: &Tally| tally.texts() != 0;
+pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
-        Role::Latency if outermost => Some("no code times a goroutine's outermost calls"),
-        Role::Record { texts: 1.., .. } | Role::Record { fields: 1.., .. } => {
-            Some("no code looks for room on a goroutine's stack")
-        }
-        Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None => {
-            Some("no code knows where a goroutine's stack ends")
-        }
-        _ if filter.is_some_and(|filter| {
-            filter.fields.is_some()
-                || !filter.reads.is_empty()
-                || filter.tally.as_ref().is_some_and(reads_text)
-        }) =>
-        {
-            Some("no code looks for room on a goroutine's stack")
+        Role::Record { stack: Unwind::Copy(_), .. } | Role::RecordAt(_, Unwind::Copy(_)) => {
+            Some("no code unwinds a copy of a goroutine's stack")
         }
         _ if whole.is_some_and(asks_late_for_thread) => {
             Some("no code knows at a goroutine's return in which thread it began")

@@ -18,12 +18,11 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
     let counts =
         matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Tally { .. });
-    let outermost = input.latency.is_some_and(|latency| latency.outermost);
     let filter = filter(input, want.probe);
     let by_thread = input.layout.threads.rows > 0;
     let what = match () {
         () if input.traits.go
-            && let Some(what) = not_in_go(want.role, filter, outermost) =>
+            && let Some(what) = not_in_go(want.role, filter) =>
         {
             what
         }

@@ -27,7 +27,7 @@ use trapline_record::{RemoteAddr, Svma};
 
 use super::deed::{Deed, Record, Setting, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
-use super::go::{Lowered, begins, is_go, is_goroutines, reads_g};
+use super::go::{Lowered, begins, copies, is_go, is_goroutines, reads_g};
 use super::here::{check, may_fault, readable};
 use super::room::for_text;
 use super::site::{self, Place as Word, entry_index};
@@ -123,7 +123,8 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
     let one = |index: usize, role| Site { words: words.clone(), start, index, role, deeds: Vec::new() };
     let count = counting(input, want.probe);
     let waits = filter(input, want.probe).is_some_and(|filter| filter.late.is_some());
-    let goroutine = input.traits.go && is_goroutines(image, want, waits, (&words, at))?;
+    let asks = waits || copies(want.role, filter(input, want.probe));
+    let goroutine = input.traits.go && is_goroutines(image, want, asks, (&words, at))?;
     let decided = filter(input, want.probe).filter(|filter| !filter.passes_all()).map(nodes);
     let found = match want.role {
         Role::CountEntry => vec![(one(entry_index(&words), PatchRole::Entry), count)],

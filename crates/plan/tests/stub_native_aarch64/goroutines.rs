@@ -1,16 +1,16 @@
 //! A goroutine's call that a filter decides about, or that is added up when it returns: its exit finds what the entry left where its stack has gone, and nobody else's does.
 
-use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::Machine;
-use trapline_plan::filter::{Sort, TargetFilter};
-use trapline_record::ring::Kind;
+use trapline_plan::filter::{Int, Known, Sort, TargetFilter, Tree};
+use trapline_plan::{Read, ThreadId};
+use trapline_record::ring::{Kind, RingArea};
 
 use super::gathered::{self, TRUE};
-use super::latency::{on_cpu, on_goroutine};
+use super::latency::{on, on_cpu, on_goroutine};
 use super::records::{kept, machines};
 use super::stages::{Calls, late, read};
-use super::tallies::by;
-use super::{RET, Room, by_hand};
+use super::tallies::{self, by};
+use super::{RET, Room, by_hand, changes_on};
 
 /// Enters at one place of a goroutine's stack, and again, where it begins anew on a larger one; leaves elsewhere, then there. `check` is told how often it entered and left rightly.
 fn moves(room: &Room, [enter, exit]: [u64; 2], end: u64, mut check: impl FnMut(u64, u64)) {
@@ -95,6 +95,114 @@ fn what_is_known_at_returns_is_added_up() {
                 assert_eq!((cells.len() < 2, rest.overflow + rest.unseen), (true, 0));
                 assert_eq!(set.calls.sums(), [2 * nth + entered, 0, 0, 0], "{machine:?}");
             });
+        }
+    }
+}
+
+const WORD: Known = Known::Field(0, Int { bits: 64, signed: false });
+/// How much lower than its caller's the stack pointer is, with which all of these are called.
+const DEEPER: u32 = 512;
+
+/// g's own second word, which it begins with in x0.
+fn reads() -> Vec<Read> {
+    vec![Read { register: 0, offsets: vec![8], bytes: 8 }]
+}
+
+/// Looks for the lowest end of a stack at which `has_room` says no: so far below the stack pointer what is copied goes.
+fn lowest(room: &Room, mut has_room: impl FnMut(&[u64; 2]) -> bool) -> u64 {
+    // mov x0, sp; ret
+    let sp = on(room, room.put(&[0x9100_03E0, RET]), 0, DEEPER);
+    let (mut there, mut gone) = (0, 4096);
+    assert!(has_room(&[sp - 4096, sp + 4096]) && !has_room(&[sp, sp + 4096]));
+    while gone - there > 16 {
+        let middle = (there + gone) / 2 & !15;
+        match has_room(&[sp - 4096 + middle, sp + 4096]) {
+            true => there = middle,
+            false => gone = middle,
+        }
+    }
+    4096 - there
+}
+
+/// Where fields are recorded, decide, and are kept for returns: a hit without room for the copies is dropped and counted, and its exit is nobody's, not even an abandoned call's.
+#[test]
+fn what_is_recorded_of_memory_needs_room() {
+    let fields = TargetFilter { fields: Some(Tree::Known(WORD)), sample: 1, ..TargetFilter::default() };
+    let early = TargetFilter { condition: Some(read("arg0 != 0")), sample: 1, ..TargetFilter::default() };
+    let late = late(Tree::Known(WORD));
+    for (filter, machine) in [early, fields, late]
+        .into_iter()
+        .flat_map(|filter| machines(by_hand).into_iter().map(move |m| (filter.clone(), m)))
+    {
+        on_cpu(1);
+        let mut calls = Calls::new(machine, (1 << 12, RingArea::slot_with_floats(6, 0, 2)), kept(), filter);
+        (calls.goroutine, calls.reads) = (true, reads());
+        let [enter, exit] = [calls.alone(6, &[RET]), calls.exit(Kind::Return, 6)];
+        let (room, rings, mut tails) = (Room::new(), calls.bench.rings, calls.bench.tails.clone());
+        let mut dropped = 0;
+        let took = lowest(&room, |g| {
+            // One that is abandoned, with room.
+            on_goroutine(&room, enter, &[g[1] - 8192, g[1]], DEEPER);
+            super::records::take(rings, &mut tails);
+            on_goroutine(&room, enter, g, DEEPER);
+            on_goroutine(&room, exit, g, DEEPER);
+            let seen = super::records::take(rings, &mut tails).len();
+            let lost = calls.bench.dropped() - dropped;
+            dropped += lost;
+            assert!(matches!((seen, lost), (2, 0) | (0, 1)), "{seen} {lost} {machine:?}");
+            lost == 0
+        });
+        println!("{took} bytes");
+        // Who runs no goroutine has no end to keep to.
+        on(&room, enter, 0, DEEPER);
+        // What it saves, and the frame for a field.
+        assert!((64 + 112..600).contains(&took), "{took}: {machine:?}");
+        let here = std::ptr::from_ref(&machine) as u64;
+        for (g, flags) in [[here - 65536, here + 4096], [here, here + 4096]]
+            .iter()
+            .flat_map(|g| (0..16).map(move |n| (g, n)))
+        {
+            for code in [enter, exit] {
+                let (before, after) = changes_on(code, flags, Some(g));
+                assert_eq!(after, before, "{machine:?}");
+            }
+        }
+    }
+}
+
+/// The same of what is added up: a hit without room is unseen.
+#[test]
+fn what_is_tallied_of_memory_needs_room() {
+    for (sort, least) in [(Sort::Each, 112), (Sort::Text(1), 160)] {
+        for machine in machines(by_hand) {
+            on_cpu(1);
+            let value = if sort == Sort::Each { Tree::Known(WORD) } else { read("arg0") };
+            let mut set = tallies::Set::new(machine, kept(), by(value, sort), None);
+            set.goroutine = true;
+            if sort == Sort::Each {
+                set.filter.reads = reads();
+            }
+            let (code, room, mut unseen) = (set.build(true, &[RET]), Room::new(), 0);
+            let took = lowest(&room, |g| {
+                let before: u64 = set.read().0.values().sum();
+                on_goroutine(&room, code, g, DEEPER);
+                let (cells, rest) = set.read();
+                let (more, lost) = (cells.values().sum::<u64>() - before, rest.unseen - unseen);
+                unseen += lost;
+                assert!(
+                    rest.overflow == 0 && matches!((more, lost), (1, 0) | (0, 1)),
+                    "{more} {lost} {machine:?}"
+                );
+                lost == 0
+            });
+            println!("{took} bytes");
+            on(&room, code, 0, DEEPER);
+            assert!((64 + least..600).contains(&took), "{took}: {machine:?}");
+            let here = std::ptr::from_ref(&machine) as u64;
+            for flags in 0..16 {
+                let (before, after) = changes_on(code, flags, Some(&[here, here + 4096]));
+                assert_eq!(after, before, "{machine:?}");
+            }
         }
     }
 }

@@ -11,8 +11,8 @@ use trapline_record::hist;
 use trapline_record::latency::{self as words, STAMP_BLOCKS, STRIDE, at};
 
 use super::{
-    ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, in_threads_at_once, machines, registered,
-    storm,
+    ADD, AREA, DATA, LINES, RET, Room, by_hand, call, changes, changes_on, in_threads_at_once, machines,
+    registered, storm,
 };
 
 const FUNCTIONS: u32 = 3;
@@ -345,6 +345,11 @@ fn durations_fall_into_their_buckets() {
 
 /// Calls `half` with a goroutine in x28, the stack pointer lower by `deeper`. Made of words, since the compiler keeps x28 for itself.
 pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
+    on(room, half, g.as_ptr() as u64, deeper);
+}
+
+/// The same; `g` is where it is, or 0. What `half` returns.
+pub(super) fn on(room: &Room, half: u64, g: u64, deeper: u32) -> u64 {
     // stp x29, x30, [sp, #-32]!; str x28, [sp, #16]; mov x28, x0; sub sp, sp, #deeper; blr x1; add sp, sp, #deeper; ldr x28, [sp, #16]; ldp x29, x30, [sp], #32; ret
     let code = [
         0xA9BE_7BFD,
@@ -357,7 +362,7 @@ pub(super) fn on_goroutine(room: &Room, half: u64, g: &[u64; 2], deeper: u32) {
         0xA8C2_7BFD,
         RET,
     ];
-    call(room.put(&code), g.as_ptr() as u64, half);
+    call(room.put(&code), g, half)
 }
 
 /// A goroutine's call ends where its stack has gone, and nobody else's does: neither another goroutine's at that place, nor one elsewhere on the same stack.
@@ -389,6 +394,60 @@ fn a_goroutines_call_ends_where_its_stack_has_gone() {
             assert_eq!(found(), [returns + 1, unpaired + 2, unreturned], "{machine:?}");
         }
         assert!(bench.missed() == 0 && bench.stamps.stamps().is_empty());
+    }
+}
+
+/// Of what a goroutine calls within a call, nothing is timed, wherever its stack is meanwhile; what others call is theirs.
+#[test]
+fn a_goroutines_outermost_calls_are_timed() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let mut bench = Bench::new(machine);
+        bench.latency.outermost = true;
+        let timed = Timed { goroutine: true, ..bench.timed() };
+        let put = |pending: trapline_plan::aarch64::stub::latency::Pending<'_>| {
+            bench.room.put(&pending.finish(&[RET], None).expect("in reach"))
+        };
+        let [enter, looped] =
+            [false, true].map(|looped| put(latency_enter(bench.room.next(), timed, looped)));
+        let exit = put(latency_exit(bench.room.next(), timed, ExitKind::Return));
+        let end = std::ptr::from_ref(&machine) as u64 + 4096;
+        let (mut g, other) = ([0, end], [0, end]);
+        let found = || [at::RETURNS, at::UNPAIRED, at::UNRETURNED].map(|word| bench.sum(word));
+        on_goroutine(&bench.room, enter, &g, 512);
+        on_goroutine(&bench.room, enter, &g, 1024);
+        // Shallower, and another's.
+        on_goroutine(&bench.room, enter, &other, 256);
+        on_goroutine(&bench.room, exit, &g, 1024);
+        assert_eq!(found(), [0; 3], "{machine:?}");
+        // Its stack grows: the same call goes on 1024 bytes lower, and one within it begins anew there.
+        g[1] -= 1024;
+        on_goroutine(&bench.room, enter, &g, 1600);
+        on_goroutine(&bench.room, looped, &g, 1536);
+        on_goroutine(&bench.room, exit, &g, 1600);
+        assert_eq!(found(), [0; 3], "{machine:?}");
+        on_goroutine(&bench.room, exit, &g, 1536);
+        assert_eq!(found(), [1, 0, 0], "{machine:?}");
+        on_goroutine(&bench.room, exit, &other, 256);
+        assert_eq!(found(), [2, 0, 0], "{machine:?}");
+        // One that never returned: a call at a shallower place proves it, and at a deeper one cannot.
+        for (deeper, unreturned) in [(1536, 0), (1600, 0), (1520, 1)] {
+            on_goroutine(&bench.room, enter, &g, deeper);
+            assert_eq!(found(), [2, 0, unreturned], "{machine:?} {deeper}");
+        }
+        on_goroutine(&bench.room, exit, &g, 1520);
+        assert_eq!((found(), bench.missed()), ([3, 0, 1], 0), "{machine:?}");
+        // Where no goroutine runs there is no slot.
+        on(&bench.room, enter, 0, 512);
+        on(&bench.room, exit, 0, 512);
+        assert_eq!((found(), bench.missed()), ([3, 1, 1], 1), "{machine:?}");
+        assert!(bench.stamps.stamps().is_empty());
+        for flags in 0..16 {
+            for code in [enter, looped, exit, exit] {
+                let (before, after) = changes_on(code, flags, Some(&g));
+                assert_eq!(after, before, "{machine:?}");
+            }
+        }
     }
 }
 

@@ -303,8 +303,14 @@ fn run(code: u64, before: [u64; 32], floats: [u64; 8]) -> [u64; 32] {
 
 /// What the code at `code` makes of registers and of these flags.
 fn changes(code: u64, flags: u64) -> ([u64; 32], [u64; 32]) {
+    changes_on(code, flags, None)
+}
+
+/// The same on a goroutine.
+fn changes_on(code: u64, flags: u64, g: Option<&[u64; 2]>) -> ([u64; 32], [u64; 32]) {
     let mut before: [u64; 32] = std::array::from_fn(|n| (n as u64 + flags) * 0x0123_4567_89AB_CDEF);
     before[31] = flags << 28;
+    before[28] = g.map_or(before[28], |g| g.as_ptr() as u64);
     let mut after = before;
     // SAFETY: 32 words; code that keeps what a function keeps.
     unsafe { around(after.as_mut_ptr(), code) };

@@ -8,7 +8,7 @@ use trapline_record::ring::{Kind, Record};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 
 use super::records::{Bench, machines, on_cpu};
-use super::{RET, around, by_hand, changes, thread_pointer};
+use super::{RET, around, by_hand, changes, changes_on, thread_pointer};
 
 const FRAMES: u8 = 10;
 /// Words of the frames that a test makes up, on its own stack above the stub's.
@@ -34,7 +34,11 @@ fn bench(machine: Machine, stacks: Stacks, unwind: Unwind) -> Bench {
 }
 
 fn code(bench: &Bench, unwind: Unwind, at_entry: bool) -> u64 {
-    let traced = trapline_plan::aarch64::stub::Traced { at_entry, ..bench.traced(unwind) };
+    code_of(bench, unwind, at_entry, false)
+}
+
+fn code_of(bench: &Bench, unwind: Unwind, at_entry: bool, goroutine: bool) -> u64 {
+    let traced = trapline_plan::aarch64::stub::Traced { at_entry, goroutine, ..bench.traced(unwind) };
     bench.room.put(&trace(bench.room.next(), traced, Kind::Entry, 6).finish(&[RET], None).expect("in reach"))
 }
 
@@ -42,11 +46,17 @@ fn code(bench: &Bench, unwind: Unwind, at_entry: bool) -> u64 {
 // Each hit is at one depth of the stack.
 #[inline(never)]
 fn hit(bench: &mut Bench, code: u64, x29: u64) -> (Record, Vec<u64>) {
+    hit_on(bench, code, x29, 0)
+}
+
+/// The same, with this g.
+#[inline(never)]
+fn hit_on(bench: &mut Bench, code: u64, x29: u64, g: u64) -> (Record, Vec<u64>) {
     let mut state = [0_u64; 32];
-    state[29] = x29;
+    (state[28], state[29]) = (g, x29);
     // SAFETY: 32 words; code that keeps what a function keeps.
     unsafe { around(state.as_mut_ptr(), code) };
-    assert_eq!(state[29], x29);
+    assert_eq!((state[28], state[29]), (g, x29));
     let mut all = taken(bench);
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -167,6 +177,53 @@ fn a_walk_ends_where_the_stack_is_known_to() {
                 assert_eq!((stack.end, &words[..]), (block[0] + block[1], &[9][..]));
             }
         }
+    }
+}
+
+/// A goroutine's stack ends where g says, and nowhere if the stack pointer is not on it, or there is no goroutine.
+#[test]
+fn a_walk_ends_where_the_goroutines_stack_does() {
+    let mut frames = [0_u64; WORDS];
+    let at = frames.as_mut_ptr() as u64;
+    let end = at + WORDS as u64 * 8;
+    (frames[0], frames[1], frames[WORDS - 2], frames[WORDS - 1]) = (end - 16, 1, 7, 5);
+    std::hint::black_box(&mut frames);
+    for machine in machines(by_hand) {
+        // Another thread's block would say that the stack ends elsewhere.
+        BLOCK.set([at - (64 << 10), (64 << 10) + 16]);
+        let stacks = Stacks { block: block(), ..Stacks::default() };
+        let mut bench = bench(machine, stacks, Unwind::Frames(FRAMES));
+        let there = code_of(&bench, Unwind::Frames(FRAMES), false, true);
+        let low = at - (32 << 10);
+        for (g, ends) in [
+            (Some([low, end]), Some(end)),
+            (Some([low, end - 8]), Some(end - 8)),
+            // On another stack: a signal's.
+            (Some([end + 4096, end + 8192]), None),
+            (Some([low - 4096, low]), None),
+            (None, None),
+        ] {
+            let place = g.as_ref().map_or(0, |g| g.as_ptr() as u64);
+            let (record, words) = hit_on(&mut bench, there, at, place);
+            let stack = Stack::new(&record, 1024);
+            let (want, words_then, last) = match ends {
+                Some(ends) if ends == end => (end, vec![1, 5], 7),
+                Some(ends) => (ends, vec![1], end - 16),
+                None => (at + 16, vec![1], end - 16),
+            };
+            assert_eq!((stack.end & !1, stack.bounded), (want, true), "{g:x?} {stack:x?}");
+            assert_eq!((words, stack.frame), (words_then, last), "{g:x?}");
+        }
+        let g = [low, end];
+        for flags in 0..16 {
+            let (before, after) = changes_on(there, flags, Some(&g));
+            assert_eq!(after, before, "{machine:?}");
+        }
+        taken(&bench);
+        // Who runs no goroutine looks at no g, whatever is in x28.
+        let plain = code(&bench, Unwind::Frames(FRAMES), false);
+        let (_, words) = hit_on(&mut bench, plain, at, u64::MAX - 7);
+        assert_eq!((words, bench.dropped()), (vec![1], 0));
     }
 }
 

@@ -24,6 +24,8 @@ use super::{ADD, DATA, LINES, RET, Room, by_hand, call, changes, machines, regis
 const STUB: usize = 1024 + ROW_BYTES as usize;
 /// What a load takes.
 pub(super) const LOAD: usize = 256;
+/// What looks for room on a goroutine's stack does.
+pub(super) const ROOM: usize = 512;
 
 /// Nodes of a value's code.
 pub(super) fn nodes(value: &Tree) -> usize {
@@ -38,6 +40,8 @@ pub(super) struct Set {
     pub(super) filter: TargetFilter,
     pub(super) table: Table,
     id: ThreadId,
+    /// x28 holds g.
+    pub(super) goroutine: bool,
     pub(super) words: Vec<AtomicU64>,
 }
 
@@ -56,7 +60,7 @@ impl Set {
         let words: Vec<AtomicU64> = (0..area.len() / 8).map(|_| AtomicU64::new(0)).collect();
         let table = Table { area, base: words.as_ptr() as u64 };
         let filter = TargetFilter { tally: Some(tally), ..of(condition, 1) };
-        Self { room: Room::new(), machine, filter, table, id, words }
+        Self { room: Room::new(), machine, filter, table, id, goroutine: false, words }
     }
     fn tally(&self) -> &Tally {
         self.filter.tally.as_ref().expect("as set")
@@ -66,14 +70,15 @@ impl Set {
         let filtered = Some(filtered).filter(|_| !self.filter.passes_all());
         let reads = if seen { &self.filter.reads[..] } else { &[] };
         let what = Tallied { tally: self.tally(), table: self.table, reads };
-        let pending = tally(at, &self.machine, self.id, filtered, what, seen);
+        let pending = tally(at, &self.machine, self.id, filtered, what, (seen, self.goroutine));
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
         let nodes = nodes(&self.tally().value)
             + self.filter.condition.as_ref().map_or(0, Tree::nodes)
             + self.filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         let loads = self.tally().texts().count_ones() as usize
             + reads.iter().map(|read| read.offsets.len()).sum::<usize>();
-        let most = STUB + nodes * NODE_BYTES as usize + loads * LOAD;
+        let room = if self.goroutine { ROOM } else { 0 };
+        let most = STUB + nodes * NODE_BYTES as usize + loads * LOAD + room;
         assert!(4 * words.len() <= most, "{} words of {most} bytes", words.len());
         words
     }

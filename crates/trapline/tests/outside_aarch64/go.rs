@@ -1,13 +1,14 @@
 //! A Go program, probed from outside: goroutines whose stacks grow inside probed calls, and go on in other threads. As many calls as the program says that it made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use trapline::filter::{Sort, Tally};
-use trapline::{Builder, How, Session};
+use trapline::filter::{Filter, Sort, Tally};
+use trapline::{Builder, How, Read, Session, Symbols, Unwinding};
 
 use crate::by::{passing, tree};
+use crate::stacks::names;
 use crate::victim::{hits, times_of};
 
 /// Where the program is: only who made the system knows.
@@ -103,6 +104,57 @@ fn calls_are_timed_wherever_their_stack_goes() {
     grows.run(TIMES);
 }
 
+/// Of calls within a call of the same function, only the outermost is timed, though the goroutine's stack grows under it.
+#[test]
+fn outermost_calls_are_timed() {
+    let Some(mut grows) = Grows::start() else { return };
+    let session = grows.builder().outermost(true).latency().expect("a session");
+    let told = grows.run(TIMES);
+    let finished = session.detach();
+    let report = &finished.reports[0];
+    assert!(report.refused.is_empty(), "{:?}", report.refused);
+    for name in ALL {
+        // `outer` calls it once, all other calls of it are its own.
+        let calls = if name == "main.deep" { told["main.outer"] } else { told[name] };
+        let times = times_of(report, name);
+        println!("{name}: {} outermost calls timed of {}", times.calls, told[name]);
+        assert_eq!(times.calls, calls, "{name}: {times:?}");
+        assert_eq!((times.in_flight, times.unpaired, times.unreturned), (0, 0, 0), "{name}");
+    }
+    grows.run(TIMES);
+}
+
+/// Callers by frame pointers, up to where the goroutine began.
+#[test]
+fn callers_are_told() {
+    let Some(mut grows) = Grows::start() else { return };
+    for name in ["main.leaf", "main.deep"] {
+        let builder = Session::builder().pid(grows.child.id()).ring(8 << 20).probe(name).expect("a probe");
+        let session = builder.stacks(Unwinding::FramePointers(100), false).expect("a session");
+        let told = grows.run(TIMES);
+        let finished = session.detach();
+        assert_eq!(finished.summary.missed, 0, "{:?}", finished.summary.notices);
+        let (mut symbols, mut hits, mut depths) = (Symbols::default(), 0, BTreeMap::new());
+        for sum in &finished.stacks {
+            let all = names(&mut symbols, sum);
+            let own = all.iter().take_while(|one| *one == name).count();
+            let rest: Vec<&str> = all[own..].iter().map(String::as_str).collect();
+            let [first, .., begun, last] = rest[..] else { panic!("{all:?}") };
+            assert_eq!((first, last, sum.cut), ("main.outer", "runtime.goexit", false), "{all:?}");
+            assert!(begun.starts_with("main.main."), "{all:?}");
+            hits += sum.calls;
+            *depths.entry(own).or_insert(0) += sum.calls;
+        }
+        println!("{name}: {hits} stacks of {}; by depth {depths:?}", told[name]);
+        // One more where a function begins anew on a larger stack.
+        assert!(hits >= told[name] && (name == "main.deep" || hits == told[name]), "{hits} {told:?}");
+        if name == "main.deep" {
+            assert_eq!(depths.len(), 60, "{depths:?}");
+        }
+    }
+    grows.run(TIMES);
+}
+
 #[test]
 fn calls_are_recorded_with_what_they_return() {
     let Some(mut grows) = Grows::start() else { return };
@@ -175,6 +227,58 @@ fn calls_are_decided_about_and_added_up_at_their_returns() {
         assert_eq!((tallied[0].overflow, tallied[0].unseen), (0, 0));
         drop(session.detach());
     }
+    grows.run(TIMES);
+}
+
+/// What arguments lead to, copied onto the goroutine's own stack: texts and fields in records, and conditions and tallies of them; here every stack has room, or the hit is counted.
+#[test]
+fn what_arguments_lead_to_is_read() {
+    let Some(mut grows) = Grows::start() else { return };
+    let read = |offset| Read { register: 0, offsets: vec![offset], bytes: 8 };
+    let pid = grows.child.id();
+    let builder = |filter| {
+        let builder = Session::builder().pid(pid).filters(vec![filter]).ring(8 << 20);
+        builder.probe("main.reads").expect("a probe")
+    };
+    let text = |call: &trapline::Call| {
+        call.texts.first().map(|text| String::from_utf8_lossy(&text.bytes).into_owned())
+    };
+    let session = builder(Filter::default()).texts(vec![0b10]).record(2, true).expect("a session");
+    let told = grows.run(TIMES);
+    let finished = session.detach();
+    let found: BTreeSet<String> = finished.calls.iter().filter_map(text).collect();
+    println!("{} texts of {} calls, {} missed", found.len(), told["main.reads"], finished.summary.missed);
+    assert_eq!(
+        finished.calls.len() as u64 + finished.summary.missed,
+        told["main.reads"],
+        "{:?}",
+        finished.summary.notices
+    );
+    assert!(
+        found.iter().all(|text| text.starts_with("round ")) && found.len() == finished.calls.len(),
+        "{found:?}"
+    );
+    assert!(found.len() as u64 > TIMES / 2, "{}", found.len());
+    // The second number is twice the first.
+    let session = builder(passing("field % 4 == 2").reads(vec![read(8)])).record(2, true).expect("a session");
+    grows.run(TIMES);
+    let finished = session.detach();
+    let odd: BTreeSet<u64> = finished.calls.iter().filter_map(|call| call.returned).collect();
+    println!("{} calls pass, {} missed", finished.calls.len(), finished.summary.missed);
+    let returned = |n: u64| n + u64::from(b'r');
+    assert!(odd.is_subset(&(0..TIMES).filter(|n| n % 2 == 1).map(returned).collect()), "{odd:?}");
+    assert!(odd.len() as u64 + finished.summary.missed >= TIMES / 2, "{}", odd.len());
+    let tally = Tally { value: tree("field"), sort: Sort::Each, by_thread: false };
+    let filter = Filter::default().reads(vec![read(8)]).tally(tally, false).expect("in the target");
+    let mut session = builder(filter).tally(false).expect("a session");
+    grows.run(TIMES);
+    let tallied = session.tallies();
+    let hits = &tallied[0].parts[0].hits;
+    println!("{} values, {} unseen", hits.len(), tallied[0].unseen);
+    assert!(hits.iter().all(|(&value, &hits)| hits == 1 && value % 2 == 0 && value < 2 * TIMES), "{hits:?}");
+    assert_eq!((hits.len() as u64 + tallied[0].unseen, tallied[0].overflow), (TIMES, 0));
+    assert!(hits.len() as u64 > TIMES / 2, "{tallied:?}");
+    drop(session.detach());
     grows.run(TIMES);
 }
 

@@ -8,7 +8,7 @@ use crate::victim::{OUTER, THREADS, Victim};
 const TIMES: u64 = 200;
 
 /// Names of a stack's frames, innermost first.
-fn names(symbols: &mut Symbols, sum: &StackSum) -> Vec<String> {
+pub(crate) fn names(symbols: &mut Symbols, sum: &StackSum) -> Vec<String> {
     let frames = sum.frames.iter().map(|frame| symbols.of(sum.pid, frame));
     frames.flat_map(|functions| functions.iter().map(|one| one.name.clone()).collect::<Vec<_>>()).collect()
 }

@@ -37,6 +37,11 @@ std::arch::global_asm!(
     "bench_push: stp x29, x30, [sp, #-16]!",
     "ldp x29, x30, [sp], #16",
     "ret",
+    ".hidden bench_deep",
+    ".globl bench_deep",
+    "bench_deep: stp x29, x30, [sp, #-64]!",
+    "ldp x29, x30, [sp], #64",
+    "ret",
     ".hidden bench_ret",
     ".globl bench_ret",
     "bench_ret: ret",
@@ -45,6 +50,7 @@ std::arch::global_asm!(
 unsafe extern "C" {
     fn bench_nop();
     fn bench_push();
+    fn bench_deep();
     fn bench_ret();
 }
 
@@ -55,10 +61,11 @@ pub(super) struct Case {
     words: usize,
 }
 
-/// The seed's.
-pub(super) const CASES: [Case; 3] = [
+/// The seed's; and a push as functions with locals have it, which may reach into the signal's frame.
+pub(super) const CASES: [Case; 4] = [
     Case { name: "nop", at: bench_nop, words: 2 },
     Case { name: "push", at: bench_push, words: 3 },
+    Case { name: "push-64", at: bench_deep, words: 3 },
     Case { name: "ret", at: bench_ret, words: 1 },
 ];
 

@@ -1,5 +1,5 @@
 //! `uprobe` and `uretprobe` on arm64: what a hit takes in instructions, for each way there is to do one: the table of LKML
-//! 20240814080356.2639544-1 (nop, push, ret; as uprobe and uretprobe).
+//! 20240814080356.2639544-1 (nop, push, ret; as uprobe and uretprobe), and a deeper push.
 //!
 //! In: what was typed. Out: a row for each way, beside the kernel's uprobe on the same function. Instructions are counted by the processor: exactly where it is an emulator that
 //! counts (`-icount`), which rows say; of what is emulated only ratios mean something. The hits of a row stand between `brk #0x700 + ROW` and
@@ -25,9 +25,29 @@ pub(crate) struct Options {
     /// The number of the first row, for who watches the processor.
     #[arg(long, default_value_t = 1)]
     first_row: u64,
-    /// What would be simulated is stepped over in a copy, as a kernel does that simulates nothing: what tells the two apart must notice.
-    #[arg(long)]
-    no_simulation: bool,
+    /// What would be simulated is not: what tells the two apart must notice.
+    #[arg(long, value_name = "WAY")]
+    no_simulation: Option<Instead>,
+}
+
+/// How else what would be simulated is done.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Instead {
+    /// Stepped over in a copy, as a kernel does that simulates nothing.
+    Stepped,
+    /// In a copy that jumps back, as ours would be done.
+    OutOfLine,
+}
+
+impl Options {
+    /// The way that is gone, for one of [`WAYS`].
+    fn way(self, way: Way) -> Way {
+        match (way, self.no_simulation) {
+            (Way::Simulated, Some(Instead::Stepped)) => Way::Stepped,
+            (Way::Simulated, Some(Instead::OutOfLine)) => Way::Copied,
+            _ => way,
+        }
+    }
 }
 
 /// Hits of a row, and of each round that is counted: so few that most rounds are interrupted by nothing.
@@ -80,8 +100,7 @@ pub(crate) fn run(args: &Args, sink: &mut Sink) -> Result<()> {
             Err(why) => Row::skipped(bench, case.name, "kernel", format!("{why:#}")),
         });
         for (how, way) in WAYS {
-            let way = if way == Way::Simulated && args.options.no_simulation { Way::Stepped } else { way };
-            rows.push(match bed.probed(case, returns, way) {
+            rows.push(match bed.probed(case, returns, args.options.way(way)) {
                 Ok(at) => {
                     let row = measured.row(how, at, &mut number)?;
                     anyhow::ensure!(bed.hits() > HITS, "{bench}-{} {how}: nothing was counted", case.name);

@@ -208,20 +208,22 @@ fn boot_test(system: &System, name: &str, test: &Path, programs: &Programs) -> R
     Ok(outcome)
 }
 
-/// The figures, on one processor that counts; then once more with what is simulated stepped instead, where the judge must object.
+/// The figures, on one processor that counts; then with what is simulated stepped instead, and again with it out of line instead, where the judge must object.
 fn boot_figures(system: &System, bench: &Path) -> Result<Outcome> {
-    const CONTROL_ROWS: u64 = 100;
+    /// The first rows of each bench; the rows of one are fewer than a bench may have.
+    const ROWS: u64 = 40;
+    const CONTROLS: [&str; 2] = ["stepped", "out-of-line"];
     let folder = &system.folder;
     let mut image = Initramfs::new(&system.shell)?;
     image.file("tests/trapline-bench", 0o755, &fs::read(bench)?);
     let bench = |name: &str, more: &str| format!("/tests/trapline-bench {name} --json {more}\n");
-    let control = |first: u64| format!("--no-simulation --first-row {first}");
-    let script = [
-        bench("uprobe", "--first-row 1"),
-        bench("uretprobe", "--first-row 50"),
-        bench("uprobe", &control(CONTROL_ROWS)),
-        bench("uretprobe", &control(CONTROL_ROWS + 50)),
-    ];
+    let mut script = vec![];
+    for (nth, instead) in (0..).zip([None].into_iter().chain(CONTROLS.map(Some))) {
+        let more = instead.map_or_else(String::new, |way| format!("--no-simulation {way} "));
+        let first = |bench: u64| 1 + ROWS * (2 * nth + bench);
+        script.push(bench("uprobe", &format!("{more}--first-row {}", first(0))));
+        script.push(bench("uretprobe", &format!("{more}--first-row {}", first(1))));
+    }
     let initrd = folder.join("figures.cpio");
     fs::write(&initrd, image.finish(&script.concat()))?;
     let trace = folder.join("exceptions.log");
@@ -235,11 +237,21 @@ fn boot_figures(system: &System, bench: &Path) -> Result<Outcome> {
     })?;
     let counted = exceptions::of_rows(BufReader::new(fs::File::open(&trace)?))?;
     fs::remove_file(&trace)?;
-    let is_control = |row: &serde_json::Value| row["row"].as_u64().is_some_and(|row| row >= CONTROL_ROWS);
-    let (control, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_control);
-    let rows = exceptions::with_exceptions(rows, &counted);
-    let mut faults = exceptions::judge(&rows);
-    faults.extend(exceptions::unnoticed(&exceptions::with_exceptions(control, &counted)));
+    let of = |nth: u64| {
+        let range = 1 + 2 * ROWS * nth..=2 * ROWS * (nth + 1);
+        let is_here = |row: &&serde_json::Value| row["row"].as_u64().is_some_and(|row| range.contains(&row));
+        exceptions::with_exceptions(rows.iter().filter(is_here).cloned().collect(), &counted)
+    };
+    let controls = (1..).zip(CONTROLS).map(|(nth, way)| (way, of(nth)));
+    let mut faults: Vec<String> = controls
+        .flat_map(|(way, rows)| {
+            let objections = exceptions::judge(&rows);
+            objections.iter().for_each(|one| println!("figures, {way} in place of simulated: {one}"));
+            exceptions::unnoticed(&rows, way)
+        })
+        .collect();
+    let rows = of(0);
+    faults.extend(exceptions::judge(&rows));
     if !ended {
         faults.push("did not come to its end".to_owned());
     }

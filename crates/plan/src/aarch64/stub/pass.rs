@@ -156,23 +156,33 @@ impl Traced<'_> {
     }
     /// Appends what becomes of entries that fields reject, and of marks; all go on at `behind`.
     pub(super) fn behind_fields(&self, asm: &mut Asm, deep: Vec<Fix>, mark: Option<Mark>, behind: u64) {
-        let timed = self.timed();
-        if let Some((timed, mark)) = timed.zip(mark) {
+        if let Some((timed, mark)) = self.timed().zip(mark) {
             timed.finish_mark(asm, mark);
         }
         let Some(filtered) = self.filter.filter(|_| !deep.is_empty()) else { return };
         deep.into_iter().for_each(|fix| asm.bind(fix));
-        let kind = Kind::Entry;
-        asm.add_imm(SP, SP, self.texts(kind).depth().cast_signed());
-        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(kind), false)));
-        let counted = count(asm, self.machine, filtered.words);
+        asm.add_imm(SP, SP, self.texts(Kind::Entry).depth().cast_signed());
+        self.forget(asm, filtered.words, behind);
+    }
+    /// Appends what becomes of entries for whose copies a goroutine's stack has no room; all go on at `behind`.
+    pub(super) fn behind_room(&self, asm: &mut Asm, cramped: Option<Fix>, behind: u64) {
+        if let Some(cramped) = cramped {
+            asm.bind(cramped);
+            self.forget(asm, self.dropped, behind);
+        }
+    }
+    /// One more in this counter, of an entry that is not recorded: a call before it that was abandoned may have left a mark.
+    fn forget(&self, asm: &mut Asm, word: u64, behind: u64) {
+        let timed = self.timed();
+        let none = timed.map(|timed| (timed, timed.mark(asm, self.step(Kind::Entry), false)));
+        let counted = count(asm, self.machine, word);
         asm.b(behind);
         if let Some((timed, none)) = none {
             timed.finish_unmarked(asm, none, none.after());
         }
         if let Some((section, unregistered)) = counted {
             asm.bind(unregistered);
-            count_last(asm, self.machine, filtered.words);
+            count_last(asm, self.machine, word);
             asm.b(behind);
             rseq::descriptors(asm, &[section]);
         }

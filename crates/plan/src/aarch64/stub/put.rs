@@ -113,7 +113,9 @@ impl Traced<'_> {
     /// What an entry's record holds of texts and fields.
     pub(super) fn texts(&self, kind: Kind) -> Texts<'_> {
         match kind == Kind::Entry && self.unwind == Unwind::None {
-            true => Texts { texts: self.texts, fields: self.fields, id: self.rings.id },
+            true => {
+                Texts { texts: self.texts, fields: self.fields, id: self.rings.id, goroutine: self.goroutine }
+            }
             false => Texts::default(),
         }
     }

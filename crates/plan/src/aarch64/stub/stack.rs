@@ -8,10 +8,14 @@
 //! Let S be the program's stack pointer, and E the end of the stack that S lies on. STK-1: nothing outside [S, E) is ever read, whatever x29 and the words of
 //! the stack are, and all of [S, E) stays mapped while the thread is in the stub. E is found where it is certain, in this order:
 //!
+//! B2 where the goroutine is known (`go`): its own bounds, the first two words behind g: S in them, E the upper one. The runtime moves a stack only where the goroutine
+//!    does not run code of its own.
 //! B1 the main thread's stack, as it was mapped when we attached: S in it, E its end.
 //! B3 the C library's block of the thread (`stackblock`, `stackblock_size`): S in it, E its end.
 //! B4 else only the 4 KiB that S lies on, and the record says so.
-//! (B2, a goroutine's bounds, is x86-64's: here Go programs are refused.)
+//!
+//! In Go x29 points to the word below the stack pointer, where it saves its caller's (`go`): there S stands for the 16 bytes lower that stubs begin at (GO-2). A copy would begin
+//! with what is no frame of the caller's, and nobody unwinds such a stack by tables: refused.
 //!
 //! A walk: at a function's entry the return address is in x30, and x29 is still the caller's; anywhere else x29 may be the function's own. A frame is two words, the
 //! caller's x29 and where it goes on (AAPCS64, 6.4.6). W1 without room for one more address, or unless S <= x29 and x29 + 16 <= E, the walk ends, and x29 is told.
@@ -27,6 +31,7 @@ use trapline_record::stack::{END as END_WORD, FIRST, FRAME as FRAME_WORD, USED};
 
 use super::asm::{Asm, Cond, Fix, SP, ZERO};
 use super::frame::{A, B, C, END, FRAME, LIMIT, LINK, SAVED_LINK, SLOT, TIME};
+use super::latency::G;
 use crate::request::{Stacks, Unwind};
 
 const FIRST_BYTE: u32 = FIRST as u32 * 8;
@@ -42,6 +47,8 @@ pub(super) struct Walk {
     pub(super) most: u32,
     /// S is where a function was entered.
     pub(super) at_entry: bool,
+    /// g is in x28.
+    pub(super) goroutine: bool,
 }
 
 impl Walk {
@@ -53,6 +60,9 @@ impl Walk {
     pub(super) fn bound(&self, asm: &mut Asm) {
         asm.add_imm(B, SP, self.step.cast_signed());
         let mut done = Vec::new();
+        if self.goroutine {
+            goroutine(asm, &mut done);
+        }
         self.main(asm, &mut done);
         if let Some(block) = self.stacks.block {
             thread(asm, block, &mut done);
@@ -134,6 +144,18 @@ impl Walk {
 fn link(asm: &mut Asm) {
     asm.load_at(LINK, SP, SAVED_LINK);
     asm.strip_link();
+}
+
+/// B2: the lower end, and behind it the upper one.
+fn goroutine(asm: &mut Asm, done: &mut Vec<Fix>) {
+    let none = asm.if_zero_later(G);
+    asm.load_two(C, LIMIT, G, 0);
+    asm.compare(B, C);
+    let below = asm.if_later(Cond::Below);
+    asm.compare(B, LIMIT);
+    done.push(asm.if_later(Cond::Below));
+    asm.bind(none);
+    asm.bind(below);
 }
 
 /// B3: the block's address, and behind it its length.

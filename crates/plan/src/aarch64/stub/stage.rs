@@ -91,6 +91,8 @@ enum Tail {
         begun: Option<(Section, Fix)>,
         behind_begun: u64,
         lookup: Lookup,
+        /// Where a goroutine's stack has no room for what would be copied.
+        cramped: Option<Fix>,
         leave: u64,
     },
     Exit {
@@ -170,6 +172,7 @@ impl<'a> Stage<'a> {
         asm.store(ZERO, FOUND, MARK);
         asm.store(FOUND, SP, PLACE);
         let texts = traced.texts(kind);
+        let cramped = texts.room(asm);
         texts.fetch(asm);
         asm.load_at(SLOT, SP, texts.depth() + PLACE);
         asm.clock(TIME);
@@ -179,7 +182,7 @@ impl<'a> Stage<'a> {
         }
         let leave = asm.here();
         self.leave(asm);
-        Some(Tail::Entry { rare, begun, behind_begun, lookup, leave })
+        Some(Tail::Entry { rare, begun, behind_begun, lookup, cramped, leave })
     }
 
     /// X1 to X4.
@@ -366,7 +369,7 @@ impl<'a> Stage<'a> {
     /// Appends what is rare.
     fn finish(&self, asm: &mut Asm, tail: Tail) {
         match tail {
-            Tail::Entry { mut rare, begun, behind_begun, lookup, leave } => {
+            Tail::Entry { mut rare, begun, behind_begun, lookup, cramped, leave } => {
                 if let Some((section, unregistered)) = begun {
                     rare.sections.push(section);
                     asm.bind(unregistered);
@@ -375,6 +378,11 @@ impl<'a> Stage<'a> {
                 // E3
                 self.timed().search(asm, lookup, Claim::Yes);
                 self.lost(asm, self.words.dropped, leave);
+                // Its place has no mark.
+                if let Some(cramped) = cramped {
+                    asm.bind(cramped);
+                    self.counted(asm, self.words.dropped, leave, &mut rare.sections);
+                }
                 self.reject(asm, &mut rare, leave);
                 rseq::descriptors(asm, &rare.sections);
             }

@@ -3,7 +3,7 @@
 //! In: what is tallied, where its table lies. Out: code that computes the value, finds its cell or row, and adds one there by one commit; then the displaced code. A
 //! filter stands before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
 //! A value may depend on fields, which are copied onto the stack as for a record (`text`), at entries; one of which a field cannot be read is unseen. Of a text the value is a hash, over a
-//! copy on the stack; one of which not a byte can be read is unseen.
+//! copy on the stack; one of which not a byte can be read is unseen; so is a goroutine's whose stack has no room for the copies.
 //! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the row (`rows`), add one.
 //! In a process without rseq all lines are written by atomic additions, and rows are taken by an exclusive pair.
 
@@ -49,6 +49,8 @@ pub struct Pending {
     table: Table,
     /// What is decided before anything is read, and where that goes on.
     early: Rare,
+    /// A goroutine whose stack has no room for what would be copied.
+    cramped: Option<Fix>,
     leave: u64,
     /// The same behind that, where the stack pointer is lower by what was copied.
     deep: Rare,
@@ -56,14 +58,15 @@ pub struct Pending {
     unread: Vec<Fix>,
 }
 
-/// The part of a stub that comes before the displaced code, for the address `at`. With `seen` false the hit has no value: an exit by a jump to another function.
+/// The part of a stub that comes before the displaced code, for the address `at`. With `seen` false the hit has no value: an exit by a jump to another function. With `goroutine` it is
+/// that one's which x28 names.
 pub fn tally(
     at: u64,
     machine: &Machine,
     id: ThreadId,
     filtered: Option<Filtered<'_>>,
     what: Tallied<'_>,
-    seen: bool,
+    (seen, goroutine): (bool, bool),
 ) -> Pending {
     let Tallied { tally, table, reads } = what;
     let mut asm = Asm::new(at);
@@ -74,7 +77,8 @@ pub fn tally(
     }
     let mut early =
         filtered.map_or_else(Rare::default, |filtered| pass::pass(&mut asm, machine, id, filtered));
-    let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id };
+    let texts = Texts { texts: if seen { tally.texts() } else { 0 }, fields: reads, id, goroutine };
+    let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
     let known =
         Conditions { depth: texts.depth(), fields: Some(texts.copied_fields()), ..Conditions::of(id) };
@@ -96,7 +100,7 @@ pub fn tally(
     }
     let leave = asm.here();
     pass::leave(&mut asm, machine);
-    Pending { asm, machine: *machine, table, early, leave, deep, counted, unread }
+    Pending { asm, machine: *machine, table, early, cramped, leave, deep, counted, unread }
 }
 
 /// Out: `VALUE` = cell or key, and what rows keep. Jumps away where that depends on what could not be read. Spoils all.
@@ -129,12 +133,13 @@ impl Code for Pending {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, machine, table, early, leave, mut deep, counted, unread } = self;
+        let Self { mut asm, machine, table, mut early, cramped, leave, mut deep, counted, unread } = self;
         displaced.iter().for_each(|word| asm.word(*word));
         if let Some(back) = back {
             asm.b(back);
         }
         unseen(&mut asm, &machine, table, unread, counted, &mut deep);
+        unseen(&mut asm, &machine, table, cramped.into_iter().collect(), leave, &mut early);
         deep.finish(&mut asm, &machine, counted);
         early.finish(&mut asm, &machine, leave);
         asm.pool();

@@ -9,6 +9,10 @@
 //! A system call keeps all general registers but x0, flags, and 128 bits of each vector; it loses what vectors of SVE hold above that, predicates and SME's modes. At the entry of a
 //! function that follows the base procedure call standard nothing of that is live (AAPCS64, 6.1.3, 6.3); one whose words name any of it has no texts and no fields (`module`).
 //!
+//! On a goroutine's stack, which ends where the heap goes on, nothing is below but what its functions were promised: where the frame would not fit above the end that g names, nothing
+//! is copied, and the hit is dropped and counted (x86-64's X0). A function that has not yet looked for room has about 790 bytes. Until the record is there the goroutine's stack is
+//! not moved: the runtime does that only where it runs code of its own.
+//!
 //! # Frame
 //!
 //! It lies below the stub's saves, and stays until the record is committed:
@@ -21,9 +25,10 @@
 
 use trapline_record::ring::{FIRST_TEXT, TEXT_BYTES, TEXT_WORDS};
 
-use super::asm::{Asm, Cond, Reg, SP};
+use super::asm::{Asm, Cond, Fix, Reg, SP};
 use super::filter::Fields;
 use super::frame::{A, B, SLOT};
+use super::latency::G;
 use super::trace::ARGUMENTS;
 use crate::request::{Read, ThreadId};
 
@@ -40,6 +45,8 @@ const TEXT_LEN: u32 = TEXT_WORDS as u32 * 8;
 const EFAULT: u32 = 14;
 /// Bytes of code that each load takes at most, with its share of what all take.
 pub(crate) const BYTES: u64 = 256;
+/// What looks for room takes, and becomes of who has none.
+pub(crate) const ROOM_BYTES: u64 = 512;
 
 /// What is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +57,8 @@ pub(super) struct Texts<'a> {
     pub(super) fields: &'a [Read],
     /// How the thread's number is learnt.
     pub(super) id: ThreadId,
+    /// It is copied onto the stack of the goroutine that x28 names.
+    pub(super) goroutine: bool,
 }
 
 impl<'a> Texts<'a> {
@@ -78,6 +87,19 @@ impl<'a> Texts<'a> {
     }
     fn fields_len(self) -> u32 {
         8 * words(self.fields) as u32
+    }
+    /// Jumps away where a goroutine's stack has no room for the frame. Spoils `A`, `B`.
+    pub(super) fn room(self, asm: &mut Asm) -> Option<Fix> {
+        if !self.goroutine || self.depth() == 0 {
+            return None;
+        }
+        asm.add_imm(A, SP, -self.depth().cast_signed());
+        let nobody = asm.if_zero_later(G);
+        asm.load_at(B, G, 0);
+        asm.compare(A, B);
+        let cramped = asm.if_later(Cond::Below);
+        asm.bind(nobody);
+        Some(cramped)
     }
     /// Copies all. Out: the stack pointer lower by [`Self::depth`]; the argument registers as they were. Spoils `A`, `B`.
     pub(super) fn fetch(self, asm: &mut Asm) {

@@ -14,6 +14,8 @@
 //! | T6 | add one to the probe's counter on this CPU's line, by a section of its own; without an area on the last line, atomically. T5 | once |
 //! | T7 | add one to the counter of what does not pass, take away what an abandoned call left in the place of the mark; T5. Where fields decide, T5 leaves the mark of who passes | once |
 //!
+//! On a goroutine's stack without room for what T1 copies: T7, but the counter is that of T6.
+//!
 //! In a process without rseq T2 is L1 to L3 of `record::ring`, and T4 is L5. The clock is the virtual counter, which runs at one rate on all CPUs (Arm ARM D12.1) but
 //! may stand still for two records of one thread: readers keep the order in which a ring has them.
 //! Where the return decides, see `stage`.
@@ -91,6 +93,8 @@ pub struct Pending<'a> {
     written: u64,
     /// What the filter left to do.
     before: Option<Before>,
+    /// Goroutines whose stack has no room for what would be copied.
+    cramped: Option<Fix>,
     /// What fields rejected, and the mark that they left to be made.
     deep: Vec<Fix>,
     mark: Option<Mark>,
@@ -110,6 +114,7 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
         threads::ask(traced.rings.id, &mut asm);
     }
     let texts = traced.texts(kind);
+    let cramped = texts.room(&mut asm);
     texts.fetch(&mut asm);
     let deep = traced.pass_fields(&mut asm, kind);
     let walk = traced.walk(kind);
@@ -141,15 +146,15 @@ pub fn trace(at: u64, traced: Traced<'_>, kind: Kind, values: usize) -> Pending<
         rseq::clear(&mut asm, rseq, B);
     }
     traced.leave(&mut asm, kind);
-    Pending { asm, traced, section, none, full, written, before, deep, mark, leaves, kind }
+    Pending { asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind }
 }
 
 impl Traced<'_> {
     fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, .. } = *self;
+        let Self { unwind, at_entry, goroutine, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         let step = self.step(kind);
-        Walk::wanted(unwind, kind).then_some(Walk { stacks, unwind, step, most, at_entry })
+        Walk::wanted(unwind, kind).then_some(Walk { stacks, unwind, step, most, at_entry, goroutine })
     }
 }
 
@@ -158,7 +163,8 @@ impl Code for Pending<'_> {
         self.asm.here()
     }
     fn finish(self, displaced: &[u32], back: Option<u64>) -> Option<Vec<u32>> {
-        let Self { mut asm, traced, section, none, full, written, before, deep, mark, leaves, kind } = self;
+        let Self { mut asm, traced, section, none, full, written, before, cramped, deep, mark, leaves, kind } =
+            self;
         let displaced_at = asm.here();
         let Traced { machine, dropped, .. } = traced;
 
@@ -170,6 +176,7 @@ impl Code for Pending<'_> {
             traced.behind(&mut asm, kind, before, displaced_at);
         }
         traced.behind_fields(&mut asm, deep, mark, leaves);
+        traced.behind_room(&mut asm, cramped, leaves);
         asm.bind(full);
         if section.is_none() {
             asm.bind(none);

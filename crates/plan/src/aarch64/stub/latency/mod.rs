@@ -24,7 +24,7 @@
 //! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
 //! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
 //! With `outermost` a slot belongs to (thread, function) and holds {time, S of the outermost call}: deeper calls are ignored, and a call at a shallower place proves that
-//! the remembered one is gone. Not here yet: goroutines' outermost calls, slots in place of return addresses.
+//! the remembered one is gone. In Go it belongs to (goroutine, function), and S is its distance from the stack's end. Not here yet: slots in place of return addresses.
 
 mod mark;
 mod record;
@@ -198,11 +198,16 @@ impl Timed<'_> {
         asm.update(self.machine.lse, Update::Add, A, B, [C, KEY]);
     }
 
-    /// `to` = what this call puts into its slot's second word.
+    /// `to` = what this call puts into its slot's second word. Spoils `KEY`.
     fn owner(&self, asm: &mut Asm, to: Reg) {
-        match self.latency.outermost {
-            true => asm.add_imm(to, SP, FRAME.cast_signed()),
-            false => asm.number(to, self.function + 1),
+        if !self.latency.outermost {
+            return asm.number(to, self.function + 1);
+        }
+        asm.add_imm(to, SP, FRAME.cast_signed());
+        if self.goroutine {
+            // Its stack moves, and its end with it. Deeper is smaller here, too: none is above its end.
+            asm.load_at(KEY, G, STACK_END);
+            asm.sub(to, to, KEY);
         }
     }
 

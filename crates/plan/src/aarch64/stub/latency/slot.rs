@@ -1,6 +1,6 @@
 //! A call's slot: from the stack pointer at its entry to the place of its stamp.
 //!
-//! In: what is timed; where outermost calls alone are, the slot is the thread's and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
+//! In: what is timed; where outermost calls alone are, the slot is the thread's (or the goroutine's) and the function's. Out: code that leaves the slot's address in `SLOT`; and, for behind the displaced code, the search that goes on where the
 //! first look did not end. See `record::latency` for tags and blocks. A goroutine's tag is its page's, counted from its stack's end, and its g above that: no thread's page
 //! is so large a number.
 
@@ -68,12 +68,19 @@ impl Timed<'_> {
     /// In: `B` = S. Out: `KEY` = tag, `INDEX` = what is hashed; of a goroutine `B` = S less its stack's end. Jumps away if there is none, to come back with `KEY`. Spoils `A`.
     fn key(&self, asm: &mut Asm) -> Option<(Fix, u64)> {
         if self.latency.outermost {
-            asm.thread_pointer(KEY);
+            // A goroutine's is at hand wherever it runs. Who runs none has no slot.
+            let nobody = self.goroutine.then(|| asm.if_zero_later(G));
+            if self.goroutine {
+                asm.mov(KEY, G);
+            } else {
+                asm.thread_pointer(KEY);
+            }
             asm.shift_left_by(KEY, KEY, 16);
             asm.number(A, self.function >> SLOT_BITS);
             asm.or(KEY, KEY, A);
+            let hash = asm.here();
             Self::fold(asm);
-            return None;
+            return nobody.map(|nobody| (nobody, hash));
         }
         if !self.goroutine {
             asm.bits(KEY, B, 12, 52);
@@ -101,7 +108,11 @@ impl Timed<'_> {
     pub(in super::super) fn search(&self, asm: &mut Asm, lookup: Lookup, claim: Claim) {
         const LEFT: Reg = 10;
         const FAILED: Reg = 9;
-        if let Some((nobody, hash)) = lookup.nobody {
+        let (nowhere, nobody) = match lookup.nobody {
+            Some((nobody, _)) if self.latency.outermost => (Some(nobody), None),
+            nobody => (None, nobody),
+        };
+        if let Some((nobody, hash)) = nobody {
             // As a thread elsewhere: its stack does not move.
             asm.bind(nobody);
             asm.bits(KEY, B, 12, 52);
@@ -143,5 +154,6 @@ impl Timed<'_> {
         asm.pop_pair(LEFT, FAILED);
         asm.b(lookup.found);
         asm.bind(lost);
+        nowhere.into_iter().for_each(|fix| asm.bind(fix));
     }
 }
