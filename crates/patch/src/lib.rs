@@ -32,6 +32,7 @@ mod map;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
 mod own_semaphores;
+mod own_slots;
 mod prepare;
 pub mod protocol;
 mod publish;

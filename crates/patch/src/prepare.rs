@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use trapline_plan::SlotCode;
 use trapline_plan::filter::{Tally, TargetFilter};
-use trapline_plan::x86_64::stub::{SlotCode, slot_code_len};
+use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
     DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
     Want, bounds, plan_module, slots_for,

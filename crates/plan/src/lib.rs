@@ -25,6 +25,7 @@ pub mod preview;
 pub mod refusal;
 pub mod request;
 pub mod space;
+mod unwind;
 pub mod x86_64;
 
 pub use bounds::bounds;
@@ -43,3 +44,4 @@ pub use request::{
 pub use space::{AddressSpace, Home};
 /// The file that a plan is about.
 pub use trapline_image::Image;
+pub use unwind::SlotCode;

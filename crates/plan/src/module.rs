@@ -10,6 +10,7 @@ use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Regi
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Unwind, Want};
 use crate::space::{AddressSpace, Home, Need, PAGE, Place, choose};
+use crate::unwind::SlotCode;
 use crate::x86_64::Env;
 use crate::x86_64::emit::{Emitter, Setting};
 use crate::x86_64::function::Planner;
@@ -17,7 +18,7 @@ use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
 use crate::x86_64::stub::filter::NODE_BYTES;
 use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
-use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, SlotCode, ThreadId, Threads};
+use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
 use trapline_image::{Image, Machine as Processor};
 use trapline_record::addr::Bias;

@@ -429,3 +429,62 @@ fn what_no_code_decides_is_refused_by_name() {
         assert_eq!(of(entry, None, false, &traits), None);
     }
 }
+
+/// Of our own process: from outside none is replaced yet.
+#[test]
+fn whose_return_address_is_looked_at_keeps_it() {
+    use trapline_plan::aarch64::may_arm;
+    const POP: u32 = 0xA8C1_7BFD;
+    const STRIP: u32 = 0xD503_20FF;
+    /// `bl`, `b` by so many words.
+    const fn bl(words: i32) -> u32 {
+        0x9400_0000 | words.cast_unsigned() & 0x03FF_FFFF
+    }
+    const fn b(words: i32) -> u32 {
+        bl(words) & !(1 << 31)
+    }
+    let cases: &[(&[u32], &str)] = &[
+        (&[NOP, RET], ""),
+        (&[PACIASP, PUSH, bl(100), POP, 0xD503_23BF, RET], ""),
+        // A jump to another function, whose address is in x30 then.
+        (&[NOP, b(100)], ""),
+        // `mov x8, #172; svc #0`
+        (&[0xD280_1588, SVC, RET], ""),
+        // Behind a call x30 is another; what is said of it is not of the return address: `mov x0, x30`.
+        (&[PUSH, bl(100), 0xAA1E_03E0, POP, RET], ""),
+        (&[0xAA1E_03E0, RET], "reads the return address"),
+        (&[PUSH, bl(100), POP, 0xAA1E_03E0, RET], "reads the return address"),
+        // `stp x29, x30, [x0, #80]`
+        (&[0xA905_781D, RET], "reads the return address"),
+        (&[PUSH, STRIP, POP, RET], "looks at a return address"),
+        // `mov x29, sp; ldr x0, [x29, #8]`
+        (&[PUSH, 0x9100_03FD, bl(100), 0xF940_07A0, POP, RET], "from its frame"),
+        // The same, `ldp x0, x1, [x29]`; and back into x30.
+        (&[PUSH, 0x9100_03FD, bl(100), 0xA940_07A0, POP, RET], "from its frame"),
+        (&[PUSH, 0x9100_03FD, bl(100), 0xA940_7BBD, RET], ""),
+        // `mov x8, #220; svc #0`
+        (&[0xD280_1B88, SVC, RET], "may return twice"),
+        (&[SVC, RET], "may return twice"),
+        (&[NOP, CBZ & !(0x7_FFFF << 5) | (0x7_FFFF << 5), RET], "leads back to the first"),
+        (&[NOP, bl(100)], "no return is found"),
+        // `br x16` alone; and among what may come behind it by a table.
+        (&[NOP, 0xD61F_0200], "no return is found"),
+        (&[NOP, 0xD61F_0200, RET], ""),
+        // To one that looks at it, as `setjmp` does.
+        (&[NOP, b(1)], "reads the return address"),
+        (&[0xF900_2C1E, RET], "reads the return address"),
+    ];
+    let functions: Vec<&[u32]> =
+        [&[NOP, RET][..]].into_iter().chain(cases.iter().map(|case| case.0)).collect();
+    let image = library(&functions);
+    for (index, (words, says)) in (1..).zip(cases) {
+        let why = may_arm(&image, image.function(FunctionIndex(index)), BIAS);
+        match why {
+            Ok(()) => assert!(says.is_empty(), "{words:08x?}: {says}"),
+            Err(why) => {
+                assert!(!says.is_empty() && why.to_string().contains(says), "{words:08x?}: {why}");
+                assert_eq!(why.kind(), "no-slot");
+            }
+        }
+    }
+}

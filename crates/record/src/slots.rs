@@ -20,8 +20,8 @@
 pub const HOMES: u64 = 64;
 /// Bytes of a slot's code.
 pub const CODE: u64 = 32;
-/// A return to a slot leads to this byte of it, so that an unwinder that looks one byte back still finds the same slot.
-pub const RETURN: u64 = 1;
+/// A return to a slot leads to this byte of it, so that an unwinder that looks one byte back still finds the same slot: behind its first instruction, which nobody runs.
+pub const RETURN: u64 = if cfg!(target_arch = "aarch64") { 4 } else { 1 };
 /// In our own process, a second way through a slot: a call of the function, from within the slot, …
 pub const ENTER: u64 = 11;
 /// … which returns to this byte (`plan`'s `stub::landing`).

@@ -24,7 +24,7 @@
 use crate::consumer::{Handler, Hit, Installed, Verdict};
 use crate::epoch::{Inside, Line, Seal, ThreadPointer};
 use crate::instances::{Call, Kept};
-use crate::native::Regs;
+use crate::native::{Regs, returning};
 use crate::probe::{List, Probe};
 use crate::slots::{Table, Taken};
 
@@ -70,17 +70,18 @@ pub unsafe extern "C" fn exit(probe: *const Probe, regs: *mut Regs) -> u64 {
     unsafe { exited(&line.enter_from(&seal, regs.sp()), row, probe, regs) as u64 }
 }
 
-/// A call has come back to its slot: what the slots' code calls, with the slot's number where the stack pointer points to. It leaves the real return
-/// address there, and in `regs` as the instruction pointer. Returns a [`GoOn`], where the original instruction is a jump to what lies there.
+/// A call has come back to its slot: what the slots' code calls, with the slot's number where the return address was. It leaves the real return
+/// address there, and in `regs` as the instruction pointer. Returns a [`GoOn`], where the original instruction is a jump to what is there.
 ///
 /// # Safety
 /// `slots` is alive; `regs` holds the thread's state at the slots' code and is the caller's alone.
 pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
     // SAFETY: the caller's.
     let (slots, regs) = unsafe { (&*slots, &mut *regs) };
-    let word = regs.sp() as *mut u64;
-    // SAFETY: the slots' code pushed the number there, into what was the stack word of a call that is over.
-    let Some(landed) = (unsafe { slots.landed(*word as u32) }) else { return GoOn::Original as u64 };
+    // SAFETY: the slots' code has put the number there, into what was the stack word of a call that is over.
+    let number = unsafe { returning::address(regs) } as u32;
+    // SAFETY: as above.
+    let Some(landed) = (unsafe { slots.landed(number) }) else { return GoOn::Original as u64 };
     // First the instance, then its key.
     let kept = landed.probe.and_then(|probe| match landed.site {
         Some(site) => Some(Kept::of(site)),
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn landed(slots: *const Table, regs: *mut Regs) -> u64 {
     });
     slots.come_home(&landed);
     // SAFETY: as above; nothing of ours lies there or above.
-    unsafe { *word = landed.real };
+    unsafe { returning::replace(regs, landed.real) };
     regs.set_ip(landed.real);
     let (Some(probe), Some(kept)) = (landed.probe, kept) else { return GoOn::Original as u64 };
     // A stack may go on in a thread that found no line.
@@ -121,7 +122,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     };
     let (ip, sp) = (regs.ip(), regs.sp());
     let waited = list.waits();
-    let call = if waited { begin(probe, row, (ip, sp)) } else { None };
+    let call = if waited { begin(probe, row, regs) } else { None };
     if !waited || call.is_some() {
         counts.hit(row, number);
     }
@@ -135,7 +136,7 @@ pub unsafe fn entered(inside: &Inside<'_>, row: usize, probe: &Probe, regs: &mut
     }
     if let Some(call) = call {
         if said.waiting && regs.ip() == ip {
-            said.lost += call.go_on(probe, sp == regs.sp());
+            said.lost += call.go_on(probe, regs, sp == regs.sp());
         } else {
             call.cancel(probe);
         }
@@ -152,9 +153,11 @@ struct Waited {
 
 /// D3: an instance, or counted as missed.
 #[inline]
-fn begin(probe: &Probe, row: usize, at: (u64, u64)) -> Option<Waited> {
+fn begin(probe: &Probe, row: usize, regs: &Regs) -> Option<Waited> {
+    let at = (regs.ip(), regs.sp());
     let begun = if probe.arms() {
-        begin_armed(probe, row, at)
+        // SAFETY: only at entries of functions (`set_arms`), which have not begun.
+        begin_armed(probe, row, at, unsafe { returning::address(regs) })
     } else {
         if probe.consumers().only_returns() {
             // K1, for the next call.
@@ -176,10 +179,10 @@ fn instance(probe: &Probe, row: usize, (ip, sp): (u64, u64), key: u64) -> Option
     probe.instances().begin(engine.returns(), (key, sp), (probe.address(), ip), ask)
 }
 
-fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64)) -> Option<Waited> {
+fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64), real: u64) -> Option<Waited> {
     let returns = probe.engine().returns();
-    // SAFETY: only at entries of functions (`set_arms`), where the stack pointer points to the return address.
-    let slot = unsafe { returns.1.slots?.take(sp, returns.1.home(), probe) }?;
+    // SAFETY: as in `begin`.
+    let slot = unsafe { returns.1.slots?.take((sp, real), returns.1.home(), probe) }?;
     if let Some((left, is_alone)) = slot.left
         && (is_alone || left.instances().end(returns, slot.key(), left.address()).is_some())
     {
@@ -196,9 +199,14 @@ fn begin_armed(probe: &Probe, row: usize, (ip, sp): (u64, u64)) -> Option<Waited
 
 impl Waited {
     /// D6, if somebody waits. How many returns nobody will be told of.
-    fn go_on(self, probe: &Probe, same_stack: bool) -> u32 {
-        // SAFETY: as in `begin_armed`: the function has not begun.
-        let armed = self.slot.as_ref().is_none_or(|slot| same_stack && unsafe { slot.arm() });
+    fn go_on(self, probe: &Probe, regs: &mut Regs, same_stack: bool) -> u32 {
+        let armed = self.slot.as_ref().is_none_or(|slot| {
+            // SAFETY: as in `begin`: the function has not begun.
+            let held = same_stack.then(|| unsafe { returning::address(regs) });
+            let slot = held.and_then(|held| slot.arm(held));
+            // SAFETY: as above.
+            slot.is_some_and(|slot| unsafe { returning::replace(regs, slot) })
+        });
         if !armed {
             self.cancel(probe);
         }

@@ -23,6 +23,7 @@ use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::find::{check_free, comm, find_segments};
 use crate::map::{map_by, unmap_by};
+pub use crate::own_slots::OwnSlots;
 use crate::prepare::{Prepared, Site, refuse};
 use crate::publish::{raise, settle, sites_in_journal};
 use crate::request::{AttachReport, Request, Why};
@@ -33,7 +34,6 @@ use crate::staged::{INT3, is_staged};
 use crate::survey::Survey;
 use crate::write::{Outcome, Way, change};
 use home::{Homes, Lodging};
-pub use slots::OwnSlots;
 use space::Live;
 use trapline_runtime::x86_64::{Brought, Windows};
 

@@ -1,31 +1,12 @@
-//! Memory for slots of our own: code that returns lead to, and what says where they really go.
-//!
-//! In: how many, and who makes the code once it is known where it lies. Out: slots that are mapped, and lent to nobody. It is made once and
-//! never unmapped: a stack may name a slot for as long as the process lives, and a forked child goes on with its parent's code and a copy of the
-//! entries. Does not: lend (`trapline_runtime::slots`), tell unwinders.
+//! Slots of our own process, made once.
 
-use trapline_plan::x86_64::stub::{SlotCode, landing_code_len};
-use trapline_record::RemoteAddr;
+use trapline_plan::SlotCode;
+use trapline_plan::x86_64::stub::landing_code_len;
 use trapline_record::slots::Slots;
-use trapline_target::{OwnCaller, Process, SharedMap};
 
 use super::Own;
 use crate::error::PatchError;
-use crate::map::flags;
-use crate::segment::MadeSlots;
-use crate::slots::write_hints;
-
-/// Told apart from segments, which begin with a control block.
-const NAME: &str = "trapline-slots";
-
-/// Slots of our own process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OwnSlots {
-    /// Where they are.
-    pub slots: Slots,
-    /// What `__register_frame` takes.
-    pub unwind: RemoteAddr,
-}
+use crate::own_slots::{OwnSlots, make};
 
 impl Own {
     /// The slots of this process, made if there are none yet: `count`, in the limits of [`Slots`]. `code` makes what lies at them.
@@ -39,47 +20,9 @@ impl Own {
     ) -> Result<OwnSlots, PatchError> {
         let made = match self.attached.own_slots {
             Some(made) => made,
-            None => make(&self.process, count, code)?,
+            None => make(&self.process, count, landing_code_len, code)?,
         };
         self.attached.own_slots = Some(made);
-        Ok(OwnSlots { slots: made.slots, unwind: RemoteAddr(made.unwind) })
+        Ok(made.into())
     }
-}
-
-fn make(
-    process: &Process,
-    count: u32,
-    code: impl FnOnce(&Slots) -> SlotCode,
-) -> Result<MadeSlots, PatchError> {
-    let (least, most) = Slots::LIMITS;
-    let unplaced = Slots { code: 0, table: 0, count: count.clamp(least, most).next_power_of_two() };
-    let code_len = landing_code_len(&unplaced).next_multiple_of(4096);
-    let (len, pid) = (code_len + unplaced.table_len(), process.pid());
-    let space = trapline_plan::AddressSpace {
-        occupied: process.maps()?.iter().map(|m| (m.start, m.end)).collect(),
-        heap_end: process.heap_end()?,
-    };
-    let at = space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
-    let slots = Slots { code: at.0, table: at.0 + code_len, ..unplaced };
-    let SlotCode { bytes, shared, unwind } = code(&slots);
-
-    let mut caller = OwnCaller::default();
-    let (fd, ours) = caller.memfd(NAME)?;
-    let memory = SharedMap::new(ours, code_len)?;
-    if !memory.write(0, &bytes) {
-        return Err(PatchError::Layout { what: "slots", at: bytes.len() as u64, len: code_len });
-    }
-    // From birth as it stays: nothing that runs is ever writable.
-    let (code, table) = (RemoteAddr(slots.code), RemoteAddr(slots.table));
-    let fixed = flags::FIXED_NOREPLACE;
-    caller.mmap(code, code_len, flags::READ | flags::EXEC, flags::SHARED | fixed, fd, 0)?;
-    let private = flags::PRIVATE | flags::ANONYMOUS | flags::NORESERVE | fixed;
-    let mapped = caller.mmap(table, slots.table_len(), flags::READ | flags::WRITE, private, -1, 0);
-    if let Err(error) = mapped {
-        // Nothing leads there; what counts is why the entries could not be had.
-        drop(caller.munmap(code, code_len));
-        return Err(error.into());
-    }
-    write_hints(process, &slots)?;
-    Ok(MadeSlots { slots, shared, unwind })
 }

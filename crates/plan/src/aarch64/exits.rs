@@ -12,7 +12,7 @@ use super::site::Refusal;
 use super::stub::ExitKind;
 
 /// Where control goes from a word.
-enum Goes {
+pub(super) enum Goes {
     /// To the next one.
     On,
     /// To the next one, or by so many bytes.
@@ -27,7 +27,7 @@ enum Goes {
     Nowhere,
 }
 
-fn goes(word: u32) -> Goes {
+pub(super) fn goes(word: u32) -> Goes {
     /// `retaa`, `retab`, among the branches that authenticate (Arm ARM C4.1).
     const fn returns(word: u32) -> bool {
         word & 0xFFFF_FBFF == 0xD65F_0BFF
@@ -45,7 +45,7 @@ fn goes(word: u32) -> Goes {
 }
 
 /// Whether a word calls: what is called at a function's end does not come back.
-fn is_call(word: u32) -> bool {
+pub(super) fn is_call(word: u32) -> bool {
     matches!(
         decode(word),
         Verdict::Simulate(Op::Branch { link: true, .. } | Op::BranchTo { through: Through::Call, .. })

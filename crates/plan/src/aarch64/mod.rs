@@ -3,6 +3,7 @@
 //! One instruction is one word and so is a patch, so there is no window: nothing can stand or branch inside it (PLAN-1, PLAN-2 hold
 //! of themselves). What stays of the rules: PLAN-3, PLAN-4.
 
+pub mod armed;
 mod deed;
 pub mod exits;
 mod go;
@@ -14,6 +15,7 @@ pub mod stub;
 pub mod target;
 pub mod trap;
 
+pub use armed::may_arm;
 pub use exits::{exits, landings, ways_out};
 pub use site::{Patch, Place, Refusal, Tactic, entry_index, patch, patch_with};
 pub use target::{Unsupported, supported};

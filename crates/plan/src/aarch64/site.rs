@@ -134,6 +134,26 @@ pub enum Refusal {
         /// Of the function.
         start: u64,
     },
+    /// `setjmp`, `vfork` and the like, whose return address cannot be replaced.
+    #[error(
+        "{at:#x} [{word:08x}]: {what}, so the function's return address cannot be replaced; its exits can be patched instead"
+    )]
+    NoSlot {
+        /// The instruction.
+        at: u64,
+        /// The word.
+        word: u32,
+        /// What it does.
+        what: &'static str,
+    },
+    /// It is entered with no return address.
+    #[error("{start:#x}: its return address cannot be replaced: {what}")]
+    NoReturnAddress {
+        /// Of the function.
+        start: u64,
+        /// Why.
+        what: &'static str,
+    },
     /// No room for a copy from which a branch leads back.
     #[error("{at:#x}: within 128 MiB of it there is no room for a copy")]
     NoRoom {
@@ -155,6 +175,7 @@ impl Refusal {
             Self::LeavesByJump { .. } => "tail-call",
             Self::LeavesAnywhere { .. } => "exits-unknown",
             Self::RunsOn { .. } | Self::NeverReturns { .. } => "no-exit",
+            Self::NoSlot { .. } | Self::NoReturnAddress { .. } => "no-slot",
             Self::NoRoom { .. } => "no-room",
         }
     }

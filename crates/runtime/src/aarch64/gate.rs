@@ -1,6 +1,6 @@
 //! The gate: what all stubs of jumps lead through.
 //!
-//! In: from a stub (`plan`'s `stub::call`), sp at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out: consumers called;
+//! In: from a stub (`plan`'s `stub::call`), or from the slots' code (`stub::landing`), sp at a [`FRAME`] that holds x0, x1 and x30 of the site, x0 = its [`Jump`], x30 = the way back. Out: consumers called;
 //! all registers but x30 as they left them, back in the stub, which loads that, gives the frame back and does the displaced word; or elsewhere. Invariants: SAFE-2
 //! registers, flags, vectors and their control words are bit-identical behind it but for what consumers changed in [`Regs`]; CALL-1, CALL-3 as in `stub::call`.
 //! Does not: choose who is called ([`jumped`] asks `dispatch`), know where stubs lie.
@@ -19,7 +19,7 @@
 //! - *a signal at any instruction*: what is in use lies at or above sp, at every one. In G6 the frame goes down to below both places first, as the new one may lie across the old; sp
 //!   is below all of these until the copy is whole.
 //! - *G7 spoils x17*. Another program counter may be chosen at a function's entry by a jump (elsewhere and at returns the site is a trap, which spoils nothing), and there x16 and
-//!   x17 are anybody's: a linker may put a veneer in front of every call (AAPCS64 6.1.1), which compilers count with. A `ret`, as it lands anywhere, whatever guards the page.
+//!   x17 are anybody's: a linker may put a veneer in front of every call (AAPCS64 6.1.1), which compilers count with. So it is where a call has come back to its slot, in x17 alone: no caller knows what a callee left there. A `ret`, as it lands anywhere, whatever guards the page.
 //! - *a handler that does not come back* (`longjmp`, the thread's end): nothing but stack was in use.
 //! - *a fork in a handler, or of another thread meanwhile*: the stack and the code are the child's as well.
 //! - *streaming mode* (SME): code that runs in it calls no function that is not made for it, and neither can we: such code takes no probe by a jump. Stated, not checked.
@@ -38,10 +38,11 @@ use core::ptr;
 use trapline_insn::aarch64::{FRAME, Regs};
 
 use crate::consumer::{Hit, Verdict};
-use crate::dispatch::GoOn;
+use crate::dispatch::{GoOn, landed};
 use crate::engine::{Engine, Raw};
 use crate::epoch::{FRAME_ALIGN, Line, SPREAD, SPREAD_SHIFT, TURN_BITS};
 use crate::probe::{Alone, Consumers, List, Probe};
+use crate::slots::Table;
 use crate::trap::{Called, Role, call};
 
 /// Whose a stub is. It outlives the stub.
@@ -54,6 +55,8 @@ pub struct Jump {
     alone: *const Probe,
     /// Who is called, in this order, until one moves the program counter.
     pub called: Box<[Called]>,
+    /// Calls come back here from the slots of this table, each with its slot's number in x30.
+    lands: Option<&'static Table>,
 }
 
 impl Jump {
@@ -64,7 +67,12 @@ impl Jump {
             [Called { probe, role: Role::Entry }] => ptr::from_ref::<Probe>(probe),
             _ => ptr::null(),
         };
-        Self { at, alone, called: called.into() }
+        Self { at, alone, called: called.into(), lands: None }
+    }
+    /// Of the code at `at` that all slots lead to.
+    #[must_use]
+    pub fn landing(at: u64, slots: &'static Table) -> Self {
+        Self { at, alone: ptr::null(), called: Box::default(), lands: Some(slots) }
     }
 }
 // SAFETY: `alone` is one of `called`, which are shared.
@@ -84,7 +92,12 @@ pub fn address(has_sve: bool) -> u64 {
 /// `jump` was made for a stub that leads here; `regs` is the state of the calling thread at its site.
 unsafe extern "C" fn jumped(jump: *const Jump, regs: *mut Regs) -> u64 {
     // SAFETY: the caller's.
-    unsafe { call(&(*jump).called, &mut *regs) as u64 }
+    unsafe {
+        match (*jump).lands {
+            Some(slots) => landed(slots, regs),
+            None => call(&(*jump).called, &mut *regs) as u64,
+        }
+    }
 }
 
 /// The frame's last words.

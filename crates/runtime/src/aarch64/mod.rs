@@ -10,6 +10,8 @@ pub mod copies;
 mod frame;
 #[cfg(not(loom))]
 pub mod gate;
+#[cfg(not(loom))]
+pub(crate) mod returning;
 pub mod sys;
 pub(crate) mod syscall;
 pub mod thread;

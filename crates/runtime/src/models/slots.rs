@@ -56,9 +56,10 @@ impl Call {
     /// A1 to A6, as `dispatch` has them. False: it is missed.
     fn enters(self, table: &'static Table, probe: &Probe) -> bool {
         // SAFETY: a word of this thread.
-        let taken = unsafe { table.take(self.at(), 0, probe) };
-        // SAFETY: as above.
-        taken.is_some_and(|taken| unsafe { taken.arm() })
+        let taken = unsafe { table.take((self.at(), self.word.load(Relaxed)), 0, probe) };
+        let slot = taken.and_then(|taken| taken.arm(self.word.load(Relaxed)));
+        slot.into_iter().for_each(|slot| self.word.store(slot, Release));
+        slot.is_some()
     }
     /// The slot that the word holds.
     fn slot(self, table: &Table) -> u32 {

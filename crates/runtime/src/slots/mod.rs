@@ -1,6 +1,6 @@
 //! Calls whose return address is replaced, in our own process: which slot a call gets, and what its landing does.
 //!
-//! In: at an entry, the stack word that holds the return address. Out: a slot for it, or none: then the call is missed. At a landing, the slot's number.
+//! In: at an entry, the return address, and the stack word that holds it (on arm64 the stack pointer, and x30: below). Out: a slot for it, or none: then the call is missed. At a landing, the slot's number.
 //! Out: where the call really returns to, and whose it was. Invariants: SLOT-1 to SLOT-3 of `plan`'s `stub::slots`, and SLOT-4 a slot that was
 //! taken without proof that its last call is over leads, for good, to the address that the last call returns to.
 //! Does not: keep who waits for a call (`instances` does, under the slot's address as key), make or map code.
@@ -34,6 +34,17 @@
 //!   gives back as a call below the parent's does.
 //! - *two calls at once for one bound slot*: there is one thread at a stack word. So A2's look and A4's store need no bus lock, nor do B2 and B3.
 //! - *another form*: while exits of the same function are still patched, an exit of an armed call finds no instance under its stack pointer.
+//!
+//! # Where the return address is
+//!
+//! On x86-64 in the word at the stack pointer. On arm64 a call leaves it in x30 and the function puts it where it likes, signed or not, so the *stack word* above is two things there: as a name, the stack pointer
+//! of the entry, which two calls that go on have in common only as tail calls do; as what holds the address, x30 (the twins' `returning`). A handler of signals between A1 and A6
+//! finds it in the registers that it gives back. B1 puts the slot's number into x30, B4 the address, and B6 is a `ret` by it.
+//!
+//! - *signed return addresses*: at its first instruction a function has signed nothing, so `REAL` is as the call left it. What the function signs then (`paciasp`) is the slot's address, and what it authenticates before it returns is that: a word that somebody else changed meanwhile fails there as it would without us.
+//! - *landing pads*: a slot is reached by `ret`, whose target needs no `BTI` (Arm ARM C6.2, RET: unlike BR and BLR it sets BTypeNext, and so PSTATE.BTYPE, to 0), and so is what B6 leads to.
+//! - *a handler of signals* returns to the vdso's `rt_sigreturn`, which Linux gives no unwind information since 5.8: unwinders know it by its instructions, at exactly that address, which the byte before it (`plan`'s `unwind`) is not. So calls that return into the vdso have no slot ([`Table::spare`]): unwinders find the interrupted frame as before.
+//! - *a guarded control stack* compares what `ret` takes with what the call left: slots are not lent there.
 //!
 //! # Bound slots
 //!
@@ -93,6 +104,8 @@ pub struct Table {
     pub(crate) closed: AtomicU32,
     /// How many were bound when they came home.
     bound: AtomicU32,
+    /// Calls that return to here have none: first address and length.
+    spared: [AtomicU64; 2],
     slots: Slots,
     pub(crate) words: Words,
     hints: Hints,
@@ -119,7 +132,6 @@ pub(crate) struct Raw {
 pub(crate) struct Taken {
     table: &'static Table,
     number: u32,
-    word: u64,
     real: u64,
     /// Whose call left it, and whether that had no instance.
     pub(crate) left: Option<(&'static Probe, bool)>,
@@ -160,7 +172,8 @@ impl Table {
         let whole = quick.len() == none.len() && quick.len().is_power_of_two();
         // SAFETY: the caller's.
         let words = unsafe { Words::new(slots) };
-        let made = Self { raw, closed, bound, slots, words, hints, quick, none };
+        let spared = [AtomicU64::new(0), AtomicU64::new(0)];
+        let made = Self { raw, closed, bound, spared, slots, words, hints, quick, none };
         (slots.count <= MOST && lines && whole).then_some(made)
     }
     /// Lends no more; what is lent stays so. Or lends again.
@@ -168,6 +181,11 @@ impl Table {
         self.closed.store(closed.into(), Release);
         let quick = if closed { self.none } else { self.quick };
         self.raw.quick.store(quick.as_ptr().cast_mut(), Release);
+    }
+    /// Calls that return to one of these addresses have no slot from now on: they are missed. Before the first is lent.
+    pub fn spare(&self, addresses: core::ops::Range<u64>) {
+        self.spared[0].store(addresses.start, Relaxed);
+        self.spared[1].store(addresses.end - addresses.start, Relaxed);
     }
     /// Whether none is lent now.
     #[must_use]
@@ -214,17 +232,23 @@ impl Table {
     pub(crate) fn frame(&self, key: u64) -> u64 {
         self.slots.slot_of(key).map_or(key, |number| self.words.word(number, at::WORD).load(Acquire))
     }
-    /// A1 to A4, but for the instance.
+    /// A1 to A4, but for the instance. Of a call that has just begun in this thread: the address of its stack word, and its return address.
     ///
     /// # Safety
-    /// `word` is the address of the return address of a call that has just begun in this thread.
+    /// It is so.
     #[inline]
-    pub(crate) unsafe fn take(&'static self, word: u64, home: u32, probe: &Probe) -> Option<Taken> {
+    pub(crate) unsafe fn take(
+        &'static self,
+        (word, real): (u64, u64),
+        home: u32,
+        probe: &Probe,
+    ) -> Option<Taken> {
         if self.closed.load(Relaxed) != 0 {
             return None;
         }
-        // SAFETY: the caller's; a word of a stack is aligned, since a call pushed it.
-        let real = unsafe { stack_word(word) }.load(Relaxed);
+        if real.wrapping_sub(self.spared[0].load(Relaxed)) < self.spared[1].load(Relaxed) {
+            return None;
+        }
         let under = match self.slots.slot_of(real) {
             Some(lower) => self.words.word(lower, at::UNDER).load(Relaxed) + 1,
             None => 0,
@@ -261,7 +285,7 @@ impl Table {
         self.words.word(number, at::SITE).store(0, Relaxed);
         self.words.word(number, at::GO).store(0, Relaxed);
         self.words.word(number, at::WHAT).store(core::ptr::from_ref(probe) as u64, Relaxed);
-        Some(Taken { table: self, number, word, real, left })
+        Some(Taken { table: self, number, real, left })
     }
     /// A2.
     #[inline]
@@ -361,32 +385,16 @@ impl Table {
 }
 
 impl Taken {
-    /// The key of the call's instance: what its stack word is to hold.
+    /// The key of the call's instance.
     pub(crate) const fn key(&self) -> u64 {
         self.table.slots.address(self.number)
     }
-    /// A6. False: the stack word holds another address by now.
-    ///
-    /// # Safety
-    /// As [`Table::take`], in the same call.
-    pub(crate) unsafe fn arm(&self) -> bool {
-        // SAFETY: the caller's.
-        let word = unsafe { stack_word(self.word) };
-        let is_same = word.load(Relaxed) == self.real;
-        if is_same {
-            word.store(self.key(), Release);
-        }
-        is_same
+    /// A6: what the stack word is to hold. `None`: it `holds` another address by now.
+    pub(crate) const fn arm(&self, holds: u64) -> Option<u64> {
+        if holds == self.real { Some(self.key()) } else { None }
     }
     /// The call is not waited for after all; its instance is ended.
     pub(crate) fn cancel(self) {
         self.table.give_back(self.number);
     }
-}
-
-/// # Safety
-/// An aligned word of the calling thread's stack, above what it uses itself.
-unsafe fn stack_word<'a>(at: u64) -> &'a AtomicU64 {
-    // SAFETY: the caller's.
-    unsafe { &*(at as *const AtomicU64) }
 }

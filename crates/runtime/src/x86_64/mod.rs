@@ -8,6 +8,8 @@ pub(crate) mod control;
 pub mod copies;
 #[cfg(not(loom))]
 pub mod general;
+#[cfg(not(loom))]
+pub(crate) mod returning;
 pub mod stand_ins;
 pub mod sys;
 pub(crate) mod syscall;

@@ -168,6 +168,7 @@ impl Consumer {
     /// another, or whose exits cannot all be found or patched, is refused. [`Returns::Stack`] puts a slot of code in the place of the return
     /// address instead, which unwinders of this process are told of; [`Returns::Auto`] does so where exits cannot be had. Refused are then
     /// functions that read their return address (`setjmp`, `vfork`), processes with a shadow stack or with an unwinder that cannot be told, and Go.
+    /// On arm64 a call of a signal's handler is missed and counted, as it returns into the vdso.
     ///
     /// A site has one form for all its consumers: the first that asks for slots has them for all who wait there, until the last of these is gone.
     /// Calls in flight at that moment are not seen returning. There are [`SLOTS`](super::SLOTS) slots for all sites; calls beyond them are missed and

@@ -76,8 +76,9 @@
 //!
 //! A patch is one instruction in the place of another, a jump or a trap, so no window is ever in another's way. A landing pad (`bti`, `paciasp`) on a page that is guarded takes a trap. Where
 //! a handler moves the program counter at a function's entry by a jump, x17 holds where it goes on, as behind a linker's veneer. The stack pointer must be a multiple of 16 at a jump's site, as it
-//! is wherever memory is reached through it. Code in streaming mode (SME) takes traps only, by request. Returns are seen at
-//! return instructions alone ([`Returns::Stack`] is refused). Handlers of signals that are sent are called as they are: one that arrives while its thread runs a displaced
+//! is wherever memory is reached through it. Code in streaming mode (SME) takes traps only, by request. With [`Returns::Stack`] a
+//! function signs and authenticates its slot's address, if it signs any; a return handler finds the program counter and x30 where the call goes on, and who moves the program counter there spoils x17,
+//! too. Calls of handlers of signals have no slot: they are missed and counted. Handlers of signals that are sent are called as they are: one that arrives while its thread runs a displaced
 //! instruction sees its copy's address. Without perf events, what is mapped by other ways than `dlopen` is found by [`rescan`].
 //!
 //! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
@@ -99,6 +100,7 @@ mod memory;
 mod place;
 mod semaphores;
 mod settle;
+mod slots;
 mod spot;
 mod state;
 mod traps;
@@ -132,7 +134,7 @@ use std::path::{Path, PathBuf};
 
 use trapline_runtime::epoch::ThreadPointer;
 
-use arch::{signals, slots};
+use arch::signals;
 use state::{Key, State, lock};
 
 /// A site to be probed, and by whom.

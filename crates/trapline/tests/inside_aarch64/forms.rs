@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use trapline::inside::{Consumer, Error, Hit, Tactic, Verdict, register_all};
+use trapline::inside::{Consumer, Error, Hit, Returns, Tactic, Verdict, register_all};
 
 use crate::victim::{Victim, counting, counting_returns, fault, in_child, word};
 
@@ -207,7 +207,12 @@ fn guarded_pages_stay_what_they_are() {
             "{name}"
         );
         assert!(is_guarded(page), "{name}");
-        drop((pad, behind, returns));
+        // Who returns to a slot, and from there, needs no pad.
+        let slot = victim.register_at(at, counting_returns(word()).returns_by(Returns::Stack));
+        assert_eq!(returns.returns_by(), Some(Returns::Stack));
+        assert_eq!((0..100).map(|round| function(round, 7)).sum::<u64>(), 5650, "{name}");
+        assert_eq!((slot.counts().hits, returns.counts().missed()), (200, 0), "{name}");
+        drop((pad, behind, returns, slot));
         assert_eq!(function(6, 7), 13);
         assert!(is_guarded(page), "{name}");
     }

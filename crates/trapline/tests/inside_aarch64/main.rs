@@ -8,6 +8,8 @@ mod forms;
 mod general;
 mod life;
 mod returns;
+mod slots;
 mod state;
 mod storm;
+mod unwinding;
 mod victim;

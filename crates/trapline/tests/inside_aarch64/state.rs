@@ -4,7 +4,7 @@
 use std::arch::asm;
 use std::sync::atomic::Ordering::Relaxed;
 
-use trapline::inside::{Consumer, Hit, Regs, Verdict, register_all};
+use trapline::inside::{Consumer, Hit, Regs, Returns, Verdict, register_all};
 
 use crate::victim::{Victim, word};
 
@@ -93,6 +93,34 @@ fn changed_registers_and_flags_are_what_goes_on() {
             changed[FLAGS] ^= NZCV;
             assert_eq!(through(victim, "around", &from), changed, "{round}");
         }
+    });
+}
+
+/// A call that comes back to a slot finds its caller's registers as its function left them, and x30 as behind any return.
+#[test]
+fn a_return_to_a_slot_leaves_all_registers_alone() {
+    Victim::in_both_forms(|victim| {
+        let (told, wrong, expected) = (word(), word(), word());
+        let handler = move |hit: &mut Hit<'_>| {
+            // SAFETY: the state of this round, which outlives the call.
+            let state = unsafe { &*(expected.load(Relaxed) as *const State) };
+            let Regs { x, sp, pc, pstate } = hit.regs();
+            let same = x[2..30] == state[X2..X1 - 1] && x[1] == state[X1] && pstate & NZCV == state[FLAGS];
+            wrong.fetch_add(u64::from(!(same && *pc == x[30] && sp % 16 == 0)), Relaxed);
+            spoil();
+            told.fetch_add(1, Relaxed);
+        };
+        let probe = victim.register("target", Consumer::returns(handler).returns_by(Returns::Stack));
+        assert_eq!(probe.sites(), [victim.form]);
+        let behind = victim.address("around_call_at") + 4;
+        for round in 0..100 {
+            let from = state(round);
+            expected.store(from.as_ptr() as u64, Relaxed);
+            let mut to = through(victim, "around_call", &from);
+            assert_eq!(std::mem::replace(&mut to[X1 - 1], from[X1 - 1]), behind, "{round}");
+            assert_eq!(to, from, "{round}");
+        }
+        assert_eq!((told.load(Relaxed), wrong.load(Relaxed)), (100, 0));
     });
 }
 

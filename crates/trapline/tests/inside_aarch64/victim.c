@@ -1,4 +1,6 @@
 // Functions to be probed, of shapes that matter on arm64. Built as a library, loaded by dlopen.
+#include <execinfo.h>
+#include <setjmp.h>
 #include <stdint.h>
 
 #define VISIBLE __attribute__((noinline, visibility("default")))
@@ -40,6 +42,56 @@ FUNCTION(jumps, "adr x2, 1f\n br x2\n1: ret");
 // A return that nothing reaches: data.
 FUNCTION(holds_data, "b 1f\n .word 0xd65f03c0\n1: ldr w0, .-4\n ret");
 FUNCTION(tail, "add x0, x0, #1\n mov x1, #7\n b add");
+
+// Jumps to each other, as often as x0 says.
+FUNCTION(even, "cbz x0, 1f\n sub x0, x0, #1\n b odd\n1: mov x0, #5\n ret");
+FUNCTION(odd, "cbz x0, 1f\n sub x0, x0, #1\n b even\n1: mov x0, #6\n ret");
+
+// Calls itself.
+VISIBLE uint64_t deep(uint64_t n)
+{
+	uint64_t value = n ? deep(n - 1) : 2;
+	asm volatile("" : "+r"(value));
+	return value * 2 + 1;
+}
+
+// Left by longjmp.
+VISIBLE void leaves(jmp_buf *to, uint64_t n)
+{
+	if (n % 2)
+		longjmp(*to, 1);
+	asm volatile("");
+}
+VISIBLE uint64_t catches(uint64_t n)
+{
+	jmp_buf here;
+	if (setjmp(here))
+		return 1000;
+	leaves(&here, n);
+	return n;
+}
+
+// What its caller wants, with return addresses that are signed, and something to be done when it is left by an exception.
+#define SIGNED __attribute__((target("branch-protection=pac-ret+leaf")))
+static void once_more(uint64_t **count) { ++**count; }
+VISIBLE SIGNED uint64_t cleans(uint64_t (*f)(uint64_t), uint64_t *count)
+{
+	__attribute__((cleanup(once_more))) uint64_t *counted = count;
+	return f(*count) + 1;
+}
+VISIBLE SIGNED uint64_t signs_leaf(uint64_t a) { return a * 7; }
+VISIBLE SIGNED uint64_t walks(void **frames, uint64_t most)
+{
+	uint64_t n = backtrace(frames, most);
+	asm volatile("" : "+r"(n));
+	return n;
+}
+VISIBLE uint64_t walker(void **frames, uint64_t most)
+{
+	uint64_t n = walks(frames, most);
+	asm volatile("" : "+r"(n));
+	return n;
+}
 
 // Called by the library's constructor, before dlopen returns.
 VISIBLE uint64_t born(uint64_t a) { return a * 5 + 1; }

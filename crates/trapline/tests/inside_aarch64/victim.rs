@@ -37,7 +37,10 @@ fn compiled() -> &'static Path {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/inside_aarch64/victim.c");
         let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("inside-{}.so", std::process::id()));
         let mut cc = Command::new("aarch64-linux-gnu-gcc");
-        cc.args(["-O1", "-g0", "-shared", "-fPIC", "-w", "-Wl,-Bsymbolic"]).arg(source).arg("-o").arg(&out);
+        cc.args(["-O1", "-g0", "-shared", "-fPIC", "-fexceptions", "-w", "-Wl,-Bsymbolic"])
+            .arg(source)
+            .arg("-o")
+            .arg(&out);
         assert!(cc.status().expect("a C compiler").success());
         out
     })

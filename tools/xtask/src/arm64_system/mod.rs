@@ -147,7 +147,7 @@ fn build_commands() -> Result<[PathBuf; 2]> {
 fn build_library(folder: &Path) -> Result<PathBuf> {
     let library = folder.join("inside.so");
     let mut compiler = Command::new("aarch64-linux-gnu-gcc");
-    compiler.args(["-O1", "-g0", "-shared", "-fPIC", "-w", "-Wl,-Bsymbolic"]);
+    compiler.args(["-O1", "-g0", "-shared", "-fPIC", "-fexceptions", "-w", "-Wl,-Bsymbolic"]);
     compiler.args(["crates/trapline/tests/inside_aarch64/victim.c", "-o"]).arg(&library);
     if !compiler.status().context("aarch64-linux-gnu-gcc")?.success() {
         bail!("the library that inside_aarch64 probes does not build");

@@ -7,6 +7,7 @@
 mod pages;
 pub mod protocol;
 mod rooms;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,6 +21,8 @@ use trapline_target::{FileId, Mapping, OwnCaller, Process};
 
 use crate::blocked::no_traps;
 use crate::error::PatchError;
+pub use crate::own_slots::OwnSlots;
+use crate::segment::MadeSlots;
 use crate::why::{NoTraps, Why};
 use pages::{Pages, Words, mapping};
 use rooms::{Displaced, Rooms};
@@ -84,6 +87,8 @@ pub struct Own {
     rooms: Rooms,
     /// Where jumps lead through.
     gate: u64,
+    /// What stands in for return addresses, once somebody wanted that.
+    slots: Option<MadeSlots>,
     /// Where our patches stand: the file's word, and ours.
     placed: BTreeMap<u64, (u32, u32)>,
     /// Those of them that are planned anew (S1).
@@ -99,7 +104,7 @@ impl Own {
         let process = Process::open(std::process::id())?;
         let gate = gate::address(std::arch::is_aarch64_feature_detected!("sve"));
         let (placed, soft) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { process, windows, rooms: Rooms::default(), gate, placed, soft })
+        Ok(Self { process, windows, rooms: Rooms::default(), gate, slots: None, placed, soft })
     }
     /// Our process.
     #[must_use]

@@ -27,9 +27,9 @@ use trapline_record::slots::Slots;
 
 use super::asm::{Asm, Mem, RSP};
 use super::call::{landing, landing_gate};
-use super::latency::SlotCode;
-use super::slots::{lay, unwind_info};
+use super::slots::lay;
 use super::{CallFunctions, call};
+use crate::unwind::{SlotCode, X86_64, unwind_info};
 
 /// Bytes of the piece of code that slots lead to whose call was not entered from there.
 const COMMON: u64 = 64;
@@ -63,7 +63,7 @@ pub fn landing_code(slots: &Slots, functions: &CallFunctions, argument: u64) -> 
     let end = slots.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
     let unwind = slots.code + bytes.len() as u64;
-    unwind_info(&mut bytes, slots);
+    unwind_info(&mut bytes, slots, X86_64);
     debug_assert!(bytes.len() as u64 <= landing_code_len(slots), "as long as was said");
     SlotCode { bytes, shared: (common, end), unwind }
 }

@@ -39,8 +39,8 @@ pub use call::{CallFunctions, Gate, Piece, call, call_arming, gate};
 pub use count::count;
 pub use landing::{landing_code, landing_code_len};
 pub use latency::{
-    Buckets, ExitKind, Latency, SlotCode, Timed, latency_arm, latency_enter, latency_exit,
-    latency_exit_branch, slot_code, slot_code_len,
+    Buckets, ExitKind, Latency, Timed, latency_arm, latency_enter, latency_exit, latency_exit_branch,
+    slot_code, slot_code_len,
 };
 pub use pass::Filtered;
 pub use passing::count_passing;

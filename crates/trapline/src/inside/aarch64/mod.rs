@@ -1,9 +1,9 @@
 //! What is arm64's own: patches of one word, returns at return instructions.
 
 pub(super) mod check;
+pub(super) mod landing;
 pub(super) mod place;
 pub(super) mod signals;
-pub(super) mod slots;
 pub(super) mod step;
 pub(super) mod thread;
 

@@ -10,7 +10,7 @@ use trapline_image::FunctionIndex;
 use trapline_patch::own::{Own, OwnSite, Ready, Word};
 use trapline_patch::{PatchError, Why};
 use trapline_plan::aarch64::site::Place;
-use trapline_plan::aarch64::{Options, Refusal, exits, landings, trapped};
+use trapline_plan::aarch64::{Options, Refusal, exits, landings, may_arm, trapped};
 use trapline_plan::{PatchRole, Tactic};
 use trapline_record::addr::Bias;
 use trapline_record::{RemoteAddr, Svma};
@@ -20,6 +20,7 @@ use super::check::word;
 use crate::files::ModuleFile;
 use crate::inside::known::Known;
 use crate::inside::place::{Group, Sets, Wanted, without_parts};
+use crate::inside::slots;
 use crate::inside::state::{Key, State};
 use crate::inside::traps::{Here, Told};
 use crate::inside::{Error, traps};
@@ -77,6 +78,7 @@ pub(in crate::inside) fn place(
     let mut tell = |all: &[Ready]| {
         for &Ready { index, copy, tactic, .. } in all {
             let Site { word, called } = &sites[index];
+            called.iter().for_each(|&(which, _)| slots::accepted(&wanted[which]));
             let one = &wanted[called[0].0];
             let here =
                 Here::new(word.at.0, copy, called.iter().map(|&(which, exit)| (wanted[which].probe, exit)));
@@ -152,6 +154,9 @@ fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusa
     let bias = Bias(one.load.bias);
     let (start, words) = code(&one.file, one.function, one.at);
     let live = bias.live(start).0;
+    if let Some(function) = one.function.filter(|_| one.part.armed) {
+        may_arm(&one.file.image, one.file.image.function(function), bias)?;
+    }
     let mut needed: SmallVec<[(usize, bool); 2]> = SmallVec::new();
     if one.part.entry {
         needed.push(((one.at - start) as usize / 4, false));

@@ -1,9 +1,9 @@
 //! What is x86-64's own: patches by jumps and traps, replaced return addresses, stand-ins for handlers of signals.
 
 pub(super) mod check;
+pub(super) mod landing;
 pub(super) mod place;
 pub(super) mod signals;
-pub(super) mod slots;
 pub(super) mod step;
 pub(super) mod thread;
 

@@ -17,10 +17,10 @@ use trapline_record::{FileId, FileOffset};
 use trapline_runtime::dispatch;
 use trapline_runtime::x86_64::general;
 
-use super::slots;
 use crate::files::ModuleFile;
 use crate::inside::known::Known;
 use crate::inside::place::{Group, Load, Part, Sets, Wanted, without_parts};
+use crate::inside::slots;
 use crate::inside::state::{Key, State};
 use crate::inside::traps::{Here, Told};
 use crate::inside::{Error, loader, traps};

@@ -8,9 +8,10 @@ use trapline_record::latency::{self as words, at};
 use trapline_record::slots::{self, Slots, at as entry_at};
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Shift};
-use super::super::slots::{Taking, entry, entry_of, give_back, lay, unwind_info};
+use super::super::slots::{Taking, entry, entry_of, give_back, lay};
 use super::super::{Kind, Machine, Pending, Site};
 use super::{ExitKind, Latency, Tail, Timed, clock, reload, save, spill};
+use crate::unwind::{SlotCode, X86_64, unwind_info};
 
 /// What is left to append behind an arming entry's displaced code.
 #[derive(Clone, Copy, Debug)]
@@ -27,17 +28,6 @@ pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pend
     let mut asm = Asm::new(out, at);
     let tail = Tail::Armed(timed.arm(&mut asm, &slots));
     Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
-}
-
-/// The code of a segment's slots.
-#[derive(Clone, Debug, Default)]
-pub struct SlotCode {
-    /// Bytes, to lie at [`Slots::code`]; readable and executable.
-    pub bytes: Vec<u8>,
-    /// First address of what the slots share, and the first behind it. There the slot's number is at the stack pointer.
-    pub shared: (u64, u64),
-    /// Address of what `__register_frame` takes.
-    pub unwind: u64,
 }
 
 /// Bytes that [`slot_code`] makes, at most.
@@ -58,7 +48,7 @@ pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
     let end = slots.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
     let unwind = slots.code + bytes.len() as u64;
-    unwind_info(&mut bytes, &slots);
+    unwind_info(&mut bytes, &slots, X86_64);
     Some(SlotCode { bytes, shared: (common, end), unwind })
 }
 

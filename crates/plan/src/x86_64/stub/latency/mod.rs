@@ -28,7 +28,7 @@ use trapline_record::slots::Slots;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::{Kind, Machine, Pending, Site};
 use armed::Armed;
-pub use armed::{SlotCode, latency_arm, slot_code, slot_code_len};
+pub use armed::{latency_arm, slot_code, slot_code_len};
 pub(super) use mark::Mark;
 use record::Rare;
 pub(super) use slot::{Claim, Lookup};

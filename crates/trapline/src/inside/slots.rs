@@ -2,7 +2,7 @@
 //!
 //! In: what consumers ask for ([`Returns`]). Out: slots, made when the first consumer wants one; the unwinders of this process told of them, those
 //! that are mapped later too. Invariants: UNW-3 no call is armed while an unwinder is known here that was not told.
-//! Does not: take slots (`trapline_runtime::slots`), decide whether a function may be armed (`plan`).
+//! Does not: take slots (`trapline_runtime::slots`), make their code (`landing` of the twins), decide whether a function may be armed (`plan`).
 //!
 //! Unwinders are told by an ordinary call of `__register_frame`, by the thread that registers or looks. It may allocate, and takes locks of its own: nobody
 //! holds these and waits for the engine, as nobody registers in a handler. What was told stays true, since slots stay mapped, so nobody is told that they
@@ -26,20 +26,16 @@
 use std::collections::HashSet;
 use std::ffi::c_void;
 
-use trapline_plan::x86_64::stub::landing_code;
-use trapline_plan::{CallFunctions, ExtendedState};
 use trapline_record::{RemoteAddr, slots};
-use trapline_runtime::dispatch;
 use trapline_runtime::engine::Engine;
 use trapline_runtime::slots::Table;
-use trapline_runtime::x86_64::general::here::Piece;
 
-use super::place::taken_in;
+use super::arch::landing;
+use super::memory::{self, engine};
+use super::place::Wanted;
+use super::state::{Key, State};
+use super::{Consumer, Error, Request};
 use crate::Returns;
-use crate::inside::memory::{self, engine};
-use crate::inside::place::Wanted;
-use crate::inside::state::{Key, State};
-use crate::inside::{Consumer, Error, Request};
 use crate::unwinders::unwinding;
 
 /// Calls whose return address can be replaced at a time, in all threads.
@@ -54,15 +50,15 @@ pub fn returns_to(address: u64) -> Option<u64> {
 
 /// Who was told.
 #[derive(Debug, Default)]
-pub(in crate::inside) struct Unwinders {
+pub(super) struct Unwinders {
     unwind: Option<RemoteAddr>,
     told: HashSet<RemoteAddr>,
     /// One is mapped that cannot be told yet.
-    pub(in crate::inside) loading: bool,
+    pub(super) loading: bool,
 }
 
 /// A site is about to be written.
-pub(in crate::inside) fn accepted(wanted: &Wanted) {
+pub(super) fn accepted(wanted: &Wanted) {
     if wanted.part.armed {
         // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told before it was wanted (UNW-3).
         unsafe { wanted.probe.set_arms(true) };
@@ -71,11 +67,7 @@ pub(in crate::inside) fn accepted(wanted: &Wanted) {
 
 impl State {
     /// Sees to it that sites whose consumers ask for slots can have them. Returns those that get them now.
-    pub(in crate::inside) fn armed_by(
-        &mut self,
-        spots: &[u32],
-        requests: &[Request],
-    ) -> Result<Vec<u32>, Error> {
+    pub(super) fn armed_by(&mut self, spots: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
         let mut armed = Vec::new();
         for (&spot, request) in spots.iter().zip(requests) {
             let wanted = request.consumer.form() == Some(Returns::Stack);
@@ -93,13 +85,13 @@ impl State {
         Ok(armed)
     }
     /// What form a site has.
-    pub(in crate::inside) fn form(&self, (spot, _): Key) -> Option<Returns> {
+    pub(super) fn form(&self, (spot, _): Key) -> Option<Returns> {
         let one = &self.spots[spot as usize];
         let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
         waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
     }
     /// Gives a site slots whose exits cannot be had, if somebody there leaves the choice to us.
-    pub(in crate::inside) fn arm_instead(&mut self, spot: u32) -> bool {
+    pub(super) fn arm_instead(&mut self, spot: u32) -> bool {
         let one = &self.spots[spot as usize];
         let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
         let wanted = !one.armed && one.consumers.iter().any(|(_, consumer)| auto(consumer));
@@ -108,7 +100,7 @@ impl State {
         armed
     }
     /// Sites go back to exits.
-    pub(in crate::inside) fn disarm(&mut self, spots: &[u32]) {
+    pub(super) fn disarm(&mut self, spots: &[u32]) {
         for &spot in spots {
             let one = &mut self.spots[spot as usize];
             one.armed = false;
@@ -117,13 +109,13 @@ impl State {
         }
     }
     /// Sites without anybody who waits arm nothing.
-    pub(in crate::inside) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
+    pub(super) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
         let waits = |spot: u32| self.spots[spot as usize].consumers.iter().any(|(_, one)| one.has_return());
         let idle: Vec<u32> = spots.filter(|&spot| !waits(spot)).collect();
         self.disarm(&idle);
     }
     /// Sites arm whose patch was planned for that.
-    pub(in crate::inside) fn arm(&self, spots: &[u32]) {
+    pub(super) fn arm(&self, spots: &[u32]) {
         for &spot in spots {
             let one = &self.spots[spot as usize];
             let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
@@ -145,32 +137,20 @@ impl State {
     }
     /// Memory for slots that nobody uses yet.
     fn make(&mut self) -> Result<&'static Table, String> {
-        let state =
-            trapline_target::ExtendedState::here().ok_or_else(|| Error::NoExtendedState.to_string())?;
-        let landed = dispatch::landed as *const () as u64;
-        let functions = CallFunctions {
-            entry: landed,
-            general: landed,
-            begin: landed,
-            exit: landed,
-            general_exit: landed,
-            begins: None,
-            arms: None,
-            ends: Some(taken_in(Piece::land())),
-            state: ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use },
-        };
+        landing::possible()?;
         let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
         let mut table = None;
         let own = self.own().map_err(|error| error.to_string())?;
-        let made = own.slots(SLOTS, |slots| {
+        let maps = own.process().maps().map_err(|error| error.to_string())?;
+        let made = landing::make(own, |slots| {
             // SAFETY: `Own::slots` maps it for good right behind this; probes stay for good (INS-3).
             let made = unsafe { Table::new(*slots, hints, quick) }.map(Box::new).map(Box::leak);
             table = made.map(|made| &*made);
-            let argument = table.map_or(0, |table| std::ptr::from_ref(table) as u64);
-            landing_code(slots, &functions, argument)
-        });
-        let made = made.map_err(|error| error.to_string())?;
+            table
+        })?;
         self.unwinders.unwind = Some(made.unwind);
+        let vdso = maps.iter().find(|map| map.path == "[vdso]");
+        table.zip(vdso).into_iter().for_each(|(table, vdso)| table.spare(vdso.start.0..vdso.end.0));
         table.ok_or_else(|| "more slots than hints can name".into())
     }
     /// Tells all unwinders that are mapped now and were not told yet; if one cannot be, none that is told is undone.
@@ -205,7 +185,7 @@ impl State {
         Ok(())
     }
     /// After a look has found other mappings (UNW-3).
-    pub(in crate::inside) fn tell_of_slots(&mut self) -> Result<(), String> {
+    pub(super) fn tell_of_slots(&mut self) -> Result<(), String> {
         let Some(table) = engine().and_then(Engine::slots) else { return Ok(()) };
         let told = self.tell_all();
         table.close(told.is_err());

@@ -1,0 +1,309 @@
+//! Whether a function's return address may be replaced: what it is entered with is one, and nobody but returns looks at it.
+//!
+//! In: a file, a function of it. Out: nothing, or the word that is in the way: `setjmp`, `getcontext` and `vfork` return through a copy of the address a second time, when the slot is long given
+//! back; `dlsym` finds its caller by it; a loop through the first instruction would take slot after slot. The address is followed from the entry along every path as long as it is in x30,
+//! through functions that are jumped to, and back from the stack; what was signed is made plain by `autiasp` or by the return, which is none of this. What reads it from the stack into
+//! another register is found where x29 names the frame. Behind a jump through a register all words of the function may follow. Does not: look into functions called.
+
+use std::collections::HashSet;
+
+use trapline_image::{Function, Image};
+use trapline_insn::aarch64::{Op, Through, Verdict, decode};
+use trapline_record::Svma;
+use trapline_record::addr::Bias;
+
+use super::exits::{Goes, goes, is_call, landings};
+use super::site::Refusal;
+
+/// Instructions that are looked at, at most.
+const MOST: usize = 4096;
+/// `xpaclri`: takes the signature off x30, to look at it.
+const STRIP: u32 = 0xD503_20FF;
+const SVC: u32 = 0xD400_0001;
+const LINK: u32 = 30;
+const FRAME: u32 = 29;
+const SP: u32 = 31;
+
+/// What is known where an instruction is about to run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    /// x30 holds the return address.
+    link: bool,
+    /// x29 is the frame's, with the return address in the second word.
+    frame: bool,
+}
+
+/// Whether calls of a function may have their return addresses replaced.
+///
+/// # Errors
+/// Why not.
+pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Refusal> {
+    let start = function.start;
+    let refuse = |what| Err(Refusal::NoReturnAddress { start: bias.live(start).0, what });
+    if start == image.entry() {
+        return refuse("the program begins there");
+    }
+    let mut walk = Walk { image, function, bias, seen: HashSet::new(), open: Vec::new(), returns: false };
+    walk.open.push((start, Known { link: true, frame: false }));
+    // Where an exception lands, the frame stands.
+    let pads = landings(image, start, (function.end() - start) as usize / 4);
+    let lands = |index: usize| (start + 4 * index as u64, Known { link: false, frame: false });
+    walk.open.extend(pads.into_iter().map(lands));
+    while let Some((at, known)) = walk.open.pop() {
+        if walk.seen.len() < MOST && walk.seen.insert((at, known)) {
+            walk.step(at, known)?;
+        }
+    }
+    // A jump to another function, whose address is in x30 then, is as good as a return: that one returns. What leaves by jumps through registers alone may be the loader's glue.
+    if walk.returns {
+        Ok(())
+    } else {
+        refuse("no return is found in it, so what it is entered with may be none")
+    }
+}
+
+struct Walk<'a> {
+    image: &'a Image,
+    function: &'a Function,
+    bias: Bias,
+    seen: HashSet<(Svma, Known)>,
+    open: Vec<(Svma, Known)>,
+    returns: bool,
+}
+
+impl Walk<'_> {
+    fn is_inside(&self, at: Svma) -> bool {
+        self.function.start <= at && at < self.function.end()
+    }
+    fn word(&self, at: Svma) -> Option<u32> {
+        self.image.text(at, 4)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+    fn step(&mut self, at: Svma, known: Known) -> Result<(), Refusal> {
+        let Some(word) = self.word(at) else { return Ok(()) };
+        if let Some(what) = self.names(at, word, known) {
+            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what });
+        }
+        let next = known.after(word);
+        let inside = self.is_inside(at);
+        match goes(word) {
+            // What a function calls last does not come back.
+            Goes::On if is_call(word) && at + 4 == self.function.end() => {}
+            Goes::On => self.open.push((at + 4, next)),
+            Goes::Either(offset) => {
+                self.goes_to(at, offset, next, inside)?;
+                self.open.push((at + 4, next));
+            }
+            Goes::To(offset) => self.goes_to(at, offset, next, inside)?,
+            Goes::Back => self.returns |= inside,
+            // Perhaps to any word of its own, as by a table.
+            Goes::Anywhere if inside => {
+                let words = (self.function.end() - self.function.start) / 4;
+                self.open.extend((0..words).map(|n| (self.function.start + 4 * n, next)));
+            }
+            Goes::Anywhere | Goes::Nowhere => {}
+        }
+        Ok(())
+    }
+    fn goes_to(&mut self, at: Svma, offset: i32, known: Known, inside: bool) -> Result<(), Refusal> {
+        let to = Svma(at.0.wrapping_add_signed(i64::from(offset)));
+        let word = self.word(at).unwrap_or(0);
+        if inside && to == self.function.start {
+            let what = "leads back to the first instruction";
+            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what });
+        }
+        self.returns |= inside && !self.is_inside(to);
+        self.open.push((to, known));
+        Ok(())
+    }
+    /// What a word does with the return address that nobody may do.
+    fn names(&self, at: Svma, word: u32, known: Known) -> Option<&'static str> {
+        match () {
+            () if word == STRIP => Some("looks at a return address"),
+            () if known.link && word == SVC && !self.is_harmless(at) => {
+                Some("asks the system for what may return twice")
+            }
+            () if known.link && reads_link(word) => Some("reads the return address"),
+            () if known.frame && reads_frame(word) => Some("reads the return address from its frame"),
+            () => None,
+        }
+    }
+    /// Whether a system call is known to be none of those that share memory and return twice: its number is set right before it.
+    fn is_harmless(&self, at: Svma) -> bool {
+        /// `clone`, `clone3`.
+        const TWICE: [u32; 2] = [220, 435];
+        /// How far before it is looked.
+        const BEFORE: u64 = 6;
+        let sets = |word: &u32| word & 0x7FE0_001F == 0x5280_0008;
+        let found = (1..=BEFORE).filter_map(|n| self.word(Svma(at.0.checked_sub(4 * n)?))).find(sets);
+        found.is_some_and(|word| !TWICE.contains(&(word >> 5 & 0xFFFF)))
+    }
+}
+
+impl Known {
+    fn after(self, word: u32) -> Self {
+        let mut next = self;
+        if is_call(word) {
+            next.link = false;
+        }
+        if loads_link(word) {
+            // Back from the stack, where it was put; from anywhere else it is another.
+            next.link = word >> 5 & 31 == SP || self.frame && word >> 5 & 31 == FRAME;
+        } else if writes(word, LINK) {
+            next.link = false;
+        }
+        // add x29, sp, #n, where x29 and x30 were stored: as all do that keep a frame.
+        if word & 0xFF80_03FF == 0x9100_0000 | SP << 5 | FRAME {
+            next.frame = true;
+        } else if writes(word, FRAME) || loads_pair(word, FRAME) {
+            next.frame = false;
+        }
+        next
+    }
+}
+
+/// `ldr xN, [x29, #8]` and `ldp xM, xN, [x29]`, but into x30 itself.
+const fn reads_frame(word: u32) -> bool {
+    let (one, second) = (word & 0xFFFF_FFE0 == 0xF940_07A0, word & 0xFFFF_83E0 == 0xA940_03A0);
+    one && word & 31 != LINK || second && word >> 10 & 31 != LINK
+}
+
+/// The group of a word (Arm ARM C4.1): bits 28 to 25.
+const fn group(word: u32) -> u32 {
+    word >> 25 & 15
+}
+const fn is_memory(word: u32) -> bool {
+    group(word) & 0b0101 == 0b0100
+}
+/// Registers of vectors are loaded or stored.
+const fn is_vector(word: u32) -> bool {
+    word >> 26 & 1 != 0
+}
+/// A pair, however addressed (C4.1, loads and stores of pairs).
+const fn is_pair(word: u32) -> bool {
+    word >> 27 & 7 == 0b101
+}
+/// A literal's.
+const fn is_literal(word: u32) -> bool {
+    word >> 27 & 7 == 0b011 && word >> 24 & 1 == 0
+}
+
+/// Whether general registers are loaded, and not stored.
+const fn loads(word: u32) -> bool {
+    if !is_memory(word) || is_vector(word) {
+        false
+    } else if is_pair(word) || word >> 24 & 0x3F == 0b00_1000 {
+        word >> 22 & 1 != 0
+    } else {
+        is_literal(word) || word >> 22 & 3 != 0
+    }
+}
+const fn loads_link(word: u32) -> bool {
+    loads(word) && (word & 31 == LINK || loads_pair(word, LINK))
+}
+/// Whether one of a pair is this register.
+const fn loads_pair(word: u32, register: u32) -> bool {
+    loads(word) && is_pair(word) && (word & 31 == register || word >> 10 & 31 == register)
+}
+
+/// Whether arithmetic ends in this register, or a load of one.
+const fn writes(word: u32, register: u32) -> bool {
+    let arithmetic = group(word) & 0b1110 == 0b1000 || group(word) & 0b0111 == 0b0101;
+    word & 31 == register && (arithmetic || loads(word))
+}
+
+/// Whether a word does with what is in x30 anything but: keep it on the stack, sign it, return to it. (Of vectors' instructions only addresses are looked at.)
+fn reads_link(word: u32) -> bool {
+    let (n, m, a) = (word >> 5 & 31, word >> 16 & 31, word >> 10 & 31);
+    if is_memory(word) {
+        if is_literal(word) {
+            return false;
+        }
+        // A register as offset, and what atomic accesses take.
+        let offset = !is_pair(word) && word >> 24 & 0x3F == 0b11_1000 && word >> 21 & 1 != 0 && m == LINK;
+        let stored = !is_vector(word)
+            && !loads(word)
+            && (word & 31 == LINK
+                || is_pair(word) && a == LINK
+                || word >> 24 & 0x3F == 0b00_1000 && a == LINK);
+        return n == LINK || offset || stored && n != SP;
+    }
+    match group(word) {
+        // `adr` and wide moves read none.
+        0b1000 | 0b1001 => {
+            let wide = word >> 23 & 7 == 0b101;
+            let address = word >> 24 & 31 == 0b1_0000;
+            let extract = word >> 23 & 7 == 0b111;
+            !wide && !address && (n == LINK || extract && m == LINK)
+        }
+        0b0101 | 0b1101 => {
+            // A number, where `ccmp` compares with one.
+            let number = word >> 21 & 0xFF == 0b1101_0010 && word >> 11 & 1 != 0;
+            n == LINK || !number && m == LINK || word >> 24 & 31 == 0b1_1011 && a == LINK
+        }
+        0b1010 | 0b1011 => match decode(word) {
+            // cbz, tbz.
+            Verdict::Simulate(Op::BranchIf { .. }) => word >> 29 & 3 == 1 && word & 31 == LINK,
+            Verdict::Simulate(Op::BranchTo { through: Through::Return, .. }) => false,
+            // br x30 is a return, too; blr x30 calls it.
+            Verdict::Simulate(Op::BranchTo { through: Through::Call, .. }) => n == LINK,
+            // msr
+            _ => word & 0xFFF0_0000 == 0xD510_0000 && word & 31 == LINK,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LINK, reads_link};
+
+    #[test]
+    fn what_keeps_signs_and_returns_reads_nothing() {
+        for (word, what) in [
+            (0xA9BF_7BFD, "stp x29, x30, [sp, #-16]!"),
+            (0xA904_7BFD, "stp x29, x30, [sp, #64]"),
+            (0xF81F_0FFE, "str x30, [sp, #-16]!"),
+            (0xF900_07FE, "str x30, [sp, #8]"),
+            (0xA8C1_7BFD, "ldp x29, x30, [sp], #16"),
+            (0xF840_07FE, "ldr x30, [sp], #0"),
+            (0xD503_233F, "paciasp"),
+            (0xD503_23BF, "autiasp"),
+            (0xD65F_03C0, "ret"),
+            (0xD65F_0BFF, "retaa"),
+            (0xD280_001E, "mov x30, #0"),
+            (0x9100_03FD, "mov x29, sp"),
+            (0xAA00_03E1, "mov x1, x0"),
+            (0xB400_0040, "cbz x0, +8"),
+            (0x5400_03C0, "b.eq, its offset has x30's number"),
+            (0x5800_03C0, "ldr x0, literal, the same"),
+            (0x9400_001E, "bl, the same"),
+            (0x9287_83C0, "movn x0, #0x3c1e"),
+            (0xF11E_001F, "cmp x0, #0x780"),
+            (0xFA5E_0800, "ccmp x0, #30, #0, eq"),
+        ] {
+            assert!(!reads_link(word), "{what}");
+        }
+    }
+
+    #[test]
+    fn what_reads_it_is_told() {
+        for (word, what) in [
+            (0xAA1E_03E0, "mov x0, x30"),
+            (0x9100_03C0, "add x0, x30, #0"),
+            (0xCA1E_0000, "eor x0, x0, x30"),
+            (0xCB01_03C0, "sub x0, x30, x1"),
+            (0xF900_2C1E, "str x30, [x0, #88]"),
+            (0xA905_781D, "stp x29, x30, [x0, #80]"),
+            (0xF940_03C0, "ldr x0, [x30]"),
+            (0xB400_005E, "cbz x30, +8"),
+            (0x3600_005E, "tbz w30, #0, +8"),
+            (0xD63F_03C0, "blr x30"),
+            (0xF87E_6800, "ldr x0, [x0, x30]"),
+            (0x9B1E_7C00, "mul x0, x0, x30"),
+            (0xFA5E_0000, "ccmp x0, x30, #0, eq"),
+            (0xD53B_E040 & !(1 << 21) | LINK, "msr"),
+        ] {
+            assert!(reads_link(word), "{what}");
+        }
+    }
+}

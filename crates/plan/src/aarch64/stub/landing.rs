@@ -1,0 +1,131 @@
+//! Slots of our own process: a call that comes back to one calls a consumer, as an exit does.
+//!
+//! In: where slots lie ([`Slots`]), the gate's address (`trapline_runtime::aarch64::gate`), what that is handed. Out: the slots' code, and what unwinders are told. Invariants: SLOT-1 to
+//! SLOT-3 of the twin's `stub::slots`; SAFE-2 all registers but x30 are as the function left them when the caller goes on, and x30 is where it goes on, as behind any `ret x30`; CALL-1 as
+//! in `stub::call`. Does not: take slots or give them back (`trapline_runtime::slots`).
+//!
+//! | step | what | who looks then |
+//! |---|---|---|
+//! | B1 | `ret` leads to the slot's second word (so an unwinder that looks a byte back finds the slot): x30 := its number, `b` to what all share. A caller expects nothing of x30, which its own call overwrote | a handler of signals finds the thread in the slot, or in what they share, sp as at the entry |
+//! | B2 | as a stub does (C1, C2 of `stub::call`): room, x0, x1 and x30 into it; the gate calls who waits | |
+//! | B4 | x30 := what the gate left there, the real address; the room is given back | |
+//! | B6 | `ret` | |
+//!
+//! Where the function began is not asked: sp is what the function left, and stays so. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET: BTypeNext is 0), and these pages are not
+//! guarded. The CPU's stack of returns foresees neither B1 nor B6 as one pair with the caller's `bl`: B1 is a return to another place than foreseen, B6 uses up the entry of the caller's caller.
+
+use trapline_insn::aarch64::FRAME;
+use trapline_insn::aarch64::encode::NOP;
+use trapline_record::slots::{self, Slots};
+
+use super::asm::{Asm, SP};
+use crate::unwind::{AARCH64, SlotCode, unwind_info};
+
+/// x30's place in the frame.
+const X30: u32 = 30 * 8;
+const LINK: u32 = 30;
+/// Where a return to a slot leads to, in bytes. ([`slots::RETURN`] is that of the processor that this is built for.)
+const RETURN: u64 = 4;
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(RETURN == slots::RETURN);
+
+/// Bytes that [`landing_code`] makes, at most.
+#[must_use]
+pub const fn landing_code_len(slots: &Slots) -> u64 {
+    slots.code_len() + 4096
+}
+
+/// The code of a process' slots, to lie at `slots.code`; what they share begins right behind them, at [`landing`]. `None`: there are more than a branch reaches.
+#[must_use]
+pub fn landing_code(slots: &Slots, (gate, argument): (u64, u64)) -> Option<SlotCode> {
+    let common = landing(slots);
+    let mut asm = Asm::new(slots.code);
+    for slot in 0..slots.count {
+        asm.align(slots::CODE);
+        (0..RETURN / 4).for_each(|_| asm.word(NOP));
+        asm.number(LINK, slot);
+        asm.b(common);
+    }
+    asm.align(slots::CODE);
+    debug_assert_eq!(asm.here(), common);
+    asm.add_imm(SP, SP, -(FRAME as i32));
+    asm.store_pair(0, 1, 0);
+    asm.store(LINK, SP, X30);
+    let what = asm.literal_later(0);
+    let way = asm.literal_later(1);
+    asm.call(1);
+    asm.load_from_stack(LINK, X30);
+    asm.add_imm(SP, SP, FRAME as i32);
+    asm.word(RET);
+    asm.align(8);
+    for (fix, value) in [(what, argument), (way, gate)] {
+        asm.bind(fix);
+        asm.double(value);
+    }
+    asm.align(64);
+    let end = asm.here();
+    let mut bytes: Vec<u8> = asm.words()?.into_iter().flat_map(u32::to_le_bytes).collect();
+    unwind_info(&mut bytes, slots, AARCH64);
+    debug_assert!(bytes.len() as u64 <= landing_code_len(slots), "as long as was said");
+    Some(SlotCode { bytes, shared: (common, end), unwind: end })
+}
+
+/// Where what all slots share begins.
+#[must_use]
+pub const fn landing(slots: &Slots) -> u64 {
+    slots.code + slots.code_len()
+}
+
+/// `ret`
+const RET: u32 = 0xD65F_03C0;
+
+#[cfg(test)]
+mod tests {
+    use super::{RET, RETURN, Slots, landing, landing_code};
+    use trapline_insn::aarch64::encode;
+    use trapline_record::slots::CODE;
+
+    const SLOTS: Slots = Slots { code: 0x7000_0000, table: 0x7800_0000, count: 64 };
+
+    #[test]
+    fn each_slot_says_its_number_and_goes_to_what_all_share() {
+        let made = landing_code(&SLOTS, (0x1234, 0x5678)).expect("in reach");
+        let words: Vec<u32> =
+            made.bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        for slot in 0..64 {
+            let at = SLOTS.code + slot * CODE + RETURN;
+            let from = ((at - SLOTS.code) / 4) as usize;
+            // movz x30, #slot
+            assert_eq!(words[from], 0xD280_001E | (slot as u32) << 5);
+            assert_eq!(Some(words[from + 1]), encode::b(at + 4, landing(&SLOTS)));
+        }
+        // sub sp, sp, #288; stp x0, x1, [sp]; str x30, [sp, #240]; ldr x0, +28; ldr x1, +32; blr x1; ldr x30, [sp, #240]; add sp, sp, #288; ret.
+        let common = ((landing(&SLOTS) - SLOTS.code) / 4) as usize;
+        let expected = [
+            0xD104_83FF,
+            0xA900_07E0,
+            0xF900_7BFE,
+            0x5800_00E0,
+            0x5800_0101,
+            0xD63F_0020,
+            0xF940_7BFE,
+            0x9104_83FF,
+            RET,
+        ];
+        assert_eq!(words[common..common + 9], expected);
+        assert_eq!(words[common + 10..common + 14], [0x5678, 0, 0x1234, 0]);
+        assert!(
+            made.shared == (landing(&SLOTS), made.unwind)
+                && made.unwind < SLOTS.code + made.bytes.len() as u64
+        );
+    }
+
+    #[test]
+    fn numbers_of_more_than_sixteen_bits_are_whole() {
+        let large = Slots { count: 1 << 17, ..SLOTS };
+        let made = landing_code(&large, (0, 0)).expect("in reach");
+        let at = ((1 << 17) - 1) * CODE as usize + RETURN as usize;
+        // movz x30, #0xffff; movk x30, #1, lsl #16
+        assert_eq!(made.bytes[at..at + 8], [0xFE, 0xFF, 0x9F, 0xD2, 0x3E, 0x00, 0xA0, 0xF2]);
+    }
+}

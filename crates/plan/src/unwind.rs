@@ -1,0 +1,109 @@
+//! What unwinders are told about slots, on either processor.
+//!
+//! In: where slots and entries lie ([`Slots`]), and whose numbers registers have. Out: bytes as `__register_frame` takes them. Does not: tell anybody.
+
+use trapline_record::slots::{self, Slots, at};
+
+/// Numbers of DWARF's registers, and what a return address may carry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registers {
+    /// The stack pointer.
+    pub(crate) sp: u8,
+    /// What stands for the return address.
+    pub(crate) link: u8,
+    /// A frame's return address may be signed in what it stored: then only the bits below are the address.
+    pub(crate) signed: bool,
+}
+
+pub(crate) const X86_64: Registers = Registers { sp: 7, link: 16, signed: false };
+/// DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1: x30 is 30, sp is 31.
+pub(crate) const AARCH64: Registers = Registers { sp: 31, link: 30, signed: true };
+
+/// Code of a process' slots.
+#[derive(Clone, Debug, Default)]
+pub struct SlotCode {
+    /// Bytes, to lie at [`Slots::code`]; readable and executable.
+    pub bytes: Vec<u8>,
+    /// First address of what the slots share, and the first behind it. On x86-64 the slot's number is at the stack pointer there.
+    pub shared: (u64, u64),
+    /// Address of what `__register_frame` takes.
+    pub unwind: u64,
+}
+
+/// Appends what unwinders are told about all slots: one CIE, one FDE, and the end mark, as `__register_frame` takes them. It may lie
+/// anywhere.
+///
+/// The frame of a slot has the stack pointer of its caller (CFA = sp + 0), and returns to where the entry says, through as many
+/// slots as there are. "S" in the augmentation makes an unwinder look the caller up at exactly the address given, so one byte
+/// is taken off; and it tells the two frames, which have the same CFA, apart (libgcc, unwind-dw2.c, `uw_identify_context`).
+pub(crate) fn unwind_info(out: &mut Vec<u8>, slots: &Slots, registers: Registers) {
+    const DEF_CFA: u8 = 0x0C;
+    const VAL_EXPRESSION: u8 = 0x16;
+    let expression = return_address(slots, registers);
+    let Registers { sp, link, .. } = registers;
+    let cie = out.len();
+    out.extend_from_slice(&[0; 8]); // length; 0: a CIE
+    out.extend_from_slice(b"\x01zRS\0"); // version, augmentation
+    out.extend_from_slice(&[1, 0x78, link, 1, 0]); // alignments 1 and -8, where it returns, one byte of data: absolute addresses
+    out.extend_from_slice(&[DEF_CFA, sp, 0, VAL_EXPRESSION, link, expression.len() as u8]);
+    out.extend_from_slice(&expression);
+    close(out, cie);
+    let fde = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let back = (out.len() - cie) as u32;
+    out.extend_from_slice(&back.to_le_bytes());
+    out.extend_from_slice(&slots.code.to_le_bytes());
+    out.extend_from_slice(&slots.code_len().to_le_bytes());
+    out.push(0);
+    close(out, fde);
+    out.extend_from_slice(&[0; 4]);
+}
+
+/// Pads a record with `DW_CFA_nop` and writes its length.
+fn close(out: &mut Vec<u8>, start: usize) {
+    out.resize(start + 4 + (out.len() - start - 4).next_multiple_of(8), 0);
+    let len = (out.len() - start - 4) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// The DWARF expression: from an address in a slot (the return address' register) to the byte before the address that its call returns to.
+///
+/// A register that its function stored signed is handed on as it was stored, while the address that the unwinder goes by was authenticated; so of the distance into the slots only the bits
+/// are kept that it can have. What entries say was never signed.
+fn return_address(slots: &Slots, registers: Registers) -> Vec<u8> {
+    const DEREF: u8 = 0x06;
+    const CONST1U: u8 = 0x08;
+    const CONST8U: u8 = 0x0E;
+    const DUP: u8 = 0x12;
+    const AND: u8 = 0x1A;
+    const MINUS: u8 = 0x1C;
+    const PLUS: u8 = 0x22;
+    const SHL: u8 = 0x24;
+    const SHR: u8 = 0x25;
+    const BRA: u8 = 0x28;
+    const EQ: u8 = 0x29;
+    const LIT: u8 = 0x30;
+    const BREG: u8 = 0x70;
+    let word = |op: u8, value: u64| [&[op][..], &value.to_le_bytes()].concat();
+    let mut code = vec![BREG + registers.link, 0];
+    let again = code.len();
+    code.extend(word(CONST8U, slots.code));
+    code.push(MINUS);
+    if registers.signed {
+        code.extend(word(CONST8U, slots.code_len() - 1));
+        code.push(AND);
+    }
+    code.extend([LIT + slots::CODE.trailing_zeros() as u8, SHR]);
+    code.extend([LIT + slots::ENTRY.trailing_zeros() as u8, SHL]);
+    code.extend(word(CONST8U, slots.entry(0) + at::REAL));
+    code.extend([PLUS, DEREF]);
+    // Once more, if that lies in a slot.
+    code.push(DUP);
+    code.extend(word(CONST8U, slots.code));
+    code.extend([MINUS, CONST1U, slots.code_len().trailing_zeros() as u8, SHR, LIT, EQ]);
+    let back = again as i16 - (code.len() as i16 + 3);
+    code.push(BRA);
+    code.extend(back.to_le_bytes());
+    code.extend([LIT + 1, MINUS]);
+    code
+}
