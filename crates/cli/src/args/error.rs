@@ -88,7 +88,7 @@ pub(crate) enum UsageError {
         /// As typed.
         probe: String,
         /// What is wrong with it.
-        why: FilterError,
+        why: Box<FilterError>,
     },
     /// `hist` is about calls of functions.
     #[error("`{0}` has no arguments and no value; hist takes functions: PATH:func(TYPE NAME, …) -> TYPE")]

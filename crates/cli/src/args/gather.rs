@@ -62,7 +62,7 @@ pub(super) fn values(
         }
         let tree =
             parse_with(expression, &symbols(probe, signature.as_ref(), true), &|path| fields.symbol(path));
-        let wrong = |why| UsageError::Value { option, probe: probe.text.clone(), why };
+        let wrong = |why| UsageError::Value { option, probe: probe.text.clone(), why: Box::new(why) };
         let tree = tree.map_err(wrong)?;
         if tree.float().is_some() {
             return Err(UsageError::HistOfFloats(expression.trim().to_owned()));
