@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::scratch::Scratch;
 use common::{Victim, copy_of_program, program, run, text, trapline};
 
 /// Runs it, and checks status and message.
@@ -94,4 +95,26 @@ fn a_file_replaced_on_disk_is_reported() {
     std::fs::remove_file(&copy).unwrap();
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(said.contains("was replaced on disk"), "{said}");
+}
+
+/// A report of before is not lost by a word that was mistyped, and none is left that is empty.
+#[test]
+fn a_run_that_does_not_begin_leaves_the_file_of_its_report_alone() {
+    let victim = Victim::start();
+    let pid = victim.pid();
+    let (old, new) = (Scratch::new("old.json"), Scratch::new("new.json"));
+    std::fs::write(&old.0, "yesterday's").expect("written");
+    for (verb, probe, status) in
+        [("count", "recursiv", 3), ("trace", "recursiv", 3), ("watch", "no_such_variable", 3)]
+    {
+        for file in [&old, &new] {
+            refused(&[verb, "-p", &pid, "-o", file.name(), probe], status, &[probe]);
+        }
+        assert_eq!(std::fs::read_to_string(&old.0).expect("still there"), "yesterday's", "{verb}");
+        assert!(!new.0.exists(), "{verb}");
+    }
+    let output = run(&["count", "-p", &pid, "-d", "0.1", "-o", old.name(), "plain"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = std::fs::read_to_string(&old.0).expect("written");
+    assert!(report.starts_with('{') && !report.contains("yesterday"), "{report}");
 }

@@ -90,7 +90,7 @@ pub(crate) struct Common {
     /// One JSON object a line, see docs/json.md
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Write reports to FILE, as its suffix says (.json, .csv, .html, .perfetto-trace, .trapline), else as text
+    /// Write reports to FILE, as its suffix says (.json; .csv, .html, .perfetto-trace, .trapline where the command has that), else as text
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(crate) output: Option<PathBuf>,
     /// No closing summary, no notices

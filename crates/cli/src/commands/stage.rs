@@ -31,7 +31,7 @@ pub(crate) fn begin(
     run: &Run,
     start: impl FnOnce(Builder) -> Result<Session, Error>,
 ) -> Result<(Stage, Session), Failure> {
-    let stage = Stage::open(run)?;
+    let mut stage = Stage::open(run)?;
     let session = stage.start(run, start)?;
     Ok((stage, session))
 }
@@ -42,17 +42,18 @@ impl Stage {
         let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
         let interrupts = Interrupts::new().map_err(failed)?;
         let sink = &run.sink;
-        let output = Output::open(sink, matches!(run.target, Target::Launch(_)))?;
+        let output = Output::reserve(sink, matches!(run.target, Target::Launch(_)))?;
         let talkative = !(sink.quiet || sink.json && output.is_stderr());
         Ok(Self { interrupts, output, talkative, text: sink.format == Format::Text })
     }
     /// Starts the session, and says what it says.
     pub(crate) fn start(
-        &self,
+        &mut self,
         run: &Run,
         start: impl FnOnce(Builder) -> Result<Session, Error>,
     ) -> Result<Session, Failure> {
-        let mut session = start(builder(run))?;
+        let mut session = start(builder(run)).inspect_err(|_| self.output.release())?;
+        self.output.begin()?;
         if self.talkative {
             session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
         }

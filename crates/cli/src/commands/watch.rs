@@ -25,17 +25,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: &Watch) -> Result<Outcome, Failure> {
     let failed = |source| OutputError::Open { file: "the signals that end a run".to_owned(), source };
     let interrupts = Interrupts::new().map_err(failed)?;
-    let mut output = Output::open(&args.sink, matches!(args.target, Target::Launch(_)))?;
+    let mut output = Output::reserve(&args.sink, matches!(args.target, Target::Launch(_)))?;
     let builder = WatchSession::builder().target(args.target.clone()).places(args.places.iter().cloned());
     let builder = builder.forks(args.forks).stack(args.stack).rotate(args.rotate);
     let mut told = Duration::ZERO;
     let quiet = args.sink.quiet;
-    let mut session = builder.start(&mut |progress| {
+    let begun = builder.start(&mut |progress| {
         if !quiet && progress.elapsed >= told + PATIENCE {
             told = progress.elapsed;
             say(&arming(progress));
         }
-    })?;
+    });
+    let mut session = begun.inspect_err(|_| output.release())?;
+    output.begin()?;
     let talkative = !(quiet || args.sink.json && output.is_stderr());
     if talkative {
         session.take_notices().iter().for_each(|notice| say(&format!("trapline: {notice}")));
