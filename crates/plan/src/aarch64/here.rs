@@ -4,6 +4,7 @@
 
 use trapline_record::Svma;
 
+use super::deed::loads;
 use super::go::not_in_go;
 use super::module::filter;
 use super::stub::SIGNATURE;
@@ -35,7 +36,10 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
         () if input.traits.shadow_stack => "no code minds a shadow stack",
         () => match filter.and_then(|filter| undecided(filter, want.role)) {
             Some(what) => what,
-            None => return numbered(input, by_thread || filter.is_some_and(|f| f.asks_for_thread()), at),
+            None => {
+                let asked = by_thread || filter.is_some_and(|filter| filter.asks_for_thread());
+                return numbered(input, asked, filter.is_some_and(|filter| loads(filter) > 0), at);
+            }
         },
     };
     Err(Refusal::NotHere { at, what })
@@ -87,11 +91,12 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
     }
 }
 
-/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`.
-fn numbered(input: &ModuleInput<'_>, asked: bool, at: Svma) -> Result<(), Refusal> {
+/// Whether threads can say who they are, where that is asked. What a system call loses is argued in `stub::threads`; whoever `reads` memory makes one anyway, and
+/// [`readable`] says whether something is lost.
+fn numbered(input: &ModuleInput<'_>, asked: bool, reads: bool, at: Svma) -> Result<(), Refusal> {
     match input.traits.thread_id {
         ThreadId::Unknown if asked => Err(Refusal::NoThreadNumber { at }),
-        ThreadId::Call if asked && input.traits.sve => {
+        ThreadId::Call if asked && input.traits.sve && !reads => {
             let what = "the C library is not known to keep thread numbers, and a call for one would lose vectors of SVE";
             Err(Refusal::NotHere { at, what })
         }
