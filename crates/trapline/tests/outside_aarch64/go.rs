@@ -275,8 +275,10 @@ fn what_arguments_lead_to_is_read() {
     let tallied = session.tallies();
     let hits = &tallied[0].parts[0].hits;
     println!("{} values, {} unseen", hits.len(), tallied[0].unseen);
-    assert!(hits.iter().all(|(&value, &hits)| hits == 1 && value % 2 == 0 && value < 2 * TIMES), "{hits:?}");
-    assert_eq!((hits.len() as u64 + tallied[0].unseen, tallied[0].overflow), (TIMES, 0));
+    // A function that begins anew on a larger stack is entered twice.
+    let is_told = |(&value, &hits): (&u64, &u64)| hits <= 2 && value % 2 == 0 && value < 2 * TIMES;
+    assert!(hits.iter().all(is_told), "{hits:?}");
+    assert!(hits.len() as u64 + tallied[0].unseen >= TIMES && tallied[0].overflow == 0, "{tallied:?}");
     assert!(hits.len() as u64 > TIMES / 2, "{tallied:?}");
     drop(session.detach());
     grows.run(TIMES);
