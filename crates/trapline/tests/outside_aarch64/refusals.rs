@@ -35,7 +35,7 @@ fn a_process_of_32_bits_is_named() {
         Ok(child) => child,
         Err(why) => return println!("SKIP no program of 32 bits runs here: {why}"),
     };
-    // Where the system does not run such programs, the C library has a shell do so.
+    // Where the system does not run such programs, it is another one that runs.
     let running = std::fs::read_link(format!("/proc/{}/exe", child.id())).expect("a program");
     let error = trapline::Session::builder().pid(child.id()).probe("main").expect("a probe").count();
     let error = error.expect_err("refused").to_string();
