@@ -64,11 +64,11 @@ impl Memory {
         self.write(from, &[&[0xE9][..], &rel.to_le_bytes()].concat());
     }
     /// Adds a row: `entry` and `exit` append what comes before the displaced code and before the `ret`.
-    fn row(&mut self, name: &'static str, entry: Stub<'_>, exit: Stub<'_>) {
+    fn row<'a>(&mut self, name: &'static str, entry: Stub<'a>, exit: Stub<'a>) {
         let places = (0..PLACES).map(|n| (self.place(n, entry, exit), Vec::new())).collect();
         self.rows.push(Row { name, places });
     }
-    fn place(&mut self, n: u64, entry: Stub<'_>, exit: Stub<'_>) -> u64 {
+    fn place<'a>(&mut self, n: u64, entry: Stub<'a>, exit: Stub<'a>) -> u64 {
         self.used = self.used.next_multiple_of(64) + n * 21 % 64;
         let function = self.put(&BODY);
         for (offset, displaced, resume, stub) in [
@@ -80,7 +80,7 @@ impl Memory {
             let pending = stub(&mut out, at, self.data() + n * 64 * u64::from(LINES));
             out.extend(displaced);
             match (pending, resume) {
-                (Some(pending), _) => pending.finish(&mut out, resume),
+                (Some(pending), _) => drop(pending.finish(&mut out, resume)),
                 (None, Some(resume)) => {
                     let rel = resume.wrapping_sub(at + out.len() as u64 + 5) as i32;
                     out.push(0xE9);
@@ -95,7 +95,7 @@ impl Memory {
     }
 }
 
-type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<Pending>>;
+type Stub<'a> = Option<&'a dyn Fn(&mut Vec<u8>, u64, u64) -> Option<Pending<'a>>>;
 
 fn time(function: u64) -> f64 {
     let start = Instant::now();

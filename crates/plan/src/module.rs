@@ -410,7 +410,7 @@ fn lay(
     arena: Span,
     mut part: ModulePlan,
 ) -> Laid {
-    let mut emitter = Emitter::new(set, &mut part, arena);
+    let mut emitter = Emitter::new(&set, &mut part, arena);
     let mut lost = Vec::new();
     for (n, &(landing, site)) in landings.iter().enumerate() {
         let next = landings.get(n + 1).map_or(end, |l| l.0).min(set.mirror_end);

@@ -111,7 +111,7 @@ fn sites() -> impl Iterator<Item = Site> {
     })
 }
 
-fn build(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<Pending>) -> u64 {
+fn build<'a>(arena: &mut Arena, stub: impl FnOnce(&mut Vec<u8>, u64) -> Option<Pending<'a>>) -> u64 {
     let mut out = Vec::new();
     let pending = stub(&mut out, arena.next());
     out.extend(back());

@@ -255,9 +255,8 @@ impl Loading {
         };
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
-        let fixups = pending.fixups().to_vec();
         out.extend(body);
-        pending.finish(&mut out, None);
+        let fixups = pending.finish(&mut out, None);
         let code = arena.put(&out);
         assert_eq!(fixups.len(), TEXT_BYTES / 8, "each load may fault");
         served.guards(served.segment(0), &fixups);

@@ -91,7 +91,13 @@ impl Setting<'_> {
         }
     }
 
-    fn count(&self, out: &mut Vec<u8>, here: u64, site: Site, (probe, kind): (u32, Kind)) -> Pending {
+    fn count(
+        &self,
+        out: &mut Vec<u8>,
+        here: u64,
+        site: Site,
+        (probe, kind): (u32, Kind),
+    ) -> Pending<'static> {
         match &self.threads {
             // Nothing of that is planned with a filter.
             Some(threads) => stub::count_by_thread(out, here, threads, probe, &site),
@@ -103,7 +109,7 @@ impl Setting<'_> {
         }
     }
 
-    fn record(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending> {
+    fn record(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending<'_>> {
         let Deed::Record { probe, kind, values, marked, texts, floats, stack } = act.deed else {
             return None;
         };
@@ -119,7 +125,13 @@ impl Setting<'_> {
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
-    fn tally(&self, out: &mut Vec<u8>, here: u64, site: Site, (probe, kind): (u32, Kind)) -> Option<Pending> {
+    fn tally(
+        &self,
+        out: &mut Vec<u8>,
+        here: u64,
+        site: Site,
+        (probe, kind): (u32, Kind),
+    ) -> Option<Pending<'static>> {
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
         let table = Table { area, base: self.place.data.addr.0 + area.table(probe) };

@@ -53,14 +53,14 @@ pub(crate) struct Setting<'a> {
 /// Lays out code.
 #[derive(Debug)]
 pub(crate) struct Emitter<'a, 'p> {
-    set: Setting<'a>,
+    set: &'a Setting<'a>,
     plan: &'p mut ModulePlan,
     /// Next free byte of the arena, and its end.
     arena: (RemoteAddr, RemoteAddr),
     /// Chunks in the arena.
     behind: Vec<Chunk>,
     stub: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<Pending<'a>>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
     originals: Vec<Original>,
@@ -69,7 +69,11 @@ pub(crate) struct Emitter<'a, 'p> {
 }
 
 impl<'a, 'p> Emitter<'a, 'p> {
-    pub(crate) fn new(set: Setting<'a>, plan: &'p mut ModulePlan, arena: (RemoteAddr, RemoteAddr)) -> Self {
+    pub(crate) fn new(
+        set: &'a Setting<'a>,
+        plan: &'p mut ModulePlan,
+        arena: (RemoteAddr, RemoteAddr),
+    ) -> Self {
         Self {
             set,
             plan,
@@ -198,9 +202,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
         self.stands_for(RemoteAddr(0), at);
         for pending in self.pending.drain(..) {
-            let fixups = pending.fixups().iter();
-            self.fixups.extend(fixups.map(|&(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) }));
-            pending.finish(&mut self.stub, None);
+            let fixups = pending.finish(&mut self.stub, None).into_iter();
+            self.fixups.extend(fixups.map(|(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) }));
         }
         Ok(())
     }

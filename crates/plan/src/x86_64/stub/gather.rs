@@ -53,7 +53,7 @@ pub(super) fn gather(
     traced: &Traced<'_>,
     (tally, table): (&Tally, Table),
     kind: Kind,
-) -> Option<Pending> {
+) -> Option<Pending<'static>> {
     let stage = Stage::of(traced, ARGUMENTS)?;
     if kind == Kind::Entry {
         return stage.begin(asm);

@@ -8,6 +8,7 @@
 //! word is counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
+mod apart;
 mod asm;
 pub mod call;
 pub mod count;
@@ -33,6 +34,7 @@ pub mod threads;
 pub mod trace;
 pub mod trap;
 mod word;
+mod written;
 
 use asm::Asm;
 pub use call::{CallFunctions, Gate, Piece, call, call_arming, gate};
@@ -94,10 +96,10 @@ impl Site {
 /// same vector, and calls [`Pending::finish`].
 #[derive(Debug)]
 #[must_use]
-pub struct Pending {
+pub struct Pending<'a> {
     origin: u64,
     displaced: u64,
-    kind: Kind,
+    kind: Kind<'a>,
 }
 
 #[derive(Debug)]
@@ -105,19 +107,19 @@ pub struct Pending {
     clippy::large_enum_variant,
     reason = "one at a time, on the stack: a box would cost more than the copy"
 )]
-enum Kind {
+enum Kind<'a> {
     Count(count::Tail),
     Passing(passing::Tail),
     Threads(threads::Tail),
-    Traced(trace::Tail),
+    Traced(trace::Tail<'a>),
     Staged(stage::Tail),
     Gathered(gather::Tail),
     Tallied(tally::Tail),
     Latency(Machine, Latency, u32, Site, latency::Tail),
 }
 
-impl Pending {
-    fn new(asm: &Asm<'_>, kind: Kind) -> Self {
+impl<'a> Pending<'a> {
+    fn new(asm: &Asm<'_>, kind: Kind<'a>) -> Self {
         Self { origin: asm.origin(), displaced: asm.here(), kind }
     }
     /// Address where the displaced code will lie.
@@ -125,28 +127,23 @@ impl Pending {
     pub const fn displaced_at(&self) -> u64 {
         self.displaced
     }
-    /// Instructions that may fault, and where their thread goes on then.
-    #[must_use]
-    pub fn fixups(&self) -> &[(u64, u64)] {
-        match &self.kind {
-            Kind::Traced(tail) => tail.fixups(),
-            Kind::Staged(tail) => tail.fixups(),
-            Kind::Tallied(tail) => tail.fixups(),
-            _ => &[],
-        }
-    }
     /// Appends what follows the displaced code: a jump to `resume` (none if that code never runs on), the paths that
-    /// are rarely taken, and the rseq descriptors.
-    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) {
+    /// are rarely taken, and the rseq descriptors. What it gives: instructions that may fault, and where their thread goes on then.
+    pub fn finish(self, out: &mut Vec<u8>, resume: Option<u64>) -> Vec<(u64, u64)> {
         let mut asm = Asm::resume(out, self.origin);
         if let Some(resume) = resume {
             asm.unbroken(|asm| asm.jmp(resume));
         }
+        let known = match &self.kind {
+            Kind::Staged(tail) => tail.fixups().to_vec(),
+            Kind::Tallied(tail) => tail.fixups().to_vec(),
+            _ => Vec::new(),
+        };
         match self.kind {
             Kind::Count(tail) => tail.finish(&mut asm),
             Kind::Passing(tail) => tail.finish(&mut asm),
             Kind::Threads(tail) => tail.finish(&mut asm),
-            Kind::Traced(tail) => tail.finish(&mut asm),
+            Kind::Traced(tail) => return tail.finish(&mut asm),
             Kind::Staged(tail) => tail.finish(&mut asm),
             Kind::Gathered(tail) => tail.finish(&mut asm),
             Kind::Tallied(tail) => tail.finish(&mut asm),
@@ -154,5 +151,6 @@ impl Pending {
                 Timed { machine: &machine, latency: &latency, function, site }.finish(&mut asm, tail);
             }
         }
+        known
     }
 }

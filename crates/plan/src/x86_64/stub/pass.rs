@@ -40,27 +40,13 @@ pub(super) struct Passed {
 }
 
 impl Traced<'_> {
-    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing and asks no
-    /// system call.
-    pub(super) fn rejects_apart(&self, kind: Kind) -> bool {
-        let spares = |filtered: Filtered<'_>| {
-            let filter = filtered.filter;
-            let asks = filter.by_name || filter.condition.is_some();
-            filter.sample <= 1
-                && asks
-                && filter.fields.is_none()
-                && !filter.condition.as_ref().is_some_and(Tree::divides)
-        };
-        let asks = self.filters_by_thread() && self.rings.id == ThreadId::Call;
-        kind == Kind::Entry && !asks && self.filter.is_some_and(spares)
-    }
     /// Jumps away with a hit that does not pass. Spoils rax, r11 and flags; r10 for samples, and without rseq rdx, which is read back.
     pub(super) fn pass(&self, asm: &mut Asm<'_>, filtered: Filtered<'_>, kind: Kind) -> Passed {
         let mut unregistered = Vec::new();
         let conditions = self.conditions(kind);
         let condition = filtered.filter.condition.as_ref();
         let mut rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
-        rejected.extend(filtered.names.and_then(|names| self.pass_over(asm, names)));
+        rejected.extend(filtered.names.and_then(|names| self.is_named(asm, names, Cond::Equal)));
         let sample = (filtered.filter.sample > 1).then(|| {
             let sample = match self.machine.rseq {
                 Some(rseq) => self.sample(asm, rseq, filtered.filter.sample, &mut unregistered),
@@ -93,8 +79,8 @@ impl Traced<'_> {
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
         Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
     }
-    /// Jumps away if the table has this thread. Spoils rax, r11 and flags.
-    fn pass_over(&self, asm: &mut Asm<'_>, names: u64) -> Option<Fix> {
+    /// Jumps away if the table has this thread, or, `NotEqual`, if not. Spoils rax, r11 and flags.
+    pub(super) fn is_named(&self, asm: &mut Asm<'_>, names: u64, when: Cond) -> Option<Fix> {
         let id = self.rings.id;
         if id == ThreadId::Unknown {
             return None;
@@ -107,7 +93,7 @@ impl Traced<'_> {
         asm.lea(RAX, Mem::At(RAX, 1));
         Some(asm.unbroken(|asm| {
             asm.alu_load(Alu::Cmp, RAX, Mem::At(R11, 0));
-            asm.jcc_later(Cond::Equal)
+            asm.jcc_later(when)
         }))
     }
     /// Counts down on this CPU's line. Out: rax = hits to leave out before this one.

@@ -29,7 +29,7 @@ pub(super) struct Tail {
 
 /// Appends the part of a stub that comes before the displaced code. The stub starts at `at`; the counter is that of `traced`'s dropped records, and of
 /// its rings only how a thread's number is learnt is used.
-pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending {
+pub fn count_passing(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
     traced.enter(&mut asm, kind);

@@ -198,7 +198,12 @@ pub(super) struct Stage<'a> {
 }
 
 /// Appends the part of a stub that comes before the displaced code; `None` if no return decides about its calls.
-pub(super) fn stage(asm: &mut Asm<'_>, traced: &Traced<'_>, kind: Kind, values: usize) -> Option<Pending> {
+pub(super) fn stage(
+    asm: &mut Asm<'_>,
+    traced: &Traced<'_>,
+    kind: Kind,
+    values: usize,
+) -> Option<Pending<'static>> {
     let stage = Stage::of(traced, values)?;
     if kind == Kind::Entry {
         return stage.begin(asm);
@@ -224,7 +229,7 @@ impl<'a> Stage<'a> {
         Some(Self { traced, late, whose, words, values })
     }
     /// The part of an entry's stub that comes before the displaced code.
-    pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending> {
+    pub(super) fn begin(&self, asm: &mut Asm<'_>) -> Option<Pending<'static>> {
         let tail = Tail::Entry(self.entry(asm)?);
         Some(Pending::new(asm, super::Kind::Staged(tail)))
     }

@@ -67,7 +67,7 @@ pub fn tally(
     traced: &Traced<'_>,
     (tally, table): (&Tally, Table),
     kind: Kind,
-) -> Pending {
+) -> Pending<'static> {
     let machine = *traced.machine;
     let mut asm = Asm::new(out, at);
     if let Some(gathered) = gather(&mut asm, traced, (tally, table), kind) {

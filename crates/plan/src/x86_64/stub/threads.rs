@@ -83,7 +83,13 @@ fn saved(id: ThreadId, site: &Site) -> impl Iterator<Item = (Reg, i32)> {
 }
 
 /// Appends the part of a stub that comes before the displaced code. The stub starts at `at`.
-pub fn count_by_thread(out: &mut Vec<u8>, at: u64, threads: &Threads, counter: u32, site: &Site) -> Pending {
+pub fn count_by_thread(
+    out: &mut Vec<u8>,
+    at: u64,
+    threads: &Threads,
+    counter: u32,
+    site: &Site,
+) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     enter(&mut asm, threads.id, site);
     let ThreadArea { rows, .. } = threads.area;

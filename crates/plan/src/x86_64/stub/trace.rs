@@ -7,20 +7,21 @@
 //! A dropped record, and one of a thread without an rseq area where others have one, adds one to the probe's counter. A filter stands before all that: a
 //! hit that it rejects adds one to a counter of its own. Written + dropped + filtered = hits. Where exits are recorded too, the
 //! entry leaves a mark for them (`latency::mark`).
+//! A filter's usual answer is no: where it can be had without what only a record spoils, hits that do not pass, and exits of calls that did not, run through
+//! (`apart`), and the record's code lies behind.
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
 
-use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
-use super::counted::{Counted, count};
+use super::apart::{Rejected, Unmarked};
+use super::asm::Asm;
 use super::filter::ARGUMENT;
-use super::latency::{Claim, Mark};
 use super::pass::{Filtered, Passed};
-use super::rseq::{self, Section};
-use super::saves::{First, Second};
+use super::saves::Second;
 use super::stack::Walk;
 use super::stage::stage;
 use super::text::Known;
+use super::written::Written;
 use super::{Latency, Machine, Pending, Site, ThreadId, Timed};
 use crate::request::{Floats, Read, Stacks, Unwind};
 
@@ -73,263 +74,113 @@ pub struct Traced<'a> {
 
 /// What is left to append behind the displaced code.
 #[derive(Clone, Debug)]
-pub(super) struct Tail {
-    machine: Machine,
-    commit: Commit,
-    ring: Fix,
-    base: u64,
-    full: Fix,
-    /// The jump of those whose stack has no room for texts.
-    cramped: Option<Fix>,
-    /// Where the usual path goes on.
-    written: u64,
-    /// The same, for what left it before texts were copied.
-    without_texts: u64,
-    dropped: u64,
-    passed: Passed,
-    marks: Option<Marks>,
-    /// A hit that does not pass, and an exit without a mark, goes on by itself, and where: what it spares has not been saved.
-    apart: Option<(First, u64)>,
-    fixups: Vec<(u64, u64)>,
+pub(super) enum Tail<'a> {
+    /// The record's code stands before that.
+    Recorded(Written),
+    /// It is to follow: of hits that pass,
+    Rejected(Recorded<'a>, Rejected),
+    /// and of exits that have a mark.
+    Unmarked(Recorded<'a>, Unmarked),
 }
 
-/// How a record comes to be in its ring, and the jump of those that found none.
+/// What is recorded, and where it goes on then: at the displaced code.
 #[derive(Clone, Copy, Debug)]
-enum Commit {
-    /// By a restartable sequence; a thread may have no area.
-    Section(Section, Fix),
-    /// The ring was locked; all may have been.
-    Lock(Fix),
+pub(super) struct Recorded<'a> {
+    traced: Traced<'a>,
+    kind: Kind,
+    values: usize,
+    behind: u64,
 }
 
-/// A look for a mark, and all that it depends on.
+/// Where calls leave marks, and all that this depends on.
 #[derive(Clone, Copy, Debug)]
-struct Marks {
+pub(super) struct Marks {
     machine: Machine,
     latency: Latency,
     probe: u32,
     site: Site,
-    mark: Mark,
-    is_exit: bool,
+}
+
+impl Marks {
+    pub(super) const fn timed(&self) -> Timed<'_> {
+        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
+    }
 }
 
 /// Appends the part of a stub that comes before the displaced code, for `values` arguments at an entry (of [`ARGUMENTS`] the first)
 /// and the value returned at a return, where `values` are those of the entry. The stub starts at `at`.
-pub fn trace(out: &mut Vec<u8>, at: u64, traced: &Traced<'_>, kind: Kind, values: usize) -> Pending {
-    let machine = *traced.machine;
+pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, values: usize) -> Pending<'a> {
     let mut asm = Asm::new(out, at);
     if let Some(staged) = stage(&mut asm, traced, kind, values) {
         return staged;
     }
-    let (apart, exits) = (traced.rejects_apart(kind), kind != Kind::Entry && traced.marks.is_some());
-    traced.enter_first(&mut asm, kind);
-    if !apart {
-        Second::enter(&mut asm);
-    }
-    if !apart && !exits {
-        traced.enter_rest(&mut asm, kind);
-    }
-    let early = kind == Kind::Entry && traced.filters_by_thread();
-    if early {
-        traced.rings.id.ask(&mut asm);
-    }
-    let mut passed = match (kind, traced.filter) {
-        (Kind::Entry, Some(filtered)) => traced.pass(&mut asm, filtered, Kind::Entry),
-        _ => Passed::default(),
-    };
-    if apart {
-        Second::enter(&mut asm);
-        traced.enter_rest(&mut asm, kind);
-    }
-    // What fields reject is known late.
-    let by_fields =
-        kind == Kind::Entry && traced.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
-    let mut marks = if by_fields { None } else { traced.look(&mut asm, kind != Kind::Entry) };
-    if exits {
-        traced.enter_rest(&mut asm, kind);
-    }
-    if !early {
-        traced.number(kind).ask(&mut asm);
-    }
-    let cramped = traced.room(&mut asm, kind);
-    let fixups = traced.fetch(&mut asm, kind);
-    passed.deep = traced.pass_fields(&mut asm, kind);
-    let walk = traced.walk(kind);
-    if let Some(walk) = walk {
-        walk.bound(&mut asm);
-    }
-    let (commit, ring, full) = match machine.rseq {
-        Some(rseq) => {
-            let (section, (ring, unregistered, full)) = rseq::section_with(&mut asm, rseq, R11, |asm| {
-                let fixes = traced.slot(asm, rseq);
-                traced.write(asm, kind, values, walk);
-                fixes
-            });
-            (Commit::Section(section, unregistered), ring, full)
-        }
-        None => {
-            let (ring, busy, full) = traced.lock(&mut asm, traced.rings.area.full());
-            asm.mov(R10, RAX);
-            traced.clock(&mut asm);
-            asm.mov(RAX, R10);
-            traced.behind(&mut asm);
-            traced.write(&mut asm, kind, values, walk);
-            (Commit::Lock(busy), ring, full)
-        }
-    };
-    let written = asm.here();
-    traced.drop_texts(&mut asm, kind);
-    if by_fields {
-        marks = traced.look(&mut asm, false);
-    }
-    let without_texts = asm.here();
-    if let Some(rseq) = machine.rseq {
-        rseq::clear(&mut asm, rseq);
-    }
-    traced.leave(&mut asm, kind);
-    let first = First { site: traced.site, at_entry: kind == Kind::Entry };
-    let apart = (apart || exits).then(|| (first, asm.here()));
-    let (base, dropped) = (traced.rings.base, traced.dropped);
-    let tail = Tail {
-        machine,
-        commit,
-        ring,
-        base,
-        full,
-        cramped,
-        written,
-        without_texts,
-        dropped,
-        passed,
-        marks,
-        apart,
-        fixups,
+    let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
+    let tail = if traced.rejects_apart(kind) {
+        let rejected = traced.reject(&mut asm);
+        Tail::Rejected(recorded(&asm), rejected)
+    } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.whose_marks()) {
+        let unmarked = traced.unmarked(&mut asm, marks);
+        Tail::Unmarked(recorded(&asm), unmarked)
+    } else {
+        Tail::Recorded(traced.record(&mut asm, kind, values))
     };
     Pending::new(&asm, super::Kind::Traced(tail))
 }
 
 impl Traced<'_> {
-    fn walk(&self, kind: Kind) -> Option<Walk> {
+    pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
         let Self { unwind, at_entry, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
         Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry })
     }
-    /// Leaves a mark at an entry; at an exit takes it back, or jumps away. Spoils rax, rdx, r11 and flags.
-    fn look(&self, asm: &mut Asm<'_>, is_exit: bool) -> Option<Marks> {
-        let latency = self.marks?;
-        let (machine, probe, site) = (*self.machine, self.probe, self.site);
-        let timed = Timed { machine: &machine, latency: &latency, function: probe, site };
-        let mark = if is_exit { timed.take_mark(asm) } else { timed.mark(asm, true) };
-        Some(Marks { machine, latency, probe, site, mark, is_exit })
+    /// Where entries leave marks, if they do.
+    pub(super) fn whose_marks(&self) -> Option<Marks> {
+        let Self { machine, probe, site, .. } = *self;
+        Some(Marks { machine: *machine, latency: self.marks?, probe, site })
     }
-}
-
-impl Marks {
-    const fn timed(&self) -> Timed<'_> {
-        Timed { machine: &self.machine, latency: &self.latency, function: self.probe, site: self.site }
-    }
-}
-
-impl Tail {
-    pub(super) fn fixups(&self) -> &[(u64, u64)] {
-        &self.fixups
-    }
-    /// Appends what happens to a record that is not written, the descriptors and the rings' address.
-    pub(super) fn finish(self, asm: &mut Asm<'_>) {
-        asm.bind(self.full);
-        if let Commit::Lock(busy) = self.commit {
-            asm.bind(busy);
+    /// All of a hit that is recorded, or that a filter rejects which has to save as much.
+    fn record(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> Written {
+        self.enter_first(asm, kind);
+        Second::enter(asm);
+        self.enter_rest(asm, kind);
+        let early = kind == Kind::Entry && self.filters_by_thread();
+        if early {
+            self.rings.id.ask(asm);
         }
-        let dropped = count(asm, &self.machine);
-        asm.jmp(self.written);
-        let cramped = self.cramped.map(|fix| {
-            asm.bind(fix);
-            let cramped = count(asm, &self.machine);
-            asm.jmp(self.without_texts);
-            cramped
-        });
-        if let Commit::Section(_, unregistered) = self.commit {
-            asm.bind(unregistered);
-            dropped.bind_unregistered(asm);
-            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
-            asm.jmp(self.written);
-            if let Some(cramped) = cramped {
-                cramped.bind_unregistered(asm);
-                asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
-                asm.jmp(self.without_texts);
-            }
-        }
-        let filtered = self.reject(asm);
-        if let Some(marks) = self.marks {
-            match marks.is_exit {
-                true => {
-                    marks.timed().finish_unmarked(asm, marks.mark, Claim::No);
-                    self.go_on(asm, false);
-                }
-                false => marks.timed().finish_mark(asm, marks.mark),
-            }
-        }
-        if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
-            rseq::descriptors(asm, rseq, &[section]);
-        }
-        let counts = [Some(dropped), cramped].into_iter().flatten().filter_map(|counted| counted.section());
-        for section in counts.chain(self.passed.sections(filtered)) {
-            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
-        }
-        asm.align(8);
-        asm.bind(self.ring);
-        asm.u64(self.base);
-        asm.bind(dropped.line);
-        cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
-        asm.u64(self.dropped);
-        self.passed.addresses(asm, filtered);
-    }
-    /// What becomes of a hit that does not pass.
-    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
-        if !self.passed.bind(asm) {
-            return None;
-        }
-        if self.marks.is_some() && self.apart.is_some() {
-            Second::enter(asm);
-        }
-        let mark = self.marks.map(|marks| marks.timed().mark(asm, false));
-        let counted = count(asm, &self.machine);
-        let leave = self.go_on(asm, true);
-        if counted.section().is_some() {
-            counted.bind_unregistered(asm);
-            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.passed.words)), 1, true);
-            asm.jmp(leave);
-        }
-        if let (Some(marks), Some(mark)) = (self.marks, mark) {
-            // Without a block there is nothing to take away.
-            marks.timed().finish_unmarked(asm, mark, Claim::Yes);
-            asm.jmp(mark.after());
-        }
-        if !self.passed.unregistered.is_empty() {
-            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
-            asm.alu_mem_imm(Alu::Add, Mem::Rip(self.last_line(self.dropped)), 1, true);
-            asm.jmp(self.without_texts);
-        }
-        Some(counted)
-    }
-    /// The end of a hit that did not pass, and was `counted`, or of an exit without a mark: where that is.
-    fn go_on(&self, asm: &mut Asm<'_>, counted: bool) -> u64 {
-        let Some((first, behind)) = self.apart else {
-            asm.jmp(self.without_texts);
-            return self.without_texts;
+        let passed = match (kind, self.filter) {
+            (Kind::Entry, Some(filtered)) => self.pass(asm, filtered, Kind::Entry),
+            _ => Passed::default(),
         };
-        let leave = asm.here();
-        if let Some(rseq) = self.machine.rseq.filter(|_| counted) {
-            rseq::clear(asm, rseq);
-        }
-        if self.marks.is_some() {
-            Second::leave(asm);
-        }
-        first.leave(asm);
-        asm.jmp(behind);
-        leave
+        self.written(asm, kind, values, passed)
     }
-    fn last_line(&self, word: u64) -> u64 {
-        word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64)
+}
+
+impl Tail<'_> {
+    /// Appends the record's code if that is to follow, what becomes of hits that are not recorded, descriptors and addresses. What may fault, and where that
+    /// goes on.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
+        match self {
+            Self::Recorded(written) => written.finish(asm),
+            Self::Rejected(recorded, rejected) => {
+                rejected.begin(asm);
+                Second::enter(asm);
+                let written = recorded.append(asm);
+                rejected.finish(asm);
+                written.finish(asm)
+            }
+            Self::Unmarked(recorded, unmarked) => {
+                unmarked.begin(asm);
+                recorded.append(asm).finish(asm)
+            }
+        }
+    }
+}
+
+impl Recorded<'_> {
+    fn append(&self, asm: &mut Asm<'_>) -> Written {
+        self.traced.enter_rest(asm, self.kind);
+        let written = self.traced.written(asm, self.kind, self.values, Passed::default());
+        asm.jmp(self.behind);
+        written
     }
 }

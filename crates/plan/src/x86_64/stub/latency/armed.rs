@@ -23,7 +23,7 @@ pub(in super::super) struct Armed {
 }
 
 /// Appends the stub of an entry that puts a slot into its stack word: the part before the displaced code. `None` without slots.
-pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending> {
+pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
     let slots = timed.latency.slots?;
     let mut asm = Asm::new(out, at);
     let tail = Tail::Armed(timed.arm(&mut asm, &slots));

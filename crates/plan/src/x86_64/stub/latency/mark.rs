@@ -9,19 +9,37 @@ use super::Timed;
 use super::slot::{Claim, Lookup};
 use crate::x86_64::stub::asm::{Asm, Cond, Fix, Mem, R11};
 
-/// A look at a slot, to be finished behind the displaced code.
+/// A mark that was left or taken away, to be finished behind the displaced code.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Mark {
     lookup: Lookup,
     /// Where the usual path goes on.
     after: u64,
-    unmarked: Option<Fix>,
+}
+
+/// A look for a mark, and the jump if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Asked {
+    lookup: Lookup,
+    word: Mem,
+    marked: Fix,
 }
 
 impl Mark {
     /// Where the usual path goes on.
     pub(in super::super) const fn after(self) -> u64 {
         self.after
+    }
+    /// A slot that was not in the first place looked at.
+    pub(in super::super) const fn lookup(self) -> Lookup {
+        self.lookup
+    }
+}
+
+impl Asked {
+    /// A slot that was not in the first place looked at.
+    pub(in super::super) const fn lookup(self) -> Lookup {
+        self.lookup
     }
 }
 
@@ -30,28 +48,25 @@ impl Timed<'_> {
     pub(in super::super) fn mark(&self, asm: &mut Asm<'_>, recorded: bool) -> Mark {
         let (lookup, word) = self.second_word(asm, R11);
         asm.store_imm(word, if recorded { self.function as i32 + 1 } else { 0 });
-        Mark { lookup, after: asm.here(), unmarked: None }
+        Mark { lookup, after: asm.here() }
     }
-    /// At an exit: takes the mark back, and jumps away if there is none. Spoils rax, rdx, r11 and flags.
-    pub(in super::super) fn take_mark(&self, asm: &mut Asm<'_>) -> Mark {
+    /// At an exit: jumps away if there is a mark. Spoils rax, rdx, r11 and flags.
+    pub(in super::super) fn ask_mark(&self, asm: &mut Asm<'_>) -> Asked {
         let (lookup, word) = self.second_word(asm, R11);
-        let unmarked = asm.unbroken(|asm| {
+        let marked = asm.unbroken(|asm| {
             asm.cmp_mem_imm(word, self.function as i32 + 1);
-            asm.jcc_later(Cond::NotEqual)
+            asm.jcc_later(Cond::Equal)
         });
-        asm.store_imm(word, 0);
-        Mark { lookup, after: asm.here(), unmarked: Some(unmarked) }
+        Asked { lookup, word, marked }
+    }
+    /// Where exits that have one come together: takes it back.
+    pub(in super::super) fn take_mark(&self, asm: &mut Asm<'_>, asked: Asked) {
+        asm.bind(asked.marked);
+        asm.store_imm(asked.word, 0);
     }
     /// Behind the displaced code: an entry whose slot was not in the first place looked at. Without room for a block the call's
     /// exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
         self.miss(asm, mark.lookup, Claim::Yes, None, Mem::Rip(self.latency.missed), mark.after);
-    }
-    /// Behind the displaced code: falls out of the end with what has no mark, or no block to have it in.
-    pub(in super::super) fn finish_unmarked(&self, asm: &mut Asm<'_>, mark: Mark, claim: Claim) {
-        self.search(asm, mark.lookup, claim);
-        if let Some(unmarked) = mark.unmarked {
-            asm.bind(unmarked);
-        }
     }
 }

@@ -29,7 +29,7 @@ use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg
 use super::{Kind, Machine, Pending, Site};
 use armed::Armed;
 pub use armed::{latency_arm, slot_code, slot_code_len};
-pub(super) use mark::Mark;
+pub(super) use mark::{Asked, Mark};
 use record::Rare;
 pub(super) use slot::{Claim, Lookup};
 
@@ -153,14 +153,14 @@ pub(super) enum Tail {
 
 /// Appends the stub of an entry: the part before the displaced code. With `loop_entry` the entry is also a branch
 /// target, so the first stamp of (function, S) stands until the exit.
-pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, loop_entry: bool) -> Pending {
+pub fn latency_enter(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, loop_entry: bool) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let tail = timed.enter(&mut asm, loop_entry);
     Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail))
 }
 
 /// Appends the stub of an exit, to stand right before the `ret` or jump that leaves: the part before it.
-pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, kind: ExitKind) -> Pending {
+pub fn latency_exit(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, kind: ExitKind) -> Pending<'static> {
     let mut asm = Asm::new(out, at);
     let tail = timed.exit(&mut asm, kind);
     Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail))

@@ -1,0 +1,136 @@
+//! What a filter's usual answer costs: hits that do not pass, and exits of calls that did not.
+//!
+//! In: a condition that needs no more than rax, r11 and flags; whose marks tell exits (`latency::mark`). Out: code that such a hit runs through, straight into
+//! the displaced code; those that pass, and exits with a mark, jump away to the record's code (`written`), which lies behind and comes back.
+//! Each jump that is taken costs about as much as the condition, and a rejected call has an entry and an exit: so the record pays for them.
+//! A hit that does not pass takes away the mark that an abandoned call left in its place, and counts itself.
+
+use trapline_record::ring::Kind;
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem};
+use super::counted::{Counted, count};
+use super::latency::{Asked, Claim, Mark};
+use super::rseq;
+use super::saves::{First, Second};
+use super::trace::{Marks, Traced};
+use super::{Machine, ThreadId};
+use crate::filter::Tree;
+
+/// Hits that ran through, and the jumps of those that pass.
+#[derive(Clone, Debug)]
+pub(super) struct Rejected {
+    machine: Machine,
+    passes: Vec<Fix>,
+    marks: Option<(Marks, Mark)>,
+    counted: Counted,
+    /// The counter on line 0.
+    word: u64,
+    /// Where it was counted.
+    leave: u64,
+}
+
+/// Exits that ran through, and the jump of those that have a mark.
+#[derive(Clone, Debug)]
+pub(super) struct Unmarked {
+    marks: Marks,
+    asked: Asked,
+    leave: u64,
+}
+
+impl Traced<'_> {
+    /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing and asks no
+    /// system call.
+    pub(super) fn rejects_apart(&self, kind: Kind) -> bool {
+        let Some(filtered) = self.filter else { return false };
+        let (filter, id) = (filtered.filter, self.rings.id);
+        let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
+        kind == Kind::Entry
+            && (by_name || filter.condition.is_some())
+            && filter.sample <= 1
+            && filter.fields.is_none()
+            && !filter.condition.as_ref().is_some_and(Tree::divides)
+            && !(self.filters_by_thread() && id == ThreadId::Call)
+    }
+    /// An entry that [`rejects_apart`](Self::rejects_apart).
+    pub(super) fn reject(&self, asm: &mut Asm<'_>) -> Rejected {
+        let first = First { site: self.site, at_entry: true };
+        first.enter(asm);
+        let passes = self.passes(asm);
+        let marks = self.whose_marks();
+        if marks.is_some() {
+            Second::enter(asm);
+        }
+        let marks = marks.map(|marks| (marks, marks.timed().mark(asm, false)));
+        let counted = count(asm, self.machine);
+        let leave = asm.here();
+        if let Some(rseq) = self.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        if marks.is_some() {
+            Second::leave(asm);
+        }
+        first.leave(asm);
+        let word = self.filter.map_or(self.dropped, |filtered| filtered.words);
+        Rejected { machine: *self.machine, passes, marks, counted, word, leave }
+    }
+    /// Jumps away with a hit that passes. Spoils rax, r11 and flags.
+    fn passes(&self, asm: &mut Asm<'_>) -> Vec<Fix> {
+        let conditions = self.conditions(Kind::Entry);
+        let condition = self.filter.and_then(|filtered| filtered.filter.condition.as_ref());
+        match (condition, self.filter.and_then(|filtered| filtered.names)) {
+            (Some(tree), None) => conditions.branch(asm, tree, true),
+            (condition, names) => {
+                let rejected = condition.map_or_else(Vec::new, |tree| conditions.branch(asm, tree, false));
+                let passes = names.and_then(|names| self.is_named(asm, names, Cond::NotEqual));
+                rejected.into_iter().for_each(|fix| asm.bind(fix));
+                passes.into_iter().collect()
+            }
+        }
+    }
+    /// An exit of calls that have `marks`.
+    pub(super) fn unmarked(&self, asm: &mut Asm<'_>, marks: Marks) -> Unmarked {
+        let first = First { site: self.site, at_entry: false };
+        first.enter(asm);
+        Second::enter(asm);
+        let asked = marks.timed().ask_mark(asm);
+        let leave = asm.here();
+        Second::leave(asm);
+        first.leave(asm);
+        Unmarked { marks, asked, leave }
+    }
+}
+
+impl Rejected {
+    /// Where hits that pass come together.
+    pub(super) fn begin(&self, asm: &mut Asm<'_>) {
+        self.passes.iter().for_each(|&fix| asm.bind(fix));
+    }
+    /// What is rare where a hit does not pass, the descriptor and the address.
+    pub(super) fn finish(&self, asm: &mut Asm<'_>) {
+        if let Some(section) = self.counted.section() {
+            self.counted.bind_unregistered(asm);
+            let last = self.word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
+            asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
+            asm.jmp(self.leave);
+            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
+        }
+        if let Some((marks, mark)) = self.marks {
+            // Without a block there is nothing to take away.
+            marks.timed().search(asm, mark.lookup(), Claim::Yes);
+            asm.jmp(mark.after());
+        }
+        asm.align(8);
+        asm.bind(self.counted.line);
+        asm.u64(self.word);
+    }
+}
+
+impl Unmarked {
+    /// What is rare, and where exits that have a mark come together, which is taken back.
+    pub(super) fn begin(&self, asm: &mut Asm<'_>) {
+        let timed = self.marks.timed();
+        timed.search(asm, self.asked.lookup(), Claim::No);
+        asm.jmp(self.leave);
+        timed.take_mark(asm, self.asked);
+    }
+}

@@ -1,0 +1,194 @@
+//! A record's code: from what is saved to what is loaded again.
+//!
+//! In: a hit that is recorded, or that a filter rejects where only this code can tell; all that it spoils is saved. Out: code that finds its
+//! ring, writes, commits, and loads what was saved; and what is rare: dropped records, threads without an area, late rejections.
+//! See `trace` for what is counted where.
+
+use trapline_record::ring::Kind;
+
+use super::Machine;
+use super::asm::{Alu, Asm, Fix, Mem, R10, R11, RAX};
+use super::counted::{Counted, count};
+use super::latency::{Claim, Mark};
+use super::pass::Passed;
+use super::rseq::{self, Section};
+use super::trace::{Marks, Traced};
+
+/// What is left to append.
+#[derive(Clone, Debug)]
+pub(super) struct Written {
+    machine: Machine,
+    commit: Commit,
+    ring: Fix,
+    base: u64,
+    full: Fix,
+    /// The jump of those whose stack has no room for texts.
+    cramped: Option<Fix>,
+    /// Where the usual path goes on.
+    written: u64,
+    /// The same, for what left it before texts were copied.
+    without_texts: u64,
+    dropped: u64,
+    passed: Passed,
+    /// The mark that an entry leaves.
+    marks: Option<(Marks, Mark)>,
+    fixups: Vec<(u64, u64)>,
+}
+
+/// How a record comes to be in its ring, and the jump of those that found none.
+#[derive(Clone, Copy, Debug)]
+enum Commit {
+    /// By a restartable sequence; a thread may have no area.
+    Section(Section, Fix),
+    /// The ring was locked; all may have been.
+    Lock(Fix),
+}
+
+impl Traced<'_> {
+    /// Appends a record's code, behind what `passed` rejects.
+    pub(super) fn written(
+        &self,
+        asm: &mut Asm<'_>,
+        kind: Kind,
+        values: usize,
+        mut passed: Passed,
+    ) -> Written {
+        // What fields reject is known late.
+        let by_fields =
+            kind == Kind::Entry && self.filter.is_some_and(|filtered| filtered.filter.fields.is_some());
+        let mut marks = if by_fields { None } else { self.leave_mark(asm, kind) };
+        if kind != Kind::Entry || !self.filters_by_thread() {
+            self.number(kind).ask(asm);
+        }
+        let cramped = self.room(asm, kind);
+        let fixups = self.fetch(asm, kind);
+        passed.deep = self.pass_fields(asm, kind);
+        let (commit, ring, full) = self.commit(asm, kind, values);
+        let written = asm.here();
+        self.drop_texts(asm, kind);
+        if by_fields {
+            marks = self.leave_mark(asm, kind);
+        }
+        let without_texts = asm.here();
+        if let Some(rseq) = self.machine.rseq {
+            rseq::clear(asm, rseq);
+        }
+        self.leave(asm, kind);
+        Written {
+            machine: *self.machine,
+            commit,
+            ring,
+            base: self.rings.base,
+            full,
+            cramped,
+            written,
+            without_texts,
+            dropped: self.dropped,
+            passed,
+            marks,
+            fixups,
+        }
+    }
+    /// Finds a ring and writes. Out: also the place that wants the rings' address, and the jump of what found its ring full.
+    fn commit(&self, asm: &mut Asm<'_>, kind: Kind, values: usize) -> (Commit, Fix, Fix) {
+        let walk = self.walk(kind);
+        if let Some(walk) = walk {
+            walk.bound(asm);
+        }
+        if let Some(rseq) = self.machine.rseq {
+            let (section, (ring, unregistered, full)) = rseq::section_with(asm, rseq, R11, |asm| {
+                let fixes = self.slot(asm, rseq);
+                self.write(asm, kind, values, walk);
+                fixes
+            });
+            return (Commit::Section(section, unregistered), ring, full);
+        }
+        let (ring, busy, full) = self.lock(asm, self.rings.area.full());
+        asm.mov(R10, RAX);
+        self.clock(asm);
+        asm.mov(RAX, R10);
+        self.behind(asm);
+        self.write(asm, kind, values, walk);
+        (Commit::Lock(busy), ring, full)
+    }
+    /// Leaves a mark at an entry. Spoils rax, rdx, r11 and flags.
+    fn leave_mark(&self, asm: &mut Asm<'_>, kind: Kind) -> Option<(Marks, Mark)> {
+        let marks = self.whose_marks().filter(|_| kind == Kind::Entry)?;
+        Some((marks, marks.timed().mark(asm, true)))
+    }
+}
+
+impl Written {
+    /// Appends what happens to a record that is not written, descriptors and addresses. What may fault, and where that goes on.
+    pub(super) fn finish(self, asm: &mut Asm<'_>) -> Vec<(u64, u64)> {
+        asm.bind(self.full);
+        if let Commit::Lock(busy) = self.commit {
+            asm.bind(busy);
+        }
+        let dropped = count(asm, &self.machine);
+        asm.jmp(self.written);
+        let cramped = self.cramped.map(|fix| {
+            asm.bind(fix);
+            let cramped = count(asm, &self.machine);
+            asm.jmp(self.without_texts);
+            cramped
+        });
+        if let Commit::Section(_, unregistered) = self.commit {
+            asm.bind(unregistered);
+            dropped.bind_unregistered(asm);
+            self.on_last_line(asm, self.dropped, self.written);
+            if let Some(cramped) = cramped {
+                cramped.bind_unregistered(asm);
+                self.on_last_line(asm, self.dropped, self.without_texts);
+            }
+        }
+        let filtered = self.reject(asm);
+        if let Some((marks, mark)) = self.marks {
+            marks.timed().finish_mark(asm, mark);
+        }
+        if let (Some(rseq), Commit::Section(section, _)) = (self.machine.rseq, self.commit) {
+            rseq::descriptors(asm, rseq, &[section]);
+        }
+        let counts = [Some(dropped), cramped].into_iter().flatten().filter_map(|counted| counted.section());
+        for section in counts.chain(self.passed.sections(filtered)) {
+            self.machine.rseq.into_iter().for_each(|rseq| rseq::descriptors(asm, rseq, &[section]));
+        }
+        asm.align(8);
+        asm.bind(self.ring);
+        asm.u64(self.base);
+        asm.bind(dropped.line);
+        cramped.into_iter().for_each(|cramped| asm.bind(cramped.line));
+        asm.u64(self.dropped);
+        self.passed.addresses(asm, filtered);
+        self.fixups
+    }
+    /// What becomes of a hit that does not pass, where that is known late.
+    fn reject(&self, asm: &mut Asm<'_>) -> Option<Counted> {
+        if !self.passed.bind(asm) {
+            return None;
+        }
+        let mark = self.marks.map(|(marks, _)| (marks, marks.timed().mark(asm, false)));
+        let counted = count(asm, &self.machine);
+        asm.jmp(self.without_texts);
+        if counted.section().is_some() {
+            counted.bind_unregistered(asm);
+            self.on_last_line(asm, self.passed.words, self.without_texts);
+        }
+        if let Some((marks, mark)) = mark {
+            // Without a block there is nothing to take away.
+            marks.timed().search(asm, mark.lookup(), Claim::Yes);
+            asm.jmp(mark.after());
+        }
+        if !self.passed.unregistered.is_empty() {
+            self.passed.unregistered.iter().for_each(|&fix| asm.bind(fix));
+            self.on_last_line(asm, self.dropped, self.without_texts);
+        }
+        Some(counted)
+    }
+    /// One more, of a thread without an area.
+    fn on_last_line(&self, asm: &mut Asm<'_>, word: u64, behind: u64) {
+        let last = word.wrapping_add((u64::from(self.machine.lines.max(1)) - 1) * 64);
+        asm.alu_mem_imm(Alu::Add, Mem::Rip(last), 1, true);
+        asm.jmp(behind);
+    }
+}
