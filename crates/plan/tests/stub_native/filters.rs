@@ -279,15 +279,20 @@ fn seen(reader: &mut Reader<'_>) -> Vec<Record> {
 #[test]
 fn exits_are_those_of_recorded_entries() {
     let _one = ONE.lock();
-    machines().iter().for_each(exits_are_those);
+    // A condition that divides is decided where a record would be written, the other one apart from it.
+    let both: [(&str, fn(u64) -> bool); 2] =
+        [("arg0 % 3 == 1", |n| n % 3 == 1), ("(arg0 & 3) == 1", |n| n & 3 == 1)];
+    for (condition, passes) in both {
+        machines().iter().for_each(|machine| exits_are_those(machine, condition, passes));
+    }
 }
 
-fn exits_are_those(machine: &Machine) {
+fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) {
     let mut arena = Arena::new();
     let rings = rings_for(&arena, machine, 1 << 16, 64);
     let names = registers();
     let filter = TargetFilter {
-        condition: Some(parse("arg0 % 3 == 1", &names).expect("reads")),
+        condition: Some(parse(condition, &names).expect("reads")),
         sample: 1,
         tally: None,
         reads: Vec::new(),
@@ -301,7 +306,7 @@ fn exits_are_those(machine: &Machine) {
         let before = arena.counted(FILTERED);
         assert_eq!(call(code, depth), depth);
         let records = seen(&mut reader);
-        let want: Vec<u64> = (0..=depth).filter(|n| n % 3 == 1).collect();
+        let want: Vec<u64> = (0..=depth).filter(|n| passes(*n)).collect();
         let of = |kind| records.iter().filter(move |r| r.kind == kind).map(|r| r.values[0]);
         assert_eq!(of(Kind::Return).collect::<Vec<_>>(), want, "from the deepest on");
         assert_eq!(of(Kind::Entry).collect::<Vec<_>>(), want.iter().copied().rev().collect::<Vec<_>>());
@@ -332,14 +337,17 @@ fn state_is_kept_around_marks() {
 fn state_is_kept(machine: &Machine) {
     let mut random = Random(0x7a7a_0001_1234_9876);
     let names = registers();
-    for (text, kind) in
-        [("arg0 & 1", Kind::Entry), ("arg1 % 7 < 3 || tid == 1", Kind::Entry), ("arg0", Kind::Return)]
-    {
+    for (text, sample, kind) in [
+        ("arg0 & 1", 1, Kind::Entry),
+        ("arg0 & 1", 2, Kind::Entry),
+        ("arg1 % 7 < 3 || tid == 1", 2, Kind::Entry),
+        ("arg0", 2, Kind::Return),
+    ] {
         let mut arena = Arena::new();
         let rings = rings_for(&arena, machine, 1 << 14, 64);
         let filter = TargetFilter {
             condition: Some(parse(text, &names).expect("reads")),
-            sample: 2,
+            sample,
             tally: None,
             reads: Vec::new(),
             ..TargetFilter::default()
