@@ -324,6 +324,12 @@ fn exits_are_those(machine: &Machine, condition: &str, passes: fn(u64) -> bool) 
     assert_eq!(both(1, 0), [1, 0]);
     let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
     assert_eq!(kinds, [Kind::Entry], "the filtered call took the mark away");
+    // A call that passes, and an exit at the same place whose entry nobody saw: the mark is gone with the first exit.
+    let alone = built(&mut arena, &traced, Kind::Return, 1, &[0x48, 0x89, 0xF8, 0xC3]);
+    let both = |first: u64, second: u64| [call(code, first), call(alone, second)];
+    assert_eq!(both(1, 5), [1, 5]);
+    let kinds: Vec<Kind> = seen(&mut reader).iter().map(|r| r.kind).collect();
+    assert_eq!(kinds, [Kind::Entry, Kind::Return]);
     assert_eq!(arena.counted(0), 0, "nothing was dropped");
     assert_eq!(get(arena.missed()), 0);
     if machine.rseq.is_none() {
