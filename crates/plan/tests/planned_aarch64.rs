@@ -5,7 +5,7 @@ mod common;
 use common::elf::library_for;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
-use trapline_plan::filter::{Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::filter::{Apart, Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
     AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
     PatchRole, ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Unwind, Want, bounds,
@@ -278,7 +278,7 @@ fn condition(known: Known) -> TargetFilter {
 }
 
 fn tallied(known: Known, sort: Sort) -> TargetFilter {
-    let tally = Some(Tally { value: Tree::Known(known), sort, by_thread: false });
+    let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Nothing });
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
@@ -323,7 +323,7 @@ fn what_is_read_of_memory_is_tallied() {
     let whole = Some(Late { condition: Tree::Known(field), tick: 1 });
     for by_thread in [false, true] {
         for (known, sort) in [(field, Sort::Each), (argument, Sort::Text(1)), (field, Sort::Log2)] {
-            let tally = Some(Tally { value: Tree::Known(known), sort, by_thread });
+            let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::threads(by_thread) });
             let early = TargetFilter { tally, reads: reads.clone(), sample: 1, ..TargetFilter::default() };
             let condition = TargetFilter { fields: Some(Tree::Known(field)), ..early.clone() };
             let late = TargetFilter { late: whole.clone(), ..early.clone() };

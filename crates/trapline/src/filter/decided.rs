@@ -117,12 +117,12 @@ impl Filter {
         }
         if self.of_calls {
             // What was added to the filter behind that may be anything.
-            let mut trees = [&self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+            let mut trees = [&self.read, &self.late].into_iter().flatten().chain(tally.trees());
             let known = trees.all(|tree| self.is_known_of_calls(tree));
             return (!exits || !known).then_some(Undecided::NotTallied);
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
-        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain(tally.trees());
         (!trees.into_iter().all(known)).then_some(Undecided::NotTallied)
     }
 }
@@ -131,7 +131,7 @@ impl Filter {
 mod tests {
     use trapline_plan::{Floats, Read, Role, Unwind};
 
-    use super::super::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
+    use super::super::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree};
 
     fn filter(text: &str, bytes: u8) -> Filter {
         let field = Known::Field(0, Int { bits: 32, signed: true });
@@ -150,7 +150,7 @@ mod tests {
             assert_eq!(filter.in_target(role, None).is_some_and(|one| one.fields.is_some()), decides);
             assert_eq!(filter.left_to_reader(role, true).is_late(), !decides, "{bytes}");
             let value = Tree::Known(Known::Field(0, Int { bits: 32, signed: true }));
-            let tally = Tally { value, sort: Sort::Log2, by_thread: false };
+            let tally = Tally { value, sort: Sort::Log2, apart: Apart::Nothing };
             let tallied = Filter { read: None, ..filter }.tally(tally, false);
             assert_eq!(tallied.is_some(), decides, "{bytes}");
         }

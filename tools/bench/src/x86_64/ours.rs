@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, parse};
+use trapline::filter::{Apart, Filter, Int, Known, Sort, Symbol, Tally, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
@@ -91,7 +91,7 @@ impl Ours {
     /// Adds up the first argument by powers of two, in the target.
     pub(crate) fn log2(pid: u32, case: &str, limit: usize) -> Result<Self> {
         let first = ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64)));
-        let tally = Tally { value: parse("arg0", &[first])?, sort: Sort::Log2, by_thread: false };
+        let tally = Tally { value: parse("arg0", &[first])?, sort: Sort::Log2, apart: Apart::Nothing };
         let filter = Filter::default().tally(tally, false).context("an argument is known at the entry")?;
         let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.filters(vec![filter]);
         Self::look(builder.tally(false)?, |process| {
