@@ -71,7 +71,7 @@ impl Set {
         let pending = gather(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let late = self.calls.filter.late.as_ref().expect("as set");
-        let nodes = nodes(&self.tally().value) + late.condition.decided_nodes();
+        let nodes = self.tally().trees().map(nodes).sum::<usize>() + late.condition.decided_nodes();
         let most = 1024 + ROW_BYTES + STAGED_BYTES + nodes as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words

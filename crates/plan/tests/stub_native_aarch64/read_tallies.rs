@@ -30,7 +30,7 @@ fn key(tally: &Tally, value: u64) -> u64 {
 }
 
 /// Registers of a hit, and what the language knows of it.
-fn hit(random: &mut Random, memory: &mut Memory) -> ([u64; 32], Facts) {
+pub(super) fn hit(random: &mut Random, memory: &mut Memory) -> ([u64; 32], Facts) {
     let mut state = random.state();
     state[..6].fill_with(|| number(random));
     let (arguments, fields, _) = memory.choose(random);

@@ -36,10 +36,10 @@ fn word(n: u64) -> u64 {
     WORDS[n as usize % 8].as_ptr() as u64
 }
 
-type Found = BTreeMap<(Option<u32>, u64), u64>;
+pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
 /// Rows of all lines by thread, if they are somebody's, and key; a text's is that of its bytes.
-fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
+pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
         let rest = table.area.read_rows(View::new(words), 0, line, |row, word| {
@@ -138,7 +138,7 @@ fn each_thread_has_rows_of_its_own() {
                 let hit = |times: u64| {
                     on_cpu(2);
                     (0..times).for_each(|n| assert_eq!(call(code, 5, word(n)), word(n) + 5));
-                    (tid(), times)
+                    (u64::from(tid()), times)
                 };
                 let others = [1, 12, 70].map(|times| {
                     std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends"))
@@ -211,7 +211,7 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
             let key = text_key(&WORDS[3]);
             let layout = set.table.area.shape.rows().expect("rows");
             let first = if by_thread {
-                first_owned_row(key, tid(), layout.bits)
+                first_owned_row(key, tid().into(), layout.bits)
             } else {
                 first_row(key, layout.bits)
             };
@@ -220,7 +220,7 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
                 set.words[row as usize / 8].store(key, Ordering::Relaxed);
             }
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
-            let owner = by_thread.then(tid);
+            let owner = by_thread.then(|| tid().into());
             let want = (Found::from([((owner, key), 2)]), Rest::default());
             assert_eq!(rows(set.table, &set.words, true), want, "{machine:?} {by_thread}");
         }
@@ -239,7 +239,7 @@ fn another_threads_row_is_passed_over() {
             let texts = set.filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0);
             let key = if texts { text_key(&WORDS[3]) } else { word(3) };
             let layout = set.table.area.shape.rows().expect("rows");
-            let row = CELLS + first_owned_row(key, tid(), layout.bits) * layout.size();
+            let row = CELLS + first_owned_row(key, tid().into(), layout.bits) * layout.size();
             for line in 0..u64::from(machine.lines) {
                 let row = (line * set.table.area.stride() + row) as usize / 8;
                 for (word, value) in [key, 5, u64::from(tid()) + 1].into_iter().enumerate() {
@@ -249,7 +249,8 @@ fn another_threads_row_is_passed_over() {
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let (found, _) = rows(set.table, &set.words, false);
             let others = 5 * u64::from(machine.lines);
-            let want = Found::from([((Some(tid()), key), 2), ((Some(tid() + 1), key), others)]);
+            let want =
+                Found::from([((Some(tid().into()), key), 2), ((Some(u64::from(tid()) + 1), key), others)]);
             assert_eq!(found, want, "{machine:?}");
         }
     }
@@ -267,7 +268,7 @@ fn what_is_broken_off_is_added_once() {
     let (code, counter) = broken_off_at(&set.room, words, 0xC89F_FE2D, 3);
     assert_eq!(call(code, 40, 2), 42);
     assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
-    let want = (Found::from([((Some(tid()), 2), 1)]), Rest::default());
+    let want = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
     assert_eq!(rows(set.table, &set.words, false), want);
 }
 

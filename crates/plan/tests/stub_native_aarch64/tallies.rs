@@ -72,7 +72,7 @@ impl Set {
         let what = Tallied { tally: self.tally(), table: self.table, reads };
         let pending = tally(at, &self.machine, self.id, filtered, what, (seen, self.goroutine));
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
-        let nodes = nodes(&self.tally().value)
+        let nodes = self.tally().trees().map(nodes).sum::<usize>()
             + self.filter.condition.as_ref().map_or(0, Tree::nodes)
             + self.filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         let loads = self.tally().texts().count_ones() as usize
