@@ -240,11 +240,17 @@ mod tests {
             (&["ret", "--comm", "x", "--by=cpu", READ], "exit"),
             (&["path", "--top", "--comm=x", "--comm=y", "--by=comm", "libc:open(str path)"], "entry"),
             (&["data", "--comm=x", "f(buf(len=n) data, int n)"], "here"),
-            (&["n", "--by=fd", READ], "here, entries"),
-            (&["dur", "--by=fd", READ], "here"),
-            (&["n", "--by", "ret < 0", READ], "here"),
-            (&["path", "--by=flags & 3", "libc:open(str path, int flags)"], "here, entries"),
-            (&["dur", "--by=path", "libc:open(str path)"], "here"),
+            (&["n", "--by=fd", READ], "entry"),
+            (&["dur", "--by=fd", READ], "exit"),
+            (&["n", "--by", "ret < 0", READ], "exit"),
+            (&["ret", "--by", "ret % 3", READ], "exit"),
+            (&["n", "--by=fd", "--if=ret > 0", READ], "exit"),
+            (&["path", "--by=flags & 3", "libc:open(str path, int flags)"], "entry"),
+            (&["dur", "--by=path", "libc:open(str path)"], "exit"),
+            (&["n", "--by=fd", "--comm=x", READ], "here"),
+            (&["from", "--by=to", "libc:rename(str from, str to)"], "here, entries"),
+            (&["n", "--by=data", "f(buf(len=n) data, int n)"], "here, entries"),
+            (&["n", "--by=key", "f(int n, str key)", "g(int n, int key)"], "here, entries"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
         }
