@@ -218,7 +218,7 @@ fn texts_are_counted_each() {
     }
 }
 
-/// `--by` with what a call says itself: numbers at the entry and of whole calls, and texts; keys with most calls first.
+/// `--by` with what a call says itself, in the target and, where threads are chosen by name, by the reader: numbers at the entry and of whole calls, and texts.
 #[test]
 fn values_are_told_apart_by_what_calls_say() {
     let path = or_skip!(victims::plain("counter"));
@@ -228,8 +228,11 @@ fn values_are_told_apart_by_what_calls_say() {
         parts.map(|part| (part["key"].to_string(), number(part, "hits"), part["rows"].clone())).collect()
     };
     let probe = "many_args(u64 a, int b, u64 c, u64 d, u64 e, u64 f) -> u64";
-    for key in ["a % 3", "a % 3 + 0 * ret"] {
-        let seen = seen(&mut victim, "many_args", &["--by", key, "--top=10000", "a", probe]);
+    for (key, here) in
+        [("a % 3", false), ("a % 3 + 0 * ret", false), ("a % 3", true), ("a % 3 + 0 * ret", true)]
+    {
+        let words = ["--by", key, "--top=10000", "a", probe, "--comm", "counter"];
+        let seen = seen(&mut victim, "many_args", if here { &words } else { &words[..5] });
         let all = seen.told["many_args"];
         let mut found = parts(&seen);
         found.sort_by(|one, other| one.0.cmp(&other.0));
@@ -242,27 +245,30 @@ fn values_are_told_apart_by_what_calls_say() {
             assert_eq!((name, hits, values), (rest.to_string(), want.len() as u64, want), "{key}");
         }
         assert_eq!((number(&seen.probe, "hits"), seen.missed, number(&seen.probe, "unseen")), (all, 0, 0));
-        assert!(seen.errors.contains("added up here"), "{}", seen.errors);
+        assert_eq!(seen.errors.contains("added up here"), here, "{}", seen.errors);
     }
     let path = or_skip!(victims::plain("strings"));
     let mut victim = Running::start(&path, &[]);
-    let seen =
-        seen(&mut victim, "say", &["--by", "s", "--if", "n % 2 || n > 4000", "n", "say(str s, u64 n)"]);
-    let text = |of: &str| Value::from(of).to_string();
-    let part = |of: &str, low: u64, high: u64| (text(of), TIMES, serde_json::json!([[low, high, TIMES]]));
-    let mut found = parts(&seen);
-    found.sort_by(|one, other| one.0.cmp(&other.0));
-    let mut want = vec![
-        part("hello, \"world\"\n", 8, 16),
-        part(&"u".repeat(63), 32, 64),
-        part(&"l".repeat(64), 4096, 8192),
-        part("eee", 2, 4),
-        part("e", 1, 2),
-    ];
-    want.sort_by(|one, other| one.0.cmp(&other.0));
-    assert_eq!(found, want);
-    // Of the texts that cannot be read two are chosen: those are nobody's.
-    assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (7 * TIMES, 2 * TIMES));
+    let words = ["--by", "s", "--if", "n % 2 || n > 4000", "n", "say(str s, u64 n)", "--comm", "strings"];
+    for words in [&words[..6], &words] {
+        let seen = seen(&mut victim, "say", words);
+        assert_eq!(seen.errors.contains("added up here"), words.len() > 6, "{}", seen.errors);
+        let text = |of: &str| Value::from(of).to_string();
+        let part = |of: &str, low: u64, high: u64| (text(of), TIMES, serde_json::json!([[low, high, TIMES]]));
+        let mut found = parts(&seen);
+        found.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut want = vec![
+            part("hello, \"world\"\n", 8, 16),
+            part(&"u".repeat(63), 32, 64),
+            part(&"l".repeat(64), 4096, 8192),
+            part("eee", 2, 4),
+            part("e", 1, 2),
+        ];
+        want.sort_by(|one, other| one.0.cmp(&other.0));
+        assert_eq!(found, want);
+        // Of the texts that cannot be read two are chosen: those are nobody's.
+        assert_eq!((number(&seen.probe, "hits"), number(&seen.probe, "unseen")), (7 * TIMES, 2 * TIMES));
+    }
 }
 
 /// Calls that are read at the very end have their threads' names, too.

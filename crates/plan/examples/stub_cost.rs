@@ -8,7 +8,7 @@
 use std::arch::asm;
 use std::time::Instant;
 
-use trapline_plan::filter::{Int, Known, Sort, Tally, Tree};
+use trapline_plan::filter::{Apart, Int, Known, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::tally::Table;
 use trapline_plan::x86_64::stub::{
     ExitKind, Latency, Machine, Pending, Rings, Rseq, Site, ThreadId, Timed, Traced, count, latency_enter,
@@ -188,7 +188,7 @@ fn main() {
         known: None,
     };
     for (name, sort) in sorts {
-        let tallied = Tally { value: value.clone(), sort, by_thread: false };
+        let tallied = Tally { value: value.clone(), sort, apart: Apart::Nothing };
         let shape = TallyArea { off: 0, tables: 1, lines: LINES, shape: tallied.shape() };
         let table = Table { area: shape, base: memory.data() + (2 << 20) };
         let stub = move |out: &mut Vec<u8>, at, dropped| {

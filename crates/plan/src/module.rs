@@ -4,7 +4,7 @@
 
 use crate::bounds::texts;
 use crate::bounds::{bounds, has_exits};
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::{DataCounts, DataLayout};
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
@@ -244,7 +244,7 @@ const FLOAT_BYTES: u64 = 8;
 /// Bytes of arena that a site takes at most, with its filter, texts and floats.
 fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let nodes = |filter: &TargetFilter| {
-        let tallied = filter.tally.as_ref().map_or(0, |tally| tally.value.decided_nodes());
+        let tallied: usize = filter.tally.iter().flat_map(Tally::trees).map(Tree::decided_nodes).sum();
         let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
         let read = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         tallied + late + read + filter.condition.as_ref().map_or(0, Tree::decided_nodes)

@@ -1,7 +1,7 @@
 //! Plans over a Go program of arm64, cross-built: which words are a call's ends, and what is refused.
 
 use trapline_image::{FunctionIndex, Image, NoDebugFiles};
-use trapline_plan::filter::{Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::filter::{Apart, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
     AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
     PatchRole, ProcessTraits, Read, Role, Scope, Unwind, Want, bounds, plan_module,
@@ -186,9 +186,9 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let passing = TargetFilter { condition: Some(argument.clone()), sample: 1, ..TargetFilter::default() };
     let late = Some(Late { condition: took.clone(), tick: 1 });
     let staged = TargetFilter { late: late.clone(), ..passing.clone() };
-    let tally = Tally { value: took, sort: Sort::Log2, by_thread: false };
+    let tally = Tally { value: took, sort: Sort::Log2, apart: Apart::Nothing };
     let gathered = TargetFilter { late, tally: Some(tally.clone()), sample: 1, ..TargetFilter::default() };
-    let by_thread = TargetFilter { tally: Some(Tally { by_thread: true, ..tally }), ..gathered.clone() };
+    let by_thread = TargetFilter { tally: Some(Tally { apart: Apart::Thread, ..tally }), ..gathered.clone() };
     let of_thread = TargetFilter {
         late: Some(Late { condition: Tree::Known(Known::Thread), tick: 1 }),
         ..passing.clone()
@@ -196,7 +196,7 @@ fn what_is_decided_or_added_up_at_returns_is_the_goroutines() {
     let of_field = TargetFilter { fields: Some(Tree::Known(Known::Field(0, INT))), ..passing.clone() };
     let reads =
         TargetFilter { reads: vec![Read { register: 0, offsets: vec![0], bytes: 8 }], ..passing.clone() };
-    let text = Tally { value: argument, sort: Sort::Text(0), by_thread: false };
+    let text = Tally { value: argument, sort: Sort::Text(0), apart: Apart::Nothing };
     let text = TargetFilter { tally: Some(text), sample: 1, ..TargetFilter::default() };
     let record = |returns| recorded(0, returns, Unwind::None);
     let refusals = |name: &str, role, filter: &TargetFilter| {

@@ -5,7 +5,7 @@ mod common;
 use common::elf::library_for;
 use trapline_image::{FunctionIndex, Image};
 use trapline_insn::aarch64::encode;
-use trapline_plan::filter::{Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
+use trapline_plan::filter::{Apart, Float, Int, Known, Late, Sort, Tally, TargetFilter, Tree};
 use trapline_plan::{
     AddressSpace, Buckets, CodeMap, DataCounts, DataLayout, Floats, LatencyInput, ModuleInput, ModulePlan,
     PatchRole, ProcessTraits, Read, Role, RseqTraits, Scope, Tactic, ThreadId, Unwind, Want, bounds,
@@ -278,7 +278,7 @@ fn condition(known: Known) -> TargetFilter {
 }
 
 fn tallied(known: Known, sort: Sort) -> TargetFilter {
-    let tally = Some(Tally { value: Tree::Known(known), sort, by_thread: false });
+    let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Nothing });
     TargetFilter { tally, sample: 1, ..TargetFilter::default() }
 }
 
@@ -321,9 +321,10 @@ fn what_is_read_of_memory_is_tallied() {
     let reads = vec![Read { register: 0, offsets: vec![0, 8], bytes: 4 }];
     let (field, argument) = (Known::Field(0, INT), Known::Argument(0, INT));
     let whole = Some(Late { condition: Tree::Known(field), tick: 1 });
-    for by_thread in [false, true] {
+    let key = Apart::Number(Tree::Known(Known::Argument(2, INT)));
+    for apart in [Apart::Nothing, Apart::Thread, key] {
         for (known, sort) in [(field, Sort::Each), (argument, Sort::Text(1)), (field, Sort::Log2)] {
-            let tally = Some(Tally { value: Tree::Known(known), sort, by_thread });
+            let tally = Some(Tally { value: Tree::Known(known), sort, apart: apart.clone() });
             let early = TargetFilter { tally, reads: reads.clone(), sample: 1, ..TargetFilter::default() };
             let condition = TargetFilter { fields: Some(Tree::Known(field)), ..early.clone() };
             let late = TargetFilter { late: whole.clone(), ..early.clone() };
@@ -337,6 +338,20 @@ fn what_is_read_of_memory_is_tallied() {
                 assert!(why.len() == 1 && why[0].contains("SVE"), "{why:?}");
             }
         }
+    }
+    // Of numbers by a text, of texts by a text, and where nobody copied one.
+    let by_text = |known, sort| {
+        let tally = Some(Tally { value: Tree::Known(known), sort, apart: Apart::Text(1) });
+        Some(TargetFilter { tally, sample: 1, ..TargetFilter::default() })
+    };
+    let [late, early] = [true, false].map(|exits| [want(0, Role::Tally { exits })]);
+    assert_eq!(planned_roles(&image, &[by_text(argument, Sort::Log2)], &early).len(), 1);
+    for (filter, wants) in
+        [(by_text(argument, Sort::Text(0)), early), (by_text(Known::Returned(INT), Sort::Each), late)]
+    {
+        let plan = decided(&image, &traits(), false, &[filter], &wants);
+        let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
+        assert!(why.len() == 1 && why[0].contains("not known there"), "{why:?}");
     }
     // Nothing of memory: registers alone.
     let plain = vec![Some(tallied(argument, Sort::Each)); 2];

@@ -29,8 +29,11 @@
 //!
 //! # Owners
 //!
-//! Where values or texts are told apart by thread, a row has four words: key, hits, the thread's number, and one that is not used; a row is found by key and
-//! number together. The number is stored with the key, by the same steps, and before the first hit as that is.
+//! Where values or texts are told apart by thread, or by what calls say themselves, a row has four words: key, hits, whose it is (the thread's number, or any word of 64 bits), and one
+//! that is not used; a row is found by key and owner together. The owner is stored with the key, by the same steps, and before the first hit as that is; on a CPU
+//! both are in front of the commit, so a thread that is moved, interrupted or killed between them leaves a row that is free, whatever it says. Of values by a number the key is the value's
+//! (or its cell's), and the number is the owner; of numbers by a text, the text's hash is the key, as the row has its bytes, and the value (or cell) is the owner. So for one owner there
+//! are as many rows as values were seen of it, and what finds none among [`PROBES`] is overflow, of its probe alone.
 //!
 //! The reader takes all of it for hostile input (REC-2): it looks at every row once, and adds up what is there.
 
@@ -97,8 +100,8 @@ pub const fn first_row(key: u64, bits: u8) -> u64 {
 
 /// The same of a key and whose it is.
 #[must_use]
-pub const fn first_owned_row(key: u64, owner: u32, bits: u8) -> u64 {
-    first_row(key.wrapping_add((owner as u64).wrapping_mul(FNV.1)), bits)
+pub const fn first_owned_row(key: u64, owner: u64, bits: u8) -> u64 {
+    first_row(key.wrapping_add(owner.wrapping_mul(FNV.1)), bits)
 }
 
 /// The cell of a value by its magnitude; `negative` as its type says.
@@ -123,8 +126,8 @@ pub struct Row {
     pub key: u64,
     /// How often.
     pub hits: u64,
-    /// Whose, where rows are threads'.
-    pub owner: Option<u32>,
+    /// Whose, where rows have owners.
+    pub owner: Option<u64>,
 }
 
 /// Where the tables lie in a segment's data.
@@ -200,7 +203,7 @@ impl TallyArea {
                         let word = |n: u64| {
                             if rows.texts && n < TEXT_BYTES as u64 / 8 { view.get(text + n * 8) } else { 0 }
                         };
-                        let owner = rows.owned.then(|| view.get(row + OWNER) as u32);
+                        let owner = rows.owned.then(|| view.get(row + OWNER));
                         each(Row { key: view.get(row), hits, owner }, &word);
                     }
                 }
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_may_be_threads() {
+    fn rows_may_have_owners() {
         let area = TallyArea { off: 64, tables: 1, lines: 2, shape: Shape::OwnedTexts(4) };
         let texts = area.shape.rows().expect("rows").first_text();
         assert_eq!(
@@ -285,7 +288,7 @@ mod tests {
         }
         let mut seen = Vec::new();
         area.read_rows(view, 0, 1, |row, word| seen.push((row, word(1))));
-        assert_eq!(seen, [(Row { key: 7, hits: 9, owner: Some(77) }, 6)]);
+        assert_eq!(seen, [(Row { key: 7, hits: 9, owner: Some(5 << 32 | 77) }, 6)]);
         assert_eq!(first_owned_row(5, 0, 10), first_row(5, 10));
         let apart =
             (0..64).map(|owner| first_owned_row(5, owner, 10)).collect::<std::collections::HashSet<_>>();

@@ -10,8 +10,8 @@ mod decided;
 pub use constants::constants;
 pub use decided::Undecided;
 pub use trapline_plan::filter::{
-    Facts, FilterError, Float, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter, Tree,
-    parse, parse_with,
+    Apart, Facts, FilterError, Float, Int, Known, MAX_FIELDS, Misread, Sort, Symbol, Tally, TargetFilter,
+    Tree, parse, parse_with,
 };
 
 use trapline_plan::filter::Late;
@@ -86,7 +86,7 @@ impl Filter {
         !self.reads.is_empty() && !self.rejects()
     }
     /// Hits that pass are tallied by this value, at entries or at exits. `None` if the target cannot do that, because there it does not know
-    /// the value or what decides who passes. Threads are chosen by name where rows are threads' ([`Tally::by_thread`]), not on arm64: there the reader knows.
+    /// the value or what decides who passes. Threads are chosen by name where rows are threads' ([`Apart::Thread`]), not on arm64: there the reader knows.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
         if !self.fits_rows(&tally) {
@@ -94,19 +94,20 @@ impl Filter {
         }
         if exits {
             let decides = self.whole();
-            let known = tally.value.is_known_at_exit() && decides.as_ref().is_none_or(Tree::is_known_at_exit);
+            let known = tally.trees().chain(&decides).all(Tree::is_known_at_exit) && tally.texts() == 0;
             let (early, tally, reads) = (decides, Some(tally), Vec::new());
             return known.then_some(Self { early, read: None, late: None, tally, reads, ..self });
         }
-        let can = self.is_known_when_read(&tally.value) && self.late.is_none();
-        let can = can && self.read.as_ref().is_none_or(|tree| self.is_known_when_read(tree));
-        let asks = self.read.is_some() || !tally.value.is_known_at_entry();
+        let known = tally.trees().chain(&self.read).all(|tree| self.is_known_when_read(tree));
+        let can = known && self.late.is_none();
+        let asks = self.read.is_some() || !tally.trees().all(Tree::is_known_at_entry);
         let reads = if asks { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), reads, ..self })
     }
     /// Whether rows can be told apart as threads' names are asked for.
     const fn fits_rows(&self, tally: &Tally) -> bool {
-        self.names.is_empty() || cfg!(target_arch = "x86_64") && tally.by_thread
+        let by_thread = matches!(tally.apart, Apart::Thread);
+        tally.is_sound() && (self.names.is_empty() || cfg!(target_arch = "x86_64") && by_thread)
     }
     /// Whether the target knows it at an entry, where fields are read for it.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
@@ -116,8 +117,7 @@ impl Filter {
     /// `None` if threads' names are asked for and rows are not threads' (or on arm64), or what is asked is too long.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
-        let trees: Vec<&Tree> =
-            [&self.read, &self.late].into_iter().flatten().chain([&tally.value]).collect();
+        let trees: Vec<&Tree> = [&self.read, &self.late].into_iter().flatten().chain(tally.trees()).collect();
         let can = self.fits_rows(&tally) && trees.iter().all(|tree| self.is_known_of_calls(tree));
         let reads =
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };

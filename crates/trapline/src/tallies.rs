@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use trapline_patch::Segment;
-use trapline_plan::filter::{THREAD_UNIT, Tally};
+use trapline_plan::filter::{Apart, THREAD_UNIT, Tally};
 use trapline_record::tally::{Rest, TEXT_BYTES};
 
 use crate::report::{By, Site, Whose};
@@ -22,7 +22,7 @@ pub struct Tallied {
     pub site: Arc<Site>,
     /// What was counted, split as asked for; one part if not asked for.
     pub parts: Vec<Part>,
-    /// The text of each key, where texts were counted; what is no UTF-8 as its replacement.
+    /// The text of each value, where texts were counted, or of each part's key, where they were told apart by texts; what is no UTF-8 as its replacement.
     pub texts: BTreeMap<u64, String>,
     /// Hits for which the table had no row left.
     pub overflow: u64,
@@ -39,6 +39,8 @@ pub struct Tallied {
 pub struct Part {
     /// Whose; `None` for all.
     pub whose: Option<Whose>,
+    /// What its calls say themselves, where they are told apart by that ([`Apart::Number`], or of [`Apart::Text`] what [`Tallied::texts`] has it by).
+    pub key: Option<u64>,
     /// Hits by cell, or by value where each has a row.
     pub hits: BTreeMap<u64, u64>,
 }
@@ -68,6 +70,8 @@ pub(crate) struct Row {
     cpu: Option<u32>,
     /// Where rows are threads'.
     pub(crate) thread: Option<u32>,
+    /// Where hits are told apart by what calls say.
+    key: Option<u64>,
     cell: u64,
 }
 
@@ -89,12 +93,15 @@ impl Gathered {
                 if tally.texts() != 0 {
                     self.texts.entry(row.key).or_insert_with(|| text(word));
                 }
-                let (thread, cell) = match (tally.by_thread, tally.has_owners()) {
-                    (_, true) => (row.owner, row.key),
-                    (true, _) => (Some((row.key / THREAD_UNIT) as u32), row.key % THREAD_UNIT),
-                    (false, _) => (None, row.key),
+                let of_thread = |thread: u64, cell| (Some(thread as u32), None, cell);
+                let (thread, key, cell) = match (&tally.apart, row.owner) {
+                    (Apart::Number(_), Some(key)) => (None, Some(key), row.key),
+                    (Apart::Text(_), Some(cell)) => (None, Some(row.key), cell),
+                    (Apart::Thread, Some(thread)) if tally.has_owners() => of_thread(thread, row.key),
+                    (Apart::Thread, _) => of_thread(row.key / THREAD_UNIT, row.key % THREAD_UNIT),
+                    _ => (None, None, row.key),
                 };
-                let sum = self.hits.entry(Row { cpu, thread, cell }).or_default();
+                let sum = self.hits.entry(Row { cpu, thread, key, cell }).or_default();
                 *sum = sum.wrapping_add(row.hits);
             });
             self.rest.overflow = self.rest.overflow.wrapping_add(rest.overflow);
@@ -115,16 +122,16 @@ impl Gathered {
         wanted: &[String],
     ) -> (Vec<Part>, Left) {
         let (mut parts, mut left): (Vec<Part>, Left) = (Vec::new(), Left::default());
-        let mut places: HashMap<Option<Whose>, usize> = HashMap::new();
+        let mut places: HashMap<(Option<Whose>, Option<u64>), usize> = HashMap::new();
         settled.each(self, names, &mut |row, comm, hits| {
             if !wanted.is_empty() && !comm.is_some_and(|comm| wanted.iter().any(|name| name == comm)) {
                 let sum = if comm.is_some() { &mut left.others } else { &mut left.unnamed };
                 *sum = sum.wrapping_add(hits);
                 return;
             }
-            let whose = whose(by, row, comm, names);
-            let at = *places.entry(whose).or_insert_with_key(|whose| {
-                parts.push(Part { whose: whose.clone(), hits: BTreeMap::new() });
+            let place = (whose(by, row, comm, names), row.key);
+            let at = *places.entry(place).or_insert_with_key(|(whose, key)| {
+                parts.push(Part { whose: whose.clone(), key: *key, hits: BTreeMap::new() });
                 parts.len() - 1
             });
             let sum = parts[at].hits.entry(row.cell).or_default();
@@ -214,7 +221,7 @@ mod tests {
     const GONE: u32 = 1 << 30;
 
     fn gathered<const N: usize>(rows: [(u32, u64, u64); N]) -> Gathered {
-        let row = |(thread, cell, hits)| (Row { cpu: None, thread: Some(thread), cell }, hits);
+        let row = |(thread, cell, hits)| (Row { cpu: None, thread: Some(thread), key: None, cell }, hits);
         Gathered { hits: rows.map(row).into(), ..Gathered::default() }
     }
 

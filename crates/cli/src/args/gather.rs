@@ -2,7 +2,7 @@
 //!
 //! In: expressions, probe by probe, and filters. Out: a [`Gather`] with the filters that belong to it, or what is wrong. Does not: add up.
 
-use trapline::filter::{Filter, Known, Sort, Tally, Tree, parse_with};
+use trapline::filter::{Apart, Filter, Known, Sort, Tally, Tree, parse_with};
 use trapline::{By, Floats, ProbeSpec};
 
 use super::error::UsageError;
@@ -114,9 +114,9 @@ pub(super) fn gather(
     filters: Vec<Filter>,
 ) -> Result<(Vec<Filter>, Gather), UsageError> {
     let Split { by, named, keys } = split;
-    if keys.is_none()
-        && let Some(found) = in_target(&values, sort, (by, named), &filters)
-    {
+    let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
+    let apart = aparts(keys.as_deref(), values.len(), by_thread);
+    if let Some(found) = apart.and_then(|apart| in_target(&values, sort, &apart, &filters)) {
         return Ok(found);
     }
     if by == Some(By::Cpu) {
@@ -141,51 +141,47 @@ fn at_entry(tree: &Tree) -> bool {
     tree.is_known_at_entry() || tree.is_known_with_fields()
 }
 
+/// What the target tells values apart by, probe by probe; `None` if it cannot: texts that it does not know, or of one probe a text and of another a number.
+fn aparts(keys: Option<&[Value]>, probes: usize, by_thread: bool) -> Option<Vec<Apart>> {
+    let Some(keys) = keys else { return Some(vec![Apart::threads(by_thread); probes]) };
+    let texts = keys.iter().filter(|key| key.tree().is_none()).count();
+    let one = |key: &Value| match key {
+        Value::Tree(tree) => Some(Apart::Number(tree.clone())),
+        Value::Text(_) => key.text().map(Apart::Text),
+    };
+    (texts == 0 || texts == keys.len()).then(|| keys.iter().map(one).collect())?
+}
+
 /// Filters that let the target add up, and when, if it can.
 fn in_target(
     values: &[Value],
     sort: Sort,
-    (by, named): (Option<By>, bool),
+    apart: &[Apart],
     filters: &[Filter],
 ) -> Option<(Vec<Filter>, Gather)> {
-    let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
-    let trees: Vec<&Tree> = values.iter().filter_map(Value::tree).collect();
-    let exits = !trees.iter().all(|tree| at_entry(tree));
-    if trees.len() == values.len() {
-        let tally = |tree: &Tree| Tally { value: tree.clone(), sort, by_thread };
-        let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
-        let fit = trees.iter().enumerate().map(|(n, tree)| before(n).tally(tally(tree), exits));
-        if let Some(filters) = fit.collect::<Option<Vec<Filter>>>() {
-            return Some((filters, Gather::InTarget { exits }));
-        }
-        let of_calls = trees.iter().enumerate().map(|(n, tree)| before(n).tally_calls(tally(tree)));
-        if let Some(filters) = of_calls.collect::<Option<Vec<Filter>>>() {
-            return Some((filters, Gather::InTarget { exits: true }));
-        }
+    let trees = values.iter().filter(|value| value.tree().is_some()).count();
+    if trees != 0 && trees != values.len() {
+        return None;
     }
-    [false, true].into_iter().find_map(|exits| {
-        let filters = texts_in_target(values, filters, by_thread, exits)?;
-        Some((filters, Gather::InTarget { exits }))
-    })
-}
-
-/// Filters that let the target add up texts, where all values are some: at entries, where all that decides is known there, or at the `exits` of calls.
-fn texts_in_target(
-    values: &[Value],
-    filters: &[Filter],
-    by_thread: bool,
-    exits: bool,
-) -> Option<Vec<Filter>> {
-    let of = |(nth, value): (usize, &Value)| {
-        let Value::Text(Parameter { place: Place::General(argument), shown: Type::Str, .. }) = value else {
-            return None;
+    let one = |(value, apart): (&Value, &Apart)| {
+        let (value, sort) = match value {
+            Value::Tree(tree) => (tree.clone(), sort),
+            Value::Text(_) => (Tree::Number(0, false), Sort::Text(value.text()?)),
         };
-        let nothing = Tree::Number(0, false);
-        let tally = Tally { value: nothing, sort: Sort::Text(*argument), by_thread };
-        let filter = filters.get(nth).cloned().unwrap_or_default();
-        if exits { filter.tally_calls(tally) } else { filter.tally(tally, false) }
+        Some(Tally { value, sort, apart: apart.clone() })
     };
-    values.iter().enumerate().map(of).collect()
+    let tallies: Vec<Tally> = values.iter().zip(apart).map(one).collect::<Option<_>>()?;
+    let exits = !tallies.iter().flat_map(Tally::trees).all(at_entry);
+    let fit = |of_calls: bool| {
+        let before = |n: usize| filters.get(n).cloned().unwrap_or_default();
+        let one = |(n, tally): (usize, &Tally)| match of_calls {
+            false => before(n).tally(tally.clone(), exits),
+            true => before(n).tally_calls(tally.clone()),
+        };
+        tallies.iter().enumerate().map(one).collect::<Option<Vec<Filter>>>()
+    };
+    let at_once = fit(false).map(|filters| (filters, Gather::InTarget { exits }));
+    at_once.or_else(|| Some((fit(true)?, Gather::InTarget { exits: true })))
 }
 
 impl Value {
@@ -193,6 +189,13 @@ impl Value {
         match self {
             Self::Tree(tree) => Some(tree),
             Self::Text(_) => None,
+        }
+    }
+    /// The argument whose text it is, if the target may read that.
+    const fn text(&self) -> Option<u8> {
+        match self {
+            Self::Text(Parameter { place: Place::General(n), shown: Type::Str, .. }) => Some(*n),
+            _ => None,
         }
     }
     /// Which argument's text records are to hold.
@@ -207,7 +210,7 @@ impl Value {
     }
     fn of(self, sort: Sort) -> Of {
         match self {
-            Self::Tree(value) => Of::Number(Tally { value, sort, by_thread: false }),
+            Self::Tree(value) => Of::Number(Tally { value, sort, apart: Apart::Nothing }),
             Self::Text(parameter) => Of::Text(parameter),
         }
     }

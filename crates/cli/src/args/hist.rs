@@ -59,12 +59,13 @@ pub(crate) struct TypedHist {
 }
 
 const HELP: &str = "\
-The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these.
-What a buf holds, and what is told apart by an argument (--by), is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these; one by another too (--by).
+What a buf holds, and one str by another, is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'
-  trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'";
+  trapline hist n --by fd 'libc:read(int fd, ptr buf, size_t n)'
+  trapline hist dur --by path 'libc:openat(int fd, str path, int flags)'";
 
 /// `hist`, ready.
 #[derive(Debug)]
@@ -96,6 +97,8 @@ pub(crate) struct ByKey {
     pub(crate) text: String,
     /// Whether it is taken for an unsigned number.
     pub(crate) unsigned: bool,
+    /// It is what an argument points to.
+    pub(crate) texts: bool,
     /// Probe by probe: how it is shown, where it is no more than an argument or the value returned.
     pub(crate) shown: Vec<(ProbeSpec, Option<Type>)>,
 }
@@ -154,6 +157,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let key = keys.as_ref().zip(typed.by).map(|(keys, text)| ByKey {
         text,
         unsigned: keys.iter().filter_map(Value::tree).any(Tree::is_unsigned),
+        texts: keys.iter().any(|key| matches!(key, Value::Text(_))),
         shown: shown(&probes, keys),
     });
     let shown = shown(&probes, &values);
@@ -236,11 +240,17 @@ mod tests {
             (&["ret", "--comm", "x", "--by=cpu", READ], "exit"),
             (&["path", "--top", "--comm=x", "--comm=y", "--by=comm", "libc:open(str path)"], "entry"),
             (&["data", "--comm=x", "f(buf(len=n) data, int n)"], "here"),
-            (&["n", "--by=fd", READ], "here, entries"),
-            (&["dur", "--by=fd", READ], "here"),
-            (&["n", "--by", "ret < 0", READ], "here"),
-            (&["path", "--by=flags & 3", "libc:open(str path, int flags)"], "here, entries"),
-            (&["dur", "--by=path", "libc:open(str path)"], "here"),
+            (&["n", "--by=fd", READ], "entry"),
+            (&["dur", "--by=fd", READ], "exit"),
+            (&["n", "--by", "ret < 0", READ], "exit"),
+            (&["ret", "--by", "ret % 3", READ], "exit"),
+            (&["n", "--by=fd", "--if=ret > 0", READ], "exit"),
+            (&["path", "--by=flags & 3", "libc:open(str path, int flags)"], "entry"),
+            (&["dur", "--by=path", "libc:open(str path)"], "exit"),
+            (&["n", "--by=fd", "--comm=x", READ], "here"),
+            (&["from", "--by=to", "libc:rename(str from, str to)"], "here, entries"),
+            (&["n", "--by=data", "f(buf(len=n) data, int n)"], "here, entries"),
+            (&["n", "--by=key", "f(int n, str key)", "g(int n, int key)"], "here, entries"),
         ] {
             assert_eq!(place(words), wanted, "{words:?}");
         }

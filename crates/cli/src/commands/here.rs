@@ -130,8 +130,11 @@ impl<'a> Here<'a> {
                 }
                 Key::Name(comm) => Some(Whose::Name { comm: comm.clone(), threads: 0 }),
             };
-            let part =
-                |(key, hits): (&Key, &BTreeMap<u64, u64>)| Part { whose: whose(key), hits: hits.clone() };
+            let part = |(key, hits): (&Key, &BTreeMap<u64, u64>)| Part {
+                whose: whose(key),
+                key: None,
+                hits: hits.clone(),
+            };
             tallied.push(Tallied {
                 pid: *pid,
                 site: added.site.clone(),

@@ -96,7 +96,7 @@ impl Table<'_> {
     fn render(&self, reports: &[ProcessReport], tallied: Vec<Tallied>, live: bool) -> String {
         let (args, time) = (self.args, self.args.run.timestamps.then(time_of_day));
         let sums = match args.gather {
-            Gather::InTarget { .. } => Sums { tallied, ..Sums::default() },
+            Gather::InTarget { .. } => Sums::of_target(args, tallied),
             Gather::Here { .. } => self.here.sums(),
         };
         let one = |report: &ProcessReport| match args.run.sink.format {

@@ -23,6 +23,19 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
+    /// Of what the target added up. Of keys there may be many: most hits first.
+    pub(crate) fn of_target(args: &Hist, mut tallied: Vec<Tallied>) -> Self {
+        let Some(by) = &args.key else { return Self { tallied, ..Self::default() } };
+        for one in &mut tallied {
+            one.parts.sort_by_key(|part| std::cmp::Reverse(part.hits.values().sum::<u64>()));
+        }
+        let what = |one: &Tallied, part: &Part| match part.key.unwrap_or(0) {
+            key if by.texts => What::Text(one.texts.get(&key).cloned().unwrap_or_default()),
+            key => What::of(key, by.shown(&one.site), by.unsigned),
+        };
+        let keys = tallied.iter().map(|one| one.parts.iter().map(|part| what(one, part)).collect()).collect();
+        Self { tallied, texts: None, keys }
+    }
     /// What the calls of a site's part say, where they are told apart by that.
     fn key(&self, site: usize, part: usize) -> Option<&What> {
         self.keys.get(site).and_then(|keys| keys.get(part))
@@ -254,12 +267,14 @@ fn rows(args: &Hist, sums: &Sums, site: &Site, part: &Part) -> Vec<Row> {
     }
     let shown = shown(args, site);
     let told = sums.tallied.iter().find(|tallied| std::ptr::eq(&*tallied.site, site));
+    // Texts of keys are no values.
+    let by_text = args.key.as_ref().is_some_and(|by| by.texts);
     let in_target = |key: u64| told.and_then(|tallied| tallied.texts.get(&key)).cloned();
     let what = |key: u64| match &sums.texts {
         Some(texts) => {
             What::Text(usize::try_from(key).ok().and_then(|key| texts.get(key)).cloned().unwrap_or_default())
         }
-        None if told.is_some_and(|tallied| !tallied.texts.is_empty()) => {
+        None if !by_text && told.is_some_and(|tallied| !tallied.texts.is_empty()) => {
             What::Text(in_target(key).unwrap_or_default())
         }
         None => What::of(key, shown, args.unsigned),

@@ -15,7 +15,7 @@ use super::stub::trace::ARGUMENTS;
 use super::stub::{
     self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Tallied, Threads, Timed, Traced,
 };
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::DataLayout;
 use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
@@ -122,10 +122,11 @@ pub(super) fn loads(filter: &TargetFilter) -> u32 {
 
 /// Nodes of all that a filter's code computes.
 pub(super) fn nodes(filter: &TargetFilter) -> u32 {
-    let tallied = filter.tally.as_ref().map_or(0, |tally| {
-        let (readable, value) = tally.value.if_readable();
+    let whole = |tree: &Tree| {
+        let (readable, value) = tree.if_readable();
         readable.nodes() + value.nodes()
-    });
+    };
+    let tallied: usize = filter.tally.iter().flat_map(Tally::trees).map(whole).sum();
     let late = filter.late.as_ref().map_or(0, |late| late.condition.decided_nodes());
     let fields = filter.fields.as_ref().map_or(0, Tree::decided_nodes);
     (tallied + late + fields + filter.condition.as_ref().map_or(0, Tree::nodes)) as u32

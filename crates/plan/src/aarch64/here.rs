@@ -56,12 +56,15 @@ fn undecided(filter: &TargetFilter, role: Role) -> Option<&'static str> {
         true => tree.is_known_at_exit(),
         false => tree.is_known_at_entry(),
     };
-    let value = tally.map(|tally| match at_exit {
-        _ if calls => tally.value.is_known_at_return(),
-        // Nobody copied the text.
-        true => tally.value.is_known_at_exit() && tally.texts() == 0,
-        false if filter.reads.is_empty() => tally.value.is_known_at_entry(),
-        false => tally.value.is_known_with_fields(),
+    let value = tally.map(|tally| {
+        let has = |tree: &Tree| match at_exit {
+            _ if calls => tree.is_known_at_return(),
+            true => tree.is_known_at_exit(),
+            false if filter.reads.is_empty() => tree.is_known_at_entry(),
+            false => tree.is_known_with_fields(),
+        };
+        // Nobody copied a text for an exit alone.
+        tally.is_sound() && tally.trees().all(has) && (calls || !at_exit || tally.texts() == 0)
     });
     // Where memory is read.
     let reads = calls || matches!(role, Role::Record { .. } | Role::Tally { exits: false });

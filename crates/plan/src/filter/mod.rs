@@ -18,7 +18,7 @@ mod token;
 pub use eval::Facts;
 pub use parse::{FilterError, Misread, parse, parse_with, registers};
 pub use real::Float;
-pub use target::{Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
+pub use target::{Apart, KEY_BITS, Late, ROW_BITS, Sort, THREAD_UNIT, Tally, TargetFilter};
 
 /// Most nodes of a tree.
 pub const MAX_NODES: usize = 48;

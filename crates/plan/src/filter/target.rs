@@ -58,14 +58,38 @@ pub struct Tally {
     pub value: Tree,
     /// Which cell or row is its.
     pub sort: Sort,
-    /// Threads apart: of cells the key is the thread's number times [`THREAD_UNIT`], plus the cell; values' and texts' rows have an owner.
-    pub by_thread: bool,
+    /// What hits of one value are told apart by.
+    pub apart: Apart,
+}
+
+/// What hits of one value are told apart by.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Apart {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Their threads: of cells the key is the thread's number times [`THREAD_UNIT`], plus the cell; values' and texts' rows have an owner.
+    Thread,
+    /// A value that is known where theirs is: it is the owner of the rows of all values and cells.
+    Number(Tree),
+    /// The text that this argument points to at the entry: it is the key of a row, and the value or cell its owner. Not of texts.
+    Text(u8),
+}
+
+impl Apart {
+    /// Threads, if that is asked.
+    #[must_use]
+    pub const fn threads(asked: bool) -> Self {
+        if asked { Self::Thread } else { Self::Nothing }
+    }
 }
 
 /// Cells of one thread, in a key.
 pub const THREAD_UNIT: u64 = 1 << 16;
 /// Bits of the number of rows, where rows are kept.
 pub const ROW_BITS: u8 = 12;
+/// The same, where they are told apart by what calls say themselves: of each there may be many values.
+pub const KEY_BITS: u8 = 13;
 
 /// How values fall into cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,29 +115,53 @@ impl Tally {
     /// What its table is like.
     #[must_use]
     pub const fn shape(&self) -> Shape {
-        match (self.sort, self.by_thread) {
-            (Sort::Text(_), false) => Shape::Texts(ROW_BITS),
-            (Sort::Text(_), true) => Shape::OwnedTexts(ROW_BITS),
-            (Sort::Each, true) => Shape::OwnedRows(ROW_BITS),
-            (Sort::Each, false) | (_, true) => Shape::Rows(ROW_BITS),
-            (Sort::Log2, _) => Shape::Cells(LOG2_CELLS),
-            (Sort::Linear { count, .. }, _) => Shape::Cells(count + 2),
+        match (self.sort, &self.apart) {
+            (Sort::Text(_), Apart::Number(_)) | (_, Apart::Text(_)) => Shape::OwnedTexts(KEY_BITS),
+            (_, Apart::Number(_)) => Shape::OwnedRows(KEY_BITS),
+            (Sort::Text(_), Apart::Nothing) => Shape::Texts(ROW_BITS),
+            (Sort::Text(_), Apart::Thread) => Shape::OwnedTexts(ROW_BITS),
+            (Sort::Each, Apart::Thread) => Shape::OwnedRows(ROW_BITS),
+            (Sort::Each, Apart::Nothing) | (_, Apart::Thread) => Shape::Rows(ROW_BITS),
+            (Sort::Log2, Apart::Nothing) => Shape::Cells(LOG2_CELLS),
+            (Sort::Linear { count, .. }, Apart::Nothing) => Shape::Cells(count + 2),
         }
+    }
+    /// What is computed of a hit.
+    pub fn trees(&self) -> impl Iterator<Item = &Tree> {
+        let key = if let Apart::Number(key) = &self.apart { Some(key) } else { None };
+        key.into_iter().chain([&self.value])
     }
     /// Whether it depends on the thread.
     #[must_use]
     pub fn asks_for_thread(&self) -> bool {
-        self.by_thread || self.value.asks_for_thread() || self.texts() != 0
+        self.apart == Apart::Thread || self.texts() != 0 || self.trees().any(Tree::asks_for_thread)
     }
-    /// Arguments that point to text, as bits.
+    /// Whether it depends on what is returned.
+    #[must_use]
+    pub fn asks_for_value(&self) -> bool {
+        self.trees().any(Tree::asks_for_value)
+    }
+    /// Arguments that point to text, as bits: at most one ([`Self::is_sound`]).
     #[must_use]
     pub const fn texts(&self) -> u8 {
-        if let Sort::Text(argument) = self.sort { 1 << (argument & 7) & 0x3f } else { 0 }
+        match (self.sort, &self.apart) {
+            (Sort::Text(argument), _) | (_, &Apart::Text(argument)) => 1 << (argument & 7) & 0x3f,
+            _ => 0,
+        }
     }
-    /// Whether its rows are threads'.
+    /// Whether there is code for it: of texts by texts there is none.
+    #[must_use]
+    pub const fn is_sound(&self) -> bool {
+        !matches!((self.sort, &self.apart), (Sort::Text(_), Apart::Text(_)))
+    }
+    /// Whether its rows have owners.
     #[must_use]
     pub const fn has_owners(&self) -> bool {
-        self.by_thread && matches!(self.sort, Sort::Each | Sort::Text(_))
+        match self.apart {
+            Apart::Nothing => false,
+            Apart::Thread => matches!(self.sort, Sort::Each | Sort::Text(_)),
+            Apart::Number(_) | Apart::Text(_) => true,
+        }
     }
     /// The cell of a value, or the value itself: what generated code must agree with.
     #[must_use]
@@ -148,9 +196,10 @@ impl TargetFilter {
     /// Floats that an entry leaves for what its return tallies, or decides of that.
     #[must_use]
     pub fn left_floats(&self) -> Floats {
-        let value = self.tally.as_ref().map(|tally| tally.value.floats());
-        let condition = self.late.as_ref().map(|late| late.condition.floats());
-        condition.zip(value).map_or_else(Floats::default, |(one, other)| one.and(other))
+        let Some((late, tally)) = self.late.as_ref().zip(self.tally.as_ref()) else {
+            return Floats::default();
+        };
+        tally.trees().fold(late.condition.floats(), |all, tree| all.and(tree.floats()))
     }
     /// Bytes of what an entry leaves where its return tallies; 0 where none does.
     #[must_use]

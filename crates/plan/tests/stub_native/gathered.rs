@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use trapline_plan::Read;
 use trapline_plan::filter::{
-    Facts, Int, Known, MAX_TEMPORARIES, Sort, Symbol, THREAD_UNIT, Tally, Tree, parse,
+    Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, Symbol, THREAD_UNIT, Tally, Tree, parse,
 };
 use trapline_plan::x86_64::stub::{Machine, Site};
 use trapline_record::counters::filtered::{BEGUN, REJECTED, REJECTED_LATE};
@@ -22,12 +22,12 @@ const TRUE: Tree = Tree::Number(1, false);
 /// mov rax, rdi
 const RETURN_ARGUMENT: [u8; 3] = [0x48, 0x89, 0xF8];
 
-fn counted(arena: &Arena, word: u32) -> u64 {
+pub(crate) fn counted(arena: &Arena, word: u32) -> u64 {
     (0..u64::from(LINES)).map(|line| get(arena.word(FILTERED) + u64::from(word) * 8 + line * 64)).sum()
 }
 
 /// A duration is not known before.
-fn is_timeless(tree: &Tree) -> bool {
+pub(crate) fn is_timeless(tree: &Tree) -> bool {
     let mut timeless = true;
     tree.each_known(&mut |known| timeless &= known != Known::Took);
     timeless
@@ -56,7 +56,7 @@ fn values_fall(machine: &Machine) {
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let go = [None, Some(None), Some(Some(&GOROUTINE))][(round % 3) as usize].map(runs);
         let mut arena = Arena::new();
-        let tally = Tally { by_thread, ..of(value.clone(), sort) };
+        let tally = Tally { apart: Apart::threads(by_thread), ..of(value.clone(), sort) };
         let set = Set::new(&arena, machine, tally.clone(), None).of_calls(&mut arena, late.clone(), go);
         let site = Site { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };

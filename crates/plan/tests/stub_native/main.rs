@@ -4,6 +4,7 @@
 //! the CPU an instruction that it may lack; `write_set` runs hits in an emulator that shows every store (COST-2).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
+mod apart;
 mod arena;
 mod call;
 mod counts;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use trapline_plan::filter::{Sort, Tally, Tree};
+use trapline_plan::filter::{Apart, Sort, Tally, Tree};
 use trapline_plan::x86_64::stub::{Machine, Site};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{Rest, Shape, text_key};
@@ -29,7 +29,7 @@ fn rows(set: &Set) -> (BTreeMap<(u32, u64), u64>, Rest) {
                 let bytes: Vec<u8> = (0..8).flat_map(|n| word(n).to_le_bytes()).collect();
                 assert_eq!(row.key, text_key(&bytes), "{bytes:?}");
             }
-            *rows.entry((row.owner.expect("a thread"), row.key)).or_default() += row.hits;
+            *rows.entry((row.owner.expect("a thread") as u32, row.key)).or_default() += row.hits;
         });
         sum.overflow += rest.overflow;
         sum.unseen += rest.unseen;
@@ -58,7 +58,7 @@ fn word(n: u64) -> u64 {
 }
 
 fn tally(sort: Sort) -> Tally {
-    Tally { value: argument(0, 64, false), sort, by_thread: true }
+    Tally { value: argument(0, 64, false), sort, apart: Apart::Thread }
 }
 
 fn key(sort: Sort, at: u64) -> u64 {
@@ -172,37 +172,45 @@ fn put(at: u64, byte: u8) {
     unsafe { (*(at as *const AtomicU8)).store(byte, Ordering::SeqCst) };
 }
 
+/// Calls, with a signal at the commit of the stub that was put last.
+pub(crate) fn trapped(arena: &Arena, code: u64, call: impl FnOnce()) {
+    // add qword [r10 + 8], 1
+    const COMMIT: [u8; 5] = [0x49, 0x83, 0x42, 0x08, 0x01];
+    // SAFETY: the handler only stores to a byte of ours.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = on_trap as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, core::ptr::null_mut()), 0);
+    }
+    // SAFETY: the stub's bytes, which nothing changes meanwhile.
+    let bytes = unsafe { core::slice::from_raw_parts(code as *const u8, (arena.next() - code) as usize) };
+    let commits: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(&COMMIT)).collect();
+    let [commit] = commits[..] else { panic!("one commit: {commits:?}") };
+    BYTE.store(COMMIT[0], Ordering::SeqCst);
+    TRAP.store(code + commit as u64, Ordering::SeqCst);
+    put(code + commit as u64, 0xCC);
+    call();
+    // SAFETY: as above.
+    assert_eq!(unsafe { *((code + commit as u64) as *const u8) }, COMMIT[0], "it was met");
+}
+
 /// A signal just before the commit: all of the row was written, and the sequence begins again.
 #[test]
 fn a_sequence_that_begins_again_finds_its_key() {
     alone("owned::a_sequence_that_begins_again_finds_its_key", || {
         let Some(machine) = machines().pop().filter(|machine| machine.rseq.is_some()) else { return };
-        // SAFETY: the handler only stores to a byte of ours.
-        unsafe {
-            let mut action: libc::sigaction = core::mem::zeroed();
-            action.sa_sigaction = on_trap as *const () as usize;
-            assert_eq!(libc::sigaction(libc::SIGTRAP, &raw const action, core::ptr::null_mut()), 0);
-        }
         for sort in [Sort::Each, Sort::Text(0)] {
             for by_thread in [true, false] {
                 let mut arena = Arena::new();
-                let set = Set::new(&arena, &machine, Tally { by_thread, ..tally(sort) }, None);
+                let set = Set::new(
+                    &arena,
+                    &machine,
+                    Tally { apart: Apart::threads(by_thread), ..tally(sort) },
+                    None,
+                );
                 let code = set.build(&mut arena, Site::default(), Kind::Entry, &BODY);
-                // add qword [r10 + 8], 1
-                const COMMIT: [u8; 5] = [0x49, 0x83, 0x42, 0x08, 0x01];
-                // SAFETY: the stub's bytes, which nothing changes meanwhile.
-                let bytes =
-                    unsafe { core::slice::from_raw_parts(code as *const u8, (arena.next() - code) as usize) };
-                let commits: Vec<usize> =
-                    (0..bytes.len()).filter(|&at| bytes[at..].starts_with(&COMMIT)).collect();
-                let [commit] = commits[..] else { panic!("one commit: {commits:?}") };
                 for n in [3, 4, 4] {
-                    BYTE.store(COMMIT[0], Ordering::SeqCst);
-                    TRAP.store(code + commit as u64, Ordering::SeqCst);
-                    put(code + commit as u64, 0xCC);
-                    assert_eq!(call(code, word(n)), word(n));
-                    // SAFETY: as above.
-                    assert_eq!(unsafe { *((code + commit as u64) as *const u8) }, COMMIT[0], "it was met");
+                    trapped(&arena, code, || assert_eq!(call(code, word(n)), word(n)));
                 }
                 let want = [(key(sort, word(3)), 1), (key(sort, word(4)), 2)];
                 match by_thread {

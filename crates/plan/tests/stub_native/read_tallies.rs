@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::Read;
-use trapline_plan::filter::{Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::filter::{Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
 use trapline_plan::x86_64::stub::{Machine, Site};
 use trapline_record::ring::Kind;
 use trapline_record::tally::Rest;
@@ -38,7 +38,7 @@ fn values_fall(machine: &Machine) {
             [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][(round % 3) as usize];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let mut arena = Arena::new();
-        let tally = Tally { by_thread, ..of(value.clone(), sort) };
+        let tally = Tally { apart: Apart::threads(by_thread), ..of(value.clone(), sort) };
         let mut set = Set::new(&arena, machine, tally.clone(), None);
         (set.filter.reads, set.filter.fields) = (reads().to_vec(), condition.clone());
         let site = Site { flags_dead: round & 2 == 2, dead: 0, red_zone_live: round & 4 == 4 };
@@ -72,7 +72,7 @@ fn values_fall(machine: &Machine) {
 }
 
 /// Registers and memory of a hit, and what the language knows of it.
-fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<State>, Facts) {
+pub(crate) fn hit(random: &mut Random, memory: &mut Memory, tid: u32) -> (Box<State>, Facts) {
     memory.fill(random);
     let mut state = random.state();
     for reg in [2, 1, 8, 9] {

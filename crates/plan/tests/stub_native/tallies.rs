@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 
-use trapline_plan::filter::{Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
+use trapline_plan::filter::{Apart, Int, Known, Late, Sort, Tally, TargetFilter, Tree, parse};
 use trapline_plan::x86_64::stub::tally::Table;
 use trapline_plan::x86_64::stub::{Filtered, Latency, Machine, Rings, Site, Traced, tally};
 use trapline_plan::{Stacks, Unwind};
@@ -98,7 +98,7 @@ impl Set {
 }
 
 pub(crate) fn of(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, by_thread: false }
+    Tally { value, sort, apart: Apart::Nothing }
 }
 
 pub(crate) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -242,7 +242,7 @@ fn threads_are_told_apart() {
 
 fn threads_apart(machine: &Machine) {
     let mut arena = Arena::new();
-    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, by_thread: true };
+    let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: Apart::Thread };
     let set = Set::new(&arena, machine, tally, None);
     let code = set.build(&mut arena, Site::default(), Kind::Entry, &[0x48, 0x89, 0xF8, 0xC3]);
     let hit = |value: u64, times: u64| {

@@ -9,7 +9,7 @@ use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::stage::STAGED_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Machine, Table, Tallied, gather};
 use trapline_plan::filter::{
-    Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
+    Apart, Facts, Known, Late, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, TargetFilter, Tree,
 };
 use trapline_plan::{Read, ThreadId};
 use trapline_record::ring::Kind;
@@ -71,7 +71,7 @@ impl Set {
         let pending = gather(at, self.calls.traced(), what, kind).expect("a late part");
         let words = pending.finish(&[RET], None).expect("in reach");
         let late = self.calls.filter.late.as_ref().expect("as set");
-        let nodes = nodes(&self.tally().value) + late.condition.decided_nodes();
+        let nodes = self.tally().trees().map(nodes).sum::<usize>() + late.condition.decided_nodes();
         let most = 1024 + ROW_BYTES + STAGED_BYTES + nodes as u64 * NODE_BYTES;
         assert!(4 * words.len() as u64 <= most, "{} words of {most} bytes", words.len());
         words
@@ -97,7 +97,7 @@ impl Set {
 }
 
 fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, by_thread: false }
+    Tally { value, sort, apart: Apart::Nothing }
 }
 
 /// A duration is not known before.
@@ -122,7 +122,7 @@ fn values_fall_where_the_language_says() {
         let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
         let by_thread = sort != Sort::Each && round % 5 == 0;
         let (machine, id) = (machines[round as usize % machines.len()], ids[round as usize / 2 % ids.len()]);
-        let tally = Tally { by_thread, ..by(value.clone(), sort) };
+        let tally = Tally { apart: Apart::threads(by_thread), ..by(value.clone(), sort) };
         let set = Set::new(machine, id, tally.clone(), (None, late.clone()));
         let kind = if round % 7 == 6 { Kind::Tail } else { Kind::Return };
         let code = set.whole(&[], kind);

@@ -2,6 +2,7 @@
 #![cfg(target_arch = "aarch64")]
 #![allow(unsafe_code, reason = "generated code is written and run")]
 
+mod apart;
 mod fields;
 mod filters;
 mod gathered;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use trapline_plan::Read;
-use trapline_plan::filter::{Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
+use trapline_plan::filter::{Apart, Facts, Int, Known, MAX_TEMPORARIES, Sort, THREAD_UNIT, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::Rest;
 
@@ -20,17 +20,17 @@ use super::{ADD, RET, by_hand, call, changes, machines, registered, run, storm};
 /// What a value is tallied as in a round.
 fn tally(value: &Tree, round: u32) -> Tally {
     let sort = [Sort::Log2, Sort::Each, Sort::Linear { min: -5, step: 3, count: 40 }][round as usize % 3];
-    Tally { by_thread: sort != Sort::Each && round.is_multiple_of(5), ..by(value.clone(), sort) }
+    Tally { apart: Apart::threads(sort != Sort::Each && round.is_multiple_of(5)), ..by(value.clone(), sort) }
 }
 
 /// The key of a value, and the thread's if they are told apart.
 fn key(tally: &Tally, value: u64) -> u64 {
-    let thread = if tally.by_thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
+    let thread = if tally.apart == Apart::Thread { u64::from(tid()) * THREAD_UNIT } else { 0 };
     tally.key(value) | thread
 }
 
 /// Registers of a hit, and what the language knows of it.
-fn hit(random: &mut Random, memory: &mut Memory) -> ([u64; 32], Facts) {
+pub(super) fn hit(random: &mut Random, memory: &mut Memory) -> ([u64; 32], Facts) {
     let mut state = random.state();
     state[..6].fill_with(|| number(random));
     let (arguments, fields, _) = memory.choose(random);

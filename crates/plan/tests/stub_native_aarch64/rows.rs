@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trapline_insn::aarch64::encode;
 use trapline_plan::ThreadId;
 use trapline_plan::aarch64::stub::{Machine, Table};
-use trapline_plan::filter::{Sort, Tally, Tree};
+use trapline_plan::filter::{Apart, Sort, Tally, Tree};
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, Rest, Shape, TAKING, first_owned_row, first_row, text_key};
 use trapline_record::view::View;
@@ -36,10 +36,10 @@ fn word(n: u64) -> u64 {
     WORDS[n as usize % 8].as_ptr() as u64
 }
 
-type Found = BTreeMap<(Option<u32>, u64), u64>;
+pub(super) type Found = BTreeMap<(Option<u64>, u64), u64>;
 
 /// Rows of all lines by thread, if they are somebody's, and key; a text's is that of its bytes.
-fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
+pub(super) fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
     let (mut rows, mut sum) = (Found::new(), Rest::default());
     for line in 0..table.area.lines {
         let rest = table.area.read_rows(View::new(words), 0, line, |row, word| {
@@ -58,7 +58,7 @@ fn rows(table: Table, words: &[AtomicU64], texts: bool) -> (Found, Rest) {
 }
 
 fn text(argument: u8, by_thread: bool) -> Tally {
-    Tally { by_thread, ..by(Tree::Number(0, false), Sort::Text(argument)) }
+    Tally { apart: Apart::threads(by_thread), ..by(Tree::Number(0, false), Sort::Text(argument)) }
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn each_thread_has_rows_of_its_own() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let each = Tally { by_thread: true, ..by(argument(1, 64, false), Sort::Each) };
+        let each = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
         for tally in [each, text(1, true)] {
             let texts = tally.texts() != 0;
             let key = |n: u64| if texts { text_key(&WORDS[n as usize % 8]) } else { word(n) };
@@ -138,7 +138,7 @@ fn each_thread_has_rows_of_its_own() {
                 let hit = |times: u64| {
                     on_cpu(2);
                     (0..times).for_each(|n| assert_eq!(call(code, 5, word(n)), word(n) + 5));
-                    (tid(), times)
+                    (u64::from(tid()), times)
                 };
                 let others = [1, 12, 70].map(|times| {
                     std::thread::scope(|scope| scope.spawn(|| hit(times)).join().expect("ends"))
@@ -178,7 +178,7 @@ fn a_full_table_counts_on() {
     for machine in machines(by_hand) {
         on_cpu(4);
         for (shape, tally) in [
-            (Shape::OwnedRows(4), Tally { by_thread: true, ..by(argument(1, 64, false), Sort::Each) }),
+            (Shape::OwnedRows(4), Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }),
             (Shape::OwnedTexts(4), text(1, true)),
             (Shape::Texts(4), text(1, false)),
         ] {
@@ -211,7 +211,7 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
             let key = text_key(&WORDS[3]);
             let layout = set.table.area.shape.rows().expect("rows");
             let first = if by_thread {
-                first_owned_row(key, tid(), layout.bits)
+                first_owned_row(key, tid().into(), layout.bits)
             } else {
                 first_row(key, layout.bits)
             };
@@ -220,7 +220,7 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
                 set.words[row as usize / 8].store(key, Ordering::Relaxed);
             }
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
-            let owner = by_thread.then(tid);
+            let owner = by_thread.then(|| tid().into());
             let want = (Found::from([((owner, key), 2)]), Rest::default());
             assert_eq!(rows(set.table, &set.words, true), want, "{machine:?} {by_thread}");
         }
@@ -232,13 +232,14 @@ fn a_free_row_of_the_same_key_gets_all_of_it() {
 fn another_threads_row_is_passed_over() {
     for machine in machines(by_hand) {
         on_cpu(2);
-        for tally in [Tally { by_thread: true, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)] {
+        for tally in [Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) }, text(1, true)]
+        {
             let set = Set::new(machine, ThreadId::Call, tally, None);
             let code = set.build(true, &[ADD, RET]);
             let texts = set.filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0);
             let key = if texts { text_key(&WORDS[3]) } else { word(3) };
             let layout = set.table.area.shape.rows().expect("rows");
-            let row = CELLS + first_owned_row(key, tid(), layout.bits) * layout.size();
+            let row = CELLS + first_owned_row(key, tid().into(), layout.bits) * layout.size();
             for line in 0..u64::from(machine.lines) {
                 let row = (line * set.table.area.stride() + row) as usize / 8;
                 for (word, value) in [key, 5, u64::from(tid()) + 1].into_iter().enumerate() {
@@ -248,7 +249,8 @@ fn another_threads_row_is_passed_over() {
             (0..2).for_each(|n| assert_eq!(call(code, n, word(3)), word(3) + n));
             let (found, _) = rows(set.table, &set.words, false);
             let others = 5 * u64::from(machine.lines);
-            let want = Found::from([((Some(tid()), key), 2), ((Some(tid() + 1), key), others)]);
+            let want =
+                Found::from([((Some(tid().into()), key), 2), ((Some(u64::from(tid()) + 1), key), others)]);
             assert_eq!(found, want, "{machine:?}");
         }
     }
@@ -259,14 +261,14 @@ fn another_threads_row_is_passed_over() {
 fn what_is_broken_off_is_added_once() {
     let machine = Machine { rseq: by_hand(), lse: false, lines: LINES };
     on_cpu(3);
-    let tally = Tally { by_thread: true, ..by(argument(1, 64, false), Sort::Each) };
+    let tally = Tally { apart: Apart::Thread, ..by(argument(1, 64, false), Sort::Each) };
     let set = Set::new(machine, ThreadId::Call, tally, None);
     let words = set.words(set.room.next(), true, &[ADD, RET]);
     // stlr x13, [x17]
     let (code, counter) = broken_off_at(&set.room, words, 0xC89F_FE2D, 3);
     assert_eq!(call(code, 40, 2), 42);
     assert_eq!(counter.load(Ordering::Relaxed), 0, "it was broken off");
-    let want = (Found::from([((Some(tid()), 2), 1)]), Rest::default());
+    let want = (Found::from([((Some(tid().into()), 2), 1)]), Rest::default());
     assert_eq!(rows(set.table, &set.words, false), want);
 }
 
@@ -305,7 +307,7 @@ fn nothing_is_lost_under_a_storm() {
     let four = || Box::new(Tree::Number(4, false));
     let remainder =
         Tree::Binary(trapline_plan::filter::Binary::Remainder, Box::new(argument(0, 64, false)), four());
-    let mut tallies = vec![Tally { by_thread: true, ..by(remainder, Sort::Each) }];
+    let mut tallies = vec![Tally { apart: Apart::Thread, ..by(remainder, Sort::Each) }];
     if has_readv() {
         tallies.extend([text(2, false), text(2, true)]);
     } else {
@@ -328,7 +330,7 @@ fn nothing_is_lost_under_a_storm() {
             let keys: std::collections::BTreeSet<u64> = rows.keys().map(|row| row.1).collect();
             assert_eq!(keys, (0..4).map(wanted).collect(), "{rows:?}");
             let threads: std::collections::BTreeSet<_> = rows.keys().map(|row| row.0).collect();
-            assert_eq!(threads.len(), if tally.by_thread { 4 } else { 1 }, "{rows:?}");
+            assert_eq!(threads.len(), if tally.apart == Apart::Thread { 4 } else { 1 }, "{rows:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use trapline_plan::aarch64::stub::filter::NODE_BYTES;
 use trapline_plan::aarch64::stub::rows::ROW_BYTES;
 use trapline_plan::aarch64::stub::{Code as _, Filtered, Machine, Table, Tallied, tally};
 use trapline_plan::filter::{
-    Binary, Facts, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
+    Apart, Binary, Facts, Int, Known, Sort, Symbol, Tally, TargetFilter, Tree, Unary, parse,
 };
 use trapline_record::tally::{PROBES, Rest, Shape, TallyArea};
 use trapline_record::view::View;
@@ -72,7 +72,7 @@ impl Set {
         let what = Tallied { tally: self.tally(), table: self.table, reads };
         let pending = tally(at, &self.machine, self.id, filtered, what, (seen, self.goroutine));
         let words = pending.finish(body, Some(self.room.base)).expect("in reach");
-        let nodes = nodes(&self.tally().value)
+        let nodes = self.tally().trees().map(nodes).sum::<usize>()
             + self.filter.condition.as_ref().map_or(0, Tree::nodes)
             + self.filter.fields.as_ref().map_or(0, Tree::decided_nodes);
         let loads = self.tally().texts().count_ones() as usize
@@ -103,7 +103,7 @@ impl Set {
 }
 
 pub(super) fn by(value: Tree, sort: Sort) -> Tally {
-    Tally { value, sort, by_thread: false }
+    Tally { value, sort, apart: Apart::Nothing }
 }
 
 pub(super) fn argument(index: u8, bits: u8, signed: bool) -> Tree {
@@ -219,7 +219,7 @@ fn threads_are_told_apart() {
     for (machine, id) in
         machines(by_hand).into_iter().flat_map(|machine| ids().into_iter().map(move |id| (machine, id)))
     {
-        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, by_thread: true };
+        let tally = Tally { value: argument(0, 64, false), sort: Sort::Log2, apart: Apart::Thread };
         let set = Set::new(machine, id, tally, None);
         let code = set.build(true, &[ADD, RET]);
         let hit = |value: u64, times: u64| {

@@ -1,4 +1,4 @@
-//! What a probe's table is like: cells, or rows, which may have texts and may be threads'.
+//! What a probe's table is like: cells, or rows, which may have texts and owners.
 //!
 //! In: what is tallied. Out: words, and where they lie. Does not: read them.
 
@@ -16,9 +16,9 @@ pub enum Shape {
     Rows(u8),
     /// The same, and the bytes of a text for each row behind all of them.
     Texts(u8),
-    /// As `Rows`, each of a key and a thread.
+    /// As `Rows`, each of a key and an owner.
     OwnedRows(u8),
-    /// As `Texts`, each of a text and a thread.
+    /// As `Texts`, each of a text and an owner.
     OwnedTexts(u8),
 }
 
@@ -29,7 +29,7 @@ pub struct Rows {
     pub bits: u8,
     /// Each has a text.
     pub texts: bool,
-    /// Each is one thread's.
+    /// Each has an owner.
     pub owned: bool,
 }
 

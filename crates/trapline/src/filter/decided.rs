@@ -117,12 +117,12 @@ impl Filter {
         }
         if self.of_calls {
             // What was added to the filter behind that may be anything.
-            let mut trees = [&self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+            let mut trees = [&self.read, &self.late].into_iter().flatten().chain(tally.trees());
             let known = trees.all(|tree| self.is_known_of_calls(tree));
             return (!exits || !known).then_some(Undecided::NotTallied);
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
-        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain([&tally.value]);
+        let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain(tally.trees());
         (!trees.into_iter().all(known)).then_some(Undecided::NotTallied)
     }
 }
@@ -131,7 +131,7 @@ impl Filter {
 mod tests {
     use trapline_plan::{Floats, Read, Role, Unwind};
 
-    use super::super::{Filter, Int, Known, Sort, Symbol, Tally, Tree};
+    use super::super::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree};
 
     fn filter(text: &str, bytes: u8) -> Filter {
         let field = Known::Field(0, Int { bits: 32, signed: true });
@@ -150,9 +150,53 @@ mod tests {
             assert_eq!(filter.in_target(role, None).is_some_and(|one| one.fields.is_some()), decides);
             assert_eq!(filter.left_to_reader(role, true).is_late(), !decides, "{bytes}");
             let value = Tree::Known(Known::Field(0, Int { bits: 32, signed: true }));
-            let tally = Tally { value, sort: Sort::Log2, by_thread: false };
-            let tallied = Filter { read: None, ..filter }.tally(tally, false);
-            assert_eq!(tallied.is_some(), decides, "{bytes}");
+            let by = Tally {
+                value: Tree::Number(1, false),
+                sort: Sort::Log2,
+                apart: Apart::Number(value.clone()),
+            };
+            for tally in [Tally { value, sort: Sort::Log2, apart: Apart::Nothing }, by] {
+                let tallied = Filter { read: None, ..filter.clone() }.tally(tally.clone(), false);
+                assert_eq!(tallied.is_some(), decides, "{bytes}");
+                let of_calls = Filter { read: None, ..filter.clone() }.tally_calls(tally);
+                assert_eq!(of_calls.is_some(), decides, "{bytes}");
+            }
+        }
+    }
+
+    /// What hits are told apart by must be known when they are added up, as their value must.
+    #[test]
+    fn a_key_that_is_not_known_there_is_not_tallied() {
+        let (took, first) = (Known::Took, Known::Argument(0, Int::U64));
+        let text = |sort| Tally { value: Tree::Number(0, false), sort, apart: Apart::Text(1) };
+        let by = |value, key| Tally {
+            value: Tree::Known(value),
+            sort: Sort::Log2,
+            apart: Apart::Number(Tree::Known(key)),
+        };
+        for (tally, at_entry, at_exit, of_calls) in [
+            (by(first, first), true, false, true),
+            (by(first, took), false, false, true),
+            (by(took, first), false, false, true),
+            (by(Known::Thread, Known::Returned(Int::U64)), false, true, true),
+            (text(Sort::Log2), true, false, true),
+            (text(Sort::Text(0)), false, false, false),
+        ] {
+            let filter = Filter::default();
+            let can = [false, true].map(|exits| filter.clone().tally(tally.clone(), exits));
+            assert_eq!(can.clone().map(|one| one.is_some()), [at_entry, at_exit], "{tally:?}");
+            for (exits, one) in [false, true].into_iter().zip(can) {
+                let Some(one) = one else { continue };
+                assert_eq!(one.undecided(Role::Tally { exits }, false), None, "{tally:?}");
+                let other = one.undecided(Role::Tally { exits: !exits }, false);
+                assert_eq!(other, Some(super::Undecided::NotTallied), "{tally:?}");
+            }
+            assert_eq!(filter.clone().tally_calls(tally.clone()).is_some(), of_calls, "{tally:?}");
+            // Rows are keys', not threads'.
+            let named = filter.named(vec!["name".to_owned()]);
+            assert!(
+                named.clone().tally(tally.clone(), false).is_none() && named.tally_calls(tally).is_none()
+            );
         }
     }
 }

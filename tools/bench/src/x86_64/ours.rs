@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use trapline::filter::{Filter, Int, Known, Sort, Symbol, Tally, parse};
+use trapline::filter::{Apart, Filter, Int, Known, Sort, Symbol, Tally, Tree, parse};
 use trapline::{Returns, Session, Tactic, Unwinding};
 
 use crate::x86_64::functions::DEPTH;
@@ -88,13 +88,23 @@ impl Ours {
         let session = builder.record(1, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
-    /// Adds up the first argument by powers of two, in the target.
-    pub(crate) fn log2(pid: u32, case: &str, limit: usize) -> Result<Self> {
-        let first = ("arg0".to_owned(), Symbol::Known(Known::Argument(0, Int::U64)));
-        let tally = Tally { value: parse("arg0", &[first])?, sort: Sort::Log2, by_thread: false };
-        let filter = Filter::default().tally(tally, false).context("an argument is known at the entry")?;
+    /// Adds up a value by powers of two, in the target, and with a `key` one by another.
+    pub(crate) fn log2(
+        pid: u32,
+        case: &str,
+        limit: usize,
+        (value, key): (&str, Option<&str>),
+    ) -> Result<Self> {
+        let names = [("arg0", Known::Argument(0, Int::U64)), ("dur", Known::Took)];
+        let names = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known)));
+        let apart = key.map(|key| parse(key, &names)).transpose()?.map_or(Apart::Nothing, Apart::Number);
+        let tally = Tally { value: parse(value, &names)?, sort: Sort::Log2, apart };
+        let calls = !tally.trees().all(Tree::is_known_at_entry);
+        let filter = Filter::default();
+        let filter = if calls { filter.tally_calls(tally) } else { filter.tally(tally, false) };
+        let filter = filter.context("it is known in the target")?;
         let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.filters(vec![filter]);
-        Self::look(builder.tally(false)?, |process| {
+        Self::look(builder.tally(calls)?, |process| {
             process.counts.iter().map(|count| count.site.tactic).collect()
         })
     }

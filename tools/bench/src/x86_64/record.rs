@@ -1,7 +1,7 @@
 //! `record`: what a hit costs that leaves a record, in interleaved rounds of: bare, control, and for each case what it is there for.
 //! `nop`, `push`, `generic`: entries with three arguments, whole calls (three arguments, value, duration: two records), the same two
-//! behind a filter that lets nothing pass, calls that their return rejects (`filtered-late`), in a process without rseq, where rings are locked (`locked`), and a log2 histogram of an argument
-//! (`hist`). `deep`: stacks of sixteen callers by frame pointers. `text`: a text of
+//! behind a filter that lets nothing pass, calls that their return rejects (`filtered-late`), in a process without rseq, where rings are locked (`locked`), and log2 histograms of an argument
+//! (`hist`) and of durations of whole calls (`hist-dur`), each also for each of eight values of an argument (`hist-by`, `hist-dur-by`). `deep`: stacks of sixteen callers by frame pointers. `text`: a text of
 //! 31 characters; `edge`: the same where the kernel has to be asked for it. Beside them bpftrace and uftrace, where they are installed.
 //!
 //! The victim runs for a millisecond at a time, so that the rings hold all of it, and is read in between: what is measured is
@@ -26,6 +26,8 @@ use crate::x86_64::victim::{Load, Victim};
 const NEVER: Option<&str> = Some("arg0 == 0x7e57ab1e7e57ab1e");
 /// The same, where only the return can say so: by what was returned and the time that it took.
 const NEVER_LATE: Option<&str> = Some("dur > 3600s && ret != arg0");
+/// What values are told apart by.
+const KEY: Option<&str> = Some("arg0 & 7");
 const ARGUMENTS: u8 = 3;
 /// Frames that fit into a record of 256 bytes.
 const SHORT: u8 = 26;
@@ -48,7 +50,8 @@ enum What {
     Text(bool),
     /// Frames at most, and whether times are taken too.
     Stack(u8, bool),
-    Log2,
+    /// Of what, and by what.
+    Log2(&'static str, Option<&'static str>),
     Bpftrace(Script),
     Uftrace,
 }
@@ -57,7 +60,7 @@ enum What {
 type Way = (&'static str, What);
 
 const BARE: [Way; 2] = [("none", What::Bare), ("control", What::Control)];
-const NUMBERS: [Way; 8] = [
+const NUMBERS: [Way; 11] = [
     ("entry", What::Record(false, None)),
     ("call", What::Record(true, None)),
     ("filtered-entry", What::Record(false, NEVER)),
@@ -65,7 +68,10 @@ const NUMBERS: [Way; 8] = [
     ("filtered-late", What::Record(true, NEVER_LATE)),
     ("locked-entry", What::Locked(false)),
     ("locked-call", What::Locked(true)),
-    ("hist", What::Log2),
+    ("hist", What::Log2("arg0", None)),
+    ("hist-by", What::Log2("arg0", KEY)),
+    ("hist-dur", What::Log2("dur", None)),
+    ("hist-dur-by", What::Log2("dur", KEY)),
 ];
 const TEXTS: [Way; 2] = [("text-entry", What::Text(false)), ("text-call", What::Text(true))];
 const STACKS: [Way; 3] = [
@@ -211,12 +217,18 @@ impl Bench {
                 ensure!(end.missed == 0 && end.hits > 0, "{} records, {} dropped", end.hits, end.missed);
                 Ok(ns)
             }
-            What::Log2 => {
-                let mut ours = Ours::log2(pid, case, COPIES)?;
+            What::Log2(value, key) => {
+                let mut ours = Ours::log2(pid, case, COPIES, (value, key))?;
                 let ns = self.bursts(load, false, &mut || Ok(()))?;
                 let (hits, cells) = ours.tallied();
                 let all = ours.finish()?.hits;
-                ensure!(hits == all && cells > 9, "{hits} of {all} hits in {cells} cells");
+                // Durations may be all of one magnitude, for each of the eight.
+                let least = match (value, key) {
+                    ("dur", None) => 1,
+                    ("dur", _) => 8,
+                    _ => 10,
+                };
+                ensure!(hits == all && cells >= least, "{hits} of {all} hits in {cells} cells");
                 Ok(ns)
             }
             What::Bpftrace(script) => {

@@ -99,6 +99,14 @@ impl Conditions<'_> {
         self.jump(asm, tree, when, 0)
     }
 
+    /// Leaves a value in `A` that may depend on what was read of memory. Jumps away where that could not be read. Spoils `B` and `C`.
+    pub(super) fn read(self, asm: &mut Asm, tree: &Tree) -> Vec<Fix> {
+        let (readable, value) = tree.if_readable();
+        let unread = self.branch(asm, &readable, false);
+        self.value(asm, &value, 0);
+        unread
+    }
+
     fn jump(self, asm: &mut Asm, tree: &Tree, when: bool, depth: usize) -> Vec<Fix> {
         match tree {
             Tree::Number(value, _) if (*value != 0) == when => vec![asm.b_later()],

@@ -43,13 +43,13 @@ pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) ->
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
     let condition = stage.condition(kind);
-    let seen = kind == Kind::Return || !tally.value.asks_for_value();
+    let seen = kind == Kind::Return || !tally.asks_for_value();
     stage::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);
     }
     let looked = stage.look(&mut asm);
-    if asks_for_duration(&condition) || asks_for_duration(&tally.value) {
+    if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
         stage.time(&mut asm, true);
     }
     let rejected = stage.known().branch(&mut asm, &condition, false);

@@ -1,4 +1,4 @@
-//! Rows of a table: one more of a key, which is a value or a text's hash, and where threads are told apart of the thread (`record::tally`); what x86-64's twin does.
+//! Rows of a table: one more of a key, which is a value, a cell or a text's hash, and where hits are told apart of an owner: the thread, or what the call says itself (`record::tally`); what x86-64's twin does.
 //!
 //! In: the key; whose it is, and the text, if rows have those. Out: what a restartable sequence does when it has found its table (`Rows::add`), and what is done without one, where other
 //! threads are at the same table (`Rows::add_anywhere`, R1 to R3). The key is in `VALUE`, whose it is waits in the frame: what begins again finds them as they were. Who reads while threads

@@ -3,7 +3,8 @@
 //! In: what is tallied, where its table lies. Out: code that computes the value, finds its cell or row, and adds one there by one commit; then the displaced code. A
 //! filter stands before it, and counts what it rejects. All cells + overflow + unseen + filtered = hits.
 //! A value may depend on fields, which are copied onto the stack as for a record (`text`), at entries; one of which a field cannot be read is unseen. Of a text the value is a hash, over a
-//! copy on the stack; one of which not a byte can be read is unseen; so is a goroutine's whose stack has no room for the copies.
+//! copy on the stack; one of which not a byte can be read is unseen; so is a goroutine's whose stack has no room for the copies. What hits are told apart by (`Apart`) is computed beside the
+//! value, and is unseen by the same; it is found with the value, as one row.
 //! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the row (`rows`), add one.
 //! In a process without rseq all lines are written by atomic additions, and rows are taken by an exclusive pair.
 
@@ -17,7 +18,7 @@ use super::rows::{Copied, Rows};
 use super::saves::{self, A, B, C, INDEX, KEY, SLOT, VALUE};
 use super::text::Texts;
 use super::{Code, Machine, rseq, threads};
-use crate::filter::{Sort, THREAD_UNIT, Tally};
+use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
 use crate::request::{Read, ThreadId};
 
 /// Where a probe's tables lie.
@@ -110,22 +111,50 @@ pub(super) fn value(
     (known, copied): (Conditions<'_>, Copied),
     into: Into,
 ) -> Vec<Fix> {
-    let Tallied { tally, reads, .. } = what;
-    let unread = match tally.sort {
-        Sort::Text(_) => copied.key(asm).into(),
-        _ if reads.is_empty() => {
-            known.value(asm, &tally.value, 0);
-            Vec::new()
+    let tally = what.tally;
+    let mut unread = Vec::new();
+    if let Apart::Number(key) = &tally.apart {
+        unread = known.read(asm, key);
+        asm.mov(VALUE, A);
+    }
+    let by_text = matches!(tally.apart, Apart::Text(_));
+    if !matches!(tally.sort, Sort::Text(_)) {
+        unread.extend(known.read(asm, &tally.value));
+        cell_of(asm, tally);
+    }
+    if by_text {
+        asm.mov(VALUE, A);
+    }
+    if tally.texts() != 0 {
+        unread.extend(copied.key(asm));
+    }
+    owner(asm, tally, known, into);
+    asm.mov(VALUE, A);
+    unread
+}
+
+/// In: `A` = key or cell, `VALUE` = what it is told apart by, if that is what the call says. Keeps whose it is, where rows have owners; cells of a thread have its number in `A`.
+/// Spoils `B`.
+fn owner(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
+    let whose = match tally.apart {
+        Apart::Number(_) | Apart::Text(_) => VALUE,
+        Apart::Thread => {
+            threads::load_below(known.id, asm, B, known.depth);
+            if matches!(tally.sort, Sort::Log2 | Sort::Linear { .. }) {
+                asm.or_shifted(A, A, B, THREAD_UNIT.trailing_zeros());
+            }
+            B
         }
-        _ => {
-            let (readable, value) = tally.value.if_readable();
-            let unread = known.branch(asm, &readable, false);
-            known.value(asm, &value, 0);
-            unread
+        Apart::Nothing => {
+            if matches!(into, Into::Row(rows) if rows.are_owned()) {
+                asm.mov(B, ZERO);
+            }
+            B
         }
     };
-    key(asm, tally, known, into);
-    unread
+    if let Into::Row(rows) = into {
+        rows.keep(asm, whose);
+    }
 }
 
 impl Code for Pending {
@@ -250,33 +279,14 @@ fn cell(asm: &mut Asm) {
     asm.add_imm(B, B, CELLS as i32);
 }
 
-/// In: `A` = value, or a text's key. Out: `VALUE` = cell or key, as [`Tally::key`], and what rows keep. Spoils `A`, `B`, `C`, `KEY`.
-fn key(asm: &mut Asm, tally: &Tally, known: Conditions<'_>, into: Into) {
+/// In: `A` = value. Out: `A` = its cell, or the value itself. Spoils `B`, `C`, `KEY`.
+fn cell_of(asm: &mut Asm, tally: &Tally) {
     let unsigned = tally.value.is_unsigned();
-    let is_cell = match tally.sort {
-        Sort::Each | Sort::Text(_) => false,
-        Sort::Log2 => {
-            log2(asm, unsigned);
-            true
-        }
-        Sort::Linear { min, step, count } => {
-            linear(asm, unsigned, (min, step.max(1), count));
-            true
-        }
-    };
-    if tally.by_thread {
-        threads::load_below(known.id, asm, B, known.depth);
+    match tally.sort {
+        Sort::Each | Sort::Text(_) => {}
+        Sort::Log2 => log2(asm, unsigned),
+        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
     }
-    if tally.by_thread && is_cell {
-        asm.or_shifted(A, A, B, THREAD_UNIT.trailing_zeros());
-    }
-    if let Into::Row(rows) = into {
-        if rows.are_owned() && !tally.by_thread {
-            asm.mov(B, ZERO);
-        }
-        rows.keep(asm, B);
-    }
-    asm.mov(VALUE, A);
 }
 
 /// Cell 0 is below 0, 1 is 0, n + 2 has n as the number of its highest bit.

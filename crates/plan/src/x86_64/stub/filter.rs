@@ -185,7 +185,7 @@ impl Conditions<'_> {
         asm.load(RAX, slot);
     }
 
-    fn leaf(self, asm: &mut Asm<'_>, tree: &Tree, to: Reg) {
+    pub(super) fn leaf(self, asm: &mut Asm<'_>, tree: &Tree, to: Reg) {
         match tree {
             Tree::Number(value, _) => asm.mov_imm64(to, *value),
             Tree::Known(Known::Took) => match self.left {

@@ -14,15 +14,15 @@
 use trapline_record::ring::{FIRST_TEXT, Kind};
 
 use super::Pending;
-use super::asm::{Asm, Fix, Mem, R11, RSI, Shift};
+use super::asm::{Asm, Fix, R11, RSI};
 use super::counted::count;
 use super::latency::{Claim, Lookup};
-use super::rows::{Copied, text_key};
+use super::rows::Copied;
 use super::rseq::{self, Section};
 use super::stage::{MARK, SAVED_RSI, Stage, Whose, Words, asks_for_duration};
-use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, key, unseen};
+use super::tally::{Into, Shared, Table, add, add_anywhere, add_shared, unseen, value};
 use super::trace::{ARGUMENTS, Traced};
-use crate::filter::{Sort, Tally};
+use crate::filter::Tally;
 
 /// A text in a call's place.
 const LEFT: Copied = Copied { at: RSI, answer: FIRST_TEXT as i32 * 8 };
@@ -70,26 +70,15 @@ impl Stage<'_> {
         let lookup = whose.look(asm);
         let unmarked = self.look(asm);
         let condition = self.condition(kind);
-        let seen = kind == Kind::Return || !tally.value.asks_for_value();
-        if asks_for_duration(&condition) || asks_for_duration(&tally.value) {
+        let seen = kind == Kind::Return || !tally.asks_for_value();
+        if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
             self.time(asm, true);
         }
         let rejected = self.known().branch(asm, &condition, false);
         let into = Into::of(table, tally, LEFT, seen);
         let mut unread = Vec::new();
         if seen {
-            match tally.sort {
-                Sort::Text(_) => text_key(asm, LEFT),
-                _ => {
-                    let (readable, value) = tally.value.if_readable();
-                    unread = self.known().branch(asm, &readable, false);
-                    self.known().value(asm, &value, 0);
-                }
-            }
-            key(asm, (tally, into), |asm, to| {
-                asm.load(to, Mem::At(RSI, 0));
-                asm.shift(Shift::Right, to, 32, true);
-            });
+            unread = value(asm, tally, (self.known(), LEFT), into);
         }
         let (owned, pointer) = match machine.rseq {
             Some(rseq) => {

@@ -6,14 +6,14 @@
 use trapline_record::names::PLACES;
 use trapline_record::ring::Kind;
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Reg, Shift};
 use super::counted::{Counted, any_line};
 use super::filter::{Conditions, Fields};
 use super::rseq::{self, CPU_ID, Section};
 use super::saves::{SAVED_RAX, SAVED_RDX};
 use super::trace::Traced;
 use super::{Rseq, ThreadId};
-use crate::filter::{TargetFilter, Tree};
+use crate::filter::{Known, TargetFilter, Tree};
 
 /// A filter, and where it counts.
 #[derive(Clone, Copy, Debug)]
@@ -65,16 +65,8 @@ impl Traced<'_> {
         asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
         (self.behind_fetch(kind).branch(asm, &condition.decided(), false), self.depth(kind))
     }
-    /// Behind `fetch`: a value that may depend on what was read, in rax. Jumps away where that could not be read. Spoils rdx, r11 and flags.
-    pub(super) fn read_value(&self, asm: &mut Asm<'_>, kind: Kind, value: &Tree) -> Vec<Fix> {
-        let (known, value) = value.if_readable();
-        asm.load(RDX, Mem::At(RSP, self.depth(kind) + SAVED_RDX));
-        let unread = self.behind_fetch(kind).branch(asm, &known, false);
-        self.behind_fetch(kind).value(asm, &value, 0);
-        unread
-    }
     /// How what is known is read where the stack pointer is lower by what was copied.
-    fn behind_fetch(&self, kind: Kind) -> Conditions<'_> {
+    pub(super) fn behind_fetch(&self, kind: Kind) -> Conditions<'_> {
         let depth = self.depth(kind);
         let fields = Some(Fields { reads: self.fields, at: (RSP, self.first_field_copied()) });
         Conditions { depth, rdx: depth + SAVED_RDX, fields, ..self.conditions(kind) }
@@ -145,6 +137,24 @@ impl Traced<'_> {
     /// Whether the filter asks which thread it is.
     pub(super) fn filters_by_thread(&self) -> bool {
         self.filter.is_some_and(|filtered| filtered.filter.asks_for_thread())
+    }
+}
+
+impl Conditions<'_> {
+    /// Leaves a value in rax that may depend on what was read of memory. Jumps away where that could not be read. Spoils r11; rdx is the program's then.
+    pub(super) fn read(self, asm: &mut Asm<'_>, tree: &Tree) -> Vec<Fix> {
+        let (readable, value) = tree.if_readable();
+        if self.depth > 0 {
+            // What was copied took it.
+            asm.load(RDX, Mem::At(RSP, self.rdx));
+        }
+        let unread = self.branch(asm, &readable, false);
+        self.value(asm, &value, 0);
+        unread
+    }
+    /// Loads the thread's number: of a call, its entry's.
+    pub(super) fn thread(self, asm: &mut Asm<'_>, to: Reg) {
+        self.leaf(asm, &Tree::Known(Known::Thread), to);
     }
 }
 

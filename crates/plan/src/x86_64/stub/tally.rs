@@ -4,7 +4,8 @@
 //! there by one commit; then the displaced code. A filter stands before it, as before a record, and counts what it rejects. All cells +
 //! overflow + unseen + filtered = hits.
 //! A value may depend on fields, which are copied onto the stack as for a record, at entries; one of which a field cannot be read is unseen.
-//! Of a text the value is a hash, over a copy on the stack (`text`); one of which not a byte can be read is unseen.
+//! Of a text the value is a hash, over a copy on the stack (`text`); one of which not a byte can be read is unseen. What hits are told apart by (`Apart`) is computed
+//! beside the value, and is unseen by the same; it is found with the value, as one row (`rows`).
 //! The value is computed before the restartable sequence, so that what starts again is short: find this CPU's table, find the
 //! row, add one. In a process without rseq all lines are written by `lock add`, and rows are taken by a compare-and-swap. Registers are
 //! saved below the stack pointer, as in `trace`.
@@ -12,15 +13,16 @@
 use trapline_record::ring::Kind;
 use trapline_record::tally::{CELLS, OVERFLOW, TallyArea, UNSEEN};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, Reg, Shift};
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, R11, RAX, RDX, RSP, Shift};
 use super::counted::{Counted, count};
+use super::filter::Conditions;
 use super::gather::gather;
 use super::pass::Passed;
 use super::rows::{Copied, Rows, text_key};
 use super::rseq::{self, CPU_ID, Section};
 use super::trace::Traced;
 use super::{Machine, Pending};
-use crate::filter::{Sort, THREAD_UNIT, Tally};
+use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
 
 /// Where a probe's tables lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,12 +94,7 @@ pub fn tally(
     }
     let into = Into::of(table, tally, copied, seen);
     if seen {
-        match tally.sort {
-            Sort::Text(_) => text_key(&mut asm, copied),
-            _ if reads => unread = traced.read_value(&mut asm, kind, &tally.value),
-            _ => traced.conditions(kind).value(&mut asm, &tally.value, 0),
-        }
-        key(&mut asm, (tally, into), |asm, to| traced.rings.id.load(asm, to, traced.depth(kind)));
+        unread = value(&mut asm, tally, (traced.behind_fetch(kind), copied), into);
     }
     let (owned, pointer) = match machine.rseq {
         Some(rseq) => {
@@ -188,34 +185,64 @@ pub(super) fn add_anywhere(asm: &mut Asm<'_>, (machine, table): (Machine, Table)
     pointer
 }
 
-/// In: rax = value, or a text's key. Out: what [`Into`] finds its place by: rax = cell or key, as [`Tally::key`], or as rows keep it. `thread` loads a thread's number. Spoils
-/// r10, rdx.
-pub(super) fn key(asm: &mut Asm<'_>, (tally, into): (&Tally, Into), thread: impl FnOnce(&mut Asm<'_>, Reg)) {
-    let unsigned = tally.value.is_unsigned();
-    let is_cell = match tally.sort {
-        Sort::Each | Sort::Text(_) => false,
-        Sort::Log2 => {
-            log2(asm, unsigned);
-            true
-        }
-        Sort::Linear { min, step, count } => {
-            linear(asm, unsigned, (min, step.max(1), count));
-            true
-        }
-    };
-    let owned = matches!(into, Into::Row(rows) if rows.are_owned());
-    match tally.by_thread {
-        true => thread(asm, RDX),
-        false if owned => asm.mov_imm32(RDX, 0),
-        false => {}
+/// Where what rows are told apart by waits while the rest is computed: what `stage` keeps there is done with.
+const OWNED: Mem = Mem::At(RSP, -120);
+
+/// Out: what [`Into`] finds its place by: rax = cell or key, as [`Tally::key`], or as rows keep it. Jumps away where that depends on what could not be read. Spoils
+/// r10, r11, rdx.
+pub(super) fn value(
+    asm: &mut Asm<'_>,
+    tally: &Tally,
+    (known, copied): (Conditions<'_>, Copied),
+    into: Into,
+) -> Vec<Fix> {
+    let mut unread = Vec::new();
+    if let Apart::Number(key) = &tally.apart {
+        unread = known.read(asm, key);
+        asm.store(OWNED, RAX);
     }
-    if tally.by_thread && is_cell {
-        asm.mov(R10, RDX);
-        asm.shift(Shift::Left, R10, THREAD_UNIT.trailing_zeros() as u8, true);
-        asm.alu(Alu::Or, RAX, R10);
+    let by_text = matches!(tally.apart, Apart::Text(_));
+    if !matches!(tally.sort, Sort::Text(_)) {
+        unread.extend(known.read(asm, &tally.value));
+        cell_of(asm, tally);
     }
+    if by_text {
+        asm.store(OWNED, RAX);
+    }
+    if tally.texts() != 0 {
+        text_key(asm, copied);
+    }
+    owner(asm, tally, known, into);
     if let Into::Row(rows) = into {
         rows.keep(asm);
+    }
+    unread
+}
+
+/// In: rax = key or cell. Out: rdx = whose it is, where rows have owners; cells of a thread have its number in rax. Spoils r10.
+fn owner(asm: &mut Asm<'_>, tally: &Tally, known: Conditions<'_>, into: Into) {
+    match tally.apart {
+        Apart::Number(_) | Apart::Text(_) => asm.load(RDX, OWNED),
+        Apart::Thread => {
+            known.thread(asm, RDX);
+            if matches!(tally.sort, Sort::Log2 | Sort::Linear { .. }) {
+                asm.mov(R10, RDX);
+                asm.shift(Shift::Left, R10, THREAD_UNIT.trailing_zeros() as u8, true);
+                asm.alu(Alu::Or, RAX, R10);
+            }
+        }
+        Apart::Nothing if matches!(into, Into::Row(rows) if rows.are_owned()) => asm.mov_imm32(RDX, 0),
+        Apart::Nothing => {}
+    }
+}
+
+/// In: rax = value. Out: rax = its cell, or the value itself. Spoils r10, rdx.
+fn cell_of(asm: &mut Asm<'_>, tally: &Tally) {
+    let unsigned = tally.value.is_unsigned();
+    match tally.sort {
+        Sort::Each | Sort::Text(_) => {}
+        Sort::Log2 => log2(asm, unsigned),
+        Sort::Linear { min, step, count } => linear(asm, unsigned, (min, step.max(1), count)),
     }
 }
 
