@@ -8,7 +8,6 @@
 //! word is counted exactly: by one rseq commit, or by `lock add` (LOSS-1).
 //! Does not: relocate displaced code, choose addresses, decide what is dead.
 
-mod apart;
 mod asm;
 pub mod call;
 pub mod count;
@@ -20,6 +19,7 @@ pub mod latency;
 mod pass;
 mod passing;
 mod put;
+mod reject;
 pub mod remote;
 mod rows;
 mod rseq;

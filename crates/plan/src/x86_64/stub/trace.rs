@@ -8,15 +8,15 @@
 //! hit that it rejects adds one to a counter of its own. Written + dropped + filtered = hits. Where exits are recorded too, the
 //! entry leaves a mark for them (`latency::mark`).
 //! A filter's usual answer is no: where it can be had without what only a record spoils, hits that do not pass, and exits of calls that did not, run through
-//! (`apart`), and the record's code lies behind.
+//! (`reject`), and the record's code lies behind.
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
 
-use super::apart::{Rejected, Unmarked};
 use super::asm::Asm;
 use super::filter::ARGUMENT;
 use super::pass::{Filtered, Passed};
+use super::reject::{Rejected, Unmarked};
 use super::saves::Second;
 use super::stack::Walk;
 use super::stage::stage;
@@ -115,7 +115,7 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
         return staged;
     }
     let recorded = |asm: &Asm<'_>| Recorded { traced: *traced, kind, values, behind: asm.here() };
-    let tail = if traced.rejects_apart(kind) {
+    let tail = if traced.rejects_early(kind) {
         let rejected = traced.reject(&mut asm);
         Tail::Rejected(recorded(&asm), rejected)
     } else if let (Kind::Return | Kind::Tail, Some(marks)) = (kind, traced.whose_marks()) {

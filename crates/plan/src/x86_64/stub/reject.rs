@@ -40,7 +40,7 @@ pub(super) struct Unmarked {
 impl Traced<'_> {
     /// Whether a hit that does not pass can go on without what only a record spoils: the filter divides nothing, samples nothing and asks no
     /// system call.
-    pub(super) fn rejects_apart(&self, kind: Kind) -> bool {
+    pub(super) fn rejects_early(&self, kind: Kind) -> bool {
         let Some(filtered) = self.filter else { return false };
         let (filter, id) = (filtered.filter, self.rings.id);
         let by_name = filtered.names.is_some() && id != ThreadId::Unknown;
@@ -51,7 +51,7 @@ impl Traced<'_> {
             && !filter.condition.as_ref().is_some_and(Tree::divides)
             && !(self.filters_by_thread() && id == ThreadId::Call)
     }
-    /// An entry that [`rejects_apart`](Self::rejects_apart).
+    /// An entry that [`rejects_early`](Self::rejects_early).
     pub(super) fn reject(&self, asm: &mut Asm<'_>) -> Rejected {
         let first = First { site: self.site, at_entry: true };
         first.enter(asm);
