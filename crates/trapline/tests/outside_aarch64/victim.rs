@@ -12,7 +12,11 @@ use std::thread;
 
 use trapline::Session;
 
+use crate::crowd::crowd;
+
 const VARIABLE: &str = "TRAPLINE_VICTIM";
+/// With this variable it leaves so many pages free within reach of its code.
+pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
 /// As often as a thread can until the next line comes; the answer is how many values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -289,6 +293,9 @@ fn run() {
         return;
     }
     assert!(UNPROBED.iter().all(|function| *function as usize != 0));
+    if let Ok(pages) = std::env::var(CROWDED) {
+        crowd(victim_nop as *const () as u64, pages.parse().expect("a number"));
+    }
     let mut lines = std::io::stdin().lines().map_while(Result::ok);
     while let Some(line) = lines.next() {
         let Some((name, times)) = line.split_once(' ') else { break };
