@@ -491,6 +491,46 @@ fn what_no_code_decides_is_refused_by_name() {
     }
 }
 
+/// Those that return early, and behind so many instructions read it: `mov x0, x30`.
+#[test]
+fn what_is_too_long_to_be_looked_at_keeps_it() {
+    use trapline_plan::aarch64::may_arm;
+    const MOST: usize = 1 << 16;
+    for (words, says) in [(MOST, "more may follow than is looked at"), (MOST - 8, "reads the return address")]
+    {
+        let long = [&[CBZ, RET][..], &vec![NOP; words], &[0xAA1E_03E0, RET]].concat();
+        let image = library(&[&long]);
+        let why = may_arm(&image, image.function(FunctionIndex(0)), BIAS).expect_err("refused");
+        assert!(why.kind() == "no-slot" && why.to_string().contains(says), "{words}: {why}");
+    }
+}
+
+/// Records that tell nothing of memory, of calls that a condition on a field lets pass: where a call to the system would lose vectors of SVE, none is made, and also not
+/// where threads have to ask for their numbers.
+#[test]
+fn what_a_condition_reads_is_read_where_nothing_is_lost() {
+    /// `add z0.b, z0.b, z0.b`
+    const SCALABLE: u32 = 0x0420_0000;
+    let image = library(&[&[NOP, RET], &[NOP, SCALABLE, RET]]);
+    let (floats, stack) = (Floats::default(), Unwind::None);
+    let (reads, fields) =
+        (vec![Read { register: 0, offsets: vec![0], bytes: 4 }], Some(Tree::Known(Known::Field(0, INT))));
+    let (of_field, of_thread) =
+        (TargetFilter { reads, fields, ..condition(Known::Argument(0, INT)) }, condition(Known::Thread));
+    let asks = TargetFilter { condition: of_thread.condition, ..of_field.clone() };
+    for returns in [false, true] {
+        let role = Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+        for (sve, filter) in [(false, &of_field), (true, &of_field), (true, &asks)] {
+            let traits = ProcessTraits { sve, thread_id: ThreadId::Call, ..traits() };
+            let filters = vec![Some(filter.clone()); 2];
+            let plan = decided(&image, &traits, false, &filters, &[want(0, role), want(1, role)]);
+            let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
+            assert!(why.len() == 1 && why[0].contains("where vectors of SVE"), "{sve} {why:?}");
+            assert!(plan.refused[0].want == 1 && !plan.patches.is_empty());
+        }
+    }
+}
+
 /// Of our own process: from outside none is replaced yet.
 #[test]
 fn whose_return_address_is_looked_at_keeps_it() {

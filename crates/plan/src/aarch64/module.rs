@@ -150,9 +150,10 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
-            readable(at, &words, texts != 0 || fields != 0)?;
             let probe = want.probe;
             let loads = filter(input, probe).map_or(0, loads);
+            // A condition may read what no record tells.
+            readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
             let deed = |kind| {
                 let (nodes, at_entry) = (decided, true);
                 Deed::Record(Record {
