@@ -5,9 +5,10 @@
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use trapline::Session;
@@ -304,8 +305,15 @@ fn run() {
         let name = name.trim_start_matches(TURNS);
         let right: u64 = thread::scope(|scope| {
             let start = || {
-                let thread = scope.spawn(|| call(name, times));
-                while in_turn && !thread.is_finished() {
+                let (tell, number) = mpsc::channel();
+                let thread = scope.spawn(move || {
+                    // SAFETY: no arguments.
+                    tell.send(unsafe { libc::gettid() }).expect("it is asked for");
+                    call(name, times)
+                });
+                let itself = format!("/proc/self/task/{}", number.recv().expect("it begins"));
+                // Its work is finished, and even joined it is, before the kernel has told that it ended: until then its last access may be outstanding.
+                while in_turn && Path::new(&itself).exists() {
                     thread::yield_now();
                 }
                 thread
