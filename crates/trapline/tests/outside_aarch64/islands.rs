@@ -8,7 +8,7 @@ use crate::victim::{CROWDED, ENDLESS, FUNCTIONS, OUTER, THREADS, Victim, calls_o
 
 const TIMES: u64 = 100;
 
-/// A victim that leaves so many pages free near its code.
+/// A victim that leaves so many single pages free near its code.
 fn crowded(pages: &str) -> Option<Victim> {
     Victim::start_with(&[(CROWDED, pages)])
 }
@@ -35,6 +35,12 @@ fn counts_are_exact() {
     }
     assert_over_islands(&finished, &victim, &before);
     assert_eq!(victim.call("all", TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
+    // The only page is had again.
+    let session = victim.count("victim_nop");
+    assert_eq!(victim.call("victim_nop", TIMES), TIMES * THREADS, "wrong values");
+    let finished = session.detach();
+    assert_eq!(of(&finished.reports[0], "victim_nop"), TIMES * THREADS);
+    assert_over_islands(&finished, &victim, &before);
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn records_and_stacks_are_what_they_are_elsewhere() {
 /// Attached and detached while two threads call: each value is right.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
-    let Some(mut victim) = crowded("4") else { return };
+    let Some(mut victim) = crowded("8") else { return };
     let before = victim.text();
     for name in ["victim_push", "victim_zero", "victim_loop"] {
         victim.begin(name, ENDLESS);

@@ -16,7 +16,7 @@ use trapline::Session;
 use crate::crowd::crowd;
 
 const VARIABLE: &str = "TRAPLINE_VICTIM";
-/// With this variable it leaves so many pages free within reach of its code.
+/// With this variable it leaves so many single pages free within reach of its code.
 pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
 /// As often as a thread can until the next line comes; the answer is how many values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
