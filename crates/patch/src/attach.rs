@@ -20,7 +20,7 @@ use crate::map::{SERVED, map, unmap};
 use crate::native::number;
 use crate::prepare::{Prepared, prepare};
 use crate::publish::publish;
-use crate::request::{AttachReport, Memory, Placed, Refused, Request};
+use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::slots::write_hints;
 use crate::stack;
 use crate::survey::Survey;
@@ -60,7 +60,9 @@ impl Attached {
         }
         self.tell(&mut work, request);
         let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
-        if is_full(&first) && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))?? {
+        if is_full(&first, &work.report)
+            && Batch::run(process, OPTIONS, |batch| self.make_room(batch, &work.remote))??
+        {
             work = self.look(process, request, idle)?;
             self.tell(&mut work, request);
             first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
@@ -245,8 +247,11 @@ pub(crate) struct Work {
 
 const OPTIONS: BatchOptions = BatchOptions { hold_children: true };
 
-fn is_full(prepared: &Result<Prepared, PatchError>) -> bool {
+/// There is no room, or not for all.
+fn is_full(prepared: &Result<Prepared, PatchError>, report: &AttachReport) -> bool {
+    let no_room = |refused: &Refused| matches!(&refused.why, Why::Plan(why) if why.kind() == "no-room");
     matches!(prepared, Err(PatchError::Plan { source: PlanError::NoSpace { .. }, .. }))
+        || report.refused.iter().any(no_room)
 }
 
 /// Who shares a site with the want that it is named after has what became of that one.

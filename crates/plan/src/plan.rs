@@ -32,7 +32,7 @@ impl Region {
 pub enum Tactic {
     /// `jmp rel32` with the module's displacement.
     Jump,
-    /// `jmp rel8` to an island in padding.
+    /// `jmp rel8` to an island in padding; on arm64 `b` to an island, from where a register leads to a stub that lies too far.
     Short,
     /// `jmp rel32` whose last bytes are the following instruction's own.
     Pun,
@@ -210,7 +210,7 @@ pub struct ModulePlan {
     pub data: Region,
     /// Where the code region is to be mapped, readable and executable. Sparse: only chunks are written.
     pub code: Region,
-    /// Small code regions of their own for punned jumps; page-aligned, disjoint, sorted.
+    /// Small code regions of their own for punned jumps, and for arm64's islands; page-aligned, disjoint, sorted.
     pub pun_regions: Vec<Region>,
     /// First byte of the code region that this plan has no use for.
     pub free: RemoteAddr,

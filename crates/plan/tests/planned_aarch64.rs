@@ -159,32 +159,93 @@ fn what_cannot_be_done_is_refused_by_name_and_the_rest_is_done() {
 
 #[test]
 fn a_room_is_in_reach_or_there_is_none() {
-    let image = library(&[&[NOP, RET]]);
+    let image = library(&[&[NOP, RET], &[NOP, RET]]);
     let at = |at: u64| RemoteAddr(BIAS.0 + at);
     let high = at(100 << 20);
+    let wants = [want(0, Role::CountEntry), want(1, Role::CountEntry)];
     // Free above 100 MiB only, and then nowhere.
     let mut near = AddressSpace { occupied: vec![(RemoteAddr(0x10_0000), high)], heap_end: None };
-    let plan = planned(&image, &traits(), &near, &[want(0, Role::CountEntry)]);
+    let plan = planned(&image, &traits(), &near, &wants);
     assert!(plan.code.addr > high && encode::b(plan.patches[0].addr.0, plan.code.addr.0).is_some());
+    assert!(plan.pun_regions.is_empty() && plan.stats.of(Tactic::Jump) == 2);
     near.occupied[0].1 = at(200 << 20);
-    let map = CodeMap::build(&image, Scope::All, 1);
-    let (traits, wants) = (traits(), [want(0, Role::CountEntry)]);
-    let layout = DataLayout::new(&bounds(&image, &map, &traits, &wants));
-    let input = ModuleInput {
-        image: &image,
-        bias: BIAS,
-        map: &map,
-        traits: &traits,
-        space: &near,
-        home: None,
-        alone: true,
-        layout: &layout,
-        latency: None,
-        calls: None,
-        filters: &[],
-        wants: &wants,
+    let plan = planned(&image, &traits(), &near, &wants);
+    assert_eq!((plan.patches.len(), kinds(&plan)), (0, vec!["no-room", "no-room"]));
+    let said = plan.refused[1].why.to_string();
+    assert!(said.contains("within 128 MiB of it there is no room"), "{said}");
+}
+
+/// A page within reach, and room for stubs a long way off.
+fn crowded(hole: u64) -> AddressSpace {
+    let at = |at: u64| RemoteAddr(BIAS.0 + at);
+    let (below, above) = ((RemoteAddr(0x10_0000), at(hole)), (at(hole + 3 * 4096), at(1 << 33)));
+    AddressSpace { occupied: vec![below, above], heap_end: None }
+}
+
+/// A chunk's words, and where they are.
+fn chunk_at(plan: &ModulePlan, at: RemoteAddr) -> Vec<(u64, u32)> {
+    let chunk = plan.chunks.iter().find(|chunk| chunk.addr == at).expect("a chunk");
+    (at.0..).step_by(4).zip(plan.chunk_bytes(chunk).chunks_exact(4).map(word)).collect()
+}
+
+#[test]
+fn what_no_branch_reaches_goes_over_an_island_of_its_own() {
+    let image = library(&[&[CBZ, RET, PUSH, RET], &[RET]]);
+    let exits = Want { function: Some(FunctionIndex(1)), ..want(2, Role::CountExits) };
+    let wants = [time(0), want(1, Role::CountEntry), exits];
+    let space = crowded(100 << 20);
+    // In Go a stub begins lower, behind what the island pushed.
+    for go in [false, true] {
+        let plan = timed(&image, &ProcessTraits { go, ..traits() }, &space, &wants, Some(latency()));
+        assert_eq!((kinds(&plan), plan.stats.of(Tactic::Short)), (vec![], 4));
+        let [islands] = plan.pun_regions[..] else { panic!("{:?}", plan.pun_regions) };
+        assert_eq!((islands.addr, islands.len), (RemoteAddr(BIAS.0 + (100 << 20) + 4096), 4096));
+        // No stub is in reach; of the word with two deeds, the first leads to the second.
+        assert!(plan.code.addr.0.abs_diff(BIAS.0) > 1 << 32 && plan.chunks.len() == 4 + 5);
+        assert!(plan.chunks.windows(2).all(|two| two[0].addr < two[1].addr));
+        for patch in &plan.patches {
+            assert!(patch.tactic == Tactic::Short && islands.contains(patch.head));
+            assert_eq!(Some(word(&patch.new)), encode::b(patch.addr.0, patch.head.0));
+            follow(&plan, patch.head, (patch.addr.0, word(&patch.old)), go);
+        }
+    }
+}
+
+/// From an island to its stub and back: what is pushed is popped, and the copy goes on behind the word.
+fn follow(plan: &ModulePlan, island: RemoteAddr, (at, old): (u64, u32), go: bool) {
+    const PUSHED: u32 = 0xA9BE_47F0;
+    const POPPED: u32 = 0xA8C2_47F0;
+    // stp; movz, movk, movk; br: the address that they make.
+    let leads = |words: &[(u64, u32)]| {
+        assert_eq!((words[0].1, words[4].1), (PUSHED, 0xD61F_0200));
+        (0..).zip(&words[1..4]).map(|(nth, one)| u64::from(one.1 >> 5 & 0xFFFF) << (16 * nth)).sum::<u64>()
     };
-    assert!(plan_module(&input).is_err());
+    let words = chunk_at(plan, island);
+    let stub = RemoteAddr(leads(&words));
+    assert!(plan.code.contains(stub));
+    // `sub sp, sp, #16`, in Go.
+    let head = chunk_at(plan, stub);
+    assert_eq!((head[0].1, head[1].1 == 0xD100_43FF), (POPPED, go));
+    // Of the stubs one leads back, to where what it pushed is popped.
+    let stubs = plan.chunks.iter().filter(|chunk| plan.code.contains(chunk.addr));
+    let leads_back = |at: RemoteAddr| {
+        let words = chunk_at(plan, at);
+        let from = words.iter().rposition(|one| one.1 == PUSHED);
+        from.is_some_and(|from| leads(&words[from..]) == words_end(island))
+    };
+    assert_eq!(stubs.filter(|chunk| leads_back(chunk.addr)).count(), 1);
+    assert_eq!((words[5].0, words[5].1), (words_end(island), POPPED));
+    // A return goes on by itself.
+    let (end, last) = *words.last().expect("a copy");
+    match old {
+        RET => assert_eq!((words.len(), last), (7, RET)),
+        _ => assert_eq!(Some(last), encode::b(end, at + 4)),
+    }
+}
+
+/// Where an island's first half ends.
+const fn words_end(island: RemoteAddr) -> u64 {
+    island.0 + 4 * 5
 }
 
 fn latency() -> LatencyInput {
@@ -442,6 +503,46 @@ fn what_no_code_decides_is_refused_by_name() {
             assert!(why.is_none_or(|why| why.contains(what.unwrap_or_default())), "{what:?}");
         }
         assert_eq!(of(entry, None, false, &traits), None);
+    }
+}
+
+/// Those that return early, and behind so many instructions read it: `mov x0, x30`.
+#[test]
+fn what_is_too_long_to_be_looked_at_keeps_it() {
+    use trapline_plan::aarch64::may_arm;
+    const MOST: usize = 1 << 16;
+    for (words, says) in [(MOST, "more may follow than is looked at"), (MOST - 8, "reads the return address")]
+    {
+        let long = [&[CBZ, RET][..], &vec![NOP; words], &[0xAA1E_03E0, RET]].concat();
+        let image = library(&[&long]);
+        let why = may_arm(&image, image.function(FunctionIndex(0)), BIAS).expect_err("refused");
+        assert!(why.kind() == "no-slot" && why.to_string().contains(says), "{words}: {why}");
+    }
+}
+
+/// Records that tell nothing of memory, of calls that a condition on a field lets pass: where a call to the system would lose vectors of SVE, none is made, and also not
+/// where threads have to ask for their numbers.
+#[test]
+fn what_a_condition_reads_is_read_where_nothing_is_lost() {
+    /// `add z0.b, z0.b, z0.b`
+    const SCALABLE: u32 = 0x0420_0000;
+    let image = library(&[&[NOP, RET], &[NOP, SCALABLE, RET]]);
+    let (floats, stack) = (Floats::default(), Unwind::None);
+    let (reads, fields) =
+        (vec![Read { register: 0, offsets: vec![0], bytes: 4 }], Some(Tree::Known(Known::Field(0, INT))));
+    let (of_field, of_thread) =
+        (TargetFilter { reads, fields, ..condition(Known::Argument(0, INT)) }, condition(Known::Thread));
+    let asks = TargetFilter { condition: of_thread.condition, ..of_field.clone() };
+    for returns in [false, true] {
+        let role = Role::Record { values: 1, returns, texts: 0, floats, fields: 0, stack };
+        for (sve, filter) in [(false, &of_field), (true, &of_field), (true, &asks)] {
+            let traits = ProcessTraits { sve, thread_id: ThreadId::Call, ..traits() };
+            let filters = vec![Some(filter.clone()); 2];
+            let plan = decided(&image, &traits, false, &filters, &[want(0, role), want(1, role)]);
+            let why: Vec<String> = plan.refused.iter().map(|refused| refused.why.to_string()).collect();
+            assert!(why.len() == 1 && why[0].contains("where vectors of SVE"), "{sve} {why:?}");
+            assert!(plan.refused[0].want == 1 && !plan.patches.is_empty());
+        }
     }
 }
 

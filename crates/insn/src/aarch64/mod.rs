@@ -19,6 +19,6 @@ pub use gpr::Gpr;
 pub use live::{LandingPad, landing_pad, may_patch_live};
 pub use padding::padding_len;
 pub use regs::{FRAME, Regs};
-pub use relocate::{Immovable, Options, Relocated, relocate};
+pub use relocate::{Immovable, LONGEST, Options, Relocated, relocate};
 pub use simulate::{Fault, Memory, simulate};
 pub use store::Accessor;

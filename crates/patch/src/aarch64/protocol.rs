@@ -1,7 +1,7 @@
 //! How the code of other processes changes on arm64, and every way in which their threads may be in the middle of it. No code here.
 //!
 //! The steps and their order are those of [`crate::protocol`]; what differs is below. A patch is one word: a `b` to a stub in a room
-//! within 128 MiB (`trapline_plan::aarch64::module`).
+//! within 128 MiB, or to an island there that leads to it (`trapline_plan::aarch64::module`; its `island` lists the steps).
 //!
 //! # Who stands still
 //!

@@ -3,7 +3,7 @@
 //! In: a file, a function of it. Out: nothing, or the word that is in the way: `setjmp`, `getcontext` and `vfork` return through a copy of the address a second time, when the slot is long given
 //! back; `dlsym` finds its caller by it; a loop through the first instruction would take slot after slot. The address is followed from the entry along every path as long as it is in x30,
 //! through functions that are jumped to, and back from the stack; what was signed is made plain by `autiasp` or by the return, which is none of this. What reads it from the stack into
-//! another register is found where x29 names the frame. Behind a jump through a register all words of the function may follow. Does not: look into functions called.
+//! another register is found where x29 names the frame. Behind a jump through a register all words of the function may follow. What is too long to be looked at whole is refused. Does not: look into functions called.
 
 use std::collections::HashSet;
 
@@ -15,8 +15,8 @@ use trapline_record::addr::Bias;
 use super::exits::{Goes, goes, is_call, landings};
 use super::site::Refusal;
 
-/// Instructions that are looked at, at most.
-const MOST: usize = 4096;
+/// Instructions that are looked at, at most, each with what is known there.
+const MOST: usize = 1 << 16;
 /// `xpaclri`: takes the signature off x30, to look at it.
 const STRIP: u32 = 0xD503_20FF;
 const SVC: u32 = 0xD400_0001;
@@ -50,9 +50,13 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
     let lands = |index: usize| (start + 4 * index as u64, Known { link: false, frame: false });
     walk.open.extend(pads.into_iter().map(lands));
     while let Some((at, known)) = walk.open.pop() {
-        if walk.seen.len() < MOST && walk.seen.insert((at, known)) {
-            walk.step(at, known)?;
+        if !walk.seen.insert((at, known)) {
+            continue;
         }
+        if walk.seen.len() > MOST {
+            return refuse("more may follow than is looked at, and somebody there may read it");
+        }
+        walk.step(at, known)?;
     }
     // A jump to another function, whose address is in x30 then, is as good as a return: that one returns. What leaves by jumps through registers alone may be the loader's glue.
     if walk.returns {

@@ -8,6 +8,8 @@ mod deed;
 pub mod exits;
 mod go;
 mod here;
+mod island;
+mod lay;
 pub mod module;
 pub mod room;
 pub mod site;

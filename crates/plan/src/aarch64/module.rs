@@ -2,15 +2,16 @@
 //!
 //! In: [`ModuleInput`]. Out: [`ModulePlan`], as on x86-64, so that whoever writes it need not know which processor it is for.
 //! Invariants: PLAN-3, PLAN-4. What is not made here yet is refused by name ([`Refusal::NotHere`]): counting, tallying, timing and records are done, what is called is
-//! not.
+//! not. Where the code lies: `lay`.
 //!
 //! # How a site is made
 //!
 //! 1. The word: at an entry the first behind the landing pads, which stay, since something may land there; for `func+off` the word there; for returns each word
 //!    by which the function returns ([`exits`]); for durations, and for records with returns, the entry and each word that leaves the function, jumps to others
 //!    too ([`ways_out`]).
-//! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Data may lie anywhere:
-//!    stubs hold its address.
+//! 2. The room: one region of code for the module, in a gap from which a `b` reaches every wanted word, and is reached by it (128 MiB). Where there is no such gap, the
+//!    region lies anywhere, and each word has an island within its reach (`island`), in as few pages as serve all; a word that not even one page is near to is
+//!    refused. Data may lie anywhere: stubs hold its address.
 //! 3. The stub: does its deed (counts, by thread or not, tallies, or times; a filter decides before that) and what the word did, and jumps back. Where a word has several deeds, the stub of each but the last leads to the next one's.
 //!
 //! A patch is one aligned word, so it never crosses a line, and no thread can stand inside it: there are no guards, and nothing traps.
@@ -20,50 +21,43 @@
 use std::collections::BTreeMap;
 
 use trapline_image::{FunctionIndex, Image};
-use trapline_insn::aarch64::{Options, encode};
-use trapline_record::journal::MAX_PATCH;
+use trapline_record::Svma;
 use trapline_record::ring::Kind;
-use trapline_record::{RemoteAddr, Svma};
 
-use super::deed::{Deed, Record, Setting, is_looped, loads, nodes};
+use super::deed::{Deed, Record, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
-use super::go::{Lowered, begins, copies, is_go, is_goroutines, reads_g};
+use super::go::{copies, is_go, is_goroutines, reads_g};
 use super::here::{check, may_fault, readable};
-use super::room::for_text;
-use super::site::{self, Place as Word, entry_index};
-use super::stub::{Code as _, ExitKind, Machine, Rings, Rseq, SIGNATURE};
+use super::lay::lay;
+use super::site::entry_index;
+use super::stub::ExitKind;
 use crate::filter::TargetFilter;
-use crate::plan::{Chunk, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
+use crate::plan::{ModulePlan, PatchRole, Refused};
 use crate::refusal::{Place, PlanError, Refusal};
-use crate::request::{Floats, ModuleInput, ProcessTraits, Role, Want};
-use crate::space::PAGE;
+use crate::request::{Floats, ModuleInput, Role, Want};
 
-/// Where stubs begin: a line of their own.
-const LINE: u64 = 64;
-/// Bytes left behind the stubs, as everywhere; nothing is put there here.
-const SPARE: u64 = PAGE;
 /// Words around an instruction outside all functions, as far as exclusive sequences are looked for.
 const AROUND: u64 = 128;
 
 /// A word that is to be patched.
 #[derive(Clone, Debug)]
-struct Site {
+pub(super) struct Site {
     /// All of its function, or what lies around it.
-    words: Vec<u32>,
-    start: Svma,
-    index: usize,
-    role: PatchRole,
+    pub(super) words: Vec<u32>,
+    pub(super) start: Svma,
+    pub(super) index: usize,
+    pub(super) role: PatchRole,
     /// What happens there, in order, and for which wants, by their indices.
-    deeds: Vec<(u32, Deed)>,
+    pub(super) deeds: Vec<(u32, Deed)>,
 }
 
 impl Site {
-    fn at(&self) -> Svma {
+    pub(super) fn at(&self) -> Svma {
         self.start + 4 * self.index as u64
     }
 }
 
-type Sites = BTreeMap<Svma, Site>;
+pub(super) type Sites = BTreeMap<Svma, Site>;
 
 /// Plans all wants of one module.
 ///
@@ -94,7 +88,9 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         let others = site.deeds[1..].iter().map(|other| other.0).filter(|&other| other != first);
         plan.shares.extend(others.map(|other| (first, other)));
     }
-    plan.stats.sites[Tactic::Jump as usize] = plan.patches.len() as u32;
+    for patch in &plan.patches {
+        plan.stats.sites[patch.tactic as usize] += 1;
+    }
     plan.stats.refused = plan.refused.len() as u32;
     Ok(plan)
 }
@@ -154,10 +150,10 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
-            readable(at, &words, texts != 0 || fields != 0)?;
             let probe = want.probe;
-            let reads = filter(input, probe).map_or(&[][..], |filter| &filter.reads);
-            let loads = reads.iter().map(|read| read.offsets.len() as u32).sum();
+            let loads = filter(input, probe).map_or(0, loads);
+            // A condition may read what no record tells.
+            readable(at, &words, texts != 0 || fields != 0 || loads > 0)?;
             let deed = |kind| {
                 let (nodes, at_entry) = (decided, true);
                 Deed::Record(Record {
@@ -281,118 +277,4 @@ fn movable(input: &ModuleInput<'_>, function: Option<FunctionIndex>, site: &Site
         return Err(Refusal::MayFault { site: place, insn: place });
     }
     Ok(())
-}
-
-/// Room, stubs and patches of all sites; or the want of which a site cannot be laid, and why.
-fn lay(
-    input: &ModuleInput<'_>,
-    sites: &Sites,
-    plan: &mut ModulePlan,
-) -> Result<Result<(), (u32, Refusal)>, PlanError> {
-    (plan.patches, plan.chunks, plan.bytes) = Default::default();
-    let (Some(first), Some(last)) = (sites.keys().next(), sites.keys().next_back()) else {
-        return Ok(Ok(()));
-    };
-    let (low, high) = (input.bias.live(*first), input.bias.live(*last));
-    let stubs = sites.values().flat_map(|site| &site.deeds).map(|one| one.1.room()).sum::<u64>();
-    let len = stubs.next_multiple_of(PAGE) + SPARE;
-    let none = PlanError::NoSpace { text: low, need: len, tried: 1 };
-    let code = for_text(input.space, (low.0, high.0 + 4), len).ok_or(none.clone())?;
-    plan.code = Region { addr: code, len };
-    plan.spare = Region { addr: code + (len - SPARE), len: SPARE };
-    let mut space = input.space.clone();
-    space.occupy(code, code + len);
-    let data = space.find(input.layout.len).ok_or(none)?;
-    plan.data = Region { addr: data, len: input.layout.len };
-    let decided = (input.filters, input.traits.thread_id);
-    let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
-    let setting = Setting { rings: rings(input, data), ..setting };
-    let mut next = code;
-    for site in sites.values() {
-        let head = next;
-        match stubs_of(input, &setting, site, &mut next, plan) {
-            Ok(new) => plan.patches.push(patch_of(input, site, head, new)),
-            // The others there need nothing else: it is the word that cannot be had.
-            Err(why) => return Ok(Err((site.deeds[0].0, why))),
-        }
-    }
-    plan.free = next;
-    Ok(Ok(()))
-}
-
-/// The stubs of a site, one behind the other; the word that leads to the first.
-fn stubs_of(
-    input: &ModuleInput<'_>,
-    setting: &Setting<'_>,
-    site: &Site,
-    next: &mut RemoteAddr,
-    plan: &mut ModulePlan,
-) -> Result<u32, Refusal> {
-    let start = input.bias.live(site.start).0;
-    let at = start + 4 * site.index as u64;
-    let word = |why| Refusal::Word { why };
-    let far = |stub: u64| word(site::Refusal::OutOfReach { at, stub });
-    let incomplete = || Refusal::Incomplete { at: site.at() };
-    let head = next.0;
-    let lowered = input.traits.go;
-    let begin = |at: RemoteAddr, deed| {
-        setting.begin(RemoteAddr(begins(at.0, lowered)), deed).map(|stub| Lowered::new(stub, lowered))
-    };
-    let (last, others) = site.deeds.split_last().ok_or_else(incomplete)?;
-    for &(_, deed) in others {
-        let stub = begin(*next, deed).ok_or_else(incomplete)?;
-        let words = stub.finish(&[], Some(next.0 + deed.room())).ok_or_else(|| far(next.0))?;
-        put(plan, next, &words, deed.room());
-    }
-    let place = Word { words: &site.words, start, index: site.index, options: Options::default() };
-    let stub = begin(*next, last.1).ok_or_else(incomplete)?;
-    let made = site::patch_with(&place, stub, next.0, None).map_err(word)?;
-    debug_assert!(4 * made.stub.len() as u64 <= last.1.room(), "a stub of {} words", made.stub.len());
-    let len = (4 * made.stub.len() as u64).next_multiple_of(LINE);
-    put(plan, next, &made.stub, len);
-    encode::b(at, head).ok_or_else(|| far(head))
-}
-
-fn put(plan: &mut ModulePlan, next: &mut RemoteAddr, words: &[u32], taken: u64) {
-    debug_assert!(4 * words.len() as u64 <= taken, "a stub of {} words", words.len());
-    let (off, len) = (plan.bytes.len() as u32, 4 * words.len() as u32);
-    plan.bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    plan.chunks.push(Chunk { addr: *next, off, len });
-    *next = *next + taken;
-}
-
-fn patch_of(input: &ModuleInput<'_>, site: &Site, head: RemoteAddr, new: u32) -> Patch {
-    let bytes = |word: u32| {
-        let mut bytes = [0; MAX_PATCH];
-        bytes[..4].copy_from_slice(&word.to_le_bytes());
-        bytes
-    };
-    let want = site.deeds.first().map_or(0, |one| one.0);
-    Patch {
-        probe: input.wants.get(want as usize).map_or(0, |want| want.probe),
-        want,
-        role: site.role,
-        tactic: Tactic::Jump,
-        addr: input.bias.live(site.at()),
-        len: 4,
-        relies: 4,
-        old: bytes(site.words.get(site.index).copied().unwrap_or(0)),
-        new: bytes(new),
-        head,
-        crosses_line: false,
-        starts: 0,
-    }
-}
-
-fn machine(traits: &ProcessTraits) -> Machine {
-    // An abort handler behind another signature would end the program.
-    let rseq = traits.rseq.filter(|rseq| rseq.signature == SIGNATURE);
-    Machine { rseq: rseq.map(|rseq| Rseq { offset: rseq.offset }), lse: traits.lse, lines: traits.lines }
-}
-
-/// Where records go, if something is recorded.
-fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
-    let (area, traits) = (input.layout.rings, input.traits);
-    let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
-    (!area.is_empty()).then_some(rings)
 }

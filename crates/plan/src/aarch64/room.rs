@@ -1,10 +1,12 @@
-//! Where copies of displaced words may lie, and a module's stubs.
+//! Where copies of displaced words may lie, and a module's stubs, and islands where those are too far.
 //!
 //! In: what is mapped; where the original stands. Out: a free place near it: the way back from a copy is one `b`, which reaches 128 MiB (Arm ARM
 //! C6.2.26). Invariants: SPACE-1 nothing is placed over, or right beside, what is mapped, nor where the heap grows to, nor in the first 64 KiB.
 //! Does not: map anything. Addresses may have as many bits as the kernel gives (48 or 52), so only gaps below the last mapping are used.
 
+use super::island;
 use crate::AddressSpace;
+use crate::plan::Region;
 use crate::space::PAGE;
 use trapline_record::RemoteAddr;
 
@@ -76,9 +78,47 @@ pub(super) fn for_text(space: &AddressSpace, text: (u64, u64), len: u64) -> Opti
     best.map(RemoteAddr)
 }
 
+/// Where islands lie: some pages each for as many neighbours as one place serves.
+#[derive(Debug, Default)]
+pub(super) struct Islands {
+    /// Sorted, apart from each other.
+    pub(super) regions: Vec<Region>,
+    /// For each word its island's address.
+    pub(super) at: Vec<RemoteAddr>,
+}
+
+/// Islands for the words at `sites`, sorted: each reached by a `b` from its word, and reaching it. What is taken is free no more.
+///
+/// # Errors
+/// The first of the words that has no room near it.
+pub(super) fn for_islands(space: &mut AddressSpace, sites: &[u64]) -> Result<Islands, usize> {
+    let mut islands = Islands::default();
+    while let Some(&first) = sites.get(islands.at.len()) {
+        let rest = &sites[islands.at.len()..];
+        let pages = |count: usize| (count as u64 * island::LEN).next_multiple_of(PAGE);
+        let of = |count: usize| for_text(space, (first, rest[count - 1] + 4), pages(count));
+        // What serves so many serves fewer.
+        let (mut served, mut too_many) = (0, rest.len() + 1);
+        while served + 1 < too_many {
+            let count =
+                if served == 0 && too_many > rest.len() { rest.len() } else { (served + too_many) / 2 };
+            *if of(count).is_some() { &mut served } else { &mut too_many } = count;
+        }
+        if served == 0 {
+            return Err(islands.at.len());
+        }
+        let at = of(served).ok_or(islands.at.len())?;
+        space.occupy(at, at + pages(served));
+        islands.regions.push(Region { addr: at, len: pages(served) });
+        islands.at.extend((0..served as u64).map(|nth| at + nth * island::LEN));
+    }
+    islands.regions.sort_unstable_by_key(|region| region.addr);
+    Ok(islands)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{LEN, near, reaches};
+    use super::{LEN, for_islands, near, reaches};
     use crate::AddressSpace;
     use trapline_record::RemoteAddr;
 
@@ -100,6 +140,46 @@ mod tests {
         let heap =
             space(&wide.occupied.iter().map(|r| (r.0.0, r.1.0)).collect::<Vec<_>>(), Some(text + 0x10_0000));
         assert_eq!(near(&heap, at), Some(RemoteAddr(text - 2 * LEN)));
+    }
+
+    /// 900 MiB of text, with a hole of one page behind 250 MiB and one of two behind 450: what lies further from both than a `b` reaches has no island.
+    #[test]
+    fn neighbours_share_an_island() {
+        const MIB: u64 = 1 << 20;
+        let text = 0x1_0000_0000;
+        let (first, second) = (text + 250 * MIB, text + 450 * MIB);
+        let occupied = [
+            (0, first),
+            (first + 3 * 4096, second),
+            (second + 4 * 4096, text + 900 * MIB),
+            (1 << 40, 1 << 41),
+        ];
+        let all = space(&occupied, None);
+        let served = |sites: &[u64]| for_islands(&mut all.clone(), sites);
+        let near = |at: u64, n: u64| (at..).step_by(4).take(n as usize);
+        // A page has room for 64: of more, those that the second hole reaches take that one.
+        let sites: Vec<u64> = near(text + 340 * MIB, 60).chain(near(text + 350 * MIB, 60)).collect();
+        let islands = served(&sites).expect("in reach of both");
+        assert_eq!(islands.regions.iter().map(|one| one.addr.0).collect::<Vec<_>>(), [second + 4096]);
+        let one = served(&sites[..64]).expect("in reach of both");
+        assert_eq!(
+            one.regions.iter().map(|one| (one.addr.0, one.len)).collect::<Vec<_>>(),
+            [(first + 4096, 4096)]
+        );
+        let far: Vec<u64> = near(text + 200 * MIB, 3).chain(near(text + 500 * MIB, 3)).collect();
+        let islands = served(&far).expect("each has one");
+        assert_eq!(islands.regions.len(), 2);
+        for (site, island) in far.iter().zip(&islands.at) {
+            assert!(islands.regions.iter().any(|region| region.contains(*island)));
+            assert!(trapline_insn::aarch64::encode::b(*site, island.0).is_some(), "{site:#x} {island}");
+        }
+        let alone = [text + 250 * MIB, text + 100 * MIB].map(|at| served(&[at]).is_ok());
+        assert_eq!(alone, [true, false]);
+        assert_eq!(served(&[far[0], text + 650 * MIB, text + 660 * MIB]).map(|_| ()), Err(1));
+        // Each has an island of its own.
+        let mut all: Vec<u64> = one.at.iter().map(|at| at.0).collect();
+        all.dedup();
+        assert!(all.len() == 64 && all.windows(2).all(|two| two[1] - two[0] == super::island::LEN));
     }
 
     #[test]

@@ -6,9 +6,10 @@
 //! Does not: choose where stubs lie, or write anything.
 
 use trapline_insn::aarch64::{
-    Gpr, Immovable, Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
+    Immovable, Options, Verdict, decode, encode, in_exclusive, landing_pad, may_patch_live, relocate,
 };
 
+use super::island::{self, Landed};
 use super::stub::{self, Code, Machine};
 
 /// The word to be patched.
@@ -25,14 +26,14 @@ pub struct Place<'a> {
 }
 
 /// How the stub is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tactic {
     /// One `b`.
     Branch,
-    /// One `b` to an island in reach, and from there through x16.
+    /// One `b` to an island in reach, which leads to the stub and holds the copy that it comes back to (the module `island`).
     Island {
         /// What stands there.
-        words: [u32; 3],
+        words: Vec<u32>,
     },
 }
 
@@ -92,7 +93,7 @@ pub enum Refusal {
         /// The word.
         word: u32,
     },
-    /// No `b` reaches the stub, and there is no island, or x16 is not free for it.
+    /// No `b` reaches the stub, or the island.
     #[error("{at:#x}: a branch does not reach the stub at {stub:#x}")]
     OutOfReach {
         /// Its address.
@@ -189,7 +190,7 @@ pub fn entry_index(words: &[u32]) -> usize {
     words.iter().take_while(is_pad).count()
 }
 
-/// Patches `place` so that each execution adds one to `word`'s counter, by a stub at `stub`; or to `island`, in reach of a `b`.
+/// Patches `place` so that each execution adds one to `word`'s counter, by a stub at `stub`, over an `island` if one is given.
 ///
 /// # Errors
 /// Why not.
@@ -200,17 +201,20 @@ pub fn patch(
     stub: u64,
     island: Option<u64>,
 ) -> Result<Patch, Refusal> {
-    patch_with(place, stub::count(stub, machine, word, place.options.ip_free), stub, island)
+    let far = island.is_some();
+    let code = stub::count(island::begins(stub, far), machine, word, place.options.ip_free);
+    patch_with(place, Landed::new(code, far), stub, island)
 }
 
-/// Patches `place` so that each execution runs `code`, which begins at `stub`; or goes there by `island`, in reach of a `b`.
+/// Patches `place` so that each execution runs what begins at `head` and ends with `code`; over an `island`, if one is given, in reach of a `b`, and then what
+/// begins there is `Landed`.
 ///
 /// # Errors
 /// Why not.
 pub fn patch_with(
     place: &Place<'_>,
     code: impl Code,
-    stub: u64,
+    head: u64,
     island: Option<u64>,
 ) -> Result<Patch, Refusal> {
     let missing = Refusal::NoWord { start: place.start, index: place.index };
@@ -226,20 +230,20 @@ pub fn patch_with(
     if in_exclusive(place.words, place.index) {
         return Err(Refusal::Exclusive { at, word: old });
     }
-    let far = Refusal::OutOfReach { at, stub };
-    let (new, tactic) = match (encode::b(at, stub), island) {
-        (Some(new), _) => (new, Tactic::Branch),
-        (None, Some(island)) if place.options.ip_free => {
-            let page = encode::adrp(Gpr::X16, island, stub).ok_or(far)?;
-            let add = encode::add(Gpr::X16, Gpr::X16, stub as u32 & 0xFFF);
-            let words = [page, add, encode::br(Gpr::X16)];
-            (encode::b(at, island).ok_or(far)?, Tactic::Island { words })
-        }
-        _ => return Err(far),
-    };
-    let moved = relocate(old, at, code.displaced_at(), place.options).map_err(immovable)?;
+    let far = Refusal::OutOfReach { at, stub: head };
+    let new = encode::b(at, island.unwrap_or(head)).ok_or(far)?;
+    let moved = relocate(old, at, island.map_or(code.displaced_at(), island::copy_at), place.options);
+    let moved = moved.map_err(immovable)?;
     let back = moved.falls_through.then_some(moved.next);
-    let stub = code.finish(moved.words(), back).ok_or(far)?;
+    let (stub, tactic) = match island {
+        None => (code.finish(moved.words(), back), Tactic::Branch),
+        Some(island) => {
+            let words = island::words(island, head, moved.words(), back).ok_or(far)?;
+            let end = island::back_to(island).ok_or(far)?;
+            (code.finish(&end, None), Tactic::Island { words })
+        }
+    };
+    let stub = stub.ok_or(far)?;
     Ok(Patch { at, old, new, live: may_patch_live(old, new), tactic, stub })
 }
 
@@ -300,21 +304,22 @@ mod tests {
 
     #[test]
     fn what_no_branch_reaches_goes_over_an_island() {
-        let far = START + (1 << 30);
-        let place = |ip_free| Place {
-            words: &[NOP, RET],
-            start: START,
-            index: 0,
-            options: Options { ip_free, ..Options::default() },
-        };
-        let refused = Err(Refusal::OutOfReach { at: START, stub: far });
-        assert_eq!(patch(&place(true), &MACHINE, far, far, None), refused);
-        assert_eq!(patch(&place(false), &MACHINE, far, far, Some(START + 64)), refused);
-        // There is no way back but a branch either: what falls through stays refused, what does not is reached.
-        assert_eq!(patch(&place(true), &MACHINE, far, far, Some(START + 64)), refused);
-        let place = Place { index: 1, ..place(true) };
-        let patched = patch(&place, &MACHINE, far, far, Some(START + 64)).expect("a return");
-        assert!(matches!(patched.tactic, Tactic::Island { .. }));
-        assert_eq!(Some(patched.new), encode::b(START + 4, START + 64));
+        let (far, island) = (START + (1 << 30), START + 64);
+        for (index, ip_free) in [(0, false), (0, true), (1, false), (1, true)] {
+            let options = Options { ip_free, ..Options::default() };
+            let place = Place { words: &[PUSH, RET], start: START, index, options };
+            let (at, back) = (START + 4 * index as u64, index == 0);
+            let refused = Err(Refusal::OutOfReach { at, stub: far });
+            assert_eq!(patch(&place, &MACHINE, far, far, None), refused);
+            assert_eq!(patch(&place, &MACHINE, far, far, Some(far)), refused);
+            let patched = patch(&place, &MACHINE, far, far, Some(island)).expect("over an island");
+            assert_eq!(Some(patched.new), encode::b(at, island));
+            let Tactic::Island { words } = patched.tactic else { panic!("{patched:?}") };
+            // The copy is on the island, and what goes on behind the word goes there by a `b`.
+            let copy = words.iter().position(|word| *word == patched.old).expect("the copy");
+            let next = encode::b(island + 4 * (copy as u64 + 1), at + 4);
+            assert_eq!(words.get(copy + 1).copied(), next.filter(|_| back));
+            assert!(!patched.stub.contains(&patched.old));
+        }
     }
 }

@@ -246,18 +246,14 @@ fn what_arguments_lead_to_is_read() {
     let session = builder(Filter::default()).texts(vec![0b10]).record(2, true).expect("a session");
     let told = grows.run(TIMES);
     let finished = session.detach();
-    let found: BTreeSet<String> = finished.calls.iter().filter_map(text).collect();
-    println!("{} texts of {} calls, {} missed", found.len(), told["main.reads"], finished.summary.missed);
-    assert_eq!(
-        finished.calls.len() as u64 + finished.summary.missed,
-        told["main.reads"],
-        "{:?}",
-        finished.summary.notices
-    );
-    assert!(
-        found.iter().all(|text| text.starts_with("round ")) && found.len() == finished.calls.len(),
-        "{found:?}"
-    );
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    finished.calls.iter().filter_map(text).for_each(|text| *found.entry(text).or_insert(0) += 1);
+    let missed = finished.summary.missed;
+    println!("{} texts of {} calls, {missed} missed", found.len(), told["main.reads"]);
+    // A function that begins anew on a larger stack is entered twice, with the same text.
+    assert!(found.iter().all(|(text, &calls)| text.starts_with("round ") && calls <= 2), "{found:?}");
+    assert_eq!(found.values().sum::<u64>(), finished.calls.len() as u64, "{found:?}");
+    assert!(found.len() as u64 + missed >= told["main.reads"], "{:?}", finished.summary.notices);
     assert!(found.len() as u64 > TIMES / 2, "{}", found.len());
     // The second number is twice the first.
     let session = builder(passing("field % 4 == 2").reads(vec![read(8)])).record(2, true).expect("a session");

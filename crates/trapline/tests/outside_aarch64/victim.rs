@@ -5,14 +5,19 @@
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 use trapline::Session;
 
+use crate::crowd::crowd;
+
 const VARIABLE: &str = "TRAPLINE_VICTIM";
+/// With this variable it leaves so many single pages free within reach of its code.
+pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
 /// As often as a thread can until the next line comes; the answer is how many values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -289,6 +294,9 @@ fn run() {
         return;
     }
     assert!(UNPROBED.iter().all(|function| *function as usize != 0));
+    if let Ok(pages) = std::env::var(CROWDED) {
+        crowd(victim_nop as *const () as u64, pages.parse().expect("a number"));
+    }
     let mut lines = std::io::stdin().lines().map_while(Result::ok);
     while let Some(line) = lines.next() {
         let Some((name, times)) = line.split_once(' ') else { break };
@@ -297,8 +305,15 @@ fn run() {
         let name = name.trim_start_matches(TURNS);
         let right: u64 = thread::scope(|scope| {
             let start = || {
-                let thread = scope.spawn(|| call(name, times));
-                while in_turn && !thread.is_finished() {
+                let (tell, number) = mpsc::channel();
+                let thread = scope.spawn(move || {
+                    // SAFETY: no arguments.
+                    tell.send(unsafe { libc::gettid() }).expect("it is asked for");
+                    call(name, times)
+                });
+                let itself = format!("/proc/self/task/{}", number.recv().expect("it begins"));
+                // Its work is finished, and even joined it is, before the kernel has told that it ended: until then its last access may be outstanding.
+                while in_turn && Path::new(&itself).exists() {
                     thread::yield_now();
                 }
                 thread

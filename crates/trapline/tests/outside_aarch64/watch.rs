@@ -159,7 +159,7 @@ fn as_many_are_told_as_threads_make() {
     exact.for_each(|line| assert_eq!(number(line, "after"), number(line, "before") + 1, "{line}"));
 }
 
-/// One thread alone: an addition is exact from the first one on.
+/// One thread alone, and then another one, when the first has ended: an addition is exact from the first one on.
 #[test]
 fn additions_of_one_thread_are_exact() {
     let Some(mut victim) = Victim::start() else { return };

@@ -87,6 +87,16 @@ fn exceptions(row: &Value) -> [f64; 3] {
     ["traps", "steps", "calls"].map(|field| row[field].as_f64().unwrap_or(f64::NAN))
 }
 
+/// Of a hit, calls that are another thread's, as of the engine's own that looks at mappings: the account is the processor's, not a thread's. Half a dozen were seen in a row whose
+/// own thread ran not one instruction more. A way that makes one more for each hit is far above.
+const OTHERS: f64 = 0.25;
+
+/// Whether these are the traps, single steps and calls that are expected.
+fn are(expected: [f64; 3], taken: [f64; 3]) -> bool {
+    let [traps, steps, calls] = expected;
+    taken[..2] == [traps, steps] && (calls..calls + OTHERS).contains(&taken[2])
+}
+
 /// A push that may reach into the signal's frame: where that ends is looked up first, which takes more than a copy that jumps back.
 const DEEP: &str = "push-64";
 
@@ -103,7 +113,7 @@ pub(super) fn judge(rows: &[Value]) -> Vec<String> {
     for row in rows {
         match expected(row) {
             _ if row["skipped"].is_string() => faults.push(format!("{}: {}", name(row), row["skipped"])),
-            Some(expected) if expected != exceptions(row) => {
+            Some(expected) if !are(expected, exceptions(row)) => {
                 faults.push(format!("{}: {row}: traps, steps and calls should be {expected:?}", name(row)));
             }
             _ => {}
@@ -259,6 +269,24 @@ mod tests {
         assert!(judge(&[]).iter().any(|fault| fault.starts_with("uprobe-push simulated: None")));
         let skipped = [json!({"bench": "uprobe", "case": "push", "how": "simulated", "skipped": "why"})];
         assert!(judge(&skipped).contains(&"uprobe-push simulated: \"why\"".to_owned()));
+    }
+
+    #[test]
+    fn calls_of_another_thread_are_nobodys() {
+        for (row, field, value, is_fine) in [
+            ("uretprobe-push simulated", "calls", 2.1, true),
+            ("uretprobe-push simulated", "calls", 1.9, false),
+            ("uretprobe-push simulated", "calls", 2.3, false),
+            ("uretprobe-push simulated", "traps", 2.1, false),
+            ("uprobe-nop jump", "calls", 0.1, true),
+            ("uprobe-push kernel", "steps", 1.1, false),
+        ] {
+            let mut all = rows(instructions, |how| how);
+            let changed = all.iter_mut().find(|one| super::name(one) == row).expect("a row");
+            changed[field] = json!(value);
+            let faults = judge(&all);
+            assert_eq!(faults.is_empty(), is_fine, "{row} {field} {value}: {faults:?}");
+        }
     }
 
     #[test]
