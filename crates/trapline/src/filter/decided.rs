@@ -123,7 +123,9 @@ impl Filter {
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
         let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain(tally.trees());
-        (!trees.into_iter().all(known)).then_some(Undecided::NotTallied)
+        // For an exit alone nobody copied a text.
+        let is_there = !exits || tally.texts() == 0;
+        (!is_there || !trees.into_iter().all(known)).then_some(Undecided::NotTallied)
     }
 }
 
