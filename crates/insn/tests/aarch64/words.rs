@@ -207,7 +207,10 @@ fn may_refuse(why: Refusal, name: &str) -> bool {
         Refusal::SystemCall => name == "svc",
         Refusal::Monitor => matches!(name, "hvc" | "smc"),
         Refusal::Privileged => {
-            matches!(name, "eret" | "eretaa" | "eretab" | "drps" | "msr" | "mrs" | "sys" | "sysl")
+            let returns = matches!(name, "eret" | "eretaa" | "eretab" | "drps");
+            // Names of `sys`, of the guarded control stack, with an `op1` of 0: for EL1.
+            let stacks = matches!(name, "gcspushx" | "gcspopcx" | "gcspopx");
+            returns || stacks || matches!(name, "msr" | "mrs" | "sys" | "sysl")
         }
         Refusal::Exclusive => is_exclusive(name),
         Refusal::MemoryCopy => is_copy(name),
