@@ -106,7 +106,7 @@ pub(crate) fn passing(condition: &str) -> Filter {
 }
 
 fn tallying(victim: &Victim, probe: &str, condition: Option<&str>, tally: Tally, exits: bool) -> Session {
-    let by = tally.apart == Apart::Thread.then_some(By::Thread);
+    let by = (tally.apart == Apart::Thread).then_some(By::Thread);
     let filter = condition.map_or_else(Filter::default, passing).tally(tally, exits).expect("in the target");
     let builder = Session::builder().pid(victim.pid()).by(by).filters(vec![filter]);
     builder.probe(probe).and_then(|builder| builder.tally(exits)).expect("a session")
@@ -243,7 +243,7 @@ fn what_arguments_lead_to_is_tallied() {
     let read = Read { register: 1, offsets: vec![0], bytes: 8 };
     let number = tally(Tree::Known(Known::Field(0, Int::U64)), Sort::Each);
     let reading = |condition: &str| passing(condition).reads(vec![read.clone()]);
-    let whose = |tally: &Tally| tally.apart == Apart::Thread.then_some(By::Thread);
+    let whose = |tally: &Tally| (tally.apart == Apart::Thread).then_some(By::Thread);
     let early = |filter: Filter, tally: &Tally| (filter.tally(tally.clone(), false), false, whose(tally));
     let late = |filter: Filter, tally: &Tally| (filter.tally_calls(tally.clone()), true, whose(tally));
     for (filter, exits, by) in [
