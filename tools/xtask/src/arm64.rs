@@ -6,7 +6,7 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::test::run_and_count;
 use crate::{Outcome, cargo_path, packages};
@@ -43,6 +43,8 @@ const TARGETS: &[&str] = &[
     "--test=pool",
     "--test=inside_aarch64",
 ];
+/// Those that only a whole system runs (`arm64-system`) are checked here, so that it finds them whole.
+const BOOTED: &[&str] = &["--test=outside_aarch64", "--test=live"];
 /// What an emulator of user mode has not, or has in another way: ptrace, perf, seals, times, other programs of this machine. Outside attach runs under a whole system
 /// (`arm64-system`).
 const NOT_EMULATED: &[&str] = &[
@@ -67,6 +69,8 @@ pub(crate) fn run(runs: u64) -> Result<Outcome> {
         println!("LOUD SKIP: {why}");
         return Ok(Outcome { skipped: vec![why], ..Outcome::default() });
     }
+    let checked = cargo("check").args(["-p", "trapline", "-p", "trapline-watch"]).args(BOOTED).status()?;
+    ensure!(checked.success(), "arm64: the tests of arm64-system do not build");
     let mut total = Outcome::default();
     println!("on {TARGET}, emulated");
     let skips = NOT_EMULATED.iter().flat_map(|name| ["--skip", name]);
