@@ -5,6 +5,7 @@ use std::sync::Arc;
 use trapline_record::ring::{FIRST_TEXT, Kind as Records, TEXT_WORDS};
 
 use super::frame::{Kind, Put};
+use super::pack::pack;
 use super::tables::{Loss, Round, Table, put_losses, put_names};
 use super::{begin, end};
 use crate::decode::{Clock, Known, Probes, Shape};
@@ -47,7 +48,7 @@ pub(super) fn slot(kind: Records, tid: u32, ticks: u64, sp: u64) -> Vec<u8> {
 pub(super) fn slots(process: u32, segment: u32, slot: usize, slots: &[Vec<u8>]) -> Vec<u8> {
     let mut block = Put::block(Kind::Slots);
     block.u32(process).u32(segment).u32(1).u32(slot as u32);
-    slots.iter().for_each(|slot| block.0.extend_from_slice(slot));
+    pack(&slots.concat(), slot, &mut block.0);
     block.done()
 }
 

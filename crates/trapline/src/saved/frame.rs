@@ -8,7 +8,7 @@ pub const MAGIC: [u8; 8] = *b"trapline";
 /// Bytes of the file's head: [`MAGIC`], the format's version, and a word that is 0.
 pub const HEAD: usize = 16;
 /// Version of all that stands here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a block's head: its kind, a word that is 0, and how many bytes follow.
 pub const BLOCK: usize = 16;
 /// Most bytes of a block: what a ring can hold, and some.
@@ -22,7 +22,7 @@ pub enum Kind {
     Begin = 1,
     /// A process, its probes, and what their records hold: before its first records, and again when there are more.
     Probes = 2,
-    /// Slots of one ring.
+    /// Slots of one ring, packed.
     Slots = 3,
     /// Names of threads.
     Names = 4,

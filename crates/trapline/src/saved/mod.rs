@@ -2,7 +2,7 @@
 //!
 //! In: what [`Session::save`](crate::Session::save) takes; a file, which may hold anything. Out: blocks; [`Call`](crate::Call)s, the same as the
 //! session would have told of the same records (`decode` makes both). Invariants: SAV-1 reading is bounded by the file's length
-//! and by what `tables` says, and no file panics; SAV-2 a file is readable to its last whole block; SAV-3 entries in slots and losses are hits.
+//! (slots by sixteen times that) and by what `tables` says, and no file panics; SAV-2 a file is readable to its last whole block; SAV-3 entries in slots and losses are hits.
 //!
 //! # The file
 //!
@@ -13,7 +13,7 @@
 //! |---|---|
 //! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
 //! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded, its site, and what its records hold besides integers |
-//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out |
+//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed ([`pack`]) |
 //! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
 //! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |
 //! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick until which it tells what ended; how many processes were looked at; 1 for the last one, which tells all, else 0 |
@@ -24,7 +24,7 @@
 //!
 //! # Order of writing
 //!
-//! V1 what there is of new probes. V2 ring by ring: slots are copied, counted, their ring's tail moved, the block written. V3 names of new
+//! V1 what there is of new probes. V2 ring by ring: slots are copied, their ring's tail moved, counted, packed, the block written. V3 names of new
 //! threads. V4 losses, if there are more, twice a second and at the end. V5 `Round`. V6 after the last round and the last losses, with all
 //! patches taken out: `End`. A tracer that is killed leaves blocks up to some V, and one that is cut at most: slots without their `Round`
 //! are of a round that ended there. What it had taken and not written, and what the target writes afterwards, is in no count.
@@ -32,6 +32,7 @@
 
 mod example;
 pub mod frame;
+pub(crate) mod pack;
 mod read;
 pub(crate) mod tables;
 #[cfg(test)]

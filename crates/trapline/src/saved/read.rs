@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{BLOCK, Get, HEAD, Kind, LONGEST, MAGIC, VERSION};
+use super::pack::{MOST, unpack};
 use super::tables::{Loss, Round, Table, get_losses, get_names};
 use crate::calls::{Call, in_order, unpaired_notice};
 use crate::decode::{Clock, Decoder};
@@ -16,7 +17,7 @@ use crate::quick::Quick;
 use crate::report::Site;
 
 /// Bytes of a slot: a power of two between these.
-const SLOT_BYTES: std::ops::RangeInclusive<u32> = 64..=1 << 20;
+const SLOT_BYTES: std::ops::RangeInclusive<u32> = 64..=MOST as u32;
 /// Processes of a file.
 const MOST_PROCESSES: usize = 1 << 16;
 
@@ -275,9 +276,8 @@ impl<'a, R: Read> Saved<'a, R> {
         let mut take = || {
             let [process, Some(segment), Some(_), Some(slot)] = head else { return None };
             let usable = SLOT_BYTES.contains(&slot) && slot.is_power_of_two();
-            let whole = usable && get.0.len().is_multiple_of(slot as usize);
-            let process = self.process(process).filter(|_| whole)?;
-            process.decoder.take(segment as usize, slot as usize, get.0);
+            let process = self.process(process).filter(|_| usable)?;
+            process.decoder.take(segment as usize, slot as usize, &unpack(get.0, slot as usize)?);
             Some(())
         };
         let taken = take();

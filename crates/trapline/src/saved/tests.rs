@@ -7,6 +7,7 @@ use trapline_record::ring::Kind as Records;
 
 use super::example::{example, site, slot, slots};
 use super::frame::{BLOCK, HEAD, Kind};
+use super::pack::unpack;
 use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
 use crate::calls::{Call, How, Reading, in_order};
@@ -45,7 +46,7 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 #[test]
 fn the_layout_is_a_contract() {
     let file = example();
-    assert_eq!(&file[..16], b"trapline\x01\0\0\0\0\0\0\0");
+    assert_eq!(&file[..16], b"trapline\x02\0\0\0\0\0\0\0");
     // Begin: how long, and behind the time of day the clock and the note.
     assert_eq!(&file[16..32], b"\x01\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0");
     assert_eq!(&file[40..66], b"\xe8\x03\0\0\0\0\0\0\0\0\0\0\0\0\xe0\x3f\x06\0\0\0a note");
@@ -61,8 +62,9 @@ fn the_layout_is_a_contract() {
 \x01\0\0\0\0\0\0\0\0\x0f\0\0\0uprobe:/bin/x:g\x01\0\0\0\x15\0\0\0uprobe:/bin/x:g_alias\
 \x06\0\0\0/bin/x\0\x20\0\0\0\0\0\0\x01\0\0\0g\0\0";
     assert_eq!(block(1), probes);
-    assert_eq!(block(2)[..24], *b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\x01\0\0\x03\0\0\0\x08\0\0\0");
-    assert_eq!(block(2).len(), 16 + 2 * 256);
+    assert_eq!(block(2)[..16], *b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\x01\0\0");
+    let slots = [slot(Records::Entry, 8, 2000, 0x90), slot(Records::Entry, 9, 2100, 0x190)].concat();
+    assert_eq!(unpack(&block(2)[16..], 256), Some(slots));
     assert_eq!(block(3), b"\0\0\0\0\x02\0\0\0\x08\0\0\0\x01\x05\0\0\0main?\x09\0\0\0\0\0\0\0\0");
     assert_eq!(block(4), b"\xe8\x03\0\0\0\0\0\0\0\0\0\0\0\0\xe0\x3f\xc4\x09\0\0\0\0\0\0\x01\0\0\0\0\0\0\0");
     assert_eq!(
@@ -227,7 +229,7 @@ fn what_is_wrong_is_said_and_where() {
         read(&other).1.expect_err("damaged").to_string()
     };
     assert!(with(0, b"T").contains("no recording"));
-    assert_eq!(with(8, &[2]), "it is a recording of version 2, and this trapline reads version 1");
+    assert_eq!(with(8, &[1]), "it is a recording of version 1, and this trapline reads version 2");
     for (block, offset, bytes, says) in [
         (0, 0, &[9][..], "is of no kind"),
         (0, 0, &[2], "stands where the begin should"),

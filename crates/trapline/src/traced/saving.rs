@@ -1,7 +1,7 @@
 //! Records kept as they are: from the rings into a file's blocks.
 //!
 //! In: the rings of all segments. Out: blocks ([`crate::saved`]), written as they come: a ring's slots in pieces that stay in a CPU's own
-//! cache. Records are looked at so far as they are counted and their threads are named; what they mean is found out when they are
+//! cache, packed: new memory of a file costs more than making it less. Records are looked at so far as they are counted and their threads are named; what they mean is found out when they are
 //! read back. Invariant: LOSS-2 entries written and records dropped are hits.
 
 use std::collections::HashSet;
@@ -14,6 +14,7 @@ use super::{Source, Traced};
 use crate::decode::{Counts, Probes, word};
 use crate::quick::Quick;
 use crate::saved::frame::{Kind as Block, Put};
+use crate::saved::pack::pack;
 use crate::saved::tables::{Loss, Table, put_losses, put_names};
 
 /// How often losses are noted, for the case that nobody comes to note the last ones.
@@ -30,6 +31,7 @@ pub(super) struct Saved {
     fresh: HashSet<u32>,
     /// The last one.
     last: Option<u32>,
+    slots: Vec<u8>,
     block: Put,
     losses: Option<(Instant, u64)>,
 }
@@ -83,13 +85,16 @@ impl Records {
         block.begin(Block::Slots);
         block.u32(number).u32(segment as u32).u32(ring.number).u32(slot as u32);
         let (begin, mut records) = (block.0.len(), 0);
+        let mut slots = std::mem::take(&mut self.saved.slots);
         let (saved, decoder) = (&mut self.saved, &mut self.decoder);
-        let whole = ring.empty(&mut block.0, |bytes| {
-            records += saved.note(segment, slot, &bytes[begin..], &decoder.probes, &mut decoder.read);
-            Put::close(bytes);
-            write(bytes)
+        let whole = ring.empty(&mut slots, |slots| {
+            records += saved.note(segment, slot, slots, &decoder.probes, &mut decoder.read);
+            block.0.truncate(begin);
+            pack(slots, slot, &mut block.0);
+            Put::close(&mut block.0);
+            write(&block.0)
         });
-        self.saved.block = block;
+        (self.saved.slots, self.saved.block) = (slots, block);
         Ok(whole?.then_some(records))
     }
 }

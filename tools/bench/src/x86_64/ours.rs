@@ -84,7 +84,8 @@ impl Ours {
     }
     /// Records entries, and with `returns` exits, with the text that the first argument points to.
     pub(crate) fn texts(pid: u32, case: &str, limit: usize, returns: bool) -> Result<Self> {
-        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(RING).texts(vec![1]);
+        // A record takes 256 bytes, and a millisecond of calls can be more than half a ring of the usual size.
+        let builder = Session::builder().pid(pid).probe(&probe(case, limit)?)?.ring(2 * RING).texts(vec![1]);
         let session = builder.record(1, returns)?;
         Self::look(session, |process| process.counts.iter().map(|count| count.site.tactic).collect())
     }
