@@ -13,7 +13,7 @@
 //! |---|---|
 //! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
 //! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded, its site, and what its records hold besides integers |
-//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed ([`pack`]) |
+//! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
 //! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
 //! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |
 //! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick until which it tells what ended; how many processes were looked at; 1 for the last one, which tells all, else 0 |
