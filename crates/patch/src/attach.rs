@@ -211,7 +211,7 @@ impl Attached {
         report.memory = Memory { sites: report.code + segment.tables(), per_cpu: segment.per_cpu() };
 
         let clock = Instant::now();
-        let ready = segment.fill(&prepared.plans).and_then(|()| {
+        let ready = segment.fill(&prepared.plans, request.options.alone).and_then(|()| {
             let Some((made, code)) = &prepared.slots else { return Ok(()) };
             segment.write_code(RemoteAddr(made.slots.code), code)?;
             write_hints(batch.process(), &made.slots)?;

@@ -122,8 +122,13 @@ impl Attached {
             return;
         }
         self.held.retain(|old| conflict(&fresh, old).is_none());
+        // The fewer among the more.
+        if fresh.len() > self.held.len() {
+            std::mem::swap(&mut self.held, &mut fresh);
+        }
+        let (Some(first), Some(last)) = (fresh.first(), fresh.last()) else { return };
+        let (first, last) = (first.addr, last.addr);
         // Those of one module lie between others', mostly.
-        let (first, last) = (fresh[0].addr, fresh[fresh.len() - 1].addr);
         let at = self.held.partition_point(|old| old.addr < first);
         if self.held.get(at).is_none_or(|next| last < next.addr) {
             self.held.splice(at..at, fresh);
@@ -199,6 +204,28 @@ mod tests {
             "it ended in bytes that are another's now"
         );
         assert!(!attached.is_held(RemoteAddr(0x200), RemoteAddr(1)), "another stub");
+    }
+    /// Few, or many, among fewer or more, before, between or behind them; some in the place of others.
+    #[test]
+    fn as_many_as_came_are_held_in_order() {
+        let batches: [&[u64]; 6] = [&[7, 900], &[100, 101, 102], &[50], &[99, 5000, 6000], &[103, 104], &[]];
+        for first in batches {
+            for (from, step) in [(8, 2), (100, 1), (901, 3), (1, 450)] {
+                let second: Vec<u64> = (0..20).map(|n| from + n * step).collect();
+                for (one, other) in [(first, second.as_slice()), (&second, first)] {
+                    let mut attached = Attached::default();
+                    attached.hold(one.iter().map(|n| patch(n * 8, 5, 5)));
+                    // The later ones reach into what lies before them.
+                    attached.hold(other.iter().map(|n| patch(n * 8 - 4, 8, 8)));
+                    let gone = |n: &u64| other.iter().any(|m| m * 8 - 4 < n * 8 + 5 && n * 8 < m * 8 + 4);
+                    let mut wanted: Vec<u64> = one.iter().filter(|n| !gone(n)).map(|n| n * 8).collect();
+                    wanted.extend(other.iter().map(|n| n * 8 - 4));
+                    wanted.sort_unstable();
+                    let held: Vec<u64> = attached.held.iter().map(|patch| patch.addr.0).collect();
+                    assert_eq!(held, wanted);
+                }
+            }
+        }
     }
     #[test]
     fn what_a_pun_ends_in_is_held() {

@@ -4,6 +4,9 @@
 //! the target leads there (PATCH-4); a list of mappings for the target to make.
 //! Does not: run anything in the target.
 
+use std::panic::resume_unwind;
+use std::thread::Builder;
+
 use trapline_plan::{DataCounts, DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
@@ -191,14 +194,26 @@ impl Segment {
         segment.view().set(at::MAGIC, MAGIC);
         Ok(segment)
     }
-    /// Code, guard table and journal.
-    pub(crate) fn fill(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
-        for plan in plans {
-            for chunk in &plan.chunks {
-                self.write_code(chunk.addr, plan.chunk_bytes(chunk))?;
-            }
+    /// Code, guard table and journal: both by this thread, if it is `alone`, or they are few. It is new memory, and the kernel has to clear each page.
+    pub(crate) fn fill(&self, plans: &[ModulePlan], alone: bool) -> Result<(), PatchError> {
+        /// From so many sites on, a thread pays.
+        const MANY: usize = 2000;
+        if alone || self.entries.len() < MANY {
+            return self.write_chunks(plans).and_then(|()| self.write_tables());
         }
-        self.write_tables()
+        std::thread::scope(|scope| {
+            let other = Builder::new().spawn_scoped(scope, || self.write_tables());
+            let code = self.write_chunks(plans);
+            let tables = match other {
+                Ok(other) => other.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                Err(_) => self.write_tables(),
+            };
+            code.and(tables)
+        })
+    }
+    fn write_chunks(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
+        let mut all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));
+        all.try_for_each(|(plan, chunk)| self.write_code(chunk.addr, plan.chunk_bytes(chunk)))
     }
     /// Whether a batch of at most these finds room behind what is there. Half of the guard table is for the next one ([`append`](Self::append)).
     pub(crate) fn has_room(&self, counts: &DataCounts) -> bool {
@@ -214,11 +229,7 @@ impl Segment {
         entries: &[Entry],
         guards: &[(u64, u64)],
     ) -> Result<(), PatchError> {
-        for plan in plans {
-            for chunk in &plan.chunks {
-                self.write_code(chunk.addr, plan.chunk_bytes(chunk))?;
-            }
-        }
+        self.write_chunks(plans)?;
         let mut all = std::mem::take(&mut self.guards);
         // From where on the two tables will differ.
         let mut from = all.len();

@@ -50,10 +50,13 @@ impl Foreseen {
         self,
         traits: &ProcessTraits,
         calls: Option<CallInput<'_>>,
-        order: &[(u32, Want)],
+        wants: &[Want],
     ) -> Option<Vec<Site>> {
         let by_jump = calls.is_some_and(|calls| calls.callees.iter().all(|callee| !callee.by_trap));
-        (decides(traits) == decides(&assumed()) && by_jump && self.order == order).then_some(self.sites)
+        // Each of its wants is in the order once: if they are the same, so is theirs.
+        let same = self.order.len() == wants.len()
+            && self.order.iter().all(|(index, want)| wants.get(*index as usize) == Some(want));
+        (decides(traits) == decides(&assumed()) && by_jump && same).then_some(self.sites)
     }
 }
 

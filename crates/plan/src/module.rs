@@ -73,8 +73,7 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         None => choose(input.space, &need(input)?)?,
     };
     let own = (place.data.addr, place.code.end());
-    let order = by_function(input.wants);
-    let planned = plan_sites(env, input, own, &order);
+    let planned = plan_sites(env, input, own);
     let Planned { mut sites, mut refused, kernel, pun_regions } = planned;
     sites.sort_by_key(|s| s.start);
     drop_overlapping(env, input.wants, &mut sites, &mut refused);
@@ -142,13 +141,14 @@ struct Planned {
 
 type Span = (RemoteAddr, RemoteAddr);
 
-fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, Want)]) -> Planned {
-    let foreseen = input.map.take_foreseen().and_then(|foreseen| foreseen.fits(env.traits, env.calls, order));
-    if let Some(sites) = foreseen {
+fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
+    let foreseen = input.map.take_foreseen();
+    if let Some(sites) = foreseen.and_then(|foreseen| foreseen.fits(env.traits, env.calls, input.wants)) {
         return Planned { sites, refused: Vec::new(), kernel: Vec::new(), pun_regions: Vec::new() };
     }
+    let order = by_function(input.wants);
     let new = || Planner::new(env, input.bias, Puns::new(input.space, own));
-    if let Some((first, second)) = halves(order).filter(|_| !input.alone) {
+    if let Some((first, second)) = halves(&order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
         let run = |part, low, high, room| {
             let mut planner = new();
@@ -173,7 +173,7 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span, order: &[(u32, W
         }
     }
     let mut planner = new();
-    planner.functions(order);
+    planner.functions(&order);
     planner.into()
 }
 

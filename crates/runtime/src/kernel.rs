@@ -84,6 +84,7 @@ pub(crate) fn read_words(at: u64, words: &mut [u64]) -> Read {
 /// `MEMBARRIER_CMD_PRIVATE_EXPEDITED…` and their registrations.
 const EXPEDITED: u64 = 1 << 3;
 const REGISTER_EXPEDITED: u64 = 1 << 4;
+const REGISTER_CORE_SYNC: u64 = 1 << 6;
 const RESTART: u64 = 1 << 7;
 const REGISTER_RESTART: u64 = 1 << 8;
 
@@ -96,6 +97,11 @@ pub(crate) fn barrier(command: u64) -> bool {
 #[must_use]
 pub fn register_membarrier() -> bool {
     barrier(REGISTER_EXPEDITED)
+}
+
+/// Asks once for what a writer of code needs (membarrier(2), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE; Linux 4.16).
+pub fn register_core_sync() -> bool {
+    barrier(REGISTER_CORE_SYNC)
 }
 
 /// Makes every running thread of this process execute a full memory barrier. True if it did.

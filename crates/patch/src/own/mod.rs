@@ -159,22 +159,22 @@ impl Own {
         let mut added = Added::default();
         if !prepared.sites.is_empty() {
             added.shares = std::mem::take(&mut prepared.shares);
-            added.sites = self.install(prepared, lodging, &mut work, tell)?;
+            added.sites = self.install(prepared, lodging, &mut work, (request.options.alone, tell))?;
         }
         added.report = work.report;
         Ok(added)
     }
-    /// O2 to O5.
+    /// O2 to O5. `alone`: by this thread alone.
     fn install(
         &mut self,
         mut prepared: Prepared,
         lodging: Lodging,
         work: &mut Work,
-        tell: &mut dyn FnMut(Vec<OwnCall>),
+        (alone, tell): (bool, &mut dyn FnMut(Vec<OwnCall>)),
     ) -> Result<Vec<OwnSite>, PatchError> {
         let Work { survey, report, .. } = work;
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
-        let fresh = match lodging {
+        let (fresh, guards) = match lodging {
             Lodging::Old(home) => {
                 self.come_back()?;
                 let (entries, guards) = (prepared.entries(), prepared.guards());
@@ -183,15 +183,15 @@ impl Own {
                     &entries,
                     &guards,
                 )?;
-                None
+                (None, guards)
             }
             Lodging::New(..) | Lodging::Apart(_) => {
-                let segment = self.build(&prepared, survey)?;
+                let segment = self.build(&prepared, survey, alone)?;
                 report.mapped = segment.mapped();
-                Some(segment)
+                let guards = segment.guards.clone();
+                (Some(segment), guards)
             }
         };
-        let guards = prepared.guards();
         self.lead_all(&guards);
         self.hand_over(&mut prepared, &guards);
         tell(calls(&mut prepared));
@@ -241,11 +241,11 @@ impl Own {
         Ok(placed)
     }
     /// O2 to O4 in a segment of its own, up to its state.
-    fn build(&mut self, prepared: &Prepared, survey: &Survey) -> Result<Segment, PatchError> {
+    fn build(&mut self, prepared: &Prepared, survey: &Survey, alone: bool) -> Result<Segment, PatchError> {
         let mut caller = OwnCaller::default();
         let segment = map_by(&mut self.attached, &mut caller, self.process.pid(), prepared, survey)?;
         let own = segment.memfd();
-        let ready = self.alone(&[own]).and_then(|()| segment.fill(&prepared.plans));
+        let ready = self.alone(&[own]).and_then(|()| segment.fill(&prepared.plans, alone));
         if let Err(error) = ready {
             unmap_by(&mut self.attached, &mut caller, &segment);
             return Err(error);

@@ -6,7 +6,9 @@ use core::arch::asm;
 use core::sync::atomic::AtomicU64;
 
 use crate::kernel::barrier;
-pub use crate::kernel::{AlternateStack, Word, alternate_stack, membarrier, read_word, register_membarrier};
+pub use crate::kernel::{
+    AlternateStack, Word, alternate_stack, membarrier, read_word, register_core_sync, register_membarrier,
+};
 
 /// The thread pointer: TPIDR_EL0, the address of the thread's control block (AAELF64, "Thread Local Storage", variant I). It tells
 /// threads apart without a thread-local slot. Tasks that share one (a child of `vfork`, or a raw clone with CLONE_VM and

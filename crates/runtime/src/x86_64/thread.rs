@@ -5,7 +5,9 @@
 use core::arch::asm;
 use core::sync::atomic::AtomicU64;
 
-pub use crate::kernel::{AlternateStack, Word, alternate_stack, membarrier, read_word, register_membarrier};
+pub use crate::kernel::{
+    AlternateStack, Word, alternate_stack, membarrier, read_word, register_core_sync, register_membarrier,
+};
 
 /// The thread pointer: the address of the thread's control block, which holds its own address first (psABI, "Thread-Local
 /// Storage", variant II). It tells threads apart without a thread-local slot. Tasks that share one (a child of `vfork`, or a raw

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
 use trapline_runtime::instances::{Hint, Place};
-use trapline_runtime::native::thread::{membarrier, register_membarrier};
+use trapline_runtime::native::thread::{membarrier, register_core_sync, register_membarrier};
 use trapline_runtime::probe::Probe;
 use trapline_runtime::regions::Slot;
 
@@ -74,6 +74,10 @@ fn make() -> Option<Engine> {
     if !register_membarrier() {
         return None;
     }
+    if is_alone() {
+        // Now, as it takes no time: with other threads about, the kernel has each wait until all CPUs were seen elsewhere. If it is refused, the first write is told.
+        register_core_sync();
+    }
     let room = room();
     let lines: &'static [Line] = zeroed(0, room.lines, libc::MADV_WIPEONFORK)?;
     let words = zeroed(FAR, Counts::words(room.lines, room.probes), 0)?;
@@ -84,6 +88,12 @@ fn make() -> Option<Engine> {
         Some(offset) => unsafe { engine.with_rseq(offset) },
         None => engine,
     })
+}
+
+/// Whether this process has one thread: its folder of threads has as many links as there are, and two.
+fn is_alone() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self/task").is_ok_and(|folder| folder.nlink() == 3)
 }
 
 /// Hints at slots, and quick ones.
@@ -121,39 +131,36 @@ pub(super) fn keep_blocks(sites: usize) {
     }
 }
 
-/// Behind [`keep_blocks`], by one who has to wait for another thread anyway (`early`), until `is_over`: the pages of probes from number `first` on, and those of what is
-/// kept, are had at once, large ones where the kernel gives them. That takes a fraction of what faults take, one for each page, in the midst of the batch.
-pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() -> bool) {
+/// Behind [`keep_blocks`], by one who may have to wait for another thread (`early`): what the batch takes comes in large pages, where the kernel gives them, those of probes
+/// from number `first` on too; and until `is_over` it is had at once. Either takes a fraction of what faults take, one for each page, in the midst of the batch. While the answer
+/// lives, glibc gives none of it back.
+pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() -> bool) -> Option<Fence> {
     /// As many at a time; a large page, mostly.
     const STEP: usize = 2 << 20;
-    let Some(len) = block(sites) else { return };
+    let len = block(sites)?;
     let mut have = |at: *mut u8, len: usize| {
         advise(at, len, libc::MADV_HUGEPAGE);
-        for from in (0..len).step_by(STEP) {
-            if is_over() {
-                break;
-            }
-            advise(at.wrapping_add(from), STEP.min(len - from), libc::MADV_POPULATE_WRITE);
-        }
+        let steps = (0..len).step_by(STEP).take_while(|_| !is_over());
+        steps.for_each(|from| advise(at.wrapping_add(from), STEP.min(len - from), libc::MADV_POPULATE_WRITE));
     };
     let (probes, most) = (probes(), room().probes);
     if !probes.is_null() && first < most {
         let many = sites.min(most - first);
         have(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
     }
-    // Both together, with what glibc has free behind them, are less than it keeps: it would give back all.
-    let len = len - SPARE;
-    let mut rooms = [len; 2].map(Vec::<u8>::with_capacity);
+    let mut rooms = [len; BLOCKS].map(Vec::<u8>::with_capacity);
+    let fence = Fence(std::hint::black_box(Vec::with_capacity(FENCE)));
     rooms.iter_mut().for_each(|room| have(room.as_mut_ptr(), len));
     drop(std::hint::black_box(rooms));
+    Some(fence)
 }
 
-/// The same for a thread with memory of its own (glibc's arenas), which has no time to wait: its pages come when they are touched, large ones.
+/// The same for a thread with memory of its own (glibc's arenas, of at most 64 MiB), which has no time to wait: its pages come when they are touched, large ones.
 pub(super) fn make_own_room(sites: usize) {
     let Some(len) = block(sites) else { return };
-    let mut room = Vec::<u8>::with_capacity(len - PAGE);
-    advise(room.as_mut_ptr(), len - PAGE, libc::MADV_HUGEPAGE);
-    drop(std::hint::black_box(room));
+    let mut rooms = [len - PAGE, len.saturating_sub(2 << 20)].map(Vec::<u8>::with_capacity);
+    rooms.iter_mut().for_each(|room| advise(room.as_mut_ptr(), room.capacity(), libc::MADV_HUGEPAGE));
+    drop(std::hint::black_box(rooms));
 }
 
 /// Bytes of the blocks of a large batch.
@@ -174,10 +181,15 @@ fn advise(at: *mut u8, len: usize, what: i32) {
 
 const PAGE: usize = 4096;
 
-/// More than glibc has free at the end of its heap: the 128 KiB by which it asks for more than it needs, and a page.
-const SPARE: usize = 256 << 10;
+/// A block at the end of glibc's heap, which keeps it from giving back what is free before that.
+#[derive(Debug)]
+pub(super) struct Fence(#[expect(dead_code, reason = "it is there")] Vec<u8>);
+/// Its length: less would be taken from among small blocks.
+const FENCE: usize = 256 << 10;
+/// Blocks that a large batch takes and gives back in all, about.
+const BLOCKS: usize = 3;
 
-/// The planner's own site is the largest, of 352; two blocks are about what there is at a time.
+/// The planner's own site is the largest, of 352; two such blocks are about what there is at a time.
 const PASSING: usize = 640;
 
 /// Where the C library registers its threads' rseq areas, from the thread pointer (glibc 2.35).

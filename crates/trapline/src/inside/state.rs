@@ -101,10 +101,10 @@ impl State {
             let (asked, have) = (requests.len(), self.spots.len());
             return Err(Error::TooMany { asked, have, most });
         }
-        match &mut self.early {
-            Some(early) => make_room(requests.len(), self.spots.len(), || early.is_here()),
-            None => keep_blocks(requests.len()),
-        }
+        keep_blocks(requests.len());
+        let first = self.spots.len();
+        let room = |early: &mut Early| make_room(requests.len(), first, || early.is_here());
+        let _fence = self.early.as_mut().and_then(room);
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
         let mut spots = Vec::with_capacity(requests.len());
