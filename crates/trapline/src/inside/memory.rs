@@ -148,9 +148,9 @@ pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() ->
         let many = sites.min(most - first);
         have(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
     }
-    let mut rooms = [len; BLOCKS].map(Vec::<u8>::with_capacity);
+    let rooms = [len; BLOCKS].map(Vec::<u8>::with_capacity);
     let fence = Fence(std::hint::black_box(Vec::with_capacity(FENCE)));
-    rooms.iter_mut().for_each(|room| have(room.as_mut_ptr(), len));
+    stretches(&rooms).for_each(|(at, len)| have(at, len));
     drop(std::hint::black_box(rooms));
     Some(fence)
 }
@@ -158,9 +158,23 @@ pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() ->
 /// The same for a thread with memory of its own (glibc's arenas, of at most 64 MiB), which has no time to wait: its pages come when they are touched, large ones.
 pub(super) fn make_own_room(sites: usize) {
     let Some(len) = block(sites) else { return };
-    let mut rooms = [len - PAGE, len.saturating_sub(2 << 20)].map(Vec::<u8>::with_capacity);
-    rooms.iter_mut().for_each(|room| advise(room.as_mut_ptr(), room.capacity(), libc::MADV_HUGEPAGE));
+    let rooms = [len - PAGE, len.saturating_sub(2 << 20)].map(Vec::<u8>::with_capacity);
+    stretches(&rooms).for_each(|(at, len)| advise(at, len, libc::MADV_HUGEPAGE));
     drop(std::hint::black_box(rooms));
+}
+
+/// Where blocks lie; those that follow each other are one, so that a large page may reach over their border.
+fn stretches(rooms: &[Vec<u8>]) -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut all: Vec<(*mut u8, usize)> = Vec::with_capacity(rooms.len());
+    for (at, len) in rooms.iter().map(|room| (room.as_ptr().cast_mut(), room.capacity())) {
+        match all.last_mut() {
+            Some(last) if at.addr().wrapping_sub(last.0.addr() + last.1) < PAGE => {
+                last.1 = at.addr() + len - last.0.addr()
+            }
+            _ => all.push((at, len)),
+        }
+    }
+    all.into_iter()
 }
 
 /// Bytes of the blocks of a large batch.
@@ -170,13 +184,13 @@ fn block(sites: usize) -> Option<usize> {
     (sites >= 1000).then(|| (sites * PASSING).min(MOST))
 }
 
-/// Has the kernel do that with the pages that lie wholly in this memory of ours: have them come as large ones ([`libc::MADV_HUGEPAGE`]), or come now
+/// Has the kernel do that with the pages of this memory, with what others have at both ends of them: have them come as large ones ([`libc::MADV_HUGEPAGE`]), or come now
 /// ([`libc::MADV_POPULATE_WRITE`], Linux 5.14). If it does not, each comes when it is touched.
 fn advise(at: *mut u8, len: usize, what: i32) {
-    let skip = at.align_offset(PAGE).min(len);
-    let whole = (len - skip) / PAGE * PAGE;
+    let before = at.addr() % PAGE;
+    let whole = (before + len).next_multiple_of(PAGE);
     // SAFETY: neither changes a byte or unmaps anything; outside of mappings it fails.
-    unsafe { libc::madvise(at.wrapping_add(skip).cast(), whole, what) };
+    unsafe { libc::madvise(at.wrapping_sub(before).cast(), whole, what) };
 }
 
 const PAGE: usize = 4096;
