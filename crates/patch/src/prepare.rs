@@ -11,8 +11,8 @@ use trapline_plan::SlotCode;
 use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
-    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError, Region, Role,
-    Tactic, Want, bounds, plan_module, slots_for,
+    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
+    Want, bounds, plan_module, slots_for,
 };
 use trapline_record::RemoteAddr;
 use trapline_record::control::MAX_REGIONS;
@@ -271,7 +271,6 @@ fn plan_one(
         wants: module.wants,
     })
     .map_err(|source| PatchError::Plan { module: module.name.to_owned(), source })?;
-    without_islands(module, &plan)?;
     if !plan.patches.is_empty() && survey.home.is_none() {
         let regions = [plan.data, plan.code];
         for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
@@ -279,18 +278,6 @@ fn plan_one(
         }
     }
     Ok(plan)
-}
-
-/// Ways over islands on arm64 are not gone yet, but with TRAPLINE_ISLANDS in the environment: in one of three runs of a whole emulated system a function that two threads
-/// called, while eight sessions came and went, returned wrong values, and why is not known. A text without room near it is refused, as it was before there were any.
-fn without_islands(module: &Module<'_>, plan: &ModulePlan) -> Result<(), PatchError> {
-    let first = plan.patches.iter().find(|patch| patch.tactic == Tactic::Short);
-    let Some(first) = first.filter(|_| cfg!(target_arch = "aarch64")) else { return Ok(()) };
-    if std::env::var_os("TRAPLINE_ISLANDS").is_some() {
-        return Ok(());
-    }
-    let source = PlanError::NoSpace { text: first.addr, need: plan.code.len, tried: 1 };
-    Err(PatchError::Plan { module: module.name.to_owned(), source })
 }
 
 fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) {

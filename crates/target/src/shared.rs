@@ -102,6 +102,20 @@ mod tests {
     use crate::sys::fd;
 
     #[test]
+    fn bytes_are_written_wherever_they_begin_and_end() {
+        let map = SharedMap::new(fd::memfd(c"shared", true).expect("a memfd"), 4096).expect("a map");
+        let bytes: Vec<u8> = (1..=40).collect();
+        for (off, len) in (0..16).flat_map(|off| (0..=24).map(move |len| (off, len))) {
+            assert!(map.write(0, &[0; 64]) && map.write(off as u64, &bytes[..len]));
+            let mut all = [0; 64];
+            assert!(map.read(0, &mut all));
+            assert_eq!(all[off..off + len], bytes[..len]);
+            assert!(all.iter().filter(|byte| **byte != 0).count() == len, "{off} {len}: {all:?}");
+        }
+        assert!(!map.write(4090, &bytes[..8]) && map.write(4090, &bytes[..6]));
+    }
+
+    #[test]
     fn another_who_has_it_open_cannot_shrink_it() {
         let ours = fd::memfd(c"shared", true).expect("a memfd");
         let theirs = File::from(ours.try_clone().expect("a second descriptor"));

@@ -12,7 +12,7 @@ use trapline_record::RemoteAddr;
 
 /// What a `b` reaches for certain, from anywhere in a room of [`LEN`] bytes.
 pub const REACH: u64 = (128 << 20) - (1 << 20);
-/// Bytes of a room: a multiple of every size of page.
+/// Bytes of a room: a multiple of every size of page. Where there is no gap for so many, a page will do.
 pub const LEN: u64 = 64 << 10;
 /// What a `b` reaches, less a page.
 const TEXT_REACH: u64 = (128 << 20) - PAGE;
@@ -26,9 +26,9 @@ pub const fn reaches(room: RemoteAddr, at: RemoteAddr) -> bool {
     room.0.abs_diff(at.0) <= REACH
 }
 
-/// The free place for a room that is nearest to `at`, if a `b` leads back from there.
+/// The free place for a room of `len` bytes (pages, a power of two) that is nearest to `at`, if a `b` leads back from there.
 #[must_use]
-pub fn near(space: &AddressSpace, at: RemoteAddr) -> Option<RemoteAddr> {
+pub fn near(space: &AddressSpace, at: RemoteAddr, len: u64) -> Option<RemoteAddr> {
     let heap = space.heap_end.map(|end| (end.0, end.0.saturating_add(HEAP_GROWTH)));
     let mut taken: Vec<(u64, u64)> =
         space.occupied.iter().map(|range| (range.0.0, range.1.0)).chain(heap).collect();
@@ -36,17 +36,17 @@ pub fn near(space: &AddressSpace, at: RemoteAddr) -> Option<RemoteAddr> {
     let mut low = BOTTOM;
     let mut best: Option<u64> = None;
     for (start, end) in taken {
-        best = closer(best, in_gap(low, start, at.0), at.0);
+        best = closer(best, in_gap((low, start), at.0, len), at.0);
         low = low.max(end);
     }
     best.map(RemoteAddr).filter(|&room| reaches(room, at))
 }
 
-/// The place in a gap that is nearest to `at`, with room to spare on both sides.
-fn in_gap(low: u64, high: u64, at: u64) -> Option<u64> {
-    let first = low.checked_add(LEN)?.next_multiple_of(LEN);
-    let last = (high.checked_sub(2 * LEN)?) & !(LEN - 1);
-    (first <= last).then(|| (at & !(LEN - 1)).clamp(first, last))
+/// The place in a gap that is nearest to `at`, with as much to spare on both sides.
+fn in_gap((low, high): (u64, u64), at: u64, len: u64) -> Option<u64> {
+    let first = low.checked_add(len)?.next_multiple_of(len);
+    let last = (high.checked_sub(2 * len)?) & !(len - 1);
+    (first <= last).then(|| (at & !(len - 1)).clamp(first, last))
 }
 
 fn closer(a: Option<u64>, b: Option<u64>, at: u64) -> Option<u64> {
@@ -133,13 +133,20 @@ mod tests {
         let text = 0x000F_FFFF_8000_0000;
         let all = space(&[(text, text + 0x10_0000), (text + 0x12_0000, text + 0x13_0000)], None);
         let at = RemoteAddr(text + 0xF_0000);
-        assert_eq!(near(&all, at), Some(RemoteAddr(text - 2 * LEN)));
+        assert_eq!(near(&all, at, LEN), Some(RemoteAddr(text - 2 * LEN)));
         let wide = space(&[(text, text + 0x10_0000), (text + 0x20_0000, text + 0x21_0000)], None);
-        assert_eq!(near(&wide, at), Some(RemoteAddr(text + 0x10_0000 + LEN)));
+        assert_eq!(near(&wide, at, LEN), Some(RemoteAddr(text + 0x10_0000 + LEN)));
         // The heap grows into that one.
         let heap =
             space(&wide.occupied.iter().map(|r| (r.0.0, r.1.0)).collect::<Vec<_>>(), Some(text + 0x10_0000));
-        assert_eq!(near(&heap, at), Some(RemoteAddr(text - 2 * LEN)));
+        assert_eq!(near(&heap, at, LEN), Some(RemoteAddr(text - 2 * LEN)));
+        // A page is taken between, with one to spare on both sides.
+        let tight = space(
+            &[(text - (1 << 28), text + 0x10_0000), (text + 0x10_3000, text + (1 << 28)), (1 << 54, 1 << 55)],
+            None,
+        );
+        assert_eq!(near(&tight, at, LEN), None);
+        assert_eq!(near(&tight, at, 4096), Some(RemoteAddr(text + 0x10_1000)));
     }
 
     /// 900 MiB of text, with a hole of one page behind 250 MiB and one of two behind 450: what lies further from both than a `b` reaches has no island.
@@ -186,7 +193,7 @@ mod tests {
     fn what_no_branch_reaches_is_no_room() {
         let text = 0x1_0000_0000;
         let full = space(&[(text - (1 << 28), text + (1 << 28)), (1 << 40, (1 << 40) + 4096)], None);
-        assert_eq!(near(&full, RemoteAddr(text)), None);
+        assert_eq!([LEN, 4096].map(|len| near(&full, RemoteAddr(text), len)), [None; 2]);
         assert!(reaches(RemoteAddr(text - (100 << 20)), RemoteAddr(text)));
         assert!(!reaches(RemoteAddr(text - (128 << 20)), RemoteAddr(text)));
     }

@@ -44,13 +44,24 @@ impl Map {
         // SAFETY: `off + len` was checked to lie inside the mapping.
         (off.checked_add(len)? <= self.len).then(|| unsafe { self.base.as_ptr().add(off) })
     }
-    /// Copies bytes in; false when out of range.
+    /// Copies bytes in; false when out of range. Each word is a store of its own, and none of a vector: an emulator of arm64 (QEMU before 8.2) that sees a store of SVE, by
+    /// which the C library copies what is short, forgets what it made of the code at the store's first byte alone, and runs the old code behind it where a page that held some is had again.
     pub(crate) fn write(&self, off: u64, bytes: &[u8]) -> bool {
-        self.at(off, bytes.len()).is_some_and(|to| {
-            // SAFETY: `at` checked the range; another process may look, so no reference is made to it.
-            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-            true
-        })
+        let Some(to) = self.at(off, bytes.len()) else { return false };
+        let (head, rest) = bytes.split_at(to.align_offset(8).min(bytes.len()));
+        let words = rest.chunks_exact(8);
+        let tail = words.remainder();
+        // SAFETY: `at` checked the range, and words begin at a multiple of eight; another process may look, so no reference is made to it.
+        unsafe {
+            head.iter().enumerate().for_each(|(n, byte)| to.add(n).write_volatile(*byte));
+            let mut next = to.add(head.len());
+            for word in words {
+                next.cast::<u64>().write_volatile(word.try_into().map_or(0, u64::from_ne_bytes));
+                next = next.add(8);
+            }
+            tail.iter().enumerate().for_each(|(n, byte)| next.add(n).write_volatile(*byte));
+        }
+        true
     }
     /// Copies bytes out; false when out of range.
     pub(crate) fn read(&self, off: u64, into: &mut [u8]) -> bool {

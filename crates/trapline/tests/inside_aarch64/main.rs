@@ -3,6 +3,9 @@
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
 mod calls;
+#[path = "../outside_aarch64/crowd.rs"]
+mod crowd;
+mod crowded;
 mod errors;
 mod forms;
 mod general;

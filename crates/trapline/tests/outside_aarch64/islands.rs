@@ -10,12 +10,6 @@ const TIMES: u64 = 100;
 
 /// A victim that leaves so many single pages free near its code.
 fn crowded(pages: &str) -> Option<Victim> {
-    if std::env::var_os("TRAPLINE_ISLANDS").is_none() {
-        println!(
-            "SKIP islands are not gone over without TRAPLINE_ISLANDS in the environment (patch's `prepare` says why)"
-        );
-        return None;
-    }
     Victim::start_with(&[(CROWDED, pages)])
 }
 
@@ -112,6 +106,56 @@ fn threads_that_call_meanwhile_are_not_harmed() {
         assert_eq!(victim.end(), 0, "{name}: wrong values");
         assert!(seen > 0, "{name}");
     }
+}
+
+/// One function's islands lie where another's lay, at times on the same page of memory, while two threads call.
+#[test]
+fn what_lay_in_a_page_before_is_not_run() {
+    let Some(mut victim) = crowded("1") else { return };
+    let before = victim.text();
+    for nth in 0..24 {
+        let name = ["victim_push", "victim_zero", "victim_loop"][nth % 3];
+        victim.begin(name, ENDLESS);
+        let session = victim.count(name);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let finished = session.detach();
+        victim.begin(name, ENDLESS);
+        assert_eq!(victim.end(), 0, "{name}: wrong values");
+        assert!(of(&finished.reports[0], name) > 0, "{name}");
+        assert_over_islands(&finished, &victim, &before);
+    }
+}
+
+/// What an emulator made of code is forgotten where other code is written over it through another mapping, wherever in the page it begins.
+#[test]
+fn code_written_over_other_code_is_what_runs() {
+    use std::os::fd::{FromRawFd as _, OwnedFd};
+    // SAFETY: a new descriptor, which is nobody else's.
+    let made = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"code".as_ptr(), libc::MFD_ALLOW_SEALING)) };
+    let theirs = std::fs::File::from(made.try_clone().expect("a second descriptor"));
+    let ours = trapline_target::SharedMap::new(made, 4096).expect("a map");
+    let (prot, fd) = (libc::PROT_READ | libc::PROT_EXEC, std::os::fd::AsRawFd::as_raw_fd(&theirs));
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, libc::MAP_SHARED, fd, 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    for (nth, off) in (1..=100_u32).flat_map(|nth| [0, 4, 20, 24].map(|off| (nth, off))) {
+        // mov w0, #nth; ret
+        let code: Vec<u8> =
+            [0x5280_0000 | nth << 5, 0xD65F_03C0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
+        let mut page = vec![0; off];
+        page.extend(code);
+        // So few bytes the C library copies by one store of SVE.
+        page.resize(32, 0);
+        assert!(ours.write(0, &page));
+        // SAFETY: mapped, and a function that takes nothing and returns a number.
+        let got = unsafe {
+            trapline_runtime::aarch64::cache::clean(at as u64, 32);
+            std::mem::transmute::<u64, extern "C" fn() -> u32>(at as u64 + off as u64)()
+        };
+        assert_eq!(got, nth, "at byte {off}");
+    }
+    // SAFETY: mapped above, and nobody runs there any more.
+    unsafe { libc::munmap(at, 4096) };
 }
 
 /// Not even a page is free.

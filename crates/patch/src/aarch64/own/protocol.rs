@@ -7,10 +7,10 @@
 //!
 //! # Jump or trap
 //!
-//! A word takes a trap where somebody asks for one (on request; whoever may move the program counter or the stack pointer inside a function or at a return); where no room for
-//! a stub lies within 128 MiB of it, or its copy in a stub would not reach what it names (the simulation reaches everything); and where it is a landing pad on a guarded
+//! A word takes a trap where somebody asks for one (on request; whoever may move the program counter or the stack pointer inside a function or at a return); where not even a page for
+//! a stub is free within 128 MiB of it, or its copy in a stub would not reach what it names (the simulation reaches everything); and where it is a landing pad on a guarded
 //! page: what lands there must find a pad, of which `brk` is one and `b` is none (Arm ARM D8.4.10). Such pads stay what they are. An island in between would help
-//! nobody: the way back from the displaced word is a branch too, and no register is free for another.
+//! nobody: it is no shorter than a stub.
 //!
 //! # Why a page is exchanged, and no word stored
 //!

@@ -2,9 +2,13 @@
 //!
 //! In: a word and where it stands. Out: the address of its copy or stub, within reach; what the handler must know of it. Invariants: COPY-1; a copy or stub is written once, and
 //! stays. Does not: lead anybody there.
+//!
+//! A room is of [`LEN`] bytes, or, where there is no such gap in reach (a long text, reservations beside it), a page. Islands, as there are from outside, would save nothing: a stub here is
+//! no longer than one, as what it calls lies elsewhere.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::ops::Range;
 
 use trapline_plan::AddressSpace;
 use trapline_plan::aarch64::room::{LEN, near, reaches};
@@ -24,6 +28,7 @@ const MOST: u64 = 2 * SLOT;
 #[derive(Debug)]
 struct Room {
     at: RemoteAddr,
+    len: u64,
     used: u64,
 }
 
@@ -81,8 +86,8 @@ impl Rooms {
         };
         process.write_text(to, &made.bytes)?;
         room.used += SLOT;
-        let (start, originals) = (room.at.0, made.originals(to.0, at.0).to_vec());
-        windows.add(Brought { region: start..start + LEN, originals, guards: Vec::new() });
+        let (region, originals) = (room.region(), made.originals(to.0, at.0).to_vec());
+        windows.add(Brought { region, originals, guards: Vec::new() });
         self.copies.insert((at.0, word), to.0);
         Ok(Ok(to.0))
     }
@@ -114,7 +119,7 @@ impl Rooms {
         // Nothing is done yet at its first word; then it is no place of the program's until its own word.
         let (begins, ends) = displaced;
         let originals = vec![(to, at.0), (to + 4, 0), (begins, at.0), (ends, at.0 + 4), (ends + 4, 0)];
-        windows.add(Brought { region: room.at.0..room.at.0 + LEN, originals, guards: Vec::new() });
+        windows.add(Brought { region: room.region(), originals, guards: Vec::new() });
         let entrance = Entrance { at: to, displaced: begins };
         self.stubs.entry((at.0, word)).or_default().push((Box::leak(jump), options, entrance));
         self.fresh = true;
@@ -126,25 +131,33 @@ impl Rooms {
     }
     /// A room in reach with as much left as the longest stub takes, made if there is none.
     fn room(&mut self, process: &Process, one: &Displaced) -> Result<Option<&mut Room>, PatchError> {
-        let serves = |room: &Room| room.used + MOST <= LEN && (!one.comes_back || reaches(room.at, one.at));
+        let serves =
+            |room: &Room| room.used + MOST <= room.len && (!one.comes_back || reaches(room.at, one.at));
         if let Some(index) = self.all.iter().position(serves) {
             return Ok(Some(&mut self.all[index]));
         }
-        let Some(at) = map_near(process, one.at)? else { return Ok(None) };
-        self.all.push(Room { at, used: 0 });
+        let Some(room) = map_near(process, one.at)? else { return Ok(None) };
+        self.all.push(room);
         Ok(self.all.last_mut())
     }
 }
 
+impl Room {
+    const fn region(&self) -> Range<u64> {
+        self.at.0..self.at.0 + self.len
+    }
+}
+
 /// Maps a room near an address.
-fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<RemoteAddr>, PatchError> {
+fn map_near(process: &Process, near_to: RemoteAddr) -> Result<Option<Room>, PatchError> {
     /// So often somebody else may map right there between our look and our call.
     const LOOKS: u32 = 16;
     for _ in 0..LOOKS {
         let space = AddressSpace { occupied: process.occupied()?, heap_end: process.heap_end()? };
-        let Some(at) = near(&space, near_to) else { return Ok(None) };
-        match OwnCaller::default().code(at, LEN) {
-            Ok(()) => return Ok(Some(at)),
+        let place = |len| near(&space, near_to, len).map(|at| Room { at, len, used: 0 });
+        let Some(room) = place(LEN).or_else(|| place(OwnCaller::page_size())) else { return Ok(None) };
+        match OwnCaller::default().code(room.at, room.len) {
+            Ok(()) => return Ok(Some(room)),
             Err(TargetError::System { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {}
             Err(other) => return Err(other.into()),
         }
