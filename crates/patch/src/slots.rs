@@ -27,7 +27,7 @@
 //!
 //! Calls left by `longjmp`, exceptions and the ends of threads leave their slots lent. A stack pointer proves nothing: some
 //! programs copy stacks away and back (greenlets). So when slots run short, all threads are stopped, and what private writable memory or a
-//! register names stays, signed or not; so does what a thread in the slots' code is working on (its number is at its stack pointer, on arm64 in x30), and what is
+//! register names stays, signed or not, with all that lies under it (tail calls); so does what a thread in the slots' code is working on (its number is at its stack pointer, on arm64 in x30), and what is
 //! only half lent (WORD is 0: A1 to A4, B3). If a signal frame holds an address in the shared code, nothing is given back this time.
 
 use std::time::{Duration, Instant};
@@ -226,6 +226,7 @@ fn named(
         }
     })?;
     on_shared_stacks(process, calls)?.into_iter().for_each(|slot| name(slots.address(slot)));
+    name_under(&mut named, slots, calls);
     Ok((all && known).then_some(named))
 }
 
@@ -238,6 +239,17 @@ pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec
         stack.is_some_and(|map| map.perms.shared || !map.perms.read || !map.perms.write)
     };
     Ok(calls.iter().filter(is_shared).map(|call| call.slot).collect())
+}
+
+/// A call that was entered by a jump from an armed one returns through that one's slot, which the entry of its own alone names.
+fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
+    for _ in 0..CHAIN {
+        for call in calls {
+            if let Some(under) = slots.slot_of(call.real).filter(|_| named[call.slot as usize]) {
+                named[under as usize] = true;
+            }
+        }
+    }
 }
 
 /// B3, done for somebody who will not.
