@@ -23,7 +23,10 @@ MAGIC = b"TRAPLINE"
 SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 16224, 16232, 16240
 HOMES_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
 
-REGISTERS = "rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15".split()
+# What gdb calls the processor: registers that a slot leaves as they are, the stack pointer, the program counter, and the bits of an address: a return address may be signed above them.
+X86_64 = ("rax rbx rcx rdx rsi rdi rbp r8 r9 r10 r11 r12 r13 r14 r15".split(), "rsp", "rip", 64)
+AARCH64 = (["x%d" % n for n in range(31)], "sp", "pc", 48)
+PROCESSORS = {"i386:x86-64": X86_64, "aarch64": AARCH64}
 
 
 class FrameId:
@@ -60,7 +63,11 @@ class Slots(Unwinder):
         inferior = gdb.selected_inferior()
         if not inferior.pid:
             return None
-        pc = int(frame.read_register("rip")) & (1 << 64) - 1
+        processor = PROCESSORS.get(frame.architecture().name())
+        if processor is None:
+            return None
+        registers, sp_name, pc_name, bits = processor
+        pc = int(frame.read_register(pc_name)) & (1 << bits) - 1
         real = pc
         for code, count, entries in tables(inferior):
             for _ in range(CHAIN):
@@ -69,12 +76,12 @@ class Slots(Unwinder):
                 real = word(inferior, entries + (real - code) // CODE * ENTRY + REAL)
         if real == pc:
             return None
-        info = frame.create_unwind_info(FrameId(frame.read_register("rsp"), frame.read_register("rip")))
-        for name in REGISTERS:
+        pointer = frame.read_register(sp_name)
+        info = frame.create_unwind_info(FrameId(pointer, frame.read_register(pc_name)))
+        for name in registers:
             info.add_saved_register(name, frame.read_register(name))
-        pointer = frame.read_register("rsp")
-        info.add_saved_register("rsp", pointer)
-        info.add_saved_register("rip", gdb.Value(real).cast(frame.read_register("rax").type))
+        info.add_saved_register(sp_name, pointer)
+        info.add_saved_register(pc_name, gdb.Value(real).cast(frame.read_register(registers[0]).type))
         return info
 
 

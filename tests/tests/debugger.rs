@@ -1,8 +1,11 @@
 //! A debugger's backtrace through replaced return addresses (`docs/gdb/trapline_slots.py`).
 
+use std::path::Path;
+use std::process::Command;
+
 use trapline_record::control::at;
 use trapline_record::slots::{self, Slots};
-use trapline_tests::debugger::{backtraces, names};
+use trapline_tests::debugger::{self, backtraces, names};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, victims};
@@ -33,6 +36,55 @@ fn gdb_walks_through_slots() {
     assert_eq!(armed.iter().filter(|name| **name == "??").count(), 3, "{armed:?}");
     let theirs: Vec<&str> = armed.into_iter().filter(|name| *name != "??").collect();
     assert_eq!(theirs, bare);
+}
+
+/// What the script does for a frame whose program counter is a slot's, on either processor: by gdb's own Python, on a process and a frame that are made up.
+const MADE_UP: &str = r#"
+import gdb
+CODE_AT, ENTRIES = 0x7f0000100000, 0x7f0000200000
+REALS = {ENTRIES + 64 * 3: CODE_AT + 32 * 5 + 4, ENTRIES + 64 * 5: 0x555500001234}
+tables = lambda inferior: [(CODE_AT, 64, ENTRIES)]
+word = lambda inferior, address: REALS[address]
+class Inferior:
+    pid = 1
+gdb.selected_inferior = lambda: Inferior
+class Frame:
+    def __init__(self, name, **registers):
+        self.name, self.registers, self.saved = name, registers, {}
+    def architecture(self):
+        return type("Architecture", (), {"name": lambda _: self.name})()
+    def read_register(self, name):
+        return gdb.Value(self.registers.get(name, 7)).cast(gdb.lookup_type("long long"))
+    def create_unwind_info(self, at):
+        return self
+    def add_saved_register(self, name, value):
+        self.saved[name] = int(value)
+slot = CODE_AT + 32 * 3 + 4
+for name, sp, pc, signed in [("i386:x86-64", "rsp", "rip", 0), ("aarch64", "sp", "pc", 0), ("aarch64", "sp", "pc", 0x2a << 48)]:
+    found = Slots()(Frame(name, **{sp: 4096, pc: slot | signed}))
+    print("FOUND", name, hex(found.saved[pc]), found.saved[sp], len(found.saved), set(found.saved.values()) == {7, 4096, found.saved[pc]})
+for name, pc, at in [("aarch64", "pc", CODE_AT - 4), ("arm", "pc", slot)]:
+    print("NONE", Slots()(Frame(name, **{pc: at})))
+"#;
+
+#[test]
+fn the_script_knows_both_processors() {
+    or_skip!(debugger::ready());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/gdb/trapline_slots.py");
+    let made_up = std::env::temp_dir().join(format!("trapline-gdb-{}.py", std::process::id()));
+    std::fs::write(&made_up, MADE_UP).expect("a temporary file");
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch"]);
+    [&script, &made_up].into_iter().for_each(|file| _ = gdb.arg("-x").arg(file));
+    let output = gdb.output().expect("gdb");
+    std::fs::remove_file(&made_up).expect("ours");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Through one slot to another, and from there to the program; all registers but the program counter stay.
+    let found = |name: &str, registers: u32| format!("FOUND {name} 0x555500001234 4096 {registers} True\n");
+    let expected =
+        [found("i386:x86-64", 17), found("aarch64", 33).repeat(2), "NONE None\n".repeat(2)].concat();
+    assert_eq!(said, expected, "{errors}");
 }
 
 /// The script's constants are those of the crate that declares them.

@@ -154,6 +154,43 @@ fn calls_that_block_on_many_stacks_go_home_after_a_detach() {
     }
 }
 
+/// Slots run short while calls block: only those are had again whose calls were left, and neither of a chain's, of which the stack names one alone.
+#[test]
+fn slots_of_calls_that_block_are_not_given_back() {
+    const FUNCS: [&str; 5] = ["above", "held", "tail_start", "tail_end", "leaves_for_good"];
+    let path = or_skip!(victims::cpp("blocked_many"));
+    let mut running = Running::start(&path, &[]);
+    let bare = running.run(1);
+    let pid = running.pid().to_string();
+    let words = ["-p", &pid, "-F", "--ret=stack", "--maxactive=64"];
+    let tracing = Tracing::start("lat", &[&words[..], &FUNCS].concat()).expect("attaches");
+    running.begin(2);
+    assert_eq!(running.line(), "blocking");
+    assert_eq!(slots(running.pid()), (10, 64));
+    let leave = |running: &mut Running, times: u64| {
+        running.send(&format!("leave {times}"));
+        assert_eq!(running.line(), "left");
+    };
+    // Half are lent, and those of calls that were left are had again; then all are lent, and what was wrongly given back is another's.
+    leave(&mut running, 22);
+    while slots(running.pid()).0 >= 32 {
+        assert!(running.alive());
+        std::thread::yield_now();
+    }
+    leave(&mut running, 60);
+    running.send("go");
+    assert_eq!(running.told(), bare);
+    let report = tracing.stop();
+    assert!(report.refused().is_empty(), "{:?}", report.refused());
+    let calls = FUNCS.map(|func| report.field(func, "calls"));
+    assert_eq!(calls, [4, 4, 1, 1, 0], "{}", report.errors);
+    let field = |field: &str| report.field("leaves_for_good", field);
+    assert_eq!(field("in_flight") + field("unreturned") + report.number("missed"), 82, "{}", report.errors);
+    assert!(field("unreturned") > 0, "none was had again: {}", report.errors);
+    running.send("quit");
+    assert!(running.finish().success());
+}
+
 /// How many slots are lent, and how many there are, as the process' own memory says.
 fn slots(pid: u32) -> (usize, usize) {
     use std::os::unix::fs::FileExt as _;

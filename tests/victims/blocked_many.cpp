@@ -1,10 +1,11 @@
 // Calls that block in several threads and on several stacks until a line comes: thread stacks, a coroutine that runs, one that is left in the middle, a
-// signal's own stack, and a chain of tail calls.
+// signal's own stack, and a chain of tail calls. Before that line, `leave N` makes N calls that are left by longjmp.
 extern "C" {
 #include "victim.h"
 }
 #include <pthread.h>
 #include <semaphore.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <ucontext.h>
 #define FUNC extern "C" __attribute__((noipa)) u64
@@ -69,6 +70,17 @@ static void *signalled(void *at) {
     return NULL;
 }
 
+static jmp_buf back;
+FUNC leaves_for_good(u64 n) {
+    if (waits) longjmp(back, 1);
+    return n;
+}
+static void leave(u64 times) {
+    for (volatile u64 n = 0; n < times; n++)
+        if (!setjmp(back)) leaves_for_good(n);
+    puts("left");
+}
+
 static void run(u64 times) {
     void *(*bodies[])(void *) = {plain, plain, chained, coroutine, coroutine, signalled};
     const u64 threads = sizeof bodies / sizeof *bodies;
@@ -85,7 +97,10 @@ static void run(u64 times) {
     for (u64 n = 0; n < threads; n++) sem_wait(&blocks);
     if (waits) {
         puts("blocking");
-        if (!fgets(line, sizeof line, stdin)) return;
+        do {
+            if (!fgets(line, sizeof line, stdin)) return;
+            if (!strncmp(line, "leave ", 6)) leave(strtoul(line + 6, NULL, 10));
+        } while (!strncmp(line, "leave ", 6));
     }
     for (u64 n = 0; n < threads; n++) sem_post(&goes);
     for (u64 n = 0; n < threads; n++) pthread_join(ids[n], NULL);

@@ -189,8 +189,11 @@ fn clean_in(
     quiesce(batch, &guard)?;
     restored.quiesce = clock.elapsed();
     let slots: Vec<Slots> = removals.iter().filter_map(|r| slots_of(&r.found.block)).collect();
-    restored.returns = disarm(batch, &slots, &guard)?;
-    for removal in removals.iter().filter(|r| r.found.owner() == process.pid()) {
+    let done = disarm(batch, &slots, &guard)?;
+    restored.returns = done.restored;
+    // Where a call is still to come home through its slot, unwinders keep what they were told (UNW-1).
+    let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
+    for removal in told {
         take_back(batch, &removal.found.block, &removal.words, &guard)?;
     }
     actions(batch, &removals, &remote, &guard, &mut restored)?;

@@ -1,8 +1,8 @@
 //! Code unmapped, once it is proven that nobody is in it or can come back to it (PATCH-10).
 //!
 //! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay. The proof, with
-//! every thread stopped: no pc lies in the code, and no word of private writable memory points into it. Such a word may be a
-//! signal frame's pc or return address, an rseq descriptor's address in a thread's area, a saved context, or an action that
+//! every thread stopped: no pc lies in the code, and no word of private writable memory points into it, signed or not; where a register
+//! may be all that holds a return address (arm64's x30), no general register does either. Such a word may be a signal frame's pc or return address, an rseq descriptor's address in a thread's area, a saved context, or an action that
 //! the program remembers. A stale one costs memory, never a crash.
 //! Does not: take patches out.
 
@@ -13,6 +13,7 @@ use trapline_target::{Batch, Process, RemoteCaller, RemoteOptions, StoppedAll};
 
 use crate::error::PatchError;
 use crate::find::Found;
+use crate::native::returns::IN_REGISTERS;
 use crate::slots::slots_of;
 use crate::still::words_in;
 use crate::words::Block;
@@ -77,10 +78,13 @@ fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> R
             *unused &= !segment.is_code(word);
         }
     };
-    let mut stacks = Vec::new();
+    let (address, mut stacks) = (!stopped.signature(), Vec::new());
     for tid in stopped.threads() {
         let Ok(regs) = stopped.regs(tid) else { continue };
         point(regs.pc());
+        if IN_REGISTERS {
+            regs.general().into_iter().for_each(|word| point(word & address));
+        }
         stacks.push(regs.sp());
     }
     let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
@@ -90,6 +94,7 @@ fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> R
     let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
     let stamps: Vec<u64> = found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect();
     let all = words_in(process, &mut |map, at, word| {
+        let word = word & address;
         if (low..high).contains(&word) && !stamps.contains(&map.start.0) {
             // What lies below all stack pointers of a stack is no longer anybody's.
             let lowest = stacks.iter().filter(|sp| (map.start.0..map.end.0).contains(sp)).min();

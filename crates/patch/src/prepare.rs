@@ -176,7 +176,7 @@ pub(crate) fn prepare(
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
     let slots = slots.filter(|_| before.slots.is_none());
-    let slots = slots.and_then(|slots| make_slots(slots, survey, latency?));
+    let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();
     Ok(Prepared { plans, sites, shares, layout, stamps, semaphores, slots })
 }
@@ -244,8 +244,13 @@ fn find_slots(pid: u32, count: u32, survey: &mut Survey) -> Result<Slots, PatchE
     Ok(Slots { code: addr.0, table: addr.0 + code, ..unplaced })
 }
 
-fn make_slots(slots: Slots, survey: &Survey, input: LatencyInput) -> Option<(MadeSlots, Vec<u8>)> {
-    let SlotCode { bytes, shared, unwind } = slots_for(&survey.traits, slots, &input)?;
+fn make_slots(
+    module: &Module<'_>,
+    slots: Slots,
+    survey: &Survey,
+    input: LatencyInput,
+) -> Option<(MadeSlots, Vec<u8>)> {
+    let SlotCode { bytes, shared, unwind } = slots_for(module.image, &survey.traits, slots, &input)?;
     Some((MadeSlots { slots, shared, unwind }, bytes))
 }
 

@@ -17,6 +17,9 @@
 //! | a slot that lies over this one (a tail call) | done with that one |
 //! | anything else: the call was left by `longjmp`, or its stack is copied away | nothing; if it comes back it goes through the slot, which stays |
 //!
+//! On arm64 WORD is only the stack pointer at the entry, and the address may be signed: there `aarch64::returns` says what is looked at, and what is left to come home through its slot. Where
+//! something is, unwinders keep what they were told.
+//!
 //! A thread between A3 and A4, or in the slots' code, goes on there. Code and entries stay mapped and go on working; whoever dies in the
 //! middle of this leaves each word either way, and both lead to the same place.
 //!
@@ -24,7 +27,7 @@
 //!
 //! Calls left by `longjmp`, exceptions and the ends of threads leave their slots lent. A stack pointer proves nothing: some
 //! programs copy stacks away and back (greenlets). So when slots run short, all threads are stopped, and what private writable memory or a
-//! register names stays; so does what a thread in the slots' code is working on (its number is at its stack pointer), and what is
+//! register names stays, signed or not, with all that lies under it (tail calls); so does what a thread in the slots' code is working on (its number is at its stack pointer, on arm64 in x30), and what is
 //! only half lent (WORD is 0: A1 to A4, B3). If a signal frame holds an address in the shared code, nothing is given back this time.
 
 use std::time::{Duration, Instant};
@@ -36,6 +39,7 @@ use trapline_target::{Batch, Process, StoppedAll};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
+use crate::native::returns::{BELOW, number_in, put_back};
 use crate::still::words_in;
 use crate::words::Block;
 
@@ -94,25 +98,23 @@ pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError>
     lent(process, slots)?.into_iter().map(one).collect()
 }
 
-/// Puts real return addresses back. All threads are stopped. How many.
-pub(crate) fn put_back(process: &Process, slots: &Slots) -> Result<u32, PatchError> {
-    let armed = armed(process, slots)?;
-    let under = |addr| slots.slot_of(addr).and_then(|slot| armed.iter().find(|a| a.slot == slot));
-    let mut restored = 0;
-    for call in armed.iter().filter(|call| call.word != 0) {
-        let mut real = call.real;
-        for _ in 0..CHAIN {
-            real = under(real).map_or(real, |call| call.real);
-        }
-        let word = RemoteAddr(call.word);
-        // A stack that is gone takes its calls with it.
-        let holds = process.read_u64(word).is_ok_and(|held| held == slots.address(call.slot));
-        if holds && slots.slot_of(real).is_none() {
-            process.write_text(word, &real.to_le_bytes())?;
-            restored += 1;
-        }
+/// What became of the calls that were armed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PutBack {
+    /// They return where they were called from.
+    pub(crate) restored: u32,
+    /// They come home through their slots, as their return addresses are signed, or were not looked for.
+    pub(crate) left: u32,
+}
+
+/// Where the call of a slot really returns to, through all slots under it; `None` where that is not known.
+pub(crate) fn real_of(slots: &Slots, armed: &[Armed], slot: u32) -> Option<u64> {
+    let under = |slot| armed.iter().find(|call| call.slot == slot);
+    let mut real = under(slot).filter(|call| call.word != 0)?.real;
+    for _ in 0..CHAIN {
+        real = slots.slot_of(real).and_then(under).map_or(real, |call| call.real);
     }
-    Ok(restored)
+    slots.slot_of(real).is_none().then_some(real)
 }
 
 /// Stops all threads and puts return addresses back, if any are replaced.
@@ -120,18 +122,24 @@ pub(crate) fn disarm(
     batch: &mut Batch<'_>,
     all: &[Slots],
     guard: &dyn Fn(u64) -> Option<u64>,
-) -> Result<u32, PatchError> {
+) -> Result<PutBack, PatchError> {
     let process = batch.process();
     // A child that was forked before they were made maps none.
     let in_use = |slots: &&Slots| lent(process, slots).is_ok_and(|lent| !lent.is_empty());
     let all: Vec<&Slots> = all.iter().filter(in_use).collect();
+    let mut sum = PutBack::default();
     if all.is_empty() {
-        return Ok(0);
+        return Ok(sum);
     }
-    let stopped = batch.stop_all(guard)?;
-    let done: Result<Vec<u32>, _> = all.iter().map(|slots| put_back(process, slots)).collect();
+    let mut stopped = batch.stop_all(guard)?;
+    let done: Result<(), PatchError> = all.iter().try_for_each(|slots| {
+        let done = put_back(process, &mut stopped, slots)?;
+        sum.restored += done.restored;
+        sum.left += done.left;
+        Ok(())
+    });
     stopped.resume()?;
-    Ok(done?.iter().sum())
+    done.map(|()| sum)
 }
 
 /// What a search for slots that nobody will come back to found.
@@ -168,7 +176,7 @@ impl Attached {
             let stopped = batch.stop_all(&guard)?;
             let calls = armed(process, &slots)?;
             found.lent = calls.len() as u32;
-            let left = match named(process, &stopped, &slots, shared)? {
+            let left = match named(process, &stopped, &slots, (&calls, shared))? {
                 Some(named) => calls.into_iter().filter(|c| c.word != 0 && !named[c.slot as usize]).collect(),
                 None => Vec::new(),
             };
@@ -190,11 +198,12 @@ fn named(
     process: &Process,
     stopped: &StoppedAll<'_, '_>,
     slots: &Slots,
-    shared: (u64, u64),
+    (calls, shared): (&[Armed], (u64, u64)),
 ) -> Result<Option<Vec<bool>>, PatchError> {
     let mut named = vec![false; slots.count as usize];
+    let address = !stopped.signature();
     let mut name = |word: u64| {
-        if let Some(slot) = slots.slot_of(word) {
+        if let Some(slot) = slots.slot_of(word & address) {
             named[slot as usize] = true;
         }
     };
@@ -204,7 +213,7 @@ fn named(
         let Ok(regs) = stopped.regs(tid) else { continue };
         regs.general().into_iter().for_each(&mut name);
         if is_shared(regs.pc()) {
-            match process.read_u64(RemoteAddr(regs.sp())) {
+            match number_in(process, &regs) {
                 Ok(slot) => name(slots.code + slot.wrapping_mul(slots::CODE)),
                 Err(_) => known = false,
             }
@@ -216,15 +225,31 @@ fn named(
             known &= !is_shared(word);
         }
     })?;
-    // What lies on a stack that is no private memory was not looked at.
+    on_shared_stacks(process, calls)?.into_iter().for_each(|slot| name(slots.address(slot)));
+    name_under(&mut named, slots, calls);
+    Ok((all && known).then_some(named))
+}
+
+/// Slots of calls on stacks that are no private memory, which nobody searches.
+pub(crate) fn on_shared_stacks(process: &Process, calls: &[Armed]) -> Result<Vec<u32>, PatchError> {
     let maps = process.maps()?;
-    for call in armed(process, slots)? {
-        let looked_at = maps.iter().find(|m| m.contains(RemoteAddr(call.word)));
-        if looked_at.is_some_and(|m| m.perms.shared || !m.perms.read || !m.perms.write) {
-            name(slots.address(call.slot));
+    let is_shared = |call: &&Armed| {
+        let at = RemoteAddr(call.word.wrapping_sub(BELOW));
+        let stack = maps.iter().find(|map| map.contains(at));
+        stack.is_some_and(|map| map.perms.shared || !map.perms.read || !map.perms.write)
+    };
+    Ok(calls.iter().filter(is_shared).map(|call| call.slot).collect())
+}
+
+/// A call that was entered by a jump from an armed one returns through that one's slot, which the entry of its own alone names.
+fn name_under(named: &mut [bool], slots: &Slots, calls: &[Armed]) {
+    for _ in 0..CHAIN {
+        for call in calls {
+            if let Some(under) = slots.slot_of(call.real).filter(|_| named[call.slot as usize]) {
+                named[under as usize] = true;
+            }
         }
     }
-    Ok((all && known).then_some(named))
 }
 
 /// B3, done for somebody who will not.

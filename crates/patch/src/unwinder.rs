@@ -15,6 +15,7 @@
 //!
 //! An unwinder that is loaded while slots are lent is told by the same steps (`Attached::tell_unwinders`), a moment later: until T2 it sees no further than a call whose return address
 //! is replaced, as any unwinder sees of code that it knows nothing of. One at the same address as one before is taken for that one: libgcc_s is never unloaded.
+//! Where a detach leaves calls that come home through their slots (`slots`), T4 to T6 are left out: what unwinders were told stays mapped and true.
 //! A forked child shares the words, and has an unwinder of its own that was told before: it keeps what it was told.
 //! Does not: find unwinders, which takes files.
 

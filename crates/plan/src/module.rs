@@ -474,9 +474,17 @@ fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
     }
 }
 
-/// The code of slots, for all modules and later batches of a process.
+/// The code of slots, for all modules and later batches of a process; `image`: one of them.
 #[must_use]
-pub fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
+pub fn slots_for(
+    image: &Image,
+    traits: &ProcessTraits,
+    slots: Slots,
+    input: &LatencyInput,
+) -> Option<SlotCode> {
+    if image.machine() == Processor::Aarch64 {
+        return crate::aarch64::lay::slots_for(traits, slots, input);
+    }
     let machine = Machine { rseq: traits.rseq, rdpid: traits.rdpid, lines: traits.lines };
     let latency = Latency {
         area: 0,

@@ -12,6 +12,7 @@ use trapline_plan::{
     plan_module,
 };
 use trapline_record::addr::Bias;
+use trapline_record::slots::Slots;
 use trapline_record::{RemoteAddr, Svma};
 
 const AARCH64: u16 = 183;
@@ -546,7 +547,42 @@ fn what_a_condition_reads_is_read_where_nothing_is_lost() {
     }
 }
 
-/// Of our own process: from outside none is replaced yet.
+#[test]
+fn return_addresses_are_replaced_behind_the_pads_or_kept_by_name() {
+    const POP: u32 = 0xA8C1_7BFD;
+    const AUTIASP: u32 = 0xD503_23BF;
+    /// `cbz x0` to the word before it; `xpaclri`; `br x1`.
+    const BACK: u32 = 0xB400_0000 | 0x7_FFFF << 5;
+    const STRIP: u32 = 0xD503_20FF;
+    const JUMP: u32 = 0xD61F_0020;
+    let image = library(&[
+        &[NOP, RET],
+        &[BTI_C, PACIASP, PUSH, POP, AUTIASP, RET],
+        &[NOP, JUMP, RET],
+        &[BTI_C, NOP, BACK, RET],
+        &[STRIP, RET],
+        &[SVC, RET],
+    ]);
+    let wants: Vec<Want> = (0..6).map(|n| Want { latency: Some(n), ..want(n, Role::LatencySlot) }).collect();
+    let slots = Slots { code: 0x2000_0000_0000, table: 0x2000_1000_0000, count: 64 };
+    let input = LatencyInput { slots: Some(slots), ..latency() };
+    let plan = timed(&image, &traits(), &space(), &wants, Some(input));
+    let found: Vec<(u64, PatchRole)> = plan.patches.iter().map(|p| (BIAS.stated(p.addr).0, p.role)).collect();
+    assert_eq!(found, [0x1000, 0x1010, 0x1020].map(|at| (at, PatchRole::Entry)));
+    assert_eq!(kinds(&plan), ["no-slot"; 3]);
+    // What was signed is authenticated first, and signed again before the word.
+    let words =
+        |nth: usize| -> Vec<u32> { plan.chunk_bytes(&plan.chunks[nth]).chunks_exact(4).map(word).collect() };
+    let signed = words(1);
+    let copy = signed.iter().position(|word| *word == PUSH).expect("the word itself");
+    assert_eq!((signed[0], signed[copy - 1]), (AUTIASP, PACIASP));
+    assert!([0, 2].into_iter().flat_map(words).all(|word| ![AUTIASP, PACIASP].contains(&word)));
+    let traits = ProcessTraits { go: true, ..traits() };
+    let plan = timed(&image, &traits, &space(), &wants[..1], Some(input));
+    assert_eq!(kinds(&plan), ["not-on-arm64"]);
+}
+
+/// Whoever asks.
 #[test]
 fn whose_return_address_is_looked_at_keeps_it() {
     use trapline_plan::aarch64::may_arm;

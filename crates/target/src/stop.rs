@@ -93,6 +93,11 @@ impl<'p> StoppedAll<'_, 'p> {
     pub fn set_regs(&mut self, tid: u32, regs: &Regs) -> Result<(), TargetError> {
         regs.write(tid).map_err(|e| TargetError::system(tid, "set a thread's registers", e))
     }
+    /// Bits of an address in which the process may keep its signature (arm64; Arm ARM D8.10): no part of what it names.
+    #[must_use]
+    pub fn signature(&self) -> u64 {
+        self.threads().into_iter().find_map(ptrace::signature).unwrap_or(0)
+    }
     /// Remote calls by one of the stopped threads, while all stay stopped. Its call, if it was in one, begins again: its
     /// pc is then that of the `syscall`, no longer behind it.
     ///

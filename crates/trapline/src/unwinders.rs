@@ -92,10 +92,6 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
 /// # Errors
 /// Why not; also that the loader is at work at one, which must not be called before its addresses are right.
 pub(crate) fn unwinding_now(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
-    if cfg!(target_arch = "aarch64") {
-        // No slots are made there, so nobody is to be told of any.
-        return Err("not on arm64 yet".to_owned());
-    }
     match unwinding(process, files)? {
         Unwinding { loading: Some(path), .. } => {
             Err(format!("{path}, which has an unwinder, is just being loaded; try again"))

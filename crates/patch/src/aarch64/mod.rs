@@ -3,5 +3,6 @@
 pub(crate) mod number;
 pub mod own;
 pub(crate) mod protocol;
+pub(crate) mod returns;
 pub(crate) mod threads;
 pub(crate) mod traps;

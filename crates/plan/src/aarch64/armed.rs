@@ -7,19 +7,23 @@
 
 use std::collections::HashSet;
 
-use trapline_image::{Function, Image};
+use trapline_image::{Function, FunctionIndex, Image};
 use trapline_insn::aarch64::{Op, Through, Verdict, decode};
 use trapline_record::Svma;
 use trapline_record::addr::Bias;
 
 use super::exits::{Goes, goes, is_call, landings};
 use super::site::Refusal;
+use super::stub::Signed;
+use crate::request::ModuleInput;
 
 /// Instructions that are looked at, at most, each with what is known there.
 const MOST: usize = 1 << 16;
 /// `xpaclri`: takes the signature off x30, to look at it.
 const STRIP: u32 = 0xD503_20FF;
 const SVC: u32 = 0xD400_0001;
+/// What a branch may not do: each turn would take a slot, and x30 need not be signed any more, which the entry's stub authenticates.
+const LEADS_BACK: &str = "leads back to the first instruction";
 const LINK: u32 = 30;
 const FRAME: u32 = 29;
 const SP: u32 = 31;
@@ -64,6 +68,27 @@ pub fn may_arm(image: &Image, function: &Function, bias: Bias) -> Result<(), Ref
     } else {
         refuse("no return is found in it, so what it is entered with may be none")
     }
+}
+
+/// The same of one that is probed behind its landing pads, at the word of that number; whether a pad there signs the address.
+pub(super) fn may_arm_behind(
+    input: &ModuleInput<'_>,
+    function: FunctionIndex,
+    (words, start, entry): (&[u32], Svma, usize),
+) -> Result<Option<Signed>, Refusal> {
+    may_arm(input.image, input.image.function(function), input.bias)?;
+    let again = (0..).zip(words).find(|&(index, &word)| match goes(word) {
+        Goes::Either(offset) | Goes::To(offset) => {
+            let to = index + i64::from(offset) / 4;
+            (0..=entry as i64).contains(&to)
+        }
+        _ => false,
+    });
+    if let Some((index, &word)) = again {
+        let at = input.bias.live(start).0 + 4 * index as u64;
+        return Err(Refusal::NoSlot { at, word, what: LEADS_BACK });
+    }
+    Ok(words[..entry.min(words.len())].iter().find_map(|word| Signed::by(*word)))
 }
 
 struct Walk<'a> {
@@ -112,8 +137,7 @@ impl Walk<'_> {
         let to = Svma(at.0.wrapping_add_signed(i64::from(offset)));
         let word = self.word(at).unwrap_or(0);
         if inside && to == self.function.start {
-            let what = "leads back to the first instruction";
-            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what });
+            return Err(Refusal::NoSlot { at: self.bias.live(at).0, word, what: LEADS_BACK });
         }
         self.returns |= inside && !self.is_inside(to);
         self.open.push((to, known));

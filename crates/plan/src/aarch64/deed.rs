@@ -13,7 +13,7 @@ use super::stub::stage::STAGED_BYTES;
 use super::stub::text::{BYTES, ROOM_BYTES};
 use super::stub::trace::ARGUMENTS;
 use super::stub::{
-    self, Code, ExitKind, Filtered, Latency, Machine, Rings, Table, Tallied, Threads, Timed, Traced,
+    self, Code, ExitKind, Filtered, Latency, Machine, Rings, Signed, Table, Tallied, Threads, Timed, Traced,
 };
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::layout::DataLayout;
@@ -30,6 +30,8 @@ pub(super) enum Deed {
     Tally { probe: u32, kind: Kind, late: bool, nodes: u32, loads: u32, goroutine: bool },
     /// A stamp is made in a latency area; `looped`: the word is reached by branches of the function, too; `goroutine`: the call is its.
     Enter { latency: u32, looped: bool, goroutine: bool },
+    /// x30 gets a slot; `signed`: it was signed before.
+    Arm { latency: u32, signed: Option<Signed> },
     /// The stamp is found, and the time since then recorded.
     Exit { latency: u32, kind: ExitKind, goroutine: bool },
     /// A record is written, of an entry or an exit. Its probe's counter counts what was dropped.
@@ -65,6 +67,7 @@ impl Deed {
         match self {
             Self::Count { .. } | Self::Passing { .. } | Self::Tally { late: false, .. } => 0,
             Self::Enter { .. }
+            | Self::Arm { .. }
             | Self::Tally { kind: Kind::Entry, .. }
             | Self::Record(Record { kind: Kind::Entry, .. }) => 1,
             Self::Exit { .. } | Self::Tally { .. } | Self::Record(_) => 2,
@@ -80,7 +83,7 @@ impl Deed {
                 (bytes + copying(loads, goroutine)).next_multiple_of(64)
             }
             Self::Passing { nodes, .. } => (1024 + nodes as u64 * NODE_BYTES).next_multiple_of(64),
-            Self::Enter { .. } | Self::Exit { .. } => 2048,
+            Self::Enter { .. } | Self::Arm { .. } | Self::Exit { .. } => 2048,
             Self::Record(record) => {
                 let decides = match record.nodes {
                     Some(nodes) => STAGED_BYTES + nodes as u64 * NODE_BYTES,
@@ -148,6 +151,7 @@ impl<'a> Setting<'a> {
             min_ticks: input.min_ticks,
             buckets: input.buckets,
             outermost: input.outermost,
+            slots: input.slots,
         });
         let slot = latency.map_or(0, |latency| 1 << latency.shape.slot_bits());
         let area = RingArea { slot, most: slot, ..layout.rings };
@@ -250,6 +254,9 @@ impl<'a> Setting<'a> {
             }
             Deed::Enter { latency, looped, goroutine } => {
                 Begun::Latency(stub::latency_enter(at.0, timed(latency, goroutine)?, looped))
+            }
+            Deed::Arm { latency, signed } => {
+                Begun::Latency(stub::latency_arm(at.0, timed(latency, false)?, signed)?)
             }
             Deed::Exit { latency, kind, goroutine } => {
                 Begun::Latency(stub::latency_exit(at.0, timed(latency, goroutine)?, kind))

@@ -106,6 +106,7 @@ pub(super) fn copies(role: Role, filter: Option<&TargetFilter>) -> bool {
 pub(super) fn not_in_go(role: Role, filter: Option<&TargetFilter>) -> Option<&'static str> {
     let whole = filter.filter(|filter| filter.late.is_some());
     match role {
+        Role::LatencySlot => Some("no code replaces return addresses of goroutines"),
         Role::Record { stack: Unwind::Copy(_), .. } | Role::RecordAt(_, Unwind::Copy(_)) => {
             Some("no code unwinds a copy of a goroutine's stack")
         }

@@ -14,7 +14,7 @@ use crate::request::{ModuleInput, Role, RseqTraits, ThreadId, Unwind, Want};
 
 /// What is asked besides the role.
 pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<(), Refusal> {
-    let timed = want.role == Role::Latency;
+    let timed = want.role.is_timed();
     let recorded = matches!(want.role, Role::Record { .. } | Role::RecordAt(..));
     let other = |rseq: RseqTraits| rseq.signature != SIGNATURE;
     let counts =

@@ -5,6 +5,7 @@
 use trapline_insn::aarch64::Options;
 use trapline_record::RemoteAddr;
 use trapline_record::journal::MAX_PATCH;
+use trapline_record::slots::Slots;
 
 use super::deed::Setting;
 use super::go::{Lowered, begins};
@@ -12,12 +13,13 @@ use super::island::{self, Landed};
 use super::module::{Site, Sites};
 use super::room::{Islands, for_islands, for_text};
 use super::site::{self, Place as Word};
-use super::stub::{Code as _, Machine, Rings, Rseq, SIGNATURE};
+use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, slot_code};
 use crate::AddressSpace;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
-use crate::request::{ModuleInput, ProcessTraits};
+use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
 use crate::space::PAGE;
+use crate::unwind::SlotCode;
 
 /// Where stubs begin: a line of their own.
 const LINE: u64 = 64;
@@ -155,6 +157,22 @@ fn patch_of(
         crosses_line: false,
         starts: 0,
     }
+}
+
+/// The code of a process' slots.
+pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInput) -> Option<SlotCode> {
+    let latency = Latency {
+        area: 0,
+        functions: 0,
+        stamps: 0,
+        shape: input.shape,
+        missed: 0,
+        min_ticks: input.min_ticks,
+        buckets: input.buckets,
+        outermost: false,
+        slots: Some(slots),
+    };
+    slot_code(&machine(traits), &latency)
 }
 
 fn machine(traits: &ProcessTraits) -> Machine {

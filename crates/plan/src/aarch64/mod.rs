@@ -9,7 +9,7 @@ pub mod exits;
 mod go;
 mod here;
 mod island;
-mod lay;
+pub(crate) mod lay;
 pub mod module;
 pub mod room;
 pub mod site;

@@ -24,6 +24,7 @@ use trapline_image::{FunctionIndex, Image};
 use trapline_record::Svma;
 use trapline_record::ring::Kind;
 
+use super::armed::may_arm_behind;
 use super::deed::{Deed, Record, is_looped, loads, nodes};
 use super::exits::{begins_elsewhere, exits, landings, ways_out};
 use super::go::{copies, is_go, is_goroutines, reads_g};
@@ -201,7 +202,12 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             entry.into_iter().chain(exits).collect()
         }
         Role::LatencySlot => {
-            return Err(Refusal::NotHere { at, what: "no code replaces return addresses" });
+            let latency = want.latency.ok_or(Refusal::Incomplete { at })?;
+            let function = want.function.ok_or(Refusal::Incomplete { at })?;
+            let entry = entry_index(&words);
+            let signed = may_arm_behind(input, function, (&words, start, entry))
+                .map_err(|why| Refusal::Word { why })?;
+            vec![(one(entry, PatchRole::Entry), Deed::Arm { latency, signed })]
         }
         _ => return Err(Refusal::NotHere { at, what: "no code calls consumers from outside" }),
     };

@@ -67,15 +67,15 @@ impl Drop for Stamps {
 }
 
 /// What is timed, and what was found.
-struct Bench {
-    room: Room,
+pub(super) struct Bench {
+    pub(super) room: Room,
     stamps: Stamps,
-    machine: Machine,
-    latency: Latency,
+    pub(super) machine: Machine,
+    pub(super) latency: Latency,
 }
 
 impl Bench {
-    fn new(machine: Machine) -> Self {
+    pub(super) fn new(machine: Machine) -> Self {
         let (room, stamps) = (Room::new(), Stamps::new(words::Stamps::default()));
         let area = room.base + DATA + 4096;
         let (missed, functions, stamp) = (room.base + DATA, FUNCTIONS, stamps.0);
@@ -88,10 +88,11 @@ impl Bench {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
+            slots: None,
         };
         Self { room, stamps, machine, latency }
     }
-    fn timed(&self) -> Timed<'_> {
+    pub(super) fn timed(&self) -> Timed<'_> {
         Timed { machine: &self.machine, latency: &self.latency, function: FUNCTION, goroutine: false }
     }
     fn enter(&self, looped: bool, rest: &[u32], back: Option<u64>) -> u64 {
@@ -114,13 +115,13 @@ impl Bench {
         unsafe { &*((block + word) as *const AtomicU64) }.load(Ordering::Relaxed)
     }
     /// On all lines together.
-    fn sum(&self, word: u64) -> u64 {
+    pub(super) fn sum(&self, word: u64) -> u64 {
         (0..self.machine.lines).map(|line| self.word(line, word)).sum()
     }
-    fn buckets(&self) -> Vec<u64> {
+    pub(super) fn buckets(&self) -> Vec<u64> {
         (0..hist::BUCKETS as u64).map(|bucket| self.sum(at::BUCKETS + 8 * bucket)).collect()
     }
-    fn missed(&self) -> u64 {
+    pub(super) fn missed(&self) -> u64 {
         self.room.word(0).load(Ordering::Relaxed)
     }
     fn most(&self, word: u64) -> u64 {

@@ -12,6 +12,7 @@ mod names;
 mod read_tallies;
 mod records;
 mod rows;
+mod slots;
 mod stacks;
 mod stages;
 mod tallies;

@@ -88,6 +88,7 @@ impl Calls {
             min_ticks: 0,
             buckets: Buckets::Log,
             outermost: false,
+            slots: None,
         }
     }
     fn missed(&self) -> u64 {

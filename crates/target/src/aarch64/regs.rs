@@ -77,6 +77,15 @@ impl Regs {
     pub const fn sp(&self) -> u64 {
         self.now.sp
     }
+    /// x30: where the function that runs returns to, as long as it is a leaf.
+    #[must_use]
+    pub const fn link(&self) -> u64 {
+        self.now.x[30]
+    }
+    /// Changes x30.
+    pub const fn set_link(&mut self, to: u64) {
+        self.now.x[30] = to;
+    }
     /// Thread pointer (tpidr_el0).
     #[must_use]
     pub const fn thread_pointer(&self) -> u64 {

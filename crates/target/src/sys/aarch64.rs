@@ -13,6 +13,7 @@ const NT_PRFPREG: usize = 2;
 const NT_ARM_TLS: usize = 0x401;
 const NT_ARM_SYSTEM_CALL: usize = 0x404;
 const NT_ARM_SVE: usize = 0x405;
+const NT_ARM_PAC_MASK: usize = 0x406;
 const NT_ARM_SSVE: usize = 0x40b;
 const NT_ARM_GCS: usize = 0x410;
 /// More than SVE registers of 2048 bits take.
@@ -89,6 +90,19 @@ pub(crate) fn vectors(tid: u32) -> io::Result<Vectors> {
         _ => None,
     };
     Ok(Vectors { low, sve: set(NT_ARM_SVE).filter(whole), unfit })
+}
+
+/// Bits of an address that its signature is in, as the kernel says: those between the program's addresses and bit 55, however long addresses are there. None where nothing is signed;
+/// `None` if the thread is gone.
+pub(crate) fn signature(tid: u32) -> Option<u64> {
+    // Of data, of code.
+    let mut masks = [0u8; 16];
+    match get_regset(tid, NT_ARM_PAC_MASK, &mut masks) {
+        Ok(_) => masks.last_chunk().map(|code| u64::from_le_bytes(*code)),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
+        // No such set: the processor, or the kernel, signs nothing.
+        Err(_) => Some(0),
+    }
 }
 
 /// Puts back what a call of ours has spoilt: a call keeps 128 bits of each register.

@@ -5,7 +5,9 @@ use std::io;
 use super::{check, fault};
 use crate::filter::Insn;
 
-pub(crate) use super::native::{Registers, Vectors, forget_call, regs, restore_vectors, set_regs, vectors};
+pub(crate) use super::native::{
+    Registers, Vectors, forget_call, regs, restore_vectors, set_regs, signature, vectors,
+};
 
 /// PTRACE_EVENT_STOP.
 pub(crate) const EVENT_STOP: i32 = 128;

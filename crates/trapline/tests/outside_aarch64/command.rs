@@ -8,31 +8,40 @@ use crate::victim::{THREADS, TURNS, Victim};
 /// Where the command is: only who made the system knows.
 pub(crate) const VARIABLE: &str = "TRAPLINE_COMMAND";
 
-#[test]
-fn trapline_count_counts_a_process() {
-    let Some(mut victim) = Victim::start() else { return };
+/// What the command says of the victim's function, which each thread calls 50 times, one after the other as the kernel's own counts are no atomic ones, once so many words differ; and what
+/// `beside` made before. None where nobody says where the command is.
+pub(crate) fn said<T>(
+    verb: &[&str],
+    (name, words): (&str, usize),
+    beside: impl FnOnce() -> T,
+) -> Option<(String, T)> {
+    let mut victim = Victim::start()?;
     let Some(command) = std::env::var_os(VARIABLE) else {
         println!("SKIP {VARIABLE} does not say where the command is");
-        return;
+        return None;
     };
     let (pid, before) = (victim.pid().to_string(), victim.text());
-    let mut child = Command::new(command)
-        .args(["count", "-p", &pid, "--json", "victim_push", "victim_sub"])
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    while patched(&before, &victim.text()) < 2 && child.try_wait().expect("ours").is_none() {
+    let mut command = Command::new(command);
+    command.args(verb).args(["-p", &pid, "--json", name]).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    while patched(&before, &victim.text()) < words && child.try_wait().expect("ours").is_none() {
         std::thread::yield_now();
     }
-    let kernels = Uprobe::new("victim_push", 4);
-    // One thread after the other, as the kernel's own counts are no atomic ones.
-    assert_eq!(victim.call(&format!("{TURNS}victim_push"), 50), 50 * THREADS);
+    let made = beside();
+    assert_eq!(victim.call(&format!("{TURNS}{name}"), 50), 50 * THREADS);
     // SAFETY: a child of ours, not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{text}");
     assert!(output.status.success(), "{text}");
+    Some((text, made))
+}
+
+#[test]
+fn trapline_count_counts_a_process() {
+    let kernels = || Uprobe::new("victim_push", 4);
+    let Some((text, kernels)) = said(&["count", "victim_sub"], ("victim_push", 2), kernels) else { return };
     assert!(text.contains("\"hits\":100"), "{text}");
     match kernels {
         Ok(probe) => assert_eq!(probe.hits(), 100),

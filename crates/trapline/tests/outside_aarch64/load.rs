@@ -1,27 +1,40 @@
 //! Threads that run while code changes under them.
 
+use trapline::{Finished, Session};
+
 use crate::victim::{ENDLESS, THREADS, Victim, of};
 
-/// Attached and detached while two threads call: each value is right, and the text is the file's in the end.
+/// Sessions that come and go while two threads call: each value is right, and the text is the file's in the end; `seen` says how many calls one saw.
+pub(crate) fn come_and_go(
+    victim: &mut Victim,
+    name: &str,
+    sessions: u32,
+    attach: impl Fn(&Victim) -> Session,
+    seen: impl Fn(&Finished) -> u64,
+) {
+    let before = victim.text();
+    victim.begin(name, ENDLESS);
+    let one = |_| {
+        let session = attach(victim);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let finished = session.detach();
+        assert!(finished.reports.iter().all(|report| report.refused.is_empty()));
+        seen(&finished)
+    };
+    let seen: u64 = (0..sessions).map(one).sum();
+    // Any line ends it; then it tells how many values were wrong.
+    victim.begin(name, ENDLESS);
+    assert_eq!(victim.end(), 0, "{name}: wrong values");
+    println!("{name}: {seen} calls in {sessions} sessions, with {THREADS} threads that call it all the time");
+    assert!(seen > 0, "{name}");
+    assert!(victim.text() == before, "{name}");
+}
+
+/// Attached and detached while two threads call.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };
-    let before = victim.text();
     for name in ["victim_push", "victim_address", "victim_loop"] {
-        victim.begin(name, ENDLESS);
-        let mut seen = 0;
-        for _ in 0..8 {
-            let session = victim.count(name);
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            let finished = session.detach();
-            assert!(finished.reports.iter().all(|report| report.refused.is_empty()));
-            seen += of(&finished.reports[0], name);
-        }
-        // Any line ends it; then it tells how many values were wrong.
-        victim.begin(name, ENDLESS);
-        assert_eq!(victim.end(), 0, "{name}: wrong values");
-        println!("{name}: {seen} hits in 8 sessions, with {THREADS} threads that call it all the time");
-        assert!(seen > 0, "{name}");
-        assert_eq!(victim.text(), before, "{name}");
+        come_and_go(&mut victim, name, 8, |victim| victim.count(name), |done| of(&done.reports[0], name));
     }
 }

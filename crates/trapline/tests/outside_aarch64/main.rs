@@ -15,6 +15,8 @@ mod latency;
 mod load;
 mod records;
 mod refusals;
+mod slots;
 mod stacks;
+mod unwound;
 mod victim;
 mod watch;

@@ -14,13 +14,14 @@ use std::thread;
 use trapline::Session;
 
 use crate::crowd::crowd;
+use crate::unwound;
 
 const VARIABLE: &str = "TRAPLINE_VICTIM";
 /// With this variable it leaves so many single pages free within reach of its code.
 pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
 /// As often as a thread can until the next line comes; the answer is how many values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
-static STOP: AtomicBool = AtomicBool::new(false);
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// One thread after the other.
 pub(crate) const TURNS: &str = "turns-";
@@ -340,6 +341,12 @@ fn call(name: &str, times: u64) -> u64 {
         // SAFETY: functions of a number, which store it to words of their own.
         (0..times).for_each(|value| _ = unsafe { function(value) });
         right += times;
+    }
+    right += unwound::right(name, times);
+    wrong += unwound::wrong(name);
+    if name == "victim_jumps" {
+        // SAFETY: a function of a number, which touches nothing else.
+        right += (0..times).filter(|&value| unsafe { victim_jumps(value) } == value).count() as u64;
     }
     if name == OUTER {
         // SAFETY: a function of a number, which touches nothing else.

@@ -189,6 +189,25 @@ impl Asm {
     pub(super) fn load_exclusive(&mut self, to: Reg, from: Reg) {
         self.word(0xC85F_7C00 | from << 5 | to);
     }
+    /// `ldaxrb to, [from]`: no later access is seen before it.
+    pub(super) fn load_exclusive_byte(&mut self, to: Reg, from: Reg) {
+        self.word(0x085F_FC00 | from << 5 | to);
+    }
+    /// `stxrb failed, from, [to]`
+    pub(super) fn store_exclusive_byte(&mut self, failed: Reg, from: Reg, to: Reg) {
+        self.word(0x0800_7C00 | failed << 16 | to << 5 | from);
+    }
+    /// `stlrb from, [to]`: no earlier access is seen after it.
+    pub(super) fn store_release_byte(&mut self, from: Reg, to: Reg) {
+        self.word(0x089F_FC00 | to << 5 | from);
+    }
+    /// `str from, [to]` of 32 bits.
+    pub(super) fn store32(&mut self, from: Reg, to: Reg) {
+        self.word(0xB900_0000 | to << 5 | from);
+    }
+    pub(super) fn reverse_bits(&mut self, to: Reg, of: Reg) {
+        self.word(0xDAC0_0000 | of << 5 | to);
+    }
     pub(super) fn store_exclusive(&mut self, failed: Reg, from: Reg, to: Reg) {
         self.word(0xC800_7C00 | failed << 16 | to << 5 | from);
     }

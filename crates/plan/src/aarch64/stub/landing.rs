@@ -6,28 +6,23 @@
 //!
 //! | step | what | who looks then |
 //! |---|---|---|
-//! | B1 | `ret` leads to the slot's second word (so an unwinder that looks a byte back finds the slot): x30 := its number, `b` to what all share. A caller expects nothing of x30, which its own call overwrote | a handler of signals finds the thread in the slot, or in what they share, sp as at the entry |
+//! | B1 | `ret` leads to the slot's second word, and that to what all share (`slots`): x30 is its number | a handler of signals finds the thread in the slot, or in what they share, sp as at the entry |
 //! | B2 | as a stub does (C1, C2 of `stub::call`): room, x0, x1 and x30 into it; the gate calls who waits | |
 //! | B4 | x30 := what the gate left there, the real address; the room is given back | |
 //! | B6 | `ret` | |
 //!
-//! Where the function began is not asked: sp is what the function left, and stays so. No word is a landing pad: `ret` needs none (Arm ARM C6.2, RET: BTypeNext is 0), and these pages are not
-//! guarded. The CPU's stack of returns foresees neither B1 nor B6 as one pair with the caller's `bl`: B1 is a return to another place than foreseen, B6 uses up the entry of the caller's caller.
+//! Where the function began is not asked: sp is what the function left, and stays so. The CPU's stack of returns foresees neither B1 nor B6 as one pair with the caller's `bl`: B1 is a return
+//! to another place than foreseen, B6 uses up the entry of the caller's caller.
 
 use trapline_insn::aarch64::FRAME;
-use trapline_insn::aarch64::encode::NOP;
-use trapline_record::slots::{self, Slots};
+use trapline_record::slots::Slots;
 
-use super::asm::{Asm, SP};
-use crate::unwind::{AARCH64, SlotCode, unwind_info};
+use super::asm::SP;
+use super::slots::{LINK, RET, lay};
+use crate::unwind::SlotCode;
 
 /// x30's place in the frame.
 const X30: u32 = 30 * 8;
-const LINK: u32 = 30;
-/// Where a return to a slot leads to, in bytes. ([`slots::RETURN`] is that of the processor that this is built for.)
-const RETURN: u64 = 4;
-#[cfg(target_arch = "aarch64")]
-const _: () = assert!(RETURN == slots::RETURN);
 
 /// Bytes that [`landing_code`] makes, at most.
 #[must_use]
@@ -38,36 +33,24 @@ pub const fn landing_code_len(slots: &Slots) -> u64 {
 /// The code of a process' slots, to lie at `slots.code`; what they share begins right behind them, at [`landing`]. `None`: there are more than a branch reaches.
 #[must_use]
 pub fn landing_code(slots: &Slots, (gate, argument): (u64, u64)) -> Option<SlotCode> {
-    let common = landing(slots);
-    let mut asm = Asm::new(slots.code);
-    for slot in 0..slots.count {
-        asm.align(slots::CODE);
-        (0..RETURN / 4).for_each(|_| asm.word(NOP));
-        asm.number(LINK, slot);
-        asm.b(common);
-    }
-    asm.align(slots::CODE);
-    debug_assert_eq!(asm.here(), common);
-    asm.add_imm(SP, SP, -(FRAME as i32));
-    asm.store_pair(0, 1, 0);
-    asm.store(LINK, SP, X30);
-    let what = asm.literal_later(0);
-    let way = asm.literal_later(1);
-    asm.call(1);
-    asm.load_from_stack(LINK, X30);
-    asm.add_imm(SP, SP, FRAME as i32);
-    asm.word(RET);
-    asm.align(8);
-    for (fix, value) in [(what, argument), (way, gate)] {
-        asm.bind(fix);
-        asm.double(value);
-    }
-    asm.align(64);
-    let end = asm.here();
-    let mut bytes: Vec<u8> = asm.words()?.into_iter().flat_map(u32::to_le_bytes).collect();
-    unwind_info(&mut bytes, slots, AARCH64);
-    debug_assert!(bytes.len() as u64 <= landing_code_len(slots), "as long as was said");
-    Some(SlotCode { bytes, shared: (common, end), unwind: end })
+    let made = lay(slots, |asm| {
+        asm.add_imm(SP, SP, -(FRAME as i32));
+        asm.store_pair(0, 1, 0);
+        asm.store(LINK, SP, X30);
+        let what = asm.literal_later(0);
+        let way = asm.literal_later(1);
+        asm.call(1);
+        asm.load_from_stack(LINK, X30);
+        asm.add_imm(SP, SP, FRAME as i32);
+        asm.word(RET);
+        asm.align(8);
+        for (fix, value) in [(what, argument), (way, gate)] {
+            asm.bind(fix);
+            asm.double(value);
+        }
+    })?;
+    debug_assert!(made.bytes.len() as u64 <= landing_code_len(slots), "as long as was said");
+    Some(made)
 }
 
 /// Where what all slots share begins.
@@ -76,12 +59,10 @@ pub const fn landing(slots: &Slots) -> u64 {
     slots.code + slots.code_len()
 }
 
-/// `ret`
-const RET: u32 = 0xD65F_03C0;
-
 #[cfg(test)]
 mod tests {
-    use super::{RET, RETURN, Slots, landing, landing_code};
+    use super::super::slots::RETURN;
+    use super::{RET, Slots, landing, landing_code};
     use trapline_insn::aarch64::encode;
     use trapline_record::slots::CODE;
 

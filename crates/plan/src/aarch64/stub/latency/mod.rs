@@ -24,17 +24,21 @@
 //! In Go the place is (goroutine, S's distance from its stack's end), as x86-64's twin has it: stacks move, and a goroutine goes on in any thread. A function
 //! that looks whether its stack suffices and begins anew on a larger one is entered twice at one such place: its first stamp stands.
 //! With `outermost` a slot belongs to (thread, function) and holds {time, S of the outermost call}: deeper calls are ignored, and a call at a shallower place proves that
-//! the remembered one is gone. In Go it belongs to (goroutine, function), and S is its distance from the stack's end. Not here yet: slots in place of return addresses.
+//! the remembered one is gone. In Go it belongs to (goroutine, function), and S is its distance from the stack's end. Slots in place of return addresses are another form (`armed`).
 
+mod armed;
 mod mark;
 mod record;
 mod slot;
 
 use trapline_record::latency::{self as words, at};
+use trapline_record::slots::Slots;
 
 use super::asm::{Asm, Cond, Fix, Reg, SP, Update, ZERO};
 use super::{Code, Machine};
 use crate::request::Buckets;
+use armed::Armed;
+pub use armed::{Signed, latency_arm, slot_code};
 pub(super) use mark::Mark;
 use record::Rare;
 pub(super) use slot::{Claim, G, Lookup, STACK_END};
@@ -58,6 +62,8 @@ pub struct Latency {
     pub buckets: Buckets,
     /// Count recursion once, by its outermost call.
     pub outermost: bool,
+    /// Where calls get slots that come back by one.
+    pub slots: Option<Slots>,
 }
 
 impl Latency {
@@ -130,6 +136,7 @@ enum Tail {
         kind: ExitKind,
         leave: u64,
     },
+    Armed(Armed),
 }
 
 /// The stub of an entry, up to the displaced code. With `loop_entry` the entry is also a branch target, so the first stamp of (function, S)
@@ -260,6 +267,7 @@ impl Timed<'_> {
                 self.add_one(asm);
                 asm.b(leave);
             }
+            Tail::Armed(armed) => self.finish_armed(asm, armed),
             Tail::Exit { lookup, other, negative, clamped, rare, kind, leave } => {
                 asm.bind(negative);
                 asm.constant(B, self.last(at::CLAMPED));

@@ -1,0 +1,70 @@
+//! Real return addresses put back: each is wherever its function keeps x30.
+//!
+//! In: stopped threads, slots. Out: words of private writable memory, and x30 of threads, that held a slot's address hold the real one again (RET-1). Does not: stop anybody.
+//!
+//! What stays comes home through its slot, whose code, entry and unwind information stay for that (`left`): what is signed, as only the process could sign the real address, a call that
+//! is not whole (its WORD is 0: A3 to A4, under a handler of signals perhaps), and one on a stack that is no private memory, where nobody looks.
+//!
+//! A word that only looks like one is a copy that nobody returns by: no other number is likely to be an address in pages of ours.
+
+use std::collections::HashSet;
+
+use trapline_record::RemoteAddr;
+use trapline_record::slots::Slots;
+use trapline_target::{Process, Regs, StoppedAll, TargetError};
+
+use crate::error::PatchError;
+use crate::slots::{PutBack, armed, on_shared_stacks, real_of};
+use crate::still::words_in;
+
+/// How far below an entry's WORD, the stack pointer at the entry, the return address may lie at least.
+pub(crate) const BELOW: u64 = 8;
+/// Whether a register may be all that holds a return address: x30.
+pub(crate) const IN_REGISTERS: bool = true;
+
+/// The slot whose return a thread in the shared code makes, as long as it is lent.
+#[allow(clippy::unnecessary_wraps, reason = "its twin may fail")]
+pub(crate) const fn number_in(_: &Process, regs: &Regs) -> Result<u64, TargetError> {
+    Ok(regs.link())
+}
+
+/// Puts real return addresses back.
+pub(crate) fn put_back(
+    process: &Process,
+    stopped: &mut StoppedAll<'_, '_>,
+    slots: &Slots,
+) -> Result<PutBack, PatchError> {
+    let (armed, address) = (armed(process, slots)?, !stopped.signature());
+    // The slot that is to return by a word, and what can be put there instead.
+    let named = |word: u64| {
+        let slot = slots.slot_of(word & address).filter(|&slot| slots.address(slot) == word & address)?;
+        let real = real_of(slots, &armed, slot).filter(|_| word & address == word);
+        armed.iter().any(|call| call.slot == slot).then_some((slot, real))
+    };
+    let (mut writes, mut restored) = (Vec::new(), HashSet::new());
+    let mut left: HashSet<u32> = on_shared_stacks(process, &armed)?.into_iter().collect();
+    let all = words_in(process, &mut |map, at, word| match named(word) {
+        Some(_) if map.start.0 == slots.table => {}
+        Some((slot, Some(real))) => writes.push((at, slot, real)),
+        Some((slot, None)) => _ = left.insert(slot),
+        None => {}
+    })?;
+    for (at, slot, real) in writes {
+        process.write_text(RemoteAddr(at), &real.to_le_bytes())?;
+        restored.insert(slot);
+    }
+    for tid in stopped.threads() {
+        let Ok(mut regs) = stopped.regs(tid) else { continue };
+        match named(regs.link()) {
+            Some((slot, Some(real))) => {
+                regs.set_link(real);
+                stopped.set_regs(tid, &regs)?;
+                restored.insert(slot);
+            }
+            Some((slot, None)) => _ = left.insert(slot),
+            None => {}
+        }
+    }
+    let unseen = if all { 0 } else { armed.len() as u32 };
+    Ok(PutBack { restored: restored.len() as u32, left: unseen.max(left.len() as u32) })
+}

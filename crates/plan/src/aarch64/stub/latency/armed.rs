@@ -1,0 +1,257 @@
+//! The other form of a timed call: the entry puts a slot into x30, and the slot's code is the one exit.
+//!
+//! In: what is timed, with [`Slots`]; whether x30 was signed before the entry's word. Out: the entry's stub, and for a process the slots with the code that they share. Invariants: SLOT-1 to
+//! SLOT-3 of the twin's `stub::slots`; SAFE-2: where the caller goes on, all registers but x30 are as the function left them, and x30 is where that is, as behind any `ret`. Does not: tell
+//! unwinders.
+//!
+//! | step | what | who may look in between |
+//! |---|---|---|
+//! | A0 | signed: authenticated, with the stack pointer that it was signed with | |
+//! | A1 | the slot's byte, by an exclusive store: it was 0, and is LENT. Acquires what the giver released | a handler of this thread, other threads, a forked child: each takes another |
+//! | A2 | the entry: x30, function, time | nobody: the slot stands nowhere yet |
+//! | A3 | x30 := slot | who looks for slots: it is in a register from here on, then where the function puts it, signed perhaps |
+//! | A4 | the entry's WORD := the stack pointer at the entry: below it the function keeps x30, if it does | |
+//! | A5 | signed: signed again, with the same stack pointer; what the function authenticates is the slot's address | |
+//! | B1 | `ret` leads to the slot, and that to what all share (`stub::slots`): x30 = its number | who looks for slots: pc is in the slot, or in what they share |
+//! | B2 | return address, function and time are read | |
+//! | B3 | WORD := 0, then the byte := 0, which releases what was read | whoever takes the slot now finds nothing of ours; x30 still has the number, so that who looks sees whose it was |
+//! | B4 | x30 := the return address; the duration is recorded as at any exit (`record`); `ret` | |
+//!
+//! Where a call was entered with a slot in x30 already (a tail call), its own slot returns to that one, [`CHAIN`](trapline_record::slots::CHAIN) deep at most. x30 is plain then, or signed by this
+//! function's pad: who signed it before jumping here would be authenticated by nobody.
+//!
+//! A signal may come between any two steps: its handler's calls take other slots, and x30 is in its frame, where who searches memory finds it. A call that is left by `longjmp` or an exception,
+//! and one whose thread ends, come to no B1, and a detach finds threads at any step, also such as a handler keeps in one: what becomes of their slots is `patch`'s (`slots`, `aarch64::returns`). A
+//! forked child has copies of all but the code, and comes home in its own.
+//!
+//! A function that is a handler of signals returns into the vdso, which unwinders know by that address alone: from within its call they see no further than the handler. (In our own process such calls are left alone.)
+
+use trapline_record::latency::{self as words, at};
+use trapline_record::slots::{self, Slots, at as entry};
+
+use super::super::asm::{Asm, Cond, Fix, Reg, SP, ZERO};
+use super::super::rseq::{self, CPU_ID};
+use super::super::slots::{LINK, RET, RETURN, lay};
+use super::{A, B, C, ExitKind, FRAME, INDEX, KEY, Latency, Machine, Pending, SLOT, TIME, Tail, Timed};
+use crate::unwind::SlotCode;
+
+/// The key that a function signs its return address with, as the words of its landing pad and of what undoes that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Signed {
+    /// `paciasp`, `autiasp`.
+    KeyA,
+    /// `pacibsp`, `autibsp`.
+    KeyB,
+}
+
+impl Signed {
+    /// What this word signs with.
+    #[must_use]
+    pub const fn by(word: u32) -> Option<Self> {
+        match word {
+            0xD503_233F => Some(Self::KeyA),
+            0xD503_237F => Some(Self::KeyB),
+            _ => None,
+        }
+    }
+    const fn sign(self) -> u32 {
+        match self {
+            Self::KeyA => 0xD503_233F,
+            Self::KeyB => 0xD503_237F,
+        }
+    }
+    const fn authenticate(self) -> u32 {
+        match self {
+            Self::KeyA => 0xD503_23BF,
+            Self::KeyB => 0xD503_23FF,
+        }
+    }
+}
+
+/// What is left to append behind an arming entry's displaced code.
+#[derive(Debug)]
+pub(super) struct Armed {
+    slots: Slots,
+    chained: Fix,
+    take: u64,
+    full: Fix,
+    look: u64,
+    under: Fix,
+    known: u64,
+    leave: u64,
+}
+
+/// The stub of an entry that puts a slot into x30, up to the displaced code. `None` without slots.
+#[must_use]
+pub fn latency_arm(at: u64, timed: Timed<'_>, signed: Option<Signed>) -> Option<Pending<'_>> {
+    let slots = timed.latency.slots?;
+    let mut asm = Asm::new(at);
+    let tail = Tail::Armed(timed.arm(&mut asm, &slots, signed));
+    Some(Pending { asm, timed, tail })
+}
+
+/// Slots, what they share, and their unwind information. `None` if nothing is timed by slots, or there are more than a branch reaches.
+#[must_use]
+pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
+    let slots = latency.slots?;
+    let timed = Timed { machine, latency, function: 0, goroutine: false };
+    lay(&slots, |asm| {
+        timed.come_back(asm, &slots);
+        asm.pool();
+    })
+}
+
+impl Timed<'_> {
+    fn arm(&self, asm: &mut Asm, slots: &Slots, signed: Option<Signed>) -> Armed {
+        if let Some(key) = signed {
+            asm.word(key.authenticate());
+        }
+        Self::prologue(asm);
+        let chained = Self::if_slot_later(asm, slots);
+        let take = asm.here();
+        self.home(asm, slots);
+        asm.load32(INDEX, KEY, 0);
+        asm.number(TIME, slots.count / 8);
+        let look = asm.here();
+        let full = Self::take(asm, slots, look);
+        asm.store32(INDEX, KEY);
+        // A2 to A4. In: INDEX = slot.
+        let under = Self::if_slot_later(asm, slots);
+        asm.mov(C, ZERO);
+        let known = asm.here();
+        Self::entry_of(asm, slots, INDEX);
+        asm.store(LINK, SLOT, entry::REAL as u32);
+        asm.store(C, SLOT, entry::UNDER as u32);
+        asm.constant(A, self.block());
+        asm.clock(B);
+        asm.store(B, SLOT, entry::TIME as u32);
+        asm.store(A, SLOT, entry::WHAT as u32);
+        asm.constant(A, slots.code + RETURN);
+        asm.add_shifted(LINK, A, INDEX, slots::CODE.trailing_zeros());
+        asm.add_imm(A, SP, FRAME.cast_signed());
+        asm.store(A, SLOT, entry::WORD as u32);
+        let leave = asm.here();
+        Self::epilogue(asm);
+        if let Some(key) = signed {
+            asm.word(key.sign());
+        }
+        Armed { slots: *slots, chained, take, full, look, under, known, leave }
+    }
+
+    /// Jumps if x30 has a slot, whose distance from the first is in `A` then. Spoils `B`.
+    fn if_slot_later(asm: &mut Asm, slots: &Slots) -> Fix {
+        asm.constant(A, slots.code);
+        asm.sub(A, LINK, A);
+        asm.constant(B, slots.code_len());
+        asm.compare(A, B);
+        asm.if_later(Cond::Below)
+    }
+    /// `SLOT` = the entry of the slot in `number`.
+    fn entry_of(asm: &mut Asm, slots: &Slots, number: Reg) {
+        asm.constant(SLOT, slots.entry(0));
+        asm.add_shifted(SLOT, SLOT, number, slots::ENTRY.trailing_zeros());
+    }
+    /// `SLOT` = the private memory, `KEY` = where this CPU, or this stack, begins to look. Only a hint: what is stale costs a longer search. Spoils `A`.
+    fn home(&self, asm: &mut Asm, slots: &Slots) {
+        const BITS: u32 = slots::HOMES.trailing_zeros();
+        asm.constant(SLOT, slots.table);
+        match self.machine.rseq {
+            Some(area) => {
+                rseq::find_area(asm, area, A);
+                asm.load32(A, A, CPU_ID);
+                asm.bits(A, A, 0, BITS);
+            }
+            None => {
+                asm.add_imm(A, SP, FRAME.cast_signed());
+                asm.bits(A, A, 12, BITS);
+            }
+        }
+        asm.add_shifted(KEY, SLOT, A, 6);
+    }
+    /// A1. In: `SLOT` = the private memory, `INDEX` = where to look. Out: `INDEX` = slot; jumps away where its eight are lent. Whoever is too late looks again. Spoils `A`, `B`, `C`.
+    fn take(asm: &mut Asm, slots: &Slots, look: u64) -> Fix {
+        asm.number(A, slots.count - 8);
+        asm.and(INDEX, INDEX, A);
+        asm.add(C, SLOT, INDEX);
+        asm.load_at(A, C, Slots::LENT_OFF as u32);
+        asm.not(A, A);
+        let full = asm.if_zero_later(A);
+        asm.reverse_bits(A, A);
+        asm.leading_zeros(A, A);
+        asm.shift_right_by(A, A, 3);
+        asm.add(INDEX, INDEX, A);
+        asm.add(C, SLOT, INDEX);
+        asm.add_imm(C, C, Slots::LENT_OFF as i32);
+        asm.load_exclusive_byte(A, C);
+        asm.unless_zero(A, look);
+        asm.number(B, slots::LENT.into());
+        asm.store_exclusive_byte(A, B, C);
+        asm.unless_zero(A, look);
+        full
+    }
+
+    /// What is rare: a call that was entered by a jump from an armed one, eight neighbours lent, or all.
+    pub(super) fn finish_armed(&self, asm: &mut Asm, armed: Armed) {
+        let Armed { slots, chained, take, full, look, under, known, leave } = armed;
+        asm.bind(full);
+        asm.add_imm(INDEX, INDEX, 8);
+        asm.subtract32(TIME, 1);
+        asm.unless_zero(TIME, look);
+        let missed = asm.here();
+        asm.constant(B, self.latency.missed);
+        self.add_one(asm);
+        asm.b(leave);
+        asm.bind(chained);
+        Self::depth(asm, &slots);
+        asm.number(B, slots::CHAIN);
+        asm.compare(C, B);
+        asm.if_to(Cond::AboveEq, missed);
+        asm.b(take);
+        asm.bind(under);
+        Self::depth(asm, &slots);
+        asm.b(known);
+    }
+    /// In: `A` = how far the slot in x30 is from the first. Out: `C` = how many lie under a slot above that one. Spoils `SLOT`, `A`.
+    fn depth(asm: &mut Asm, slots: &Slots) {
+        asm.shift_right_by(A, A, slots::CODE.trailing_zeros());
+        Self::entry_of(asm, slots, A);
+        asm.load_at(C, SLOT, entry::UNDER as u32);
+        asm.add_imm(C, C, 1);
+    }
+
+    /// What all slots share. In: x30 = the slot's number.
+    fn come_back(&self, asm: &mut Asm, slots: &Slots) {
+        Self::prologue(asm);
+        asm.clock(TIME);
+        Self::entry_of(asm, slots, LINK);
+        asm.load_at(C, SLOT, entry::REAL as u32);
+        asm.load_two(A, B, SLOT, entry::TIME as u32);
+        asm.store(ZERO, SLOT, entry::WORD as u32);
+        asm.constant(KEY, slots.table + Slots::LENT_OFF);
+        asm.add(KEY, KEY, LINK);
+        asm.store_release_byte(ZERO, KEY);
+        asm.mov(LINK, C);
+        asm.mov(SLOT, B);
+        asm.subs(TIME, TIME, A);
+        let negative = asm.if_later(Cond::Below);
+        let clamped = asm.here();
+        let rare = match self.machine.rseq {
+            Some(rseq) => Some(self.record_owned(asm, rseq, ExitKind::Return)),
+            None => {
+                self.record_shared(asm, ExitKind::Return);
+                None
+            }
+        };
+        Self::epilogue(asm);
+        asm.word(RET);
+        asm.bind(negative);
+        asm.constant(A, self.stride() - words::STRIDE + at::CLAMPED);
+        asm.add(B, SLOT, A);
+        self.add_one(asm);
+        asm.mov(TIME, ZERO);
+        asm.b(clamped);
+        if let Some(rare) = rare {
+            self.record_rare(asm, rare, ExitKind::Return);
+        }
+    }
+}

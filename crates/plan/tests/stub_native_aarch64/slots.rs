@@ -1,0 +1,300 @@
+//! Return slots, executed: every armed call comes back to where it was called from, counted once, and gives its slot back (SLOT-1 to SLOT-3).
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trapline_insn::aarch64::encode;
+use trapline_plan::aarch64::stub::{Code as _, Machine, Signed, latency_arm, slot_code};
+use trapline_record::latency::at;
+use trapline_record::slots::{CHAIN, ENTRY, Slots, at as entry};
+
+use super::latency::{Bench, on_cpu};
+use super::{ADD, RET, Room, by_hand, call, changes, machines, registered, storm};
+
+const PUSH: u32 = 0xA9BF_7BFD;
+const POP: u32 = 0xA8C1_7BFD;
+/// `blr x0`
+const CALL: u32 = 0xD63F_0000;
+const PACIASP: u32 = 0xD503_233F;
+const AUTIASP: u32 = 0xD503_23BF;
+const PACIBSP: u32 = 0xD503_237F;
+const AUTIBSP: u32 = 0xD503_23FF;
+
+/// What is timed by slots, and their code.
+struct Armed {
+    bench: Bench,
+    slots: Slots,
+    /// Of the slots and what they share.
+    shared: (u64, u64),
+    code: Option<Room>,
+}
+
+fn word(at: u64) -> &'static AtomicU64 {
+    // SAFETY: aligned memory that tests map, read and written as atomics only; nobody keeps this longer.
+    unsafe { &*(at as *const AtomicU64) }
+}
+
+impl Armed {
+    fn new(machine: Machine, count: u32) -> Self {
+        let (mut bench, code) = (Bench::new(machine), Room::new());
+        let unplaced = Slots { code: code.base, table: 0, count };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let len = unplaced.table_len() as usize;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let table = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        assert_ne!(table, libc::MAP_FAILED);
+        let slots = Slots { table: table as u64, ..unplaced };
+        slots.hints().for_each(|(at, hint)| word(at).store(hint, Ordering::Relaxed));
+        bench.latency.slots = Some(slots);
+        let made = slot_code(&machine, &bench.latency).expect("slots");
+        let words: Vec<u32> =
+            made.bytes.as_chunks::<4>().0.iter().map(|one| u32::from_le_bytes(*one)).collect();
+        assert_eq!(code.put(&words), slots.code);
+        Self { bench, slots, shared: made.shared, code: Some(code) }
+    }
+    /// A function whose calls are armed.
+    fn function(&self, signed: Option<Signed>, body: &[u32]) -> u64 {
+        self.function_of(signed, |_, _| body.to_vec())
+    }
+    /// The same; its body is made of its address and that of its first word behind the stub.
+    fn function_of(&self, signed: Option<Signed>, body: impl Fn(u64, u64) -> Vec<u32>) -> u64 {
+        let at = self.bench.room.next();
+        let pending = latency_arm(at, self.bench.timed(), signed).expect("slots");
+        let body = body(at, pending.displaced_at());
+        self.bench.room.put(&pending.finish(&body, None).expect("in reach"))
+    }
+    fn entry(&self, slot: u32, at: u64) -> &'static AtomicU64 {
+        word(self.slots.entry(slot) + at)
+    }
+    /// Numbers of the slots that are lent.
+    fn lent(&self) -> Vec<u32> {
+        let byte = |slot: u32| {
+            let at = self.slots.table + Slots::LENT_OFF + u64::from(slot);
+            word(at & !7).load(Ordering::Relaxed).to_le_bytes()[(at & 7) as usize]
+        };
+        (0..self.slots.count).filter(|&slot| byte(slot) != 0).collect()
+    }
+    /// Calls counted, and those that had no slot; nobody waits any more.
+    #[track_caller]
+    fn expect(&self, returns: u64, missed: u64) {
+        let found = [at::RETURNS, at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED].map(|w| self.bench.sum(w));
+        assert_eq!((found, self.bench.missed()), ([returns, 0, 0, 0], missed), "{:?}", self.bench.machine);
+        assert_eq!(self.bench.buckets().iter().sum::<u64>(), returns);
+        assert!(self.lent().is_empty());
+        assert!((0..self.slots.count).all(|slot| self.entry(slot, entry::WORD).load(Ordering::Relaxed) == 0));
+    }
+}
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which no code uses any more.
+        unsafe { libc::munmap(self.slots.table as *mut _, self.slots.table_len() as usize) };
+        self.code.take().into_iter().for_each(Room::unmap);
+    }
+}
+
+#[test]
+fn calls_are_counted_once_and_slots_come_back() {
+    for machine in machines(by_hand) {
+        let armed = Armed::new(machine, 64);
+        let code = armed.function(None, &[ADD, RET]);
+        for cpu in [0, 7, 4000, u32::MAX] {
+            on_cpu(cpu);
+            (0..300).for_each(|n| assert_eq!(call(code, n, 5), n + 5));
+        }
+        armed.expect(1200, 0);
+    }
+}
+
+/// What it signs and authenticates is the slot's address: with either key, and none.
+#[test]
+fn signed_return_addresses_stay_signed() {
+    // A signature may be all zeros by chance, but not each.
+    let mut signatures = 0;
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let armed = Armed::new(machine, 64);
+        let slot = armed.slots.address(0)..armed.slots.address(63) + 1;
+        let keys = [(PACIASP, AUTIASP, Signed::KeyA), (PACIBSP, AUTIBSP, Signed::KeyB)];
+        for (sign, authenticate, key) in keys {
+            assert_eq!(Signed::by(sign), Some(key));
+            // mov x0, x30: what the function is left with.
+            let stub = armed.function(Some(key), &[PUSH, 0xAA1E_03E0, POP, authenticate, RET]);
+            let from = armed.bench.room.next() + 4;
+            let code = armed.bench.room.put(&[sign, encode::b(from, stub).expect("near")]);
+            for _ in 0..50 {
+                let link = call(code, 0, 0);
+                signatures |= link >> 48;
+                assert!(slot.contains(&(link & ((1 << 48) - 1))), "{link:#x}");
+            }
+        }
+        assert_eq!((Signed::by(0xD503_245F), Signed::by(ADD)), (None, None));
+        armed.expect(100, 0);
+    }
+    assert_eq!(signatures != 0, std::arch::is_aarch64_feature_detected!("paca"));
+}
+
+#[test]
+fn without_a_free_slot_a_call_runs_unprobed_and_is_counted() {
+    for machine in machines(by_hand) {
+        on_cpu(3);
+        for (count, depth) in [(64, 63), (64, 64), (64, 200), (256, 200)] {
+            let armed = Armed::new(machine, count);
+            // cbz x0, past it; stp x0, x30, [sp, #-16]!; sub x0, x0, #1; bl; ldp x0, x30, [sp], #16; ret
+            let code = armed.function_of(None, |at, body| {
+                let again = encode::b(body + 12, at).expect("near") | 1 << 31;
+                vec![0xB400_00A0, 0xA9BF_7BE0, 0xD100_0400, again, 0xA8C1_7BE0, RET]
+            });
+            assert_eq!(call(code, depth, 0), depth);
+            let all = depth + 1;
+            armed.expect(all.min(count.into()), all.saturating_sub(count.into()));
+        }
+    }
+}
+
+/// A tail call's return is its callee's: one stack pointer, as many slots, and no more than so many.
+#[test]
+fn tail_calls_return_in_a_chain() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        let armed = Armed::new(machine, 64);
+        // cbz x0, to the last; sub x0, x0, #1; b; ret
+        let code = armed.function_of(None, |at, body| {
+            vec![0xB400_0060, 0xD100_0400, encode::b(body + 8, at).expect("near"), RET]
+        });
+        let chain = u64::from(CHAIN);
+        let (mut returns, mut missed) = (0, 0);
+        for depth in [0, 1, chain - 1, chain, chain + 20] {
+            assert_eq!(call(code, depth, 0), 0);
+            returns += (depth + 1).min(chain);
+            missed += (depth + 1).saturating_sub(chain);
+            armed.expect(returns, missed);
+        }
+    }
+}
+
+/// The address that a tail call leaves to the next function is plain, whoever signs it there.
+#[test]
+fn signed_tail_calls_return_in_a_chain() {
+    for machine in machines(by_hand) {
+        on_cpu(2);
+        let armed = Armed::new(machine, 64);
+        let behind = |sign: u32, stub: u64| {
+            let from = armed.bench.room.next() + 4;
+            armed.bench.room.put(&[sign, encode::b(from, stub).expect("near")])
+        };
+        let last = behind(PACIBSP, armed.function(Some(Signed::KeyB), &[AUTIBSP, ADD, RET]));
+        let first = armed.function_of(Some(Signed::KeyA), |_, body| {
+            vec![AUTIASP, encode::b(body + 4, last).expect("near")]
+        });
+        let first = behind(PACIASP, first);
+        (0..20).for_each(|n| assert_eq!(call(first, n, 5), n + 5));
+        armed.expect(40, 0);
+    }
+}
+
+#[test]
+fn registers_and_flags_stay() {
+    for machine in machines(by_hand) {
+        for cpu in [2, u32::MAX] {
+            on_cpu(cpu);
+            let armed = Armed::new(machine, 64);
+            let codes = [armed.function(None, &[RET]), armed.function(Some(Signed::KeyA), &[AUTIASP, RET])];
+            let from = armed.bench.room.next() + 4;
+            let signs = armed.bench.room.put(&[PACIASP, encode::b(from, codes[1]).expect("near")]);
+            // One that is entered from another; and with no slot left.
+            let chained = armed.function_of(None, |_, body| vec![encode::b(body, codes[0]).expect("near")]);
+            let same = |code| {
+                for flags in 0..16 {
+                    let (before, after) = changes(code, flags);
+                    assert_eq!(after, before, "{machine:?} {cpu}");
+                }
+            };
+            [codes[0], signs, chained].into_iter().for_each(same);
+            armed.expect(64, 0);
+            let bytes = (0..armed.slots.count).step_by(8).map(u64::from);
+            let all = |value: u64| {
+                bytes.clone().for_each(|n| {
+                    word(armed.slots.table + Slots::LENT_OFF + n).store(value, Ordering::Relaxed);
+                });
+            };
+            all(u64::MAX);
+            [codes[0], signs].into_iter().for_each(same);
+            all(0);
+            armed.expect(64, 32);
+        }
+    }
+}
+
+thread_local! {
+    /// The slots of the call that runs.
+    static WITHIN: Cell<*const Armed> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Looks at the entry of the one call that is armed, and sets its stamp a little ahead.
+extern "C" fn within() -> u64 {
+    // SAFETY: set by the test, which waits for this call.
+    let armed = unsafe { &*WITHIN.get() };
+    let lent = armed.lent();
+    let [slot] = lent[..] else { return 0 };
+    let [real, stack, what, under] = [entry::REAL, entry::WORD, entry::WHAT, entry::UNDER]
+        .map(|at| armed.entry(slot, at).load(Ordering::Relaxed));
+    let here = std::ptr::from_ref(&lent) as u64;
+    assert!(stack.is_multiple_of(16) && stack > here && stack < here + 4096, "{stack:#x} {here:#x}");
+    // The function pushed x29 and x30: right below that stack pointer, and what it returns to is the slot.
+    assert_eq!(word(stack - 8).load(Ordering::Relaxed), armed.slots.address(slot));
+    assert!(armed.slots.slot_of(real).is_none() && armed.slots.slot_of(real & ((1 << 48) - 1)).is_none());
+    assert_eq!(under, 0);
+    let block = armed.bench.timed();
+    assert_eq!(
+        what,
+        block.latency.area
+            + u64::from(block.function) * u64::from(block.machine.lines) * trapline_record::latency::STRIDE
+    );
+    armed.entry(slot, entry::TIME).fetch_add(1 << 60, Ordering::Relaxed);
+    1
+}
+
+/// SLOT-2; and a stamp of the future counts as none.
+#[test]
+fn an_entry_says_where_its_call_returns_to() {
+    for machine in machines(by_hand) {
+        on_cpu(1);
+        let armed = Armed::new(machine, 64);
+        let code = armed.function(None, &[PUSH, CALL, POP, RET]);
+        WITHIN.set(&raw const armed);
+        for _ in 0..20 {
+            assert_eq!(call(code, within as *const () as u64, 0), 1);
+        }
+        let found = [at::CLAMPED, at::RETURNS, at::TOTAL].map(|word| armed.bench.sum(word));
+        assert_eq!(found, [20, 20, 0], "{machine:?}");
+        armed.expect(20, 0);
+    }
+}
+
+/// Each slot leads to what all share by its second word, and unwinders are told of them right behind that.
+#[test]
+fn slots_lie_side_by_side() {
+    let armed = Armed::new(machines(by_hand)[0], 64);
+    assert_eq!(armed.shared.0, armed.slots.code + armed.slots.code_len());
+    assert!(armed.shared.1 > armed.shared.0 && armed.slots.entry(1) - armed.slots.entry(0) == ENTRY);
+    for slot in 0..64 {
+        let at = armed.slots.address(slot);
+        let two =
+            word(at & !7).load(Ordering::Relaxed) >> 32 | word((at & !7) + 8).load(Ordering::Relaxed) << 32;
+        // movz x30, #slot; b
+        assert_eq!(two as u32, 0xD280_001E | slot << 5);
+        assert_eq!(Some((two >> 32) as u32), encode::b(at + 4, armed.shared.0));
+    }
+}
+
+/// LOSS-1: threads that are moved and interrupted in the midst of taking a slot and of coming home, whose handlers call the same function.
+#[test]
+fn no_call_is_lost() {
+    for machine in machines(registered) {
+        let armed = Armed::new(machine, 256);
+        let (called, handled) = storm(armed.function(None, &[ADD, RET]));
+        armed.expect(called + handled, 0);
+    }
+}
