@@ -195,7 +195,7 @@ fn threads_are_chosen_by_number_and_by_name() {
     let pid = victim.pid().to_string();
     for (options, passes) in [
         (["--tid", pid.as_str()], true),
-        (["--tid", "1"], false),
+        (["--if", "tid == 1"], false),
         (["--comm", "counter"], true),
         (["--comm", "kounter"], false),
     ] {

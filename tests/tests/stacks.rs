@@ -188,7 +188,7 @@ fn stacks_of_calls_that_pass_are_summed() {
         (&["--if", "a % 3 == 1"], true),
         (&["--if", "a % 3 == 1", "--unwind", "dwarf"], true),
         (&["--if", "a % 3 == 1", "--time"], true),
-        (&["--if", "a % 3 == 1", "--tid", "1"], false),
+        (&["--if", "a % 3 == 1 && tid == 1"], false),
     ];
     for (options, passes) in cases {
         let mut words = vec!["-p", &pid, "many_args(u64 a, int b)"];

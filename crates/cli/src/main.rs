@@ -18,10 +18,12 @@ use clap::Parser;
 
 use args::prototype::look;
 use args::ready::{Ready, ready};
+use args::threads::{are_there, has_thread};
 use args::typed::Typed;
 
 fn main() -> ExitCode {
-    let ready = match ready(Typed::parse().verb, &look) {
+    let verb = Typed::parse().verb;
+    let ready = match are_there(&verb, &has_thread).and_then(|()| ready(verb, &look)) {
         Ok(ready) => ready,
         Err(error) => {
             output::say(&format!("trapline: {error}"));

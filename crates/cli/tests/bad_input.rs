@@ -46,6 +46,11 @@ fn processes_that_are_none() {
 fn functions_that_are_none() {
     let victim = Victim::start();
     let (before, pid) = (victim.text(), victim.pid());
+    refused(
+        &["trace", "-p", &pid, "--tid", "4194303", "plain"],
+        2,
+        &["--tid 4194303", &pid, "no such thread"],
+    );
     refused(&["count", "-p", &pid, "recursiv"], 3, &["no function recursiv", "recursive"]);
     refused(&["graph", "-d", "30", "-p", &pid, "recursiv"], 3, &["no function recursiv", "recursive"]);
     refused(&["count", "-p", &pid, "nolib:f"], 3, &["no file nolib is mapped"]);

@@ -70,6 +70,14 @@ pub(crate) enum UsageError {
     /// A sample.
     #[error("--sample: `{0}` is no share; write 1/100 for one call in a hundred")]
     Sample(String),
+    /// A thread that is not there.
+    #[error("--tid {tid}: process {pid} has no such thread; /proc/{pid}/task has those of now")]
+    NoThread {
+        /// As typed.
+        tid: u32,
+        /// The (first) process.
+        pid: u32,
+    },
     /// A condition.
     #[error("{option}: cannot read `{text}`: {why}")]
     Expr {

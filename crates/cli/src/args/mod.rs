@@ -16,6 +16,7 @@ pub(crate) mod serve;
 pub(crate) mod signature;
 pub(crate) mod sink;
 pub(crate) mod stack;
+pub(crate) mod threads;
 pub(crate) mod top;
 pub(crate) mod typed;
 pub(crate) mod types;
