@@ -20,6 +20,7 @@ mod aarch64;
 mod attach;
 mod attached;
 mod blocked;
+mod both;
 mod caller;
 mod cpu;
 mod detach;

@@ -5,6 +5,7 @@
 //! Does not: change the process.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Instant;
 
 use trapline_plan::SlotCode;
@@ -23,6 +24,7 @@ use trapline_record::tally::Shape;
 use trapline_target::Process;
 
 use crate::attached::{Before, conflict};
+use crate::both::{MANY, both};
 use crate::cpu::proven;
 use crate::error::PatchError;
 use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
@@ -165,7 +167,14 @@ pub(crate) fn prepare(
         sites.extend(plan.patches.iter().map(|&patch| Site { module: index as u32, patch }));
     }
     sites.sort_unstable_by_key(|s| s.patch.addr);
-    let bad = unfit(process, modules, survey, before.held, &plans, &sites);
+    let unfit = |some: Range<usize>| unfit(process, modules, survey, before.held, &plans, (&sites, some));
+    let middle = sites.len() / 2;
+    let bad = if request.options.alone || sites.len() < MANY {
+        unfit(0..sites.len())
+    } else {
+        let (first, second) = both(|| unfit(0..middle), || unfit(middle..sites.len()));
+        [first, second].concat()
+    };
     refuse(&mut sites, bad, report);
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
@@ -303,23 +312,24 @@ fn is_live(process: &Process, patch: &Patch) -> bool {
     process.read(patch.addr, &mut bytes[..len]).is_ok() && bytes[..len] == patch.new[..len]
 }
 
-/// Sites that may not be written, and why: by index into `sites`.
+/// Which of some sites may not be written, and why: by index into all.
 fn unfit(
     process: &Process,
     modules: &[Module<'_>],
     survey: &Survey,
     held: &[Patch],
     plans: &[ModulePlan],
-    sites: &[Site],
+    (sites, some): (&[Site], Range<usize>),
 ) -> Vec<(usize, Why)> {
     let is_changing = |old: &Patch| survey.soft.contains_key(&old.addr.0);
     let mut bad = Vec::new();
-    let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+    let entries: Vec<Entry> = sites[some.clone()].iter().map(Site::entry).collect();
     let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
     // Data and code of each module, stamps, code and entries of slots; the rest is for puns.
     let room = (MAX_REGIONS as usize - 3).saturating_sub(2 * plans.len()) / plans.len().max(1);
-    for (index, (site, outcome)) in sites.iter().zip(present).enumerate() {
+    for (index, outcome) in some.zip(present) {
+        let site = &sites[index];
         let Patch { addr, len, old, head, crosses_line, .. } = site.patch;
         let bytes = |b: [u8; 8]| b[..usize::from(len)].to_vec();
         let puns: &[Region] = &plans[site.module as usize].pun_regions;

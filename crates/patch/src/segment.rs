@@ -4,9 +4,6 @@
 //! the target leads there (PATCH-4); a list of mappings for the target to make.
 //! Does not: run anything in the target.
 
-use std::panic::resume_unwind;
-use std::thread::Builder;
-
 use trapline_plan::{DataCounts, DataLayout, ModulePlan, Region};
 use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
@@ -19,6 +16,7 @@ use trapline_record::view::View;
 use trapline_record::{RemoteAddr, journal, latency};
 use trapline_target::{FileId, SharedMap};
 
+use crate::both::{MANY, both};
 use crate::error::PatchError;
 use crate::find::start_time;
 
@@ -196,20 +194,11 @@ impl Segment {
     }
     /// Code, guard table and journal: both by this thread, if it is `alone`, or they are few. It is new memory, and the kernel has to clear each page.
     pub(crate) fn fill(&self, plans: &[ModulePlan], alone: bool) -> Result<(), PatchError> {
-        /// From so many sites on, a thread pays.
-        const MANY: usize = 2000;
         if alone || self.entries.len() < MANY {
             return self.write_chunks(plans).and_then(|()| self.write_tables());
         }
-        std::thread::scope(|scope| {
-            let other = Builder::new().spawn_scoped(scope, || self.write_tables());
-            let code = self.write_chunks(plans);
-            let tables = match other {
-                Ok(other) => other.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                Err(_) => self.write_tables(),
-            };
-            code.and(tables)
-        })
+        let (code, tables) = both(|| self.write_chunks(plans), || self.write_tables());
+        code.and(tables)
     }
     fn write_chunks(&self, plans: &[ModulePlan]) -> Result<(), PatchError> {
         let mut all = plans.iter().flat_map(|plan| plan.chunks.iter().map(move |chunk| (plan, chunk)));

@@ -17,10 +17,11 @@ const GUARDS_PER_PATCH: u32 = 5;
 /// in `wants`, lines from `traits`.
 #[must_use]
 pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Want]) -> DataCounts {
-    let exits = |want: &Want| want.function.map_or(0, |f| map.exit_bound(f));
-    let sites: u32 = wants
-        .iter()
-        .map(|want| match want.role {
+    let (mut sites, mut timed, mut copies) = (0, 0, 0);
+    let (mut counters, mut latency, mut slot, mut most) = (0, 0, 0, 0);
+    for want in wants {
+        let exits = || want.function.map_or(0, |f| map.exit_bound(f));
+        sites += match want.role {
             Role::CountEntry
             | Role::CountAt(_)
             | Role::CallEntry
@@ -30,27 +31,29 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             | Role::LatencySlot
             | Role::Tally { exits: false }
             | Role::Record { returns: false, .. } => 1,
-            Role::CountExits | Role::CallExits => exits(want),
+            Role::CountExits | Role::CallExits => exits(),
             // An entry, too, where returns tally what that knew.
-            Role::Latency | Role::Tally { exits: true } | Role::Record { returns: true, .. } => {
-                1 + exits(want)
-            }
-        })
-        .sum();
-    let timed = wants.iter().filter(|w| has_exits(w.role)).count();
+            Role::Latency | Role::Tally { exits: true } | Role::Record { returns: true, .. } => 1 + exits(),
+        };
+        timed += usize::from(has_exits(want.role));
+        copies += texts(want.role);
+        let record = record(want.role);
+        (slot, most) = (slot.max(record.0), most.max(record.1));
+        counters = counters.max(if want.role.calls() { 0 } else { want.probe + 1 });
+        latency = latency.max(want.latency.map_or(0, |index| index + 1));
+    }
     let sites = sites + fragments_bound(image, timed);
-    let above = |index: Option<u32>| index.map_or(0, |i| i + 1);
     DataCounts {
         patches: 2 * sites,
-        guards: 2 * sites * GUARDS_PER_PATCH + wants.iter().map(|w| texts(w.role)).sum::<u32>(),
-        counters: above(wants.iter().filter(|w| !w.role.calls()).map(|w| w.probe).max()),
-        latency: above(wants.iter().filter_map(|w| w.latency).max()),
+        guards: 2 * sites * GUARDS_PER_PATCH + copies,
+        counters,
+        latency,
         lines: traits.lines,
         by_thread: false,
-        slot: wants.iter().map(|w| record(w.role).0).max().unwrap_or(0),
-        most: wants.iter().map(|w| record(w.role).1).max().unwrap_or(0),
+        slot,
+        most,
         ring: 0,
-        texts: wants.iter().any(|w| texts(w.role) != 0),
+        texts: copies != 0,
         locked: traits.rseq.is_none(),
         filtered: false,
         tally: Shape::Nothing,

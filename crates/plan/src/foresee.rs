@@ -13,11 +13,11 @@
 //! - *it ended badly*: the lock is poisoned, and holds nothing.
 //! - *nobody plans*: the batch failed before. Whoever made the other thread drops what is there.
 
+use smallvec::SmallVec;
 use trapline_image::{FunctionIndex, Image, Machine};
 use trapline_record::addr::Bias;
 
 use crate::codemap::CodeMap;
-use crate::module::by_function;
 use crate::request::{CallInput, ProcessTraits, Role, Want};
 use crate::space::AddressSpace;
 use crate::x86_64::Env;
@@ -37,10 +37,10 @@ pub(crate) enum Foresight {
     Over,
 }
 
-/// A batch: what is wanted, by function, and the sites.
+/// A batch: the functions whose entries are wanted, in its order, and their sites, by function.
 #[derive(Debug)]
 pub(crate) struct Foreseen {
-    order: Vec<(u32, Want)>,
+    functions: Vec<FunctionIndex>,
     sites: Vec<Site>,
 }
 
@@ -53,9 +53,8 @@ impl Foreseen {
         wants: &[Want],
     ) -> Option<Vec<Site>> {
         let by_jump = calls.is_some_and(|calls| calls.callees.iter().all(|callee| !callee.by_trap));
-        // Each of its wants is in the order once: if they are the same, so is theirs.
-        let same = self.order.len() == wants.len()
-            && self.order.iter().all(|(index, want)| wants.get(*index as usize) == Some(want));
+        let same = self.functions.len() == wants.len()
+            && (0..).zip(&self.functions).zip(wants).all(|((probe, &f), want)| entry(probe, f) == *want);
         (decides(traits) == decides(&assumed()) && by_jump && same).then_some(self.sites)
     }
 }
@@ -75,18 +74,28 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
     if image.machine() != Machine::X86_64 || image.is_go() {
         return None;
     }
-    let want =
-        |(probe, &function)| Want { probe, latency: None, function: Some(function), role: Role::CallEntry };
-    let wants: Vec<Want> = (0..).zip(functions).map(want).collect();
-    let order = by_function(&wants);
+    let mut order: Vec<(FunctionIndex, u32)> = functions.iter().copied().zip(0..).collect();
+    order.sort_unstable();
     let (traits, space) = (assumed(), AddressSpace::default());
     let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false };
     let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default()));
     planner.sites.reserve(order.len());
+    planner.wants_of(order.iter().map(|one| one.0));
+    let mut wants: SmallVec<[(u32, Want); 1]> = SmallVec::new();
     let depends = |site: &Site| matches!(site.reach, Reach::Pun(..) | Reach::Trap);
     let is_sure = |planner: &Planner<'_>| {
         planner.refused.is_empty() && planner.kernel.is_empty() && !planner.sites.last().is_some_and(depends)
     };
-    let is_whole = planner.functions_while(&order, is_sure);
-    is_whole.then_some(Foreseen { order, sites: planner.sites })
+    let is_whole = order.chunk_by(|a, b| a.0 == b.0).all(|its| {
+        wants.clear();
+        wants.extend(its.iter().map(|&(function, probe)| (probe, entry(probe, function))));
+        planner.function(Some(its[0].0), &wants);
+        is_sure(&planner)
+    });
+    is_whole.then(|| Foreseen { functions: functions.to_vec(), sites: planner.sites })
+}
+
+/// The batch's want of that number.
+const fn entry(probe: u32, function: FunctionIndex) -> Want {
+    Want { probe, latency: None, function: Some(function), role: Role::CallEntry }
 }

@@ -199,6 +199,7 @@ pub struct Probe {
 impl Probe {
     /// Without consumers. `number` tells the probes of an engine apart: it is where hits are counted.
     #[must_use]
+    #[inline]
     pub fn new(engine: &'static Engine, number: u32, file: FileId, offset: FileOffset) -> Self {
         let (consumers, removal) = (Consumers::default(), AtomicU32::new(0));
         let first = engine.raw.words as u64 + u64::from(number) * GROUP_LEN as u64;

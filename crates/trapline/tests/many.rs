@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trapline::inside::{
@@ -214,6 +214,68 @@ fn thousands_at_once_are_all_or_none() {
         assert!(before == library.text());
         std::fs::remove_file(&library.path).expect("there");
     }
+}
+
+/// Signals that anybody may take, while a batch is planned and written by several threads: they are the program's threads' to take.
+#[test]
+fn threads_of_a_batch_take_no_signals() {
+    trapline_tests::alone("threads_of_a_batch_take_no_signals", || {
+        const COUNT: usize = 20_000;
+        static ALL: AtomicU64 = AtomicU64::new(0);
+        /// Who registers; signals that came there, and elsewhere.
+        static OWN: AtomicI32 = AtomicI32::new(0);
+        static TAKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+        static OVER: AtomicBool = AtomicBool::new(false);
+        extern "C" fn take(_: i32) {
+            // SAFETY: no arguments.
+            let here = unsafe { libc::gettid() };
+            TAKEN[usize::from(here != OWN.load(Relaxed))].fetch_add(1, Relaxed);
+        }
+        /// Whoever gets this one takes none of the others from now on.
+        extern "C" fn block(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+            // SAFETY: the kernel's context of this signal.
+            unsafe {
+                libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, libc::SIGUSR1)
+            };
+        }
+        let library = Library::load("signalled", COUNT);
+        // SAFETY: the handlers use what they are given; the first thread of this process waits for this one.
+        unsafe {
+            OWN.store(libc::gettid(), Relaxed);
+            let handlers = [(libc::SIGUSR1, take as *const ()), (libc::SIGUSR2, block as *const ())];
+            for (signal, handler) in handlers {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                action.sa_sigaction = handler as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+                assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
+            }
+            let first = libc::getpid();
+            assert_eq!(libc::syscall(libc::SYS_tgkill, first, first, libc::SIGUSR2), 0);
+        }
+        let sender = std::thread::spawn(|| {
+            // SAFETY: this thread's mask; signals to this process.
+            unsafe {
+                let mut one: libc::sigset_t = std::mem::zeroed();
+                libc::sigaddset(&raw mut one, libc::SIGUSR1);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, std::ptr::null_mut());
+                while !OVER.load(Relaxed) {
+                    libc::kill(libc::getpid(), libc::SIGUSR1);
+                }
+            }
+        });
+        while TAKEN[0].load(Relaxed) == 0 {
+            std::hint::spin_loop();
+        }
+        let before = TAKEN[1].load(Relaxed);
+        let request = |offset: &u64| Request::new(&library.path, *offset, counting(&ALL));
+        let probes = register_all(library.offsets.iter().map(request)).expect("registered");
+        OVER.store(true, Relaxed);
+        sender.join().expect("at its end");
+        assert_eq!(TAKEN[1].load(Relaxed) - before, 0, "of {}", TAKEN[0].load(Relaxed));
+        (0..COUNT).for_each(|n| library.call(n, 1));
+        assert_eq!(ALL.load(Relaxed), COUNT as u64);
+        unregister_all(probes).expect("unregistered");
+    });
 }
 
 #[test]

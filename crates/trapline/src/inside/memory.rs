@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
+use trapline_record::{FileId, FileOffset};
 use trapline_runtime::engine::{Counts, Engine, Memory};
 use trapline_runtime::epoch::{Line, Writer};
 use trapline_runtime::instances::{Hint, Place};
@@ -111,14 +112,21 @@ fn probes() -> *mut MaybeUninit<Probe> {
     ROOM.get_or_init(make).load(Relaxed)
 }
 
-/// Puts a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
-pub(super) fn keep(probe: Probe) -> &'static Probe {
-    let (room, number) = (probes(), probe.number() as usize);
-    if room.is_null() || number >= super::arch::room().probes {
-        return Box::leak(Box::new(probe));
+/// Makes a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
+pub(super) fn probe(
+    engine: &'static Engine,
+    number: u32,
+    file: FileId,
+    offset: FileOffset,
+) -> &'static Probe {
+    let (room, place) = (probes(), number as usize);
+    if room.is_null() || place >= super::arch::room().probes {
+        return Box::leak(Box::new(Probe::new(engine, number, file, offset)));
     }
     // SAFETY: room for so many, page-aligned, never unmapped; each number comes once, so nobody else has this place.
-    unsafe { (&mut *room.add(number)).write(probe) }
+    let place = unsafe { &mut *room.add(place) };
+    // Made there: one that was made elsewhere and copied would have to be whole before, behind all that waits for memory.
+    place.write(Probe::new(engine, number, file, offset))
 }
 
 /// Before a batch of so many sites. What planning it takes, and gives back, is a dozen blocks of up to [`PASSING`] bytes a site. glibc maps a block of such a size by
@@ -137,20 +145,28 @@ pub(super) fn keep_blocks(sites: usize) {
 pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() -> bool) -> Option<Fence> {
     /// As many at a time; a large page, mostly.
     const STEP: usize = 2 << 20;
+    /// Bytes a site of what is taken before its probe.
+    const BEFORE: usize = 256;
     let len = block(sites)?;
-    let mut have = |at: *mut u8, len: usize| {
-        advise(at, len, libc::MADV_HUGEPAGE);
-        let steps = (0..len).step_by(STEP).take_while(|_| !is_over());
-        steps.for_each(|from| advise(at.wrapping_add(from), STEP.min(len - from), libc::MADV_POPULATE_WRITE));
-    };
-    let (probes, most) = (probes(), room().probes);
-    if !probes.is_null() && first < most {
-        let many = sites.min(most - first);
-        have(probes.wrapping_add(first).cast(), many * size_of::<Probe>());
-    }
     let rooms = [len; BLOCKS].map(Vec::<u8>::with_capacity);
     let fence = Fence(std::hint::black_box(Vec::with_capacity(FENCE)));
-    stretches(&rooms).for_each(|(at, len)| have(at, len));
+    let mut all: Vec<(*mut u8, usize)> = stretches(&rooms).collect();
+    let (probes, most) = (probes(), room().probes);
+    if !probes.is_null() && first < most {
+        // In the order in which they are taken: of blocks what lies lowest first.
+        let before = all.first_mut().map(|(at, len)| {
+            let before = (*at, (sites * BEFORE).min(*len));
+            (*at, *len) = (at.wrapping_add(before.1), *len - before.1);
+            before
+        });
+        let its = (probes.wrapping_add(first).cast(), sites.min(most - first) * size_of::<Probe>());
+        all.splice(0..0, before.into_iter().chain([its]));
+    }
+    all.iter().for_each(|&(at, len)| advise(at, len, libc::MADV_HUGEPAGE));
+    for (at, len) in all {
+        let steps = (0..len).step_by(STEP).take_while(|_| !is_over());
+        steps.for_each(|from| advise(at.wrapping_add(from), STEP.min(len - from), libc::MADV_POPULATE_WRITE));
+    }
     drop(std::hint::black_box(rooms));
     Some(fence)
 }

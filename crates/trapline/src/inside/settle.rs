@@ -12,6 +12,7 @@ use trapline_target::Mapping;
 
 use super::arch::place::place;
 use super::known::takes_breakpoints;
+use super::learn::with_signals_held;
 use super::place::{Load, Part, Wanted};
 use super::state::State;
 use super::{Error, signals};
@@ -130,7 +131,7 @@ impl State {
         let setting = self.setting()?;
         let Self { own: Some(own), known, groups, spots, .. } = self else { return Err(Error::NoEngine) };
         let first = groups.len();
-        let refused = place(own, &wanted, setting, (known, &mut *groups))?;
+        let refused = with_signals_held(|| place(own, &wanted, setting, (known, &mut *groups)))?;
         let mut placed = 0;
         for (index, group) in groups.iter().enumerate().skip(first) {
             placed += group.sites.len();

@@ -17,14 +17,13 @@ use trapline_record::{FileId, FileOffset};
 use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
 use trapline_runtime::epoch::{ThreadPointer, Writer};
-use trapline_runtime::probe::Probe;
 use trapline_target::{Process, perf};
 
 use super::check::Stamps;
 use super::early::Early;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{engine, keep, keep_blocks, made, make_room, writer};
+use super::memory::{engine, keep_blocks, made, make_room, probe, writer};
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
@@ -215,7 +214,7 @@ impl State {
             }
         }
         // INS-3: for good.
-        let probe = keep(Probe::new(engine, number, file.id, offset));
+        let probe = probe(engine, number, file.id, offset);
         if self.spots.last().is_none_or(|last| last.file.id != file.id) {
             self.of_file.insert(file.id);
         }

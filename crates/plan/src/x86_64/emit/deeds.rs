@@ -17,8 +17,8 @@ use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadI
 impl Emitter<'_, '_> {
     /// Emits what happens at one moment.
     pub(super) fn act(&mut self, act: &Act, at: RemoteAddr) {
-        let (set, here) = (self.set, at.0 + self.stub.len() as u64);
-        let out = &mut self.stub;
+        let (set, here) = (self.set, at.0 + self.len());
+        let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
         self.pending.extend(match act.deed {
             Deed::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),

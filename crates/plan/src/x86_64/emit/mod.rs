@@ -57,9 +57,11 @@ pub(crate) struct Emitter<'a, 'p> {
     plan: &'p mut ModulePlan,
     /// Next free byte of the arena, and its end.
     arena: (RemoteAddr, RemoteAddr),
-    /// Chunks in the arena.
+    /// Chunks in the arena, and what copies there stand for: each of these lists is in order, those of all stubs would not be.
     behind: Vec<Chunk>,
-    stub: Vec<u8>,
+    originals_behind: Vec<Original>,
+    /// Where the stub under construction begins in the plan's bytes, which it is the end of.
+    start: usize,
     pending: Vec<Pending<'a>>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
@@ -76,10 +78,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
     ) -> Self {
         Self {
             set,
+            start: plan.bytes.len(),
             plan,
             arena,
             behind: Vec::new(),
-            stub: Vec::with_capacity(1024),
+            originals_behind: Vec::new(),
             pending: Vec::new(),
             guards: Vec::new(),
             fixups: Vec::new(),
@@ -91,7 +94,9 @@ impl<'a, 'p> Emitter<'a, 'p> {
 
     /// Puts the chunks in order. Returns where the arena is free from.
     pub(crate) fn finish(mut self) -> RemoteAddr {
+        self.plan.bytes.truncate(self.start);
         self.plan.chunks.append(&mut self.behind);
+        self.plan.originals.append(&mut self.originals_behind);
         self.arena.0
     }
 
@@ -104,20 +109,19 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if direct {
             self.build(site, landing)?;
         }
-        let head = if direct && self.stub.len() as u64 <= room {
+        let head = if direct && self.len() <= room {
             self.chunk(landing);
             landing
         } else {
             let head = RemoteAddr(self.arena.0.0.next_multiple_of(ALIGN));
             self.build(site, head)?;
-            if head.0 + self.stub.len() as u64 > self.arena.1.0 {
+            if head.0 + self.len() > self.arena.1.0 {
                 return Err(Refusal::NoRoom { site: self.set.env.place(site.start, JUMP) });
             }
+            self.arena.0 = head + self.len();
             self.chunk(head);
-            self.arena.0 = head + self.stub.len() as u64;
             if site.reach != Reach::Trap {
-                self.stub.clear();
-                self.stub.extend_from_slice(&jump(landing, head));
+                self.plan.bytes.extend_from_slice(&jump(landing, head));
                 self.chunk(landing);
             }
             head
@@ -125,7 +129,8 @@ impl<'a, 'p> Emitter<'a, 'p> {
         if self.set.gate.is_some() {
             self.calls(site);
         }
-        self.plan.originals.append(&mut self.originals);
+        let list = if self.is_behind(head) { &mut self.originals_behind } else { &mut self.plan.originals };
+        list.append(&mut self.originals);
         self.plan.fixups.append(&mut self.fixups);
         self.keep_guards(site);
         self.padding_guards(site);
@@ -162,16 +167,25 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     fn chunk(&mut self, addr: RemoteAddr) {
-        let (off, len) = (self.plan.bytes.len() as u32, self.stub.len() as u32);
-        self.plan.bytes.extend_from_slice(&self.stub);
-        let behind = addr >= self.set.place.arena && self.set.place.code.contains(addr);
-        let list = if behind { &mut self.behind } else { &mut self.plan.chunks };
+        let (off, len) = (self.start as u32, self.len() as u32);
+        self.start = self.plan.bytes.len();
+        let list = if self.is_behind(addr) { &mut self.behind } else { &mut self.plan.chunks };
         list.push(Chunk { addr, off, len });
     }
 
-    /// Writes the stub for address `at` into `self.stub`.
+    /// Whether it lies in the arena.
+    fn is_behind(&self, addr: RemoteAddr) -> bool {
+        addr >= self.set.place.arena && self.set.place.code.contains(addr)
+    }
+
+    /// Bytes of the stub under construction.
+    const fn len(&self) -> u64 {
+        (self.plan.bytes.len() - self.start) as u64
+    }
+
+    /// Writes the stub for address `at`.
     fn build(&mut self, site: &Site, at: RemoteAddr) -> Result<(), Refusal> {
-        self.stub.clear();
+        self.plan.bytes.truncate(self.start);
         self.pending.clear();
         self.guards.clear();
         self.fixups.clear();
@@ -202,7 +216,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
         self.stands_for(RemoteAddr(0), at);
         for pending in self.pending.drain(..) {
-            let fixups = pending.finish(&mut self.stub, None).into_iter();
+            let fixups = pending.finish(&mut self.plan.bytes, None).into_iter();
             self.fixups.extend(fixups.map(|(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) }));
         }
         Ok(())
@@ -238,14 +252,14 @@ impl<'a, 'p> Emitter<'a, 'p> {
         };
         self.guard(insn, at);
         self.stands_for(self.set.bias.live(insn), at);
-        self.stub.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
-        let hole = self.stub.len();
+        self.plan.bytes.extend_from_slice(&[0x0F, 0x80 | (condition ^ 1), 0, 0, 0, 0]);
+        let hole = self.plan.bytes.len();
         let rest = self.moment(site, acts, (insn, 2), at)?;
         if detour.is_none() {
             self.leave(target, at);
         }
-        let over = (self.stub.len() - hole) as i32;
-        self.stub[hole - 4..hole].copy_from_slice(&over.to_le_bytes());
+        let over = (self.plan.bytes.len() - hole) as i32;
+        self.plan.bytes[hole - 4..hole].copy_from_slice(&over.to_le_bytes());
         Ok(Some(rest))
     }
 
@@ -290,32 +304,32 @@ impl<'a, 'p> Emitter<'a, 'p> {
     /// From here on, a thread would be at `of` without us; at 0, that is not known.
     fn stands_for(&mut self, of: RemoteAddr, at: RemoteAddr) {
         if self.set.gate.is_some() && self.originals.last().is_none_or(|last| last.of != of) {
-            self.originals.push(Original { copy: at + self.stub.len() as u64, of });
+            self.originals.push(Original { copy: at + self.len(), of });
         }
     }
 
     /// Emits a jump back to the module.
     fn leave(&mut self, to: Svma, at: RemoteAddr) {
         self.stands_for(self.set.bias.live(to), at);
-        let (here, to) = (at + self.stub.len() as u64, self.set.bias.live(to));
+        let (here, to) = (at + self.len(), self.set.bias.live(to));
         if i32::try_from(to.distance_from(here + JUMP)).is_ok() {
-            self.stub.extend_from_slice(&jump(here, to));
+            self.plan.bytes.extend_from_slice(&jump(here, to));
         } else {
             // jmp [rip]
-            self.stub.extend_from_slice(&[0xFF, 0x25, 0, 0, 0, 0]);
-            self.stub.extend_from_slice(&to.0.to_le_bytes());
+            self.plan.bytes.extend_from_slice(&[0xFF, 0x25, 0, 0, 0, 0]);
+            self.plan.bytes.extend_from_slice(&to.0.to_le_bytes());
         }
     }
 
     fn guard(&mut self, insn: Svma, at: RemoteAddr) {
-        let resume = at + self.stub.len() as u64;
+        let resume = at + self.len();
         self.guards.push(Guard { at: self.set.bias.live(insn), resume });
     }
 
     /// Appends instructions in their new place. Returns whether control runs off their end.
     fn displaced(&mut self, site: &Site, start: Svma, len: u64, at: RemoteAddr) -> Result<bool, Refusal> {
         let live = self.set.bias.live(start);
-        let here = at + self.stub.len() as u64;
+        let here = at + self.len();
         let bytes = self.set.env.image.text(start, len).ok_or(Refusal::NotInFile { at: start })?;
         self.insns.clear();
         let (end, by) = (start + len, live.0.wrapping_sub(start.0));
@@ -331,7 +345,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         relocate_into(&mut moved, &self.insns, bytes, here.0, options)
             .map_err(|why| self.refused(site, why))?;
         self.copy_guards(&moved, live, here);
-        self.stub.extend_from_slice(&moved.bytes);
+        self.plan.bytes.extend_from_slice(&moved.bytes);
         let falls_through = moved.falls_through;
         self.moved = moved;
         Ok(falls_through)

@@ -97,20 +97,18 @@ impl<'a> Planner<'a> {
 
     /// Plans all wants, which are sorted by function.
     pub(crate) fn functions(&mut self, order: &[(u32, Want)]) {
-        self.functions_while(order, |_| true);
+        self.wants_of(order.iter().filter_map(|(_, w)| w.function));
+        let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
+        of_one.for_each(|group| self.function(group[0].1.function, group));
     }
-    /// The same, as long as `goes_on` behind each function. Whether it always did.
-    pub(crate) fn functions_while(&mut self, order: &[(u32, Want)], goes_on: impl Fn(&Self) -> bool) -> bool {
-        self.wanted = order.iter().filter_map(|(_, w)| w.function).collect();
+    /// Says of which functions, sorted, something is wanted, before [`function`](Self::function) is called for each.
+    pub(crate) fn wants_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
+        self.wanted = functions.collect();
         self.wanted.dedup();
-        order.chunk_by(|a, b| a.1.function == b.1.function).all(|group| {
-            self.function(group[0].1.function, group);
-            goes_on(self)
-        })
     }
 
     /// Plans all wants of one function (or, without one, single instructions).
-    fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+    pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
         self.first = self.sites.len();
         let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
         let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));

@@ -95,7 +95,7 @@ use super::place::Load;
 use super::state::{Key, State};
 use super::{Error, Request};
 use calls::Of;
-pub(super) use thread::{missed, with_signals_blocked};
+pub(super) use thread::{missed, with_signals_blocked, with_signals_held};
 
 /// How this process learns of what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -270,7 +270,7 @@ impl State {
         match &result {
             Ok(keys) => {
                 self.learning.users += keys.len();
-                self.know_code(keys);
+                with_signals_held(|| self.know_code(keys));
             }
             Err(_) => {
                 self.forget_wishes();

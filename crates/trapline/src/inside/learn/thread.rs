@@ -67,6 +67,15 @@ pub(super) fn start() -> bool {
 
 /// The new thread inherits the mask, so that no signal finds it before it could set its own.
 pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
+    with_mask(libc::SIG_SETMASK, body)
+}
+
+/// The same around work that makes threads for as long as it takes: the program's signals are its own threads' to take. Those that instructions raise stay as they are.
+pub(in crate::inside) fn with_signals_held<T>(body: impl FnOnce() -> T) -> T {
+    with_mask(libc::SIG_BLOCK, body)
+}
+
+fn with_mask<T>(how: i32, body: impl FnOnce() -> T) -> T {
     let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
     unsafe {
@@ -74,7 +83,7 @@ pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T 
         for signal in RAISED {
             libc::sigdelset(blocked.as_mut_ptr(), signal);
         }
-        libc::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
+        libc::pthread_sigmask(how, blocked.as_ptr(), before.as_mut_ptr());
     }
     let result = body();
     // SAFETY: the mask of before.
