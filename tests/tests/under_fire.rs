@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trapline_tests::running::Running;
+use trapline_tests::tracing::Tracing;
 use trapline_tests::{or_skip, setting, text, tracing, victims};
 
 fn cycle(pid: u32, probes: &[&str], verb: &str) {
@@ -38,6 +39,52 @@ fn cycles() {
     assert_eq!(text::differences(victim.pid()), [""; 0], "text as on disk");
     assert_eq!(main(victim.pid()), before);
     println!("{cycles} attach/detach cycles, 0 failures");
+}
+
+/// Both ways to have a trap's signal: with a handler of the program's, and without.
+const OWNERS: [&[&str]; 2] = [&[], &["own"]];
+
+/// Traps outside any seizure, many of them with a signal that waits beside the trap's own: its handler begins where ours was about to.
+#[test]
+fn a_signal_that_comes_with_a_trap_may_meet_another_trap() {
+    let path = or_skip!(victims::plain("meeting"));
+    for args in OWNERS {
+        let mut victim = Running::start(&path, args);
+        let pid = victim.pid();
+        let before = text::signals(pid);
+        let tracing = Tracing::start("count", &["-p", &pid.to_string(), "handled"]).expect("attaches");
+        let (first, told) = (victim.run(1000), victim.run(500_000));
+        assert!(told["alarms"] > first["alarms"] + 100, "{told:?}");
+        assert!(told["rounds"] > first["rounds"], "{told:?}");
+        assert_eq!((told["wrong"], told["traps"]), (0, 0), "{args:?}");
+        let report = tracing.stop();
+        assert!(report.status.success(), "{}", report.errors);
+        assert!(!report.errors.contains("guard traps: 0"), "each call is one: {}", report.errors);
+        text::assert_clean(pid, &before);
+        assert_eq!(victim.run(1000)["wrong"], 0);
+    }
+}
+
+/// Windows that change in steps hold traps meanwhile, and a handler that blocks all signals meets them: the kernel resets the action then.
+#[test]
+fn a_trap_in_a_handler_that_blocks_all_leaves_the_programs_action() {
+    let path = or_skip!(victims::plain("meeting"));
+    for args in OWNERS {
+        let args = [args, &["masks"]].concat();
+        let mut victim = Running::start(&path, &args);
+        let pid = victim.pid();
+        let before = text::signals(pid);
+        for _ in 0..20 {
+            let words = ["-d", "0.01", "-p", &pid.to_string(), "handled"];
+            let mut tracing = Tracing::spawn_with("count", &words, &[("TRAPLINE_UNPROVEN", "1")]);
+            let report = tracing.end();
+            assert!(report.status.success(), "{}", report.errors);
+            text::assert_clean(pid, &before);
+        }
+        let told = victim.run(1000);
+        assert!(told["alarms"] > 0, "{told:?}");
+        assert_eq!((told["wrong"], told["traps"]), (0, 0), "{args:?}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteCaller, R
 
 use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::find::{check_free, find_segments};
+use crate::find::{check_free, find_segments, left_behind};
 use crate::free::free;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
@@ -93,22 +93,32 @@ impl Attached {
     ) -> Result<AttachReport, PatchError> {
         let start = Instant::now();
         let process = batch.process();
-        let mut work = self.look(process, request, &mut || {
-            batch.serve(&|addr| self.resume(addr))?;
-            Ok(())
-        })?;
+        let mut work = self.look_in(batch, request)?;
         if self.must_ask(request) {
             self.ask(batch, request, &work.remote)?;
             work.report.timings.first_stop = start.elapsed();
         }
         self.tell(&mut work, request);
-        let prepared = prepare(process, request, &mut work.survey, self.before(), &mut work.report)?;
+        let mut first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
+        if is_full(&first, &work.report) && self.make_room(batch, &work.remote)? {
+            work = self.look_in(batch, request)?;
+            self.tell(&mut work, request);
+            first = prepare(process, request, &mut work.survey, self.before(), &mut work.report);
+        }
+        let prepared = first?;
         if !prepared.sites.is_empty() {
             self.install(batch, prepared, request, &mut work)?;
         }
         work.report.batch = batch.report();
         work.report.timings.total = start.elapsed();
         Ok(work.report)
+    }
+    /// [`look`](Self::look) in a seizure.
+    fn look_in(&self, batch: &mut Batch<'_>, request: &Request<'_>) -> Result<Work, PatchError> {
+        self.look(batch.process(), request, &mut || {
+            batch.serve(&|addr| self.resume(addr))?;
+            Ok(())
+        })
     }
     /// I1, and what /proc tells.
     pub(crate) fn look(
@@ -188,10 +198,7 @@ impl Attached {
     }
     /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
     fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
-        let mut found = find_segments(batch.process())?;
-        found.retain(|f| {
-            f.block.is_ours() && f.state() == Some(State::Removed) && !self.memfds().contains(&f.memfd)
-        });
+        let found = left_behind(batch.process(), &self.memfds())?;
         Ok(!found.is_empty() && free(batch, &found, &|addr| self.resume(addr), remote)?.unmapped > 0)
     }
     /// I5 to I10.

@@ -25,6 +25,7 @@ use crate::request::{DetachReport, Left, Options, Restored, Untouched};
 use crate::semaphore;
 use crate::slots::{disarm, slots_of};
 use crate::space::{Running, SpaceError, Still};
+use crate::staged::any_staged;
 use crate::still::move_out;
 use crate::unwinder::take_back;
 use crate::words::Words;
@@ -177,6 +178,10 @@ fn clean_in(
         stopped.resume()?;
         result
     } else {
+        if any_staged(&entries) {
+            quiesce(batch, &guard)?;
+            keep_actions(batch, &removals, &remote, &guard)?;
+        }
         let mut space = Running { batch, guard: &guard, remote: &remote };
         change(&mut space, &entries, way, &mut outcomes)
     };
@@ -275,6 +280,30 @@ fn tally(entries: &[Entry], outcomes: &[Outcome], restored: &mut Restored) {
     }
 }
 
+/// R2a: a trap that is hit where its signal is blocked has the kernel reset the action; the batch puts back what stands there now.
+fn keep_actions(
+    batch: &mut Batch<'_>,
+    removals: &[Removal<'_>],
+    remote: &RemoteOptions,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), PatchError> {
+    let handles = removals.iter().fold(0, |all, r| all | r.found.block.get(at::HANDLES));
+    let mut caller = batch.remote(remote, guard)?;
+    let mut present = [None; 2];
+    let traps = SERVED.iter().zip(&mut present).filter(|(served, _)| handles & served.bit != 0);
+    let asked = traps.map(|(served, present)| {
+        *present = Some(caller.sigaction(served.signal, None)?);
+        Ok(())
+    });
+    let asked: Result<(), TargetError> = asked.collect();
+    caller.finish()?;
+    asked?;
+    let [trap, illegal] = present;
+    batch.set_trap_handler(trap);
+    batch.set_illegal_handler(illegal);
+    Ok(())
+}
+
 /// R5: actions put back where the handler is still ours.
 fn actions(
     batch: &mut Batch<'_>,
@@ -289,6 +318,7 @@ fn actions(
         return Ok(());
     }
     batch.set_trap_handler(None);
+    batch.set_illegal_handler(None);
     let mut caller = batch.remote(remote, guard)?;
     let mut result = Ok(());
     for removal in with_handler {

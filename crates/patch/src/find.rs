@@ -87,6 +87,13 @@ pub fn find_segments(process: &Process) -> Result<Vec<Found>, PatchError> {
     Ok(found)
 }
 
+/// Segments that are of no use to anybody any more, and may be unmapped where that is proven (`free`); `own` are this session's.
+pub(crate) fn left_behind(process: &Process, own: &[FileId]) -> Result<Vec<Found>, PatchError> {
+    let mut found = find_segments(process)?;
+    found.retain(|f| f.block.is_ours() && f.state() == Some(State::Removed) && !own.contains(&f.memfd));
+    Ok(found)
+}
+
 fn is_ours(mapping: &Mapping) -> bool {
     mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
 }

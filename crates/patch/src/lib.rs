@@ -4,7 +4,7 @@
 //! with the memory they count into ([`Attached`]), and later the process as it was ([`DetachReport`]). A later tracer finds what
 //! a dead one left, and undoes it, from the process' own memory ([`status`], [`recover`]).
 //!
-//! Invariants: PATCH-1 to PATCH-12, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
+//! Invariants: PATCH-1 to PATCH-13, argued step by step in [`protocol`]; they keep SAFE-3, SAFE-4 and SAFE-5.
 //! Does not: choose functions, plan windows, make code, print.
 #![forbid(unsafe_code)]
 #![cfg_attr(

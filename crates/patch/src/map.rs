@@ -13,6 +13,7 @@ use trapline_record::slots::Slots;
 use trapline_target::{Batch, Handler, RemoteOptions, SharedMap, TargetError};
 
 use crate::attached::{Attached, Installed};
+use crate::blocked::bit;
 use crate::caller::Caller;
 use crate::error::PatchError;
 use crate::native::traps;
@@ -33,6 +34,7 @@ pub(crate) mod flags {
     pub(crate) const SA_SIGINFO: u64 = 4;
     pub(crate) const SA_RESTORER: u64 = 0x0400_0000;
     pub(crate) const SA_ONSTACK: u64 = 0x0800_0000;
+    pub(crate) const SA_NODEFER: u64 = 0x4000_0000;
     pub(crate) const SA_RESETHAND: u64 = 0x8000_0000;
 }
 
@@ -91,6 +93,7 @@ pub(crate) fn map(
     let result = map_by(attached, &mut caller, pid, prepared, survey);
     caller.finish()?;
     batch.set_trap_handler(attached.installed.and_then(|i| i.trap()));
+    batch.set_illegal_handler(attached.installed.and_then(|i| i.illegal()));
     result
 }
 
@@ -177,16 +180,24 @@ impl Installed {
     const fn new(handler: TrapHandler) -> Self {
         Self { entry: handler.entry, restorer: handler.restorer, actions: [None; SERVED.len()] }
     }
-    /// The action that we set over an old one. What the program asked for its own handler (stack, mask, restarts) holds for
-    /// ours, since ours passes traps on to it.
-    fn action(&self, old: &Handler) -> Handler {
-        let stack = if old.handler <= 1 { flags::SA_ONSTACK } else { 0 };
+    /// The action that we set over an old one. Without a handler of the program's, nothing interrupts ours. With one, what the program asked
+    /// for its own (stack, mask, restarts) holds for ours, which passes traps on to it; but for this, that traps stay unblocked (PATCH-13).
+    fn action(&self, signal: i32, old: &Handler) -> Handler {
+        let traps = [SIGTRAP, SIGILL];
+        let (more, mask) = if old.handler <= 1 {
+            (flags::SA_ONSTACK, u64::MAX)
+        } else if traps.contains(&signal) {
+            let bits = traps.iter().fold(0, |bits, &trap| bits | bit(trap as u32));
+            (flags::SA_NODEFER, old.mask & !bits)
+        } else {
+            (0, old.mask)
+        };
         let kept = old.flags & !flags::SA_RESETHAND;
         Handler {
             handler: self.entry,
-            flags: kept | flags::SA_SIGINFO | flags::SA_RESTORER | stack,
+            flags: kept | flags::SA_SIGINFO | flags::SA_RESTORER | more,
             restorer: self.restorer,
-            mask: old.mask,
+            mask,
         }
     }
 }
@@ -214,7 +225,7 @@ fn take_actions(
         };
         journal(&old);
         view.set(at::HANDLES, view.get(at::HANDLES) | served.bit);
-        let ours = installed.action(&old);
+        let ours = installed.action(served.signal, &old);
         let replaced = caller.sigaction(served.signal, Some(&ours))?;
         if replaced != old {
             // Another thread changed it between the two calls.

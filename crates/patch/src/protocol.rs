@@ -90,6 +90,17 @@
 //! A thread that had SIGTRAP blocked at the trap makes the kernel reset the disposition and unblock the signal. With the
 //! tracer there nothing is delivered; the tracer puts both back. That is why blocked threads are looked for first.
 //!
+//! Nobody may take a trap's default action in between. A thread that trapped in an earlier seizure may have been let go behind its
+//! stop, and not have come to the look at its action yet: it would die of another thread's reset. So before a window is closed again all
+//! threads prove to be past such traps, in a removal (R2a) and in every batch but the first (PATCH-13).
+//!
+//! A trap outside any seizure goes to the guard handler, which must not be what blocks the next one. A signal that waits when a trap is taken
+//! interrupts the handler before its first instruction, and its own handler may meet a guard there: with SIGTRAP blocked the kernel
+//! would reset the action, and kill. Therefore nothing interrupts ours where the program has no handler of its own; where it has one, whose mask
+//! holds for ours, traps stay unblocked in it, and a guard met inside is served by one more frame. A handler of the program's that
+//! blocks SIGTRAP itself, interrupted at an interior boundary, still loses to the kernel outside a seizure: that takes a thread that stood there
+//! since before the batch and got no CPU until its end. Stated, not solved.
+//!
 //! ## When traps cannot be had
 //!
 //! If a thread blocks SIGTRAP for good, if the program owns the signal (Go), and under `--strict`: I8 runs with all threads stopped. A window with an interior boundary is published only if no
@@ -105,6 +116,7 @@
 //! |---|---|---|
 //! | R1 | seize; state Removing | `recover` starts here again |
 //! | R2 | semaphores lowered, each unmarked in the journal | its mark says whether |
+//! | R2a | where windows change in steps: quiesce as in R4, for traps of an earlier seizure; the actions of traps are read, so that a reset one is put back as it was (PATCH-13) | as R2 |
 //! | R3 | entries, then exits, then islands (PATCH-3 backwards): sites that still hold *new* get *old* in one write; others are left alone and reported | restored sites hold *old* and are skipped |
 //! | R3a | the word that says that faults of our loads are served is cleared, then the tables of pages that they load from (`plan`'s `stub::text`) | texts are copied by the kernel from then on, as where there is no handler |
 //! | R4 | quiesce: no thread is between a load's look and the load; and none is between a guard's trap and its stop | handler and guards still there |
@@ -168,3 +180,4 @@
 //! - PATCH-10 code stays mapped until it is proven that nobody is in it.
 //! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were compared.
 //! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at the start.
+//! - PATCH-13 no trap of ours is met where our own handler has its signal blocked, nor while an earlier seizure's traps are still on their way.

@@ -10,9 +10,11 @@ use trapline_target::{Batch, Event, Process, RemoteOptions};
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
 use crate::prepare::{Prepared, Site, refuse};
+use crate::quiesce::quiesce;
 use crate::request::{AttachReport, Why};
 use crate::semaphore;
 use crate::space::{Running, SpaceError, Still};
+use crate::staged::any_staged;
 use crate::still::{move_out, saved_contexts};
 use crate::survey::{SIGTRAP, Survey};
 use crate::write::{Outcome, Way, change};
@@ -52,6 +54,10 @@ pub(crate) fn publish(
         result.map_err(SpaceError::into_error)?;
     } else {
         let entries: Vec<Entry> = sites.iter().map(Site::entry).collect();
+        // An earlier batch may have let go of threads behind their traps' stops (PATCH-13).
+        if attached.segments.len() > 1 && any_staged(&entries) {
+            quiesce(batch, &guard)?;
+        }
         let mut space = Running { batch, guard: &guard, remote };
         change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
     }

@@ -1,7 +1,8 @@
 //! A batch as far as it goes without a change: what [`Attached::add`](crate::Attached::add) would place, and what it would refuse.
 //!
 //! In: a process and a request. Out: a report as of an attach, with nothing done. What only a stopped thread tells (its rseq
-//! area, whether it stands inside a window) is taken as usual; no tactic depends on it.
+//! area, whether it stands inside a window) is taken as usual; no tactic depends on it. What earlier sessions left mapped counts as room: an attach
+//! that finds none unmaps it, if nobody is in it.
 //! Does not: seize, stop, map or write.
 
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use trapline_target::Process;
 
 use crate::attached::Before;
 use crate::error::PatchError;
+use crate::find::left_behind;
 use crate::prepare::{Site, prepare};
 use crate::request::{AttachReport, Request};
 use crate::survey::Survey;
@@ -28,6 +30,9 @@ pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport
     survey.traits.rseq = ProcessTraits::usual(survey.traits.cpus).rseq;
     let mut report =
         AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
+    let left: Vec<_> = left_behind(process, &[])?.into_iter().flat_map(|segment| segment.mappings).collect();
+    let is_left = |start| left.iter().any(|mapping| mapping.start == start);
+    survey.space.occupied.retain(|&(start, _)| !is_left(start));
     let prepared = prepare(process, request, &mut survey, Before::default(), &mut report)?;
     report.placed = prepared.sites.iter().map(Site::placed).collect();
     report.timings.total = start.elapsed();

@@ -4,7 +4,7 @@
 //! Does not: ask what was proven of this CPU (see `cpu`), write windows that one write makes (see `write`, `run`).
 
 use trapline_record::RemoteAddr;
-use trapline_record::journal::{Entry, MAX_PATCH};
+use trapline_record::journal::{Entry, Kind, MAX_PATCH};
 
 use crate::run::same_run;
 use crate::space::{CodeSpace, LINE, SpaceError};
@@ -20,6 +20,12 @@ const WORD: u64 = MAX_PATCH as u64;
 pub(crate) fn is_staged(entry: &Entry, words: bool) -> bool {
     let last = entry.addr.0 + u64::from(entry.len) - 1;
     entry.len > 1 && (!words || entry.addr.0 / LINE != last / LINE)
+}
+
+/// Whether some of these do, while threads run.
+pub(crate) fn any_staged(entries: &[Entry]) -> bool {
+    let words = crate::cpu::proven().words;
+    entries.iter().any(|entry| entry.kind != Kind::Semaphore && is_staged(entry, words))
 }
 
 /// What a window holds after a step. Between two syncs only traps change, each a byte, or bytes that nobody comes to.

@@ -283,7 +283,10 @@ impl Batch<'_> {
         // First the pc: should we die now, the signal's handler finds a pc that needs no help.
         unless_killed(regs.write(tid))?;
         if self.was_reset(signal) {
-            self.put_back(tid, signal);
+            // Whose trap did it, is known where nobody else has one. Else a thread that blocked the signal goes on without, until it
+            // returns from its handler; one that did not would block it for good.
+            let blocked = !self.others_trapped(tid, signal);
+            self.put_back(tid, signal, blocked);
         }
         self.send_on(tid, 0)?;
         Ok(true)
@@ -295,9 +298,17 @@ impl Batch<'_> {
         self.handler_of(signal).is_some_and(|h| h.handler > 1)
             && self.process.status().is_ok_and(|status| !ThreadStatus::has(status.caught, signal))
     }
+    /// Whether any other thread's trap is unanswered: it waits as a signal, or its thread lies in a stop. It goes from one to the other in one step.
+    fn others_trapped(&self, tid: u32, signal: i32) -> bool {
+        let trapped = |other: u32| {
+            let status = self.process.thread_status(other);
+            status.is_ok_and(|status| ThreadStatus::has(status.pending, signal) || status.state == 't')
+        };
+        self.threads().into_iter().any(|other| other != tid && trapped(other))
+    }
     /// The kernel forces a trap through where it is blocked: action reset, signal unblocked. Undo both, by a call of the
     /// thread itself. When that cannot be done the thread still goes on rightly, only the action stays reset.
-    fn put_back(&mut self, tid: u32, signal: i32) {
+    fn put_back(&mut self, tid: u32, signal: i32, blocked: bool) {
         let Some(handler) = self.handler_of(signal) else { return };
         let Ok(maps) = self.process.maps() else { return };
         let Ok(gadgets) = self.gadgets(&maps) else { return };
@@ -307,7 +318,7 @@ impl Batch<'_> {
         else {
             return;
         };
-        *session.restored_mut().1 |= 1 << (signal - 1);
+        *session.restored_mut().1 |= u64::from(blocked) << (signal - 1);
         let set = |session: &mut Session| -> Result<bool, TargetError> {
             let at = session.argument(self.process, &handler.to_bytes())?;
             let args = [signal as u64, at.0, 0, 8, 0, 0];

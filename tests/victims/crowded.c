@@ -1,0 +1,43 @@
+/* Takes all address space near its own code but for one place where a jump's displacement is all traps (bytes of int3): whoever comes, and
+ * leaves something there, finds less. */
+#include "victim.h"
+#include <sys/mman.h>
+
+/* How far before the code, and how much on either side. */
+#define AWAY 0x33333334UL
+#define HOLE (128UL << 10)
+#define REACH (5UL << 30)
+
+PROBED u64 crowded(u64 x) { return x * 3 + 1; }
+
+static void run(u64 times) {
+    u64 check = 0;
+    for (u64 i = 0; i < times; i++) check += crowded(i);
+    TELL("crowded", times);
+    TELL("check", check);
+}
+static int fill(u64 from, u64 to) {
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    return from >= to || mmap((void *)from, to - from, PROT_NONE, how, -1, 0) == (void *)from;
+}
+/* All gaps in reach of the code, but for the hole. */
+static int crowd(void) {
+    static u64 starts[512], ends[512];
+    u64 here = (u64)&crowded & ~4095UL, middle = (here - AWAY) & ~4095UL;
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps && count < 512 && fgets(line, sizeof line, maps))
+        count += sscanf(line, "%lx-%lx", &starts[count], &ends[count]) == 2;
+    if (!maps || fclose(maps) || count == 512) return 0;
+    if (!fill(here - REACH, middle - HOLE) || !fill(middle + HOLE, starts[0])) return 0;
+    for (int i = 0; i < count && ends[i] < here + REACH; i++) {
+        u64 next = i + 1 < count ? starts[i + 1] : here + REACH;
+        if (!fill(ends[i], next < here + REACH ? next : here + REACH)) return 0;
+    }
+    return 1;
+}
+int main(void) {
+    if (!crowd()) return 3;
+    return victim_serve(run);
+}
