@@ -113,7 +113,7 @@ fn probes() -> *mut MaybeUninit<Probe> {
 }
 
 /// Makes a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
-pub(super) fn probe(
+pub(super) fn make_probe(
     engine: &'static Engine,
     number: u32,
     file: FileId,

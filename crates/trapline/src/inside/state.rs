@@ -23,7 +23,7 @@ use super::check::Stamps;
 use super::early::Early;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{engine, keep_blocks, made, make_room, probe, writer};
+use super::memory::{engine, keep_blocks, made, make_probe, make_room, writer};
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
@@ -214,7 +214,7 @@ impl State {
             }
         }
         // INS-3: for good.
-        let probe = probe(engine, number, file.id, offset);
+        let probe = make_probe(engine, number, file.id, offset);
         if self.spots.last().is_none_or(|last| last.file.id != file.id) {
             self.of_file.insert(file.id);
         }

@@ -76,19 +76,33 @@ pub(in crate::inside) fn with_signals_held<T>(body: impl FnOnce() -> T) -> T {
 }
 
 fn with_mask<T>(how: i32, body: impl FnOnce() -> T) -> T {
-    let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
-    unsafe {
-        libc::sigfillset(blocked.as_mut_ptr());
-        for signal in RAISED {
-            libc::sigdelset(blocked.as_mut_ptr(), signal);
+    let _before = Mask::change(how);
+    body()
+}
+
+/// This thread's mask of before, which it gets back at the end, by a panic too.
+struct Mask(libc::sigset_t);
+
+impl Mask {
+    fn change(how: i32) -> Self {
+        let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
+        unsafe {
+            libc::sigfillset(blocked.as_mut_ptr());
+            for signal in RAISED {
+                libc::sigdelset(blocked.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(how, blocked.as_ptr(), before.as_mut_ptr());
+            Self(before.assume_init())
         }
-        libc::pthread_sigmask(how, blocked.as_ptr(), before.as_mut_ptr());
     }
-    let result = body();
-    // SAFETY: the mask of before.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    result
+}
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        // SAFETY: the mask of before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
 }
 
 /// T1 to T6, for as long as the process lives.
