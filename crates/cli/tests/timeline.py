@@ -32,7 +32,7 @@ for order, packet in enumerate(trace.packet):
         events.append((packet.timestamp, order, event.type, event.track_uuid, name, values))
     else:
         raise AssertionError("a packet that is nothing: %s" % packet)
-for time, _, kind, track, name, values in sorted(events):
+for time, _, kind, track, name, values in sorted(events, key=lambda event: event[:2]):
     stack = open_.setdefault(track, [])
     if kind == TrackEvent.TYPE_SLICE_BEGIN:
         stack.append([name, time, values, track, len(stack)])

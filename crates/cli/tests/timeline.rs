@@ -92,7 +92,8 @@ fn calls_are_slices_on_their_threads_track() {
     assert_eq!((calls.len(), &seen["open"]), (3000, &json!([])));
     for (x, call) in (0..).zip(&calls) {
         assert_eq!(call["values"], json!({"x": ["int_value", x], "return": ["int_value", x * 3 + 1]}));
-        assert!(number(&call["end"]) > number(&call["begin"]), "{call}");
+        // The clock's step may be longer than such a call.
+        assert!(number(&call["end"]) >= number(&call["begin"]), "{call}");
     }
     let tracks = seen["tracks"].as_object().expect("tracks");
     let process = tracks.values().find(|track| number(&track["pid"]) != 0).expect("a process");

@@ -1,10 +1,11 @@
 //! Calls as a timeline for ui.perfetto.dev: processes and threads as tracks, calls as slices, arguments and value as annotations.
 //!
 //! In: calls as they end. Out: packets of Perfetto's trace format. What did not end is a slice without an end where nothing ends behind
-//! it, and else a mark at its begin, for its end would be taken from another slice. Packets are in the order in which calls end; readers
-//! sort them by time. Does not: write.
+//! it, and else a mark at its begin, for its end would be taken from another slice. Packets are told in batches of what ended, those of one time as
+//! calls nest (`order`); readers sort them by time. Does not: write.
 
 mod lanes;
+mod order;
 mod proto;
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use prost::Message;
 use trapline::{Call, How, ProbeSpec};
 
 use self::lanes::Lanes;
+use self::order::{Edge, nested};
 use self::proto::{
     DebugAnnotation, EventType, Interned, InternedData, ProcessDescriptor, Shown, ThreadDescriptor, Trace,
     TracePacket, TrackDescriptor, TrackEvent,
@@ -81,8 +83,23 @@ impl<'a> Timeline<'a> {
     ) -> Vec<u8> {
         let mut trace = Trace::default();
         let (ended, open): (Vec<&Call>, Vec<&Call>) = calls.iter().partition(|call| call.took.is_some());
-        for call in ended.into_iter().chain(open) {
-            self.call(call, last, &mut comm, &mut trace.packet);
+        let lanes: Vec<usize> = ended.iter().map(|call| self.lane(call)).collect();
+        let placed =
+            ended.iter().zip(&lanes).map(|(call, &lane)| ((call.pid, call.tid, lane), nanos(call.at)));
+        for edge in nested(placed) {
+            match edge {
+                Edge::Begin(n) => {
+                    self.begin(ended[n], lanes[n], EventType::SliceBegin, &mut comm, &mut trace.packet);
+                }
+                Edge::End(n) => trace.packet.push(self.end(ended[n], lanes[n])),
+            }
+        }
+        for call in open {
+            let lanes = self.threads.get(&(call.pid, call.tid)).map(|thread| &thread.lanes);
+            let is_over = lanes.is_none_or(|lanes| lanes.is_over(0, nanos(call.at)));
+            let runs_on = last && call.how == How::Unfinished && is_over;
+            let kind = if runs_on { EventType::SliceBegin } else { EventType::Instant };
+            self.begin(call, 0, kind, &mut comm, &mut trace.packet);
         }
         trace.encode_to_vec()
     }
@@ -94,47 +111,42 @@ impl<'a> Timeline<'a> {
         });
         Trace { packet: named.collect() }.encode_to_vec()
     }
-    fn call(
+    /// Where a call that has ended lies among its thread's.
+    fn lane(&mut self, call: &Call) -> usize {
+        self.threads.entry((call.pid, call.tid)).or_default().lanes.place(nanos(call.at), end_of(call))
+    }
+    fn begin(
         &mut self,
         call: &Call,
-        last: bool,
+        lane: usize,
+        kind: EventType,
         comm: &mut dyn FnMut(&Call) -> Option<String>,
         packets: &mut Vec<TracePacket>,
     ) {
-        let begin = nanos(call.at);
-        let end = call.took.map(|took| begin.saturating_add(nanos(took)));
-        let known = self.threads.contains_key(&(call.pid, call.tid));
-        let thread = self.threads.entry((call.pid, call.tid)).or_default();
-        let lane = end.map_or(0, |end| thread.lanes.place(begin, end));
-        let runs_on = last && call.how == How::Unfinished && thread.lanes.is_over(lane, begin);
+        let known = self.threads.get(&(call.pid, call.tid)).is_some_and(|thread| !thread.tracks.is_empty());
         let name = if known { None } else { comm(call) };
         let track = self.track(call, lane, name, packets);
-
         let mut interned = InternedData::default();
         let name = self.events.number(&call.site.label, &mut interned.event_names);
         let debug_annotations = self.annotations(call, &mut interned.debug_annotation_names);
-        let kind = if end.is_some() || runs_on { EventType::SliceBegin } else { EventType::Instant };
-        let event = |kind: EventType| TrackEvent {
-            debug_annotations: Vec::new(),
-            r#type: kind.into(),
-            name_iid: None,
-            track_uuid: track,
-        };
-        let begins = TrackEvent { debug_annotations, name_iid: Some(name), ..event(kind) };
         let forgets = if std::mem::replace(&mut self.begun, true) { 0 } else { FORGETS };
         packets.push(TracePacket {
-            timestamp: Some(begin),
-            track_event: Some(begins),
+            timestamp: Some(nanos(call.at)),
+            track_event: Some(TrackEvent { debug_annotations, name_iid: Some(name), ..event(kind, track) }),
             interned_data: (interned != InternedData::default()).then_some(interned),
             sequence_flags: INTERNS | forgets,
             ..packet()
         });
-        packets.extend(end.map(|end| TracePacket {
-            timestamp: Some(end),
-            track_event: Some(event(EventType::SliceEnd)),
+    }
+    /// The end of a call whose begin was told.
+    fn end(&self, call: &Call, lane: usize) -> TracePacket {
+        let track = self.threads[&(call.pid, call.tid)].tracks[lane];
+        TracePacket {
+            timestamp: Some(end_of(call)),
+            track_event: Some(event(EventType::SliceEnd, track)),
             sequence_flags: INTERNS,
             ..packet()
-        }));
+        }
     }
     /// The track of a thread's lane, described before it is used.
     fn track(
@@ -221,6 +233,15 @@ fn value(shown: &Type, raw: u64) -> Shown {
         (Type::Char | Type::Enum(_), _) => Shown::Text(shown.show(raw)),
         _ => Shown::Pointer(raw),
     }
+}
+
+/// When it ended, if it did: nanoseconds.
+fn end_of(call: &Call) -> u64 {
+    nanos(call.at).saturating_add(call.took.map_or(0, nanos))
+}
+
+fn event(kind: EventType, track_uuid: u64) -> TrackEvent {
+    TrackEvent { debug_annotations: Vec::new(), r#type: kind.into(), name_iid: None, track_uuid }
 }
 
 fn packet() -> TracePacket {
