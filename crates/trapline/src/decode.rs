@@ -130,22 +130,24 @@ impl Known {
         beside: Beside,
         (start, ns_per_tick): Clock,
     ) -> Call {
-        let since = |ticks: u64, from: u64| {
-            Duration::from_nanos((ticks.saturating_sub(from) as f64 * ns_per_tick).round() as u64)
+        let since_start = |ticks: u64| {
+            Duration::from_nanos((ticks.saturating_sub(start) as f64 * ns_per_tick).round() as u64)
         };
+        let at = since_start(entry.ticks);
         let mut arguments = [0; 6];
         arguments.copy_from_slice(&entry.values[..6]);
         Call {
             pid,
             tid: entry.tid,
             site: Arc::clone(&self.site),
-            at: since(entry.ticks, start),
+            at,
             arguments,
             floats: beside.floats,
             texts: beside.texts,
             fields: beside.fields,
             returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
-            took: exit.map(|exit| since(exit.ticks, entry.ticks)),
+            // The difference of what is told, so that no call ends behind its caller by a rounding.
+            took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
             how,
         }
     }
