@@ -286,7 +286,12 @@ fn the_first_byte_is_left_to_others() {
     }
     // mov rdi, rsi spoils an argument: that is nothing to who only counts.
     assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::CountEntry), Some(3));
-    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(0));
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(3));
+    let floats = trapline_plan::Floats::default();
+    let stack = trapline_plan::Unwind::None;
+    let record = Role::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
+    assert_eq!(start(&[0x55], &traits(), record), Some(1));
     // pop rdi: where the stack pointer is then is not told by this.
     assert_eq!(start(&[0x5F], &traits(), Role::CountEntry), Some(0));
     // mov eax, [rdi], where faults are caught.

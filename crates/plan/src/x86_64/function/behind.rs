@@ -11,14 +11,14 @@
 //! # What may stand before the window
 //!
 //! Any instruction that goes on to the next, when nothing is known to branch to that next one, and when the stack pointer afterwards is known.
-//! A hit that is only counted asks for no more. Any other deed may look at arguments and at the stack:
+//! A hit that is only counted asks for no more. One that is timed asks for the stack pointer, others for arguments too:
 //!
 //! | first instruction | what the deed does |
 //! |---|---|
-//! | changes flags, or registers that carry no argument | nothing: what is dead is asked of the second instruction |
+//! | changes flags, or registers that the deed does not ask for | nothing: what is dead is asked of the second instruction |
 //! | `sub rsp, n` | runs with rsp raised by n; nothing was written below it |
 //! | `push` | the same, and steps over 128 bytes below rsp first, where the pushed word is |
-//! | writes a register that carries an argument | begins at the first instruction |
+//! | writes a register that the deed asks for | begins at the first instruction |
 //!
 //! # Who may be there
 //!
@@ -58,6 +58,40 @@ pub(super) struct Behind {
     pub(super) lowered: u32,
 }
 
+/// What a deed asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Asked {
+    /// The stack pointer of the entry.
+    stack: bool,
+    /// Bit `n`: general register `n`.
+    gprs: u16,
+    /// Vector registers.
+    others: bool,
+}
+
+impl Asked {
+    fn of(deed: &Deed, is_filtered: impl Fn(u32) -> bool, go: bool) -> Self {
+        match deed {
+            Deed::Count { probe, .. } if !is_filtered(*probe) => {
+                Self { stack: false, gprs: 0, others: false }
+            }
+            // What is timed is not filtered; Go's stubs find the goroutine in r14.
+            Deed::Enter { .. } | Deed::Arm { .. } => {
+                Self { stack: true, gprs: if go { Gpr::R14.bit() } else { 0 }, others: false }
+            }
+            // Go's arguments may be in any of them.
+            _ => Self { stack: true, gprs: if go { !0 } else { !PRIVATE }, others: true },
+        }
+    }
+}
+
+/// By how much a deed has to raise the stack pointer to see what it asks for; `None` if that is not enough.
+fn seen(lead: Lead, asked: Asked, red_zone_live: bool) -> Option<u32> {
+    let kept = lead.gprs & asked.gprs == 0 && !(lead.others && asked.others);
+    let stack = lead.lowered == 0 || !red_zone_live;
+    (kept && stack).then_some(lead.lowered)
+}
+
 impl Planner<'_> {
     /// Whether the window of this deed may begin behind the first of `bytes`' instructions, which are left in `insns` then.
     pub(super) fn behind(
@@ -79,20 +113,12 @@ impl Planner<'_> {
         if first.class == Class::Int3 || env.map.is_target(Svma(second.addr)) {
             return None;
         }
-        let counts = matches!(deed, Deed::Count { probe, .. } if env.filter(*probe).is_none());
-        let lowered = if counts { 0 } else { self.seen(lead, red_zone_live)? };
+        let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), env.traits.go);
+        let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
         let red_zone_live = red_zone_live || (lowered != 0 && lead.pushed);
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         Some(Behind { dead, lowered })
-    }
-
-    /// By how much a deed that looks at arguments and at the stack has to raise the stack pointer; `None` if that is not enough.
-    fn seen(&self, lead: Lead, red_zone_live: bool) -> Option<u32> {
-        // Go's arguments may be in any of them.
-        let kept = if self.env.traits.go { lead.gprs == 0 } else { lead.gprs & !PRIVATE == 0 };
-        let stack = lead.lowered == 0 || !red_zone_live;
-        (kept && !lead.others && stack).then_some(lead.lowered)
     }
 
     /// Whether a whole jump has room behind the first instruction.
