@@ -28,6 +28,7 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod find;
+mod foreign;
 mod free;
 mod map;
 #[cfg(target_arch = "x86_64")]
@@ -71,6 +72,7 @@ pub use attached::Attached;
 pub use detach::recover;
 pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
+pub use foreign::Changed;
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,

@@ -54,7 +54,7 @@
 //! - *forking*: the child copies the page before or after the write; I10 makes them equal;
 //! - *writing the same line or page itself* (a debugger, a JIT, a kernel uprobe): PATCH-1 is about us; a foreign change of the
 //!   window is seen by the comparison, one of the rest of the word or run in the microseconds between read and write would be
-//!   lost. Stated, not solved.
+//!   lost. Stated, not solved. What others do to a window that is in place: `foreign`.
 //!
 //! ## I8 for a window that no one write makes (PATCH-6, `staged`)
 //!
@@ -181,3 +181,4 @@
 //! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were compared.
 //! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at the start.
 //! - PATCH-13 no trap of ours is met where our own handler has its signal blocked, nor while an earlier seizure's traps are still on their way.
+//! - PATCH-14 of a patch that others changed, only bytes that are the file's again are written, one at a time (`foreign`).

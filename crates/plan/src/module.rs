@@ -572,6 +572,7 @@ mod tests {
             deed: Deed::Count { probe: 10 + want, kind: Kind::Entry },
             dead: stub::Site::default(),
             want,
+            lowered: 0,
             detour: None,
         };
         Site {

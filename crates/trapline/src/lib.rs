@@ -68,8 +68,8 @@ pub use form::Returns;
 pub use inspect::{Listing, clean_up, patched};
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
-    Times, Whose,
+    By, ByTactic, Count, Ended, Filtered, Listed, Overwritten, ProcessReport, Refused, Share, Site, Summary,
+    Tactic, Times, Whose,
 };
 pub use session::{Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};

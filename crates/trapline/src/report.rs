@@ -245,6 +245,15 @@ impl ByTactic {
     }
 }
 
+/// Sites that another tool changed while they were probed: hits there are not seen while they are so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overwritten {
+    /// How many.
+    pub sites: u64,
+    /// The longest time that one of them may have been changed for.
+    pub longest: Duration,
+}
+
 /// What a whole session says at its end.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Summary {
@@ -288,6 +297,8 @@ pub struct Summary {
     pub left_resident: u64,
     /// Sites that no longer held our bytes and were left alone.
     pub foreign_sites: u64,
+    /// Sites that another tool changed for a time while they were probed.
+    pub overwritten: Overwritten,
     /// Cost of a hit as estimated on this machine.
     pub ns_per_hit: f64,
     /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.

@@ -443,6 +443,9 @@ impl Session {
             summary.memory_per_cpu += costs.memory.per_cpu;
             summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
             summary.foreign_sites += costs.foreign_sites;
+            let overwritten = traced.overwritten();
+            summary.overwritten.sites += overwritten.sites;
+            summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
         }
         summary.children += self.following.born;
         summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);

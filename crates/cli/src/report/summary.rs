@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trapline::{Refused, Summary, Tactic};
+use trapline::{Overwritten, Refused, Summary, Tactic};
 
 use super::number::{bytes, duration, grouped, percent, plural};
 
@@ -37,6 +37,7 @@ pub(crate) fn text(summary: &Summary) -> String {
             grouped(filtered.by_reader)
         ));
     }
+    overwritten(summary).into_iter().for_each(&mut say);
     say(left(summary));
     say(memory(summary));
     say(cost(summary));
@@ -102,6 +103,18 @@ fn left(summary: &Summary) -> String {
         ));
     }
     line
+}
+
+/// What another tool did to our patches meanwhile.
+fn overwritten(summary: &Summary) -> Option<String> {
+    let Overwritten { sites, longest } = summary.overwritten;
+    (sites > 0).then(|| {
+        format!(
+            "overwritten: {} changed by another tool for up to {}; hits there in that time are missing, their number is unknown",
+            plural(sites, "site was", "sites were"),
+            duration(nanos(longest))
+        )
+    })
 }
 
 fn memory(summary: &Summary) -> String {

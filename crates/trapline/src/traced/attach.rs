@@ -223,6 +223,7 @@ impl Traced {
         if std::mem::replace(&mut self.detached, true) {
             return;
         }
+        self.look_once_more();
         let start = Instant::now();
         self.links.iter_mut().for_each(UprobeMulti::detach);
         if !self.attached.segments().is_empty() && self.ended != Some(Ended::Exec) {

@@ -2,7 +2,7 @@
 //!
 //! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `kernel` probes what no jump reaches; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
+//! again; `kernel` probes what no jump reaches; `foreign` finds patches that others changed; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
 //! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
 //! choose processes.
 //!
@@ -12,6 +12,7 @@ mod attach;
 mod called;
 mod choose;
 mod costs;
+mod foreign;
 mod kernel;
 mod procfs;
 mod read;
@@ -32,6 +33,7 @@ use trapline_target::{FileId, MapWatcher, Mapping, Process};
 
 use self::called::Called;
 use self::costs::Costs;
+use self::foreign::Foreign;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
@@ -202,6 +204,7 @@ pub(crate) struct Traced {
     /// Whom filters pass over for what they are called.
     called: Option<Called>,
     pub(crate) costs: Costs,
+    foreign: Foreign,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
 }
@@ -243,6 +246,7 @@ impl Traced {
             names: Names::default(),
             called: None,
             costs: Costs::default(),
+            foreign: Foreign::new(now),
             ended: None,
             detached: false,
         })
@@ -338,6 +342,7 @@ impl Traced {
                     self.name_threads(false);
                     self.hear_of_names();
                     self.reclaim();
+                    self.look_for_others();
                     if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
                         self.records.forget(self.attached.segments());
                     }

@@ -1,9 +1,10 @@
 //! All sites of one function: entry, exits, single instructions, and what they do to each other. How exits are found is in
-//! `exits`, which window and tactic a deed gets in `place`.
+//! `exits`, when an entry's window begins behind the first instruction in `behind`, which window and tactic a deed gets in `place`.
 //!
 //! In: a function and what is wanted there. Out: sites whose windows are disjoint; where two wants need the same window,
 //! one site that does both. A want is met whole or refused whole.
 
+mod behind;
 mod exits;
 mod frame;
 mod place;
@@ -44,6 +45,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) refused: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
     first: usize,
+    /// Entries' windows begin at the first instruction, whatever that is.
+    at_head: bool,
     /// The functions wanted, sorted: no pun leans on their bytes.
     wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
@@ -58,6 +61,15 @@ impl core::fmt::Debug for Looking {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Looking")
     }
+}
+
+/// What a function's plan was at some moment.
+#[derive(Clone, Debug)]
+struct Mark {
+    sites: Vec<Site>,
+    claims: usize,
+    puns: Vec<trapline_record::RemoteAddr>,
+    kernel: usize,
 }
 
 /// A function's code in full.
@@ -89,6 +101,7 @@ impl<'a> Planner<'a> {
             kernel: Vec::new(),
             refused: Vec::new(),
             first: 0,
+            at_head: false,
             wanted: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
@@ -118,13 +131,15 @@ impl<'a> Planner<'a> {
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
             Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) => 3,
         };
-        for rank in 0..4 {
-            for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
-                if let Err(why) = self.want(*index, want, code.as_ref()) {
-                    self.refused.push(Refused { probe: want.probe, want: *index, why });
+        self.behind_or_at_head(|planner| {
+            for rank in 0..4 {
+                for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
+                    if let Err(why) = planner.want(*index, want, code.as_ref()) {
+                        planner.refused.push(Refused { probe: want.probe, want: *index, why });
+                    }
                 }
             }
-        }
+        });
     }
 
     fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
@@ -204,15 +219,21 @@ impl<'a> Planner<'a> {
 
     /// Undoes everything when `plan` fails.
     fn whole(&mut self, plan: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let before = self.mark();
+        plan(self).inspect_err(|_| self.roll_back(before))
+    }
+
+    fn mark(&self) -> Mark {
         let sites = self.sites[self.first..].to_vec();
-        let (claims, puns, kernel) = (self.claims.mark(), self.puns.mark(), self.kernel.len());
-        plan(self).inspect_err(|_| {
-            self.sites.truncate(self.first);
-            self.sites.extend(sites);
-            self.claims.rollback(claims);
-            self.puns.rollback(puns);
-            self.kernel.truncate(kernel);
-        })
+        let (claims, puns) = (self.claims.mark(), self.puns.mark());
+        Mark { sites, claims, puns, kernel: self.kernel.len() }
+    }
+    fn roll_back(&mut self, to: Mark) {
+        self.sites.truncate(self.first);
+        self.sites.extend(to.sites);
+        self.claims.rollback(to.claims);
+        self.puns.rollback(to.puns);
+        self.kernel.truncate(to.kernel);
     }
 
     fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
@@ -256,19 +277,35 @@ impl<'a> Planner<'a> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
+        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
+        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
+        if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &deed, red_zone_live) {
+            let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
+            let (at, want) = (Svma(insns[1].addr), owner.want);
+            let (dead, lowered) = (behind.dead, behind.lowered);
+            let act = Act { at, when: When::Before, deed, dead, want, lowered, detour: None };
+            let done = self.place(Stretch { insns: &insns, whole }, 1, act, owner, false);
+            self.scratch = insns;
+            return done;
+        }
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
         // Where consumers are called everything is saved, so that nobody asks what is dead.
         let asks = !matches!(deed, Deed::Call { .. });
         // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
-        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
-        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
-        let act =
-            Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want, detour: None };
+        let act = Act {
+            at: Svma(insns[i].addr),
+            when: When::Before,
+            deed,
+            dead,
+            want: owner.want,
+            lowered: 0,
+            detour: None,
+        };
         let done = self.place(stretch, i, act, owner, false);
         self.scratch = insns;
         done
@@ -292,7 +329,7 @@ impl<'a> Planner<'a> {
             return self.place(
                 stretch,
                 i,
-                Act { at, when: When::Before, deed, dead, want: owner.want, detour: None },
+                Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None },
                 owner,
                 true,
             );
@@ -309,7 +346,7 @@ impl<'a> Planner<'a> {
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead, want: owner.want, detour: None };
+        let act = Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
     }
 }
