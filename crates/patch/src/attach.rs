@@ -129,6 +129,9 @@ impl Attached {
     ) -> Result<Work, PatchError> {
         let start = Instant::now();
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
+        if let (true, Some((tid, _))) = (has_texts(request), process.restricted()?) {
+            return Err(PatchError::NoTexts { pid: process.pid(), tid });
+        }
         let survey = Survey::new(process, request.go, &request.options, idle)?;
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
         let mut report =
@@ -174,27 +177,40 @@ impl Attached {
         remote: &RemoteOptions,
     ) -> Result<(), PatchError> {
         let process = batch.process();
-        let pid = process.pid();
         let timed = is_timed(request);
+        let restricted = process.restricted()?;
+        if timed && !self.clock_allowed {
+            self.check_clock(batch, restricted, remote)?;
+        }
         let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
         let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
-        let thread_id = thread_id(&mut caller, process, request)?;
+        let thread_id = thread_id(&mut caller, process, request, restricted.is_some())?;
         // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
         let has_block = !request.go || matches!(thread_id, ThreadId::At(_));
         let stack_block =
             if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
         let only_our_faults = self.takes_faults() && self.are_only_our_faults(&mut caller)?;
-        let allowed = !timed || caller.tsc_allowed()?;
         caller.finish()?;
-        if !allowed {
-            return Err(PatchError::NoClock { pid });
-        }
         self.rseq = Some(rseq);
         self.thread_id = thread_id;
         self.stack_block = stack_block.or(self.stack_block);
         self.only_our_faults = only_our_faults;
         self.clock_allowed |= timed;
         Ok(())
+    }
+    /// Makes sure that every thread may read the clock.
+    fn check_clock(
+        &self,
+        batch: &mut Batch<'_>,
+        restricted: Option<(u32, Seccomp)>,
+        remote: &RemoteOptions,
+    ) -> Result<(), PatchError> {
+        let pid = batch.process().pid();
+        if let Some((tid, Seccomp::Strict)) = restricted {
+            return Err(PatchError::NoClock { pid, tid, why: "seccomp strict mode" });
+        }
+        let denied = batch.clock_denied_to(remote, &|addr| self.resume(addr))?;
+        denied.map_or(Ok(()), |tid| Err(PatchError::NoClock { pid, tid, why: "PR_SET_TSC" }))
     }
     /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
     fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
@@ -284,6 +300,7 @@ fn thread_id(
     caller: &mut RemoteCaller<'_, '_>,
     process: &Process,
     request: &Request<'_>,
+    restricted: bool,
 ) -> Result<ThreadId, PatchError> {
     let asked = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
     let asked = request.filters.iter().flatten().any(asked);
@@ -292,14 +309,11 @@ fn thread_id(
     }
     let thread = caller.regs()?.thread_pointer();
     let status = process.thread_status(caller.tid())?;
-    if has_texts(request) && status.seccomp != Seccomp::Off {
-        return Err(PatchError::NoTexts { pid: process.pid() });
-    }
     let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
     let kept = status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word));
-    match (kept, status.seccomp) {
+    match (kept, restricted) {
         (Some(at), _) => Ok(ThreadId::At(at)),
-        (None, Seccomp::Off) => Ok(ThreadId::Call),
+        (None, false) => Ok(ThreadId::Call),
         // Records name no thread then.
         (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
         (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),

@@ -4,6 +4,7 @@
 //! sleeps in a call which the kernel restarts by itself, or for ever in one that can be made again (neither notices);
 //! one that runs; at last, after waiting for others, one whose finite timeout begins anew (reported).
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::batch::Batch;
 use crate::calls::{Interruption, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
-use crate::numbers::{forgets_timeout, is_last_choice};
+use crate::numbers::{CLOCK_MAY_BE_DENIED, forgets_timeout, is_last_choice};
 use crate::regs::Repair;
 use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
 use crate::serve::Guard;
@@ -74,6 +75,77 @@ impl<'p> Batch<'p> {
             self.serve(guard)?;
             crate::serve::pause(start.elapsed());
         }
+    }
+    /// A thread that may not read the clock that stubs read (prctl PR_GET_TSC), if there is one. Each thread is asked: the right is its own, and
+    /// what the main thread may says nothing of the others.
+    ///
+    /// # Errors
+    /// When a thread cannot be asked.
+    pub fn clock_denied_to(
+        &mut self,
+        options: &RemoteOptions,
+        guard: Guard<'_>,
+    ) -> Result<Option<u32>, TargetError> {
+        let mut denied = None;
+        if CLOCK_MAY_BE_DENIED {
+            self.each_thread(options, guard, &mut |caller| {
+                let allowed = caller.tsc_allowed()?;
+                denied = (!allowed).then_some(caller.tid());
+                Ok(allowed)
+            })?;
+        }
+        Ok(denied)
+    }
+    /// Has each thread make calls in its turn, until `ask` says no. A thread is stopped for its own calls alone. One that is
+    /// born meanwhile is asked as well. One whose call has a timeout gets `options.patience` to leave it first.
+    fn each_thread(
+        &mut self,
+        options: &RemoteOptions,
+        guard: Guard<'_>,
+        ask: &mut dyn FnMut(&mut RemoteCaller<'_, 'p>) -> Result<bool, TargetError>,
+    ) -> Result<(), TargetError> {
+        let maps = self.process.maps()?;
+        let start = Instant::now();
+        let mut asked = HashSet::new();
+        loop {
+            let worst = if start.elapsed() >= options.patience { Fitness::Timeout } else { Fitness::Running };
+            let mut open = self.threads();
+            open.retain(|tid| !asked.contains(tid));
+            if open.is_empty() {
+                return Ok(());
+            }
+            for tid in open {
+                if self.has_ended(tid) {
+                    asked.insert(tid);
+                    continue;
+                }
+                if self.fitness(tid) > worst {
+                    continue;
+                }
+                let (session, report) = match self.try_thread(tid, &maps, options, guard) {
+                    Ok(begun) => begun,
+                    Err(_) if self.gone.is_none() && self.has_ended(tid) => continue,
+                    Err(error) => return Err(error),
+                };
+                asked.insert(tid);
+                let mut caller = RemoteCaller { batch: self, session: Some(session), release: true, report };
+                let goes_on = ask(&mut caller)?;
+                caller.finish()?;
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            if start.elapsed() >= options.patience + UNINTERRUPTIBLE {
+                return Err(self.nobody());
+            }
+            self.serve(guard)?;
+            crate::serve::pause(start.elapsed());
+        }
+    }
+    /// Whether a thread runs nothing any more.
+    fn has_ended(&self, tid: u32) -> bool {
+        !self.tracees.contains_key(&tid)
+            || self.process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
     }
     fn nobody(&self) -> TargetError {
         let why = "every thread waits uninterruptibly".to_owned();

@@ -15,7 +15,7 @@ use crate::error::TargetError;
 use crate::maps::{self, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
-use crate::status::{InCall, ThreadStatus};
+use crate::status::{InCall, Seccomp, ThreadStatus};
 use crate::sys::{fault, fd};
 
 /// What the CPU offers generated code.
@@ -137,6 +137,17 @@ impl Process {
     /// When the thread is gone.
     pub fn thread_status(&self, tid: u32) -> Result<ThreadStatus, TargetError> {
         Ok(ThreadStatus::parse(&self.text(&format!("task/{tid}/status"))?))
+    }
+    /// A thread whose system calls are restricted, if there is one: the most restricted. Filters are a thread's own, so all are asked.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn restricted(&self) -> Result<Option<(u32, Seccomp)>, TargetError> {
+        // A thread that has ended makes no calls.
+        let statuses = self.threads()?.into_iter().filter_map(|tid| self.thread_status(tid).ok());
+        let restricted = statuses.filter(|status| status.seccomp != Seccomp::Off);
+        let most = restricted.max_by_key(|status| status.seccomp == Seccomp::Strict);
+        Ok(most.map(|status| (status.tid, status.seccomp)))
     }
     /// The status of the thread that asks; of use in our own process.
     ///

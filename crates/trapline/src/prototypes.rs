@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use trapline_image::{Btf, DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
 use trapline_record::Svma;
-use trapline_target::{FileId, Process, Seccomp};
+use trapline_target::{FileId, Process};
 
 use crate::builder::Builder;
 use crate::files::Files;
@@ -131,8 +131,7 @@ fn in_process(
 
 /// Texts are read by a system call, which nobody may punish.
 fn may_read(pid: u32) -> bool {
-    let status = Process::open(pid).and_then(|process| process.status());
-    status.is_ok_and(|status| status.seccomp == Seccomp::Off)
+    Process::open(pid).and_then(|process| process.restricted()).is_ok_and(|restricted| restricted.is_none())
 }
 
 /// Of a command that is yet to be started.
