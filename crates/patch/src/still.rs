@@ -68,7 +68,7 @@ pub(crate) fn words_in(
     process: &Process,
     see: &mut dyn FnMut(&Mapping, u64, u64),
 ) -> Result<bool, TargetError> {
-    let pagemap = File::open(format!("/proc/{}/pagemap", process.pid())).ok();
+    let pagemap = File::open(process.folder().join("pagemap")).ok();
     let mut read = 0;
     let mut bytes = Vec::new();
     for map in process.maps()?.iter().filter(|m| m.perms.write && m.perms.read && !m.perms.shared) {

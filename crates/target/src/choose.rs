@@ -182,7 +182,7 @@ impl<'p> Batch<'p> {
     /// What an interruption does to a call; sockets are asked for their timeouts through a copy of the descriptor.
     pub(crate) fn interruption(&self, nr: i64, args: &[u64; 6]) -> Interruption {
         classify(nr, args, &|number, sending| {
-            let copy = fd::pidfd_getfd(self.process.pidfd(), number).ok()?;
+            let copy = self.process.descriptor(number).ok()?;
             Some(fd::has_socket_timeout(copy.as_fd(), sending).unwrap_or(false))
         })
     }

@@ -13,8 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::batch::until_gone;
+use crate::living;
 use crate::park::{EntryTrap, Parked};
 use crate::seizing::Seizing;
+use crate::status::ThreadStatus;
 use crate::sys::ptrace::{self, EVENT_STOP};
 use crate::sys::wait::{self, Stop};
 
@@ -194,7 +196,7 @@ impl Tracer {
         let mut first = None;
         loop {
             let mut any = false;
-            for tid in threads(pid)? {
+            for tid in living::threads(pid)? {
                 if self.tracees.contains_key(&tid) {
                     continue;
                 }
@@ -301,14 +303,9 @@ impl Tracer {
     }
 }
 
-fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let dir = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-}
-
 fn tgid(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    Some(ThreadStatus::parse(&status).tgid).filter(|&tgid| tgid != 0)
 }
 
 #[cfg(test)]

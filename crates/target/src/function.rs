@@ -110,7 +110,7 @@ impl Batch<'_> {
     }
     /// Whether a descriptor leads to somebody who may take his time. The loader reads files.
     fn is_no_file(&self, fd: u64) -> bool {
-        let of = std::fs::metadata(format!("/proc/{}/fd/{fd}", self.process.pid()));
+        let of = std::fs::metadata(self.process.folder().join(format!("fd/{fd}")));
         of.is_ok_and(|of| !of.is_file())
     }
     fn run_in(

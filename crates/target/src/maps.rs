@@ -110,8 +110,8 @@ fn unescape(path: &str) -> String {
 }
 
 /// All mappings of a maps text.
-pub(crate) fn parse(text: &str) -> Vec<Mapping> {
-    text.lines().filter_map(Mapping::parse).collect()
+pub(crate) fn parse(text: &[u8]) -> Vec<Mapping> {
+    String::from_utf8_lossy(text).lines().filter_map(Mapping::parse).collect()
 }
 
 #[cfg(test)]

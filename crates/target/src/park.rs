@@ -132,7 +132,8 @@ impl EntryTrap {
 
 /// Zeros for the loop at the vdso's end.
 fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
     let at = end - LOOP.len() as u64;

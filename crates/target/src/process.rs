@@ -5,13 +5,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
+use crate::living::{self, Stat};
 use crate::maps::{self, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
@@ -49,12 +50,12 @@ impl Process {
     /// Names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
         let status = permission::check_kind(pid)?;
-        let start_time = start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
+        let start_time = living::start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
         let pidfd = fd::pidfd_open(pid).map_err(|e| gone_or(pid, "open a pidfd", e))?;
         let mem = File::options()
             .read(true)
             .write(true)
-            .open(format!("/proc/{pid}/mem"))
+            .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
         // A child that our own batch holds may be opened.
@@ -74,30 +75,48 @@ impl Process {
     pub const fn start_time(&self) -> u64 {
         self.start_time
     }
-    /// Whether the same process still runs (not a zombie, not a reused pid).
+    /// Whether the same process still runs (any thread of it, not a reused pid).
     #[must_use]
     pub fn alive(&self) -> bool {
-        stat_fields(self.pid).is_ok_and(|stat| {
-            !matches!(stat.first().map(String::as_str), Some("Z" | "X"))
-                && field(&stat, 22) == Some(self.start_time)
+        living::stat(self.pid).is_ok_and(|stat| {
+            stat.field(22) == Some(self.start_time)
+                && (!stat.has_ended() || living::living(self.pid).is_some())
         })
+    }
+    /// The folder of /proc that shows it, at this moment: the main thread may have ended.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        living::folder(self.pid)
+    }
+    fn stat(&self, what: &str) -> Result<Stat, TargetError> {
+        Stat::read(&self.folder()).map_err(|e| gone_or(self.pid, what, e))
+    }
+    /// What `read` makes of the folder that shows the process. It is asked once more when the thread whose folder it was has ended meanwhile.
+    fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
+        let folder = self.folder();
+        let seen = read(&folder).or_else(|error| match self.folder() {
+            other if other != folder => read(&other),
+            _ => Err(error),
+        });
+        seen.map_err(|e| gone_or(self.pid, what, e))
     }
     /// The error for a process that went away.
     pub(crate) fn gone(&self, how: &str) -> TargetError {
         TargetError::Gone { pid: self.pid, how: how.to_owned() }
     }
+    fn bytes(&self, name: &str) -> Result<Vec<u8>, TargetError> {
+        fs::read(format!("/proc/{}/{name}", self.pid))
+            .map_err(|e| gone_or(self.pid, &format!("read /proc/{}/{name}", self.pid), e))
+    }
     fn text(&self, name: &str) -> Result<String, TargetError> {
-        let bytes = fs::read(format!("/proc/{}/{name}", self.pid))
-            .map_err(|e| gone_or(self.pid, &format!("read /proc/{}/{name}", self.pid), e))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(String::from_utf8_lossy(&self.bytes(name)?).into_owned())
     }
     /// The program's file, as a path in the target's namespace.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn exe_path(&self) -> Result<PathBuf, TargetError> {
-        fs::read_link(format!("/proc/{}/exe", self.pid))
-            .map_err(|e| gone_or(self.pid, "read its program's path", e))
+        self.look("read its program's path", |folder| fs::read_link(folder.join("exe")))
     }
     /// File name of the program, without directories.
     ///
@@ -113,30 +132,33 @@ impl Process {
     /// # Errors
     /// When the process is gone.
     pub fn maps(&self) -> Result<Vec<Mapping>, TargetError> {
-        Ok(maps::parse(&self.text("maps")?))
+        // A thread that has ended has no memory; a living one has some.
+        let some = |text: Vec<u8>| {
+            if text.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
+        };
+        let text = self.look("read its mappings", |folder| fs::read(folder.join("maps")).and_then(some))?;
+        Ok(maps::parse(&text))
     }
-    /// Its thread ids.
+    /// The ids of the program's threads; those in which the kernel works for it are none.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn threads(&self) -> Result<Vec<u32>, TargetError> {
-        let dir = fs::read_dir(format!("/proc/{}/task", self.pid))
-            .map_err(|e| gone_or(self.pid, "list its threads", e))?;
-        Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+        living::threads(self.pid).map_err(|e| gone_or(self.pid, "list its threads", e))
     }
-    /// The main thread's status.
+    /// The main thread's status, or another's if that one has ended.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn status(&self) -> Result<ThreadStatus, TargetError> {
-        self.thread_status(self.pid)
+        self.thread_status(living::living(self.pid).unwrap_or(self.pid))
     }
     /// A thread's status.
     ///
     /// # Errors
     /// When the thread is gone.
     pub fn thread_status(&self, tid: u32) -> Result<ThreadStatus, TargetError> {
-        Ok(ThreadStatus::parse(&self.text(&format!("task/{tid}/status"))?))
+        Ok(ThreadStatus::parse(&self.bytes(&format!("task/{tid}/status"))?))
     }
     /// A thread whose system calls are restricted, if there is one: the most restricted. Filters are a thread's own, so all are asked.
     ///
@@ -156,7 +178,7 @@ impl Process {
     pub fn status_of_caller(&self) -> Result<ThreadStatus, TargetError> {
         let text = fs::read("/proc/thread-self/status");
         let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
-        Ok(ThreadStatus::parse(&String::from_utf8_lossy(&bytes)))
+        Ok(ThreadStatus::parse(&bytes))
     }
     /// What call a thread is in.
     ///
@@ -245,7 +267,7 @@ impl Process {
     /// A path of the target's, as we can open it.
     #[must_use]
     pub fn rooted(&self, path: &str) -> PathBuf {
-        Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'))
+        self.folder().join("root").join(path.trim_start_matches('/'))
     }
     /// What generated code may use.
     ///
@@ -254,8 +276,7 @@ impl Process {
     pub fn features(&self) -> Result<CpuFeatures, TargetError> {
         const AT_HWCAP: u64 = 16;
         const AT_HWCAP2: u64 = 26;
-        let auxv =
-            fs::read(format!("/proc/{}/auxv", self.pid)).map_err(|e| gone_or(self.pid, "read auxv", e))?;
+        let auxv = self.look("read auxv", |folder| fs::read(folder.join("auxv")))?;
         let value = |wanted: u64| {
             let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             pairs.find_map(|(key, value)| (key == wanted).then_some(value)).unwrap_or(0)
@@ -270,21 +291,22 @@ impl Process {
         if let Some(heap) = self.maps()?.iter().rev().find(|m| m.path == "[heap]") {
             return Ok(Some(heap.end));
         }
-        let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its break", e))?;
-        Ok(field(&stat, 47).filter(|&brk| brk != 0).map(RemoteAddr))
+        Ok(self.stat("read its break")?.field(47).filter(|&brk| brk != 0).map(RemoteAddr))
     }
     /// Where the main thread's stack pointer stood when the program began, at the number of its arguments.
     ///
     /// # Errors
     /// When the process is gone, or does not say.
     pub fn stack_start(&self) -> Result<Option<RemoteAddr>, TargetError> {
-        let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its stack's start", e))?;
-        Ok(field(&stat, 28).filter(|&start| start != 0).map(RemoteAddr))
+        Ok(self.stat("read its stack's start")?.field(28).filter(|&start| start != 0).map(RemoteAddr))
     }
-    /// A pidfd, for `poll`: readable when the process has exited.
-    #[must_use]
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+    /// A copy of one of its descriptors.
+    pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
+        fd::pidfd_getfd(self.pidfd.as_fd(), number).or_else(|error| {
+            // A main thread that has ended has no descriptors; another has the same.
+            let other = living::living(self.pid).filter(|&tid| tid != self.pid).ok_or(error)?;
+            fd::pidfd_getfd(fd::pidfd_of_thread(other)?.as_fd(), number)
+        })
     }
 }
 
@@ -304,23 +326,6 @@ pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
         Some(libc::ESRCH | libc::ENOENT) => TargetError::Gone { pid, how: "it ended".to_owned() },
         _ => TargetError::system(pid, what, error),
     }
-}
-
-/// Fields of /proc/PID/stat from the third on.
-fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
-    let text = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat"))?).into_owned();
-    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    Ok(rest.split_whitespace().map(str::to_owned).collect())
-}
-
-/// Field `number` of stat, counted from 1 as proc(5) does.
-fn field(stat: &[String], number: usize) -> Option<u64> {
-    stat.get(number - 3)?.parse().ok()
-}
-
-/// Field 22 of a process's stat.
-pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
-    field(&stat_fields(pid)?, 22).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 pub(crate) fn possible_cpus() -> u32 {

@@ -26,6 +26,7 @@ use crate::batch::{Batch, Event, Handler, Served};
 use crate::calls::Interruption;
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
+use crate::living;
 use crate::regs::{NOTES_CALLS, Regs, Repair};
 use crate::remote::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
@@ -119,6 +120,10 @@ impl Batch<'_> {
             let fail = |e| TargetError::system(tid, "look at a thread that is to stop", e);
             match wait::peek(tid) {
                 Ok(Some(stop)) => self.answer(stop, guard, served).map_err(fail)?,
+                // It never stops again, and its end is told when all others have ended.
+                Ok(None) if tid == self.process.pid() && living::living(tid) != Some(tid) => {
+                    self.tracees.remove(&tid);
+                }
                 Ok(None) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                     self.tracees.remove(&tid);
@@ -205,7 +210,7 @@ impl Batch<'_> {
     }
     /// The process of a thread of ours; `None` once it has ended and was reaped, and its id names nobody or a stranger.
     fn tgid_of(&self, tid: u32) -> Option<u32> {
-        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
         (status.tracer == clock::thread_id()).then_some(status.tgid)
     }
@@ -258,7 +263,7 @@ impl Batch<'_> {
         if tid == self.process.pid() {
             self.gone = Some("it ended");
         }
-        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+        let text = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
         if leader && ThreadStatus::parse(&text).ppid == std::process::id() {
             self.unreaped = Some(tid);
             return Ok(());
@@ -374,6 +379,10 @@ impl Batch<'_> {
         held
     }
     fn until_held(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
+        if tid == self.process.pid() && living::living(tid) != Some(tid) {
+            self.tracees.remove(&tid);
+            return Err(TargetError::NoCaller { pid: tid, why: "its main thread has ended".to_owned() });
+        }
         let fail = |e| TargetError::system(tid, "stop a thread", e);
         let start = Instant::now();
         self.order(tid).map_err(fail)?;

@@ -96,12 +96,10 @@ fn all_pids() -> impl Iterator<Item = u32> {
 /// Names of running processes that are like `name`.
 fn near_names(name: &str) -> Vec<String> {
     let lower = name.to_lowercase();
-    let comm =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|c| c.trim_end().to_owned());
+    let comm = |pid: u32| Some(trapline_target::comm(pid));
     let alike = |comm: &String| {
         let other = comm.to_lowercase();
-        !other.is_empty()
-            && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
+        other != "?" && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
     };
     let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
     near.sort();

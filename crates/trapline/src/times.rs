@@ -45,7 +45,7 @@ pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     let (addr, len) = (view.get(control::at::STAMPS_ADDR), view.get(control::at::STAMPS_LEN));
     let len = if Stamps::is_len(len) { len } else { 0 };
     let mut entries = vec![0u8; (len / PAGE * 8) as usize];
-    let pagemap = std::fs::File::open(format!("/proc/{}/pagemap", process.pid()));
+    let pagemap = std::fs::File::open(process.folder().join("pagemap"));
     if pagemap.and_then(|map| map.read_exact_at(&mut entries, addr / PAGE * 8)).is_err() {
         return 0;
     }

@@ -15,6 +15,12 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
+/// The same for a thread (Linux 6.9).
+pub(crate) fn pidfd_of_thread(tid: u32) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: i32 = libc::O_EXCL;
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })
+}
 /// A copy of another process's descriptor.
 pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers; `pidfd` is open while borrowed.
