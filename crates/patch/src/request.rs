@@ -56,6 +56,8 @@ pub struct Options {
     pub ring: u32,
     /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
     pub slots: u32,
+    /// Timed functions whose exits cannot be had get slots: unwinders can be told.
+    pub or_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// No thread is made to help with the plan.
@@ -73,6 +75,7 @@ impl Default for Options {
             by_thread: false,
             ring: 4 << 20,
             slots: trapline_record::slots::USUAL,
+            or_slots: false,
             faults_are_fatal: false,
             alone: false,
             patience: Duration::from_millis(20),

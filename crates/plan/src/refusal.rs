@@ -187,6 +187,18 @@ pub enum Refusal {
         /// The window.
         site: Place,
     },
+    /// No displacement leads the module's whole text to free memory.
+    #[error(
+        "no free range of {need:#x} bytes at a trapping distance from the module's text at {text:#x}; {tried} were tried"
+    )]
+    NoSpace {
+        /// Live address of the text.
+        text: trapline_record::RemoteAddr,
+        /// Bytes needed.
+        need: u64,
+        /// How many displacements were tried.
+        tried: u32,
+    },
     /// arm64: the word takes no branch, or its function's returns are not all known.
     #[error("{why}")]
     Word {
@@ -244,6 +256,11 @@ pub enum NoSlot {
 }
 
 impl Refusal {
+    /// Whether it is exits that cannot be had: a return address may be replaced instead.
+    #[must_use]
+    pub fn is_of_exits(&self) -> bool {
+        matches!(self.kind(), "exits-unknown" | "exit-unpatchable")
+    }
     /// A stable word for statistics and JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -265,7 +282,7 @@ impl Refusal {
             Self::NoSlot { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
-            Self::NoRoom { .. } => "no-room",
+            Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",
             Self::Word { why } => why.kind(),
             Self::NotHere { .. } => "not-on-arm64",
             Self::Undecided { .. } => "undecided",

@@ -66,6 +66,8 @@ fn speed_is_printed() {
             home: None,
             alone: false,
             layout: &layout,
+            far: trapline_record::RemoteAddr(0x2000_0000_0000),
+            regions: u32::MAX,
             latency: None,
             calls: None,
             filters: &[],

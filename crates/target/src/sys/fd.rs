@@ -64,6 +64,21 @@ pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
     if present >= 0 && present & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { added.map(drop) }
 }
 
+/// The next stretch of a file from `from` on that has memory behind it: its begin, and its end. `None`: there is none.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64, u64)>> {
+    let seek = |from: u64, whence| {
+        let from = i64::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: plain numbers.
+        let at = unsafe { libc::lseek(fd.as_raw_fd(), from, whence) };
+        u64::try_from(at).map_err(|_| io::Error::last_os_error())
+    };
+    match seek(from, libc::SEEK_DATA) {
+        Ok(start) => Ok(Some((start, seek(start, libc::SEEK_HOLE)?))),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A memfd of our own.
 #[cfg(test)]
 pub(crate) fn memfd(name: &std::ffi::CStr, sealing: bool) -> io::Result<OwnedFd> {

@@ -18,7 +18,6 @@ use crate::files::Files;
 use crate::modules::Module;
 use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
 use crate::report::{Ended, Refused, Site, Tactic};
-use crate::returns::Decided;
 use crate::sites::Place;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
@@ -60,7 +59,8 @@ impl Traced {
         refused.extend(why.into_iter().map(|(_, refused)| refused));
         Ok(())
     }
-    /// Exits where they can be patched, return addresses where not. The refusals, by index.
+    /// Exits where they can be patched, return addresses where not, if all who unwind stacks can be told. One plan decides: what it costs is mostly
+    /// looking for exits. The refusals, by index.
     fn attach_by_need(
         &mut self,
         files: &mut Files,
@@ -69,18 +69,17 @@ impl Traced {
         places: &[Place],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
-        let guarded = self.is_guarded(modules);
-        let decided = Decided::by_need(&self.process, files, modules, places, wishes, guarded)?;
+        let found = unwinding_now(&self.process, files).ok().filter(|found| !found.unwinders.is_empty());
         self.costs.attach += start.elapsed();
-        let why = match self.attach_as_asked(&decided.unwinding, wishes, modules, &decided.places) {
-            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. })))
-                if decided.has_second_choices() =>
-            {
-                return self.attach_as_asked(&Unwinding::default(), wishes, modules, places);
+        if let Some(unwinding) = found {
+            let options = Options { or_slots: true, ..wishes.options };
+            match self.attach_as_asked(&unwinding, &Wishes { options, ..wishes.clone() }, modules, places) {
+                // No thread is fit to tell unwinders.
+                Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. }))) => {}
+                other => return other,
             }
-            other => other?,
-        };
-        Ok(why.into_iter().map(|(index, refused)| (index, decided.reason(index, refused))).collect())
+        }
+        self.attach_as_asked(&Unwinding::default(), wishes, modules, places)
     }
     /// Return addresses replaced, if all who unwind stacks can be told. The refusals, by index.
     fn attach_slots(

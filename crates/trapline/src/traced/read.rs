@@ -196,6 +196,7 @@ impl Traced {
     }
     fn times(&mut self, scale: Scale) -> Vec<Times> {
         self.look_in_flight();
+        let written: Vec<_> = self.attached.segments().iter().map(trapline_patch::Segment::timed).collect();
         let one = |tracked: &Tracked| {
             let areas = tracked.sources.iter().filter_map(|source| match *source {
                 Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
@@ -207,7 +208,7 @@ impl Traced {
             let in_flight = areas.clone().map(running).sum();
             let segments = self.attached.segments();
             read_times(
-                areas.map(|(at, index)| (&segments[at], index)),
+                areas.map(|(at, index)| (&segments[at], written[at].as_slice(), index)),
                 tracked.site.clone(),
                 in_flight,
                 scale,

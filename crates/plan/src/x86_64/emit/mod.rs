@@ -9,7 +9,7 @@ use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
 use super::stub::{Gate, Latency, Machine, Pending, Rings, Threads};
 use super::window::JUMP;
-use crate::layout::DataLayout;
+use crate::layout::{DataAt, DataLayout};
 use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
 use crate::request::TrapsPolicy;
@@ -35,6 +35,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) env: Env<'a>,
     pub(crate) bias: Bias,
     pub(crate) place: Place,
+    /// Where the segment's data is mapped.
+    pub(crate) data: DataAt,
     /// Where the mirror ends: no stub reaches beyond it.
     pub(crate) mirror_end: RemoteAddr,
     /// Others' sites may come between these: nothing but jumps in the mirror.

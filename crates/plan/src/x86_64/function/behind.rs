@@ -134,21 +134,26 @@ impl Planner<'_> {
     /// Plans a function with its entries' windows behind the first instruction, and once more with them at it if that refuses less: short
     /// functions have no room for both that and their exits' windows.
     pub(super) fn behind_or_at_head(&mut self, plan: impl Fn(&mut Self)) {
-        let (start, before) = (self.mark(), self.refused.len());
+        let (start, refused_before, had) = (self.mark(), self.refused.len(), self.not_by_jumps());
         plan(self);
-        let refused = self.refused.len();
-        if refused == before {
+        let behind = self.not_by_jumps();
+        if behind == had {
             return;
         }
-        self.refused.truncate(before);
+        self.refused.truncate(refused_before);
         self.roll_back(start.clone());
         self.at_head = true;
         plan(self);
         self.at_head = false;
-        if self.refused.len() >= refused {
-            self.refused.truncate(before);
+        if self.not_by_jumps() >= behind {
+            self.refused.truncate(refused_before);
             self.roll_back(start);
             plan(self);
         }
+    }
+
+    /// Wants that were refused, or whose exits could not be patched.
+    fn not_by_jumps(&self) -> usize {
+        self.refused.len() + self.slotted.len()
     }
 }

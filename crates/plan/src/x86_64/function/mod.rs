@@ -20,7 +20,9 @@ use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Floats, Role, Want};
-use trapline_image::FunctionIndex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trapline_image::{FunctionIndex, Image};
 use trapline_insn::x86_64::{
     Body, Class, ExitKind, Insn, Look, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
 };
@@ -30,6 +32,8 @@ use trapline_record::ring::Kind;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
 const LOOK: usize = 6;
+/// Functions whose code is analysed at a time, where several threads do it.
+const ROUND: usize = 1024;
 /// Bytes decoded there at least: `endbr64` and a jump.
 const LEAST: u64 = 4 + JUMP;
 
@@ -43,6 +47,10 @@ pub(crate) struct Planner<'a> {
     pub(crate) sites: Vec<Site>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
+    /// Where exits cannot be had, return addresses are replaced.
+    pub(crate) or_slots: bool,
+    /// Of which functions, and why.
+    pub(crate) slotted: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
     first: usize,
     /// Entries' windows begin at the first instruction, whatever that is.
@@ -70,6 +78,7 @@ struct Mark {
     claims: usize,
     puns: Vec<trapline_record::RemoteAddr>,
     kernel: usize,
+    slotted: usize,
 }
 
 /// A function's code in full.
@@ -90,6 +99,32 @@ impl Code {
     }
 }
 
+/// What is known of a function's code, where more is wanted than its entry.
+fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
+    let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
+    function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
+}
+
+fn code_of(image: &Image, function: FunctionIndex) -> Code {
+    let f = image.function(function);
+    let mut cold = f.cold.clone();
+    loop {
+        let body = body_of(image, f.start, f.len, &cold);
+        let fragment = body.exits.iter().find_map(|exit| match exit.kind {
+            ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
+            _ => None,
+        });
+        match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
+            Some(fragment) => cold.push(fragment),
+            None => {
+                let all = [(f.start, f.len)].into_iter().chain(cold);
+                let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
+                return Code { function, body, parts };
+            }
+        }
+    }
+}
+
 impl<'a> Planner<'a> {
     pub(crate) fn new(env: Env<'a>, bias: Bias, puns: Puns<'a>) -> Self {
         Self {
@@ -100,6 +135,8 @@ impl<'a> Planner<'a> {
             sites: Vec::new(),
             kernel: Vec::new(),
             refused: Vec::new(),
+            or_slots: false,
+            slotted: Vec::new(),
             first: 0,
             at_head: false,
             wanted: Vec::new(),
@@ -114,6 +151,32 @@ impl<'a> Planner<'a> {
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
+    /// The same with the help of other threads: a function's code is analysed without regard to the others, which takes most of the time. What is
+    /// planned is the same. Few functions at a time, since an analysis is large.
+    pub(crate) fn functions_with_help(&mut self, order: &[(u32, Want)], threads: usize) {
+        self.wants_of(order.iter().filter_map(|(_, w)| w.function));
+        let groups: Vec<&[(u32, Want)]> = order.chunk_by(|a, b| a.1.function == b.1.function).collect();
+        let env = self.env;
+        for round in groups.chunks(ROUND) {
+            let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
+            let work = || {
+                let take = || {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    round.get(nth).copied().zip(codes.get(nth))
+                };
+                while let Some((group, code)) = take() {
+                    drop(code.set(code_for(env, group[0].1.function, group)));
+                }
+            };
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|_| drop(scope.spawn(work)));
+                work();
+            });
+            for (group, code) in round.iter().zip(codes) {
+                self.plan(group, code.into_inner().flatten().as_ref());
+            }
+        }
+    }
     /// Says of which functions, sorted, something is wanted, before [`function`](Self::function) is called for each.
     pub(crate) fn wants_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
         self.wanted = functions.collect();
@@ -122,9 +185,10 @@ impl<'a> Planner<'a> {
 
     /// Plans all wants of one function (or, without one, single instructions).
     pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+        self.plan(wants, code_for(self.env, function, wants).as_ref());
+    }
+    fn plan(&mut self, wants: &[(u32, Want)], code: Option<&Code>) {
         self.first = self.sites.len();
-        let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
-        let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
         let order = |role: Role| match role {
             Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
             Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
@@ -134,7 +198,7 @@ impl<'a> Planner<'a> {
         self.behind_or_at_head(|planner| {
             for rank in 0..4 {
                 for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
-                    if let Err(why) = planner.want(*index, want, code.as_ref()) {
+                    if let Err(why) = planner.want(*index, want, code) {
                         planner.refused.push(Refused { probe: want.probe, want: *index, why });
                     }
                 }
@@ -195,7 +259,8 @@ impl<'a> Planner<'a> {
             (Role::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
-                self.whole(|p| p.latency(f, code, owner, latency))
+                let done = self.whole(|p| p.latency(f, code, owner, latency));
+                self.or_slot(done, (index, want), |p| p.armed(f, code, owner, latency))
             }
             (Role::LatencySlot, Some(f)) => {
                 let latency =
@@ -217,6 +282,22 @@ impl<'a> Planner<'a> {
         self.env.decides(at, want)
     }
 
+    /// A function whose exits cannot be had gets a slot, if that is allowed.
+    fn or_slot(
+        &mut self,
+        done: Result<(), Refusal>,
+        (index, want): (u32, &Want),
+        arm: impl FnOnce(&mut Self) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        match done {
+            Err(why) if self.or_slots && why.is_of_exits() && self.whole(arm).is_ok() => {
+                self.slotted.push(Refused { probe: want.probe, want: index, why });
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
     /// Undoes everything when `plan` fails.
     fn whole(&mut self, plan: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let before = self.mark();
@@ -226,7 +307,7 @@ impl<'a> Planner<'a> {
     fn mark(&self) -> Mark {
         let sites = self.sites[self.first..].to_vec();
         let (claims, puns) = (self.claims.mark(), self.puns.mark());
-        Mark { sites, claims, puns, kernel: self.kernel.len() }
+        Mark { sites, claims, puns, kernel: self.kernel.len(), slotted: self.slotted.len() }
     }
     fn roll_back(&mut self, to: Mark) {
         self.sites.truncate(self.first);
@@ -234,6 +315,7 @@ impl<'a> Planner<'a> {
         self.claims.rollback(to.claims);
         self.puns.rollback(to.puns);
         self.kernel.truncate(to.kernel);
+        self.slotted.truncate(to.slotted);
     }
 
     fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
@@ -249,27 +331,6 @@ impl<'a> Planner<'a> {
                 Ok(())
             }
             None => Err(why),
-        }
-    }
-
-    fn code_of(&self, function: FunctionIndex) -> Code {
-        let image = self.env.image;
-        let f = image.function(function);
-        let mut cold = f.cold.clone();
-        loop {
-            let body = body_of(image, f.start, f.len, &cold);
-            let fragment = body.exits.iter().find_map(|exit| match exit.kind {
-                ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
-                _ => None,
-            });
-            match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
-                Some(fragment) => cold.push(fragment),
-                None => {
-                    let all = [(f.start, f.len)].into_iter().chain(cold);
-                    let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
-                    return Code { function, body, parts };
-                }
-            }
         }
     }
 
