@@ -57,6 +57,7 @@ mod target;
 mod threads;
 mod times;
 mod traced;
+mod unprobed;
 mod unwinders;
 pub mod watch;
 mod why;
@@ -69,7 +70,7 @@ pub use inspect::{Listing, clean_up, patched};
 pub use prototypes::Noted;
 pub use report::{
     By, ByTactic, Count, Ended, Filtered, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
-    Times, Whose,
+    Times, Unprobed, Whose,
 };
 pub use session::{Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};

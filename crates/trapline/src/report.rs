@@ -106,6 +106,17 @@ pub struct Refused {
     pub reason: String,
 }
 
+/// A process in which something was wanted, or that could not be asked, and that is not probed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unprobed {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as far as it is known.
+    pub name: String,
+    /// Why not.
+    pub reason: String,
+}
+
 /// Durations of one function, or of several together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Times {
@@ -260,6 +271,8 @@ pub struct Summary {
     pub patched: ByTactic,
     /// Places not probed.
     pub refused: Vec<Refused>,
+    /// Processes that are not probed as a whole: their batch failed, or they could not be looked at.
+    pub unprobed: Vec<Unprobed>,
     /// Hits recorded.
     pub hits: u64,
     /// Hits that could not be recorded.

@@ -3,7 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{By, Count, Listed, ProcessReport, Returns, Row, Share, Times, Whose};
+use trapline::{By, Count, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -103,6 +103,29 @@ struct ListRow<'a> {
     returns: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct UnprobedRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    name: &'a str,
+    reason: &'a str,
+}
+
+/// An `unprobed` object for each.
+pub(crate) fn unprobed(all: &[Unprobed]) -> String {
+    let row = |one: &Unprobed| {
+        line(&UnprobedRow {
+            r#type: "unprobed",
+            schema: SCHEMA,
+            pid: one.pid,
+            name: &one.name,
+            reason: &one.reason,
+        })
+    };
+    all.iter().map(row).collect()
 }
 
 /// One `count` object.
@@ -228,10 +251,11 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{count, lat, list};
+    use super::{count, lat, list, unprobed};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times, Whose,
+        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times,
+        Unprobed, Whose,
     };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
@@ -363,6 +387,13 @@ pub(crate) mod tests {
             "\n"
         );
         assert_eq!(list(&listed()), wanted);
+    }
+
+    #[test]
+    fn unprobed_is_as_documented() {
+        let one = Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() };
+        let wanted = r#"{"type":"unprobed","schema":1,"pid":7,"name":"git","reason":"no room"}"#;
+        assert_eq!(unprobed(&[one]), format!("{wanted}\n"));
     }
 
     #[test]

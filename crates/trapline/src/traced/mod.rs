@@ -41,6 +41,7 @@ use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
 use crate::modules::{Mapped, mapped};
 use crate::names::Known;
+use crate::question::batch_failed;
 use crate::report::{By, Ended, Refused, Site};
 use crate::split::Owner;
 use crate::spread::Steps;
@@ -308,10 +309,16 @@ impl Traced {
         if !places.found.is_empty() {
             before();
             self.listen(wishes);
-            self.attach(files, wishes, &modules, &places.found, &mut refused)?;
+            let done = self.attach(files, wishes, &modules, &places.found, &mut refused);
+            if let Err(error) = &done
+                && !error.is_gone()
+            {
+                refused.extend(places.found.iter().map(|place| batch_failed(place, error)));
+            }
+            Arc::make_mut(&mut self.refused).extend(refused);
+            done?;
             self.note_all_names();
-        }
-        if !refused.is_empty() {
+        } else if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);
         }
         Ok(true)
