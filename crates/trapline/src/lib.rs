@@ -69,7 +69,7 @@ pub use form::Returns;
 pub use inspect::{Listing, clean_up, patched};
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
+    By, ByTactic, Count, Ended, Filtered, Late, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
     Times, Unprobed, Whose,
 };
 pub use session::{Finished, Running, Session};

@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::Late;
-use trapline_target::{Launched, Process, TickClock};
+use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
@@ -242,7 +242,7 @@ impl Session {
         let mut any = self.following.wanted && self.following.is_busy();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
-            match look {
+            match look || self.traced[index].hear_of_mappings() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
                 false => self.traced[index].hear_of_names(),
@@ -261,6 +261,12 @@ impl Session {
         }
         // Children that outlive a launched command are of interest only when they are followed.
         any && (self.status.is_none() || self.following.wanted)
+    }
+    /// Waits for a signal that ends the run, at most so long, and no longer than until a process maps something: then [`poll`](Self::poll) has work.
+    #[must_use]
+    pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
+        let mapped: Vec<i32> = self.traced.iter().flat_map(Traced::descriptors).collect();
+        interrupts.wait_beside(&mapped, at_most)
     }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];
@@ -408,6 +414,7 @@ impl Session {
         self.following.stop();
         for traced in &mut self.traced {
             traced.alive();
+            traced.end_looks(&self.wishes);
             traced.detach(&self.wishes.options);
         }
         let nothing = self.check().err();
@@ -449,7 +456,7 @@ impl Session {
             summary.notices.extend(traced.record_notices());
             summary.ended += u64::from(traced.ended.is_some());
             summary.children += if self.following.born > 0 { 0 } else { traced.children.len() as u64 };
-            summary.matched += traced.places;
+            summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));
             summary.refused.extend_from_slice(traced.refused());
             let (ours, kernel) = traced.total_hits();

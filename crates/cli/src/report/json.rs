@@ -3,7 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{By, Count, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
+use trapline::{By, Count, Late, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -21,6 +21,17 @@ struct Head<'a, P> {
     restarted_timeouts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late: Vec<LateRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct LateRow<'a> {
+    file: &'a str,
+    loads: u64,
+    longest_ns: u64,
+    exact: bool,
+    passed: u64,
 }
 
 #[derive(Serialize)]
@@ -200,6 +211,11 @@ pub(crate) fn line(value: &impl Serialize) -> String {
     )
 }
 
+fn late(late: &Late) -> LateRow<'_> {
+    let longest_ns = u64::try_from(late.longest.as_nanos()).unwrap_or(u64::MAX);
+    LateRow { file: &late.file, loads: late.loads, longest_ns, exact: late.exact, passed: late.passed }
+}
+
 fn head<P: Serialize>(
     kind: &'static str,
     report: &ProcessReport,
@@ -221,6 +237,7 @@ fn head<P: Serialize>(
         interrupted_syscalls: report.interrupted_syscalls,
         restarted_timeouts: report.restarted_timeouts,
         time,
+        late: report.late.iter().map(late).collect(),
     })
 }
 
@@ -298,6 +315,7 @@ pub(crate) mod tests {
                 kind: "too-short",
                 reason: "3 bytes".to_owned(),
             }]),
+            late: Vec::new(),
             missed: 1,
             interrupted_syscalls: 2,
             restarted_timeouts: 3,
