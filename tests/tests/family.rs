@@ -1,8 +1,9 @@
 //! Fork, exec and dlopen while traced.
 
+use serde_json::Value;
 use trapline_tests::counted::counted;
 use trapline_tests::running::Running;
-use trapline_tests::tracing::Tracing;
+use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, text, victims};
 
 const CHILDREN: u64 = 30;
@@ -79,7 +80,59 @@ fn a_library_that_comes_and_goes() {
     // Ten calls at once after dlopen, ten more when the entry is patched, which it must be: the latter must be seen.
     let hits = report.hits("plugin_work");
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
+    let late = late(&report);
+    assert_eq!((late["loads"].as_u64(), late["passed"].as_u64()), (Some(3), Some(0)), "{late}");
+    assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
+    assert!(report.errors.contains("calls in these times were not seen"), "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);
+}
+
+/// What is told of the only library that came late.
+fn late(report: &Report) -> Value {
+    let totals = report.totals();
+    let all = totals[0]["late"].as_array().unwrap_or_else(|| panic!("nothing is late: {}", report.errors));
+    assert_eq!(all.len(), 1, "{all:?}");
+    all[0].clone()
+}
+
+/// Most loads are over before anybody can look: each is told, as one that was probed late or as one that passed.
+#[test]
+fn no_load_of_a_library_goes_untold() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    for loads in [1, 100] {
+        let mut victim = Running::start(&path, &["reload"]);
+        let pid = victim.pid().to_string();
+        let probe = format!("{}:plugin_work", plugin.display());
+        let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+        assert_eq!(victim.run(loads)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.hits("parent_work"), loads, "{}", report.errors);
+        let late = late(&report);
+        let told = late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
+        assert_eq!(told, Some(loads), "{late}; {}", report.errors);
+        assert_eq!(text::differences(victim.pid()), [""; 0]);
+        assert!(victim.finish().success());
+    }
+}
+
+/// It is not mapped when tracing begins, and nothing else is probed.
+#[test]
+fn a_library_is_waited_for() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let mut victim = Running::start(&path, &["dlopen"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let Err(report) = Tracing::start("count", &["-p", &pid, &probe]) else { panic!("nothing to probe") };
+    assert_eq!(report.status.code(), Some(3), "{}", report.errors);
+    assert!(report.errors.contains("-f waits for programs and libraries"), "{}", report.errors);
+    let tracing = Tracing::start("count", &["-f", "-p", &pid, &probe]).expect("attaches");
+    assert_eq!(victim.run(3)["failed"], 0);
+    let report = tracing.stop();
+    let hits = report.hits("plugin_work");
+    assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
+    assert_eq!(late(&report)["loads"], 3, "{}", report.errors);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 /* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
  * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
  * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
- * it; with `inside`, run N forks N children that stay in
+ * it; with `reload` it is loaded, called ten times and unloaded at once;
+ * with `inside`, run N forks N children that stay in
  * `child_inside` until this program ends. */
 #include "victim.h"
 #include <dlfcn.h>
@@ -88,15 +89,25 @@ static u64 plugin(void) {
     dlclose(handle);
     return sum;
 }
+static u64 reload(void) {
+    void *handle;
+    worker work = load_plugin(&handle);
+    u64 sum = 0;
+    if (!work) return 0;
+    for (u64 i = 0; i < 10; i++) sum += work(i);
+    dlclose(handle);
+    return sum;
+}
 static void run(u64 times) {
     u64 failed = 0, check = 0;
     for (u64 i = 0; i < times; i++) {
         check += parent_work(i);
         if (!strcmp(how, "dlopen")) failed += plugin() != 2 * 1085;
+        else if (!strcmp(how, "reload")) failed += reload() != 1085;
         else if (!strcmp(how, "inside")) failed += child_that_stays() != 0;
         else failed += one_child() != 0;
     }
-    TELL("child_work", strcmp(how, "dlopen") && strcmp(how, "inside") ? times * 10 : 0);
+    TELL("child_work", strcmp(how, "dlopen") && strcmp(how, "reload") && strcmp(how, "inside") ? times * 10 : 0);
     TELL("plugin_work", strcmp(how, "dlopen") ? 0 : times * 20);
     TELL("parent_work", times);
     TELL("failed", failed);

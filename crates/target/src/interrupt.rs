@@ -37,7 +37,12 @@ impl Interrupts {
     /// Waits at most so long for one of them.
     #[must_use]
     pub fn wait(&self, at_most: Duration) -> Option<Interrupt> {
-        match signals::next(&self.fd, at_most).ok()? {
+        self.wait_beside(&[], at_most)
+    }
+    /// The same, also until one of these descriptors is readable.
+    #[must_use]
+    pub fn wait_beside(&self, others: &[i32], at_most: Duration) -> Option<Interrupt> {
+        match signals::next(&self.fd, others, at_most).ok()? {
             libc::SIGINT => Some(Interrupt::Int),
             libc::SIGTERM => Some(Interrupt::Term),
             libc::SIGHUP => Some(Interrupt::Hangup),

@@ -4,7 +4,7 @@
 //! drops is counted. Does not: tell of mappings that go away, for which no record exists.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use trapline_record::{FileOffset, RemoteAddr};
 
@@ -16,6 +16,10 @@ use crate::sys::perf::{self, Ring};
 
 /// More events than this are not opened for one process.
 const MAX_EVENTS: usize = 512;
+/// A ring is readable once anything was written.
+const AT_ONCE: u32 = 1;
+/// It never is.
+pub(crate) const NEVER: u32 = 1 << 30;
 const RECORD_LOST: u32 = 2;
 const RECORD_MMAP2: u32 = 10;
 
@@ -34,6 +38,8 @@ pub struct NewMapping {
     pub file: FileId,
     /// Its path, as the kernel shows it.
     pub path: String,
+    /// When, on CLOCK_MONOTONIC.
+    pub time_ns: u64,
 }
 
 /// Watches one process, with threads and children born later.
@@ -50,7 +56,7 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let (rings, _redirected) = open(pid, perf::MMAP | perf::MMAP2)
+        let (rings, _redirected) = open(pid, perf::MMAP | perf::MMAP2, AT_ONCE)
             .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
         Ok(Self { rings, _redirected, lost: 0 })
     }
@@ -67,6 +73,11 @@ impl MapWatcher {
         }
         found
     }
+    /// Descriptors, for `poll`: readable when something was mapped. Numbers, since rings are not lent.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<i32> {
+        self.rings.iter().map(|ring| ring.event().as_raw_fd()).collect()
+    }
     /// Records that the kernel dropped because nobody polled in time: read the maps once.
     #[must_use]
     pub const fn lost(&self) -> u64 {
@@ -74,17 +85,23 @@ impl MapWatcher {
     }
 }
 
-/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. With [`perf::SAMPLE_ID_ALL`] each record ends
-/// with its time.
-pub(crate) fn open(pid: u32, tell: u64) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
+/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. Each record ends with its
+/// time, on CLOCK_MONOTONIC. A ring is readable when it holds so many bytes.
+pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
     const SOFTWARE: u32 = 1;
     const DUMMY: u64 = 9;
     let attr = perf::Attr {
         kind: SOFTWARE,
         config: DUMMY,
         sample_type: perf::TIME,
-        flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::WATERMARK | tell,
-        wakeup: 1 << 30,
+        flags: perf::INHERIT
+            | perf::EXCLUDE_KERNEL
+            | perf::WATERMARK
+            | perf::SAMPLE_ID_ALL
+            | perf::USE_CLOCKID
+            | tell,
+        wakeup,
+        clockid: libc::CLOCK_MONOTONIC,
         ..perf::Attr::default()
     };
     let tids = threads(pid);
@@ -118,6 +135,7 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
 
 fn parse(body: &[u8]) -> Option<NewMapping> {
     let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let (body, time) = body.split_last_chunk()?;
     let name = body.get(64..)?;
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     Some(NewMapping {
@@ -127,5 +145,6 @@ fn parse(body: &[u8]) -> Option<NewMapping> {
         offset: FileOffset(word(body, 24)?),
         file: FileId { dev: libc::makedev(half(32)?, half(36)?), inode: word(body, 40)? },
         path: String::from_utf8_lossy(&name[..end]).into_owned(),
+        time_ns: u64::from_le_bytes(*time),
     })
 }

@@ -32,6 +32,10 @@ pub(crate) struct Module {
 }
 
 impl Module {
+    /// Whether this load of it has the mapping.
+    pub(crate) fn is_at(&self, mapping: &Mapping) -> bool {
+        bias(&self.file.image, mapping).is_some_and(|bias| bias == self.bias)
+    }
     /// The last part of the path that the user knows it by.
     pub(crate) fn basename(&self) -> &str {
         self.called.rsplit('/').next().unwrap_or(&self.called)

@@ -132,6 +132,11 @@ pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, R
     report.refused.iter().filter_map(one).collect()
 }
 
+/// A place of a batch that failed as a whole.
+pub(crate) fn batch_failed(place: &Place, why: &crate::Error) -> Refused {
+    Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
+}
+
 /// Of a place that only a kernel uprobe would reach, when it is to be timed.
 pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
     let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";

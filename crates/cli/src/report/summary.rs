@@ -18,6 +18,8 @@ pub(crate) fn text(summary: &Summary) -> String {
     };
     say(patched(summary));
     refused(&summary.refused).into_iter().for_each(&mut say);
+    let unprobed = summary.unprobed.iter();
+    unprobed.map(|one| format!("not probed: {} ({}): {}", one.name, one.pid, one.reason)).for_each(&mut say);
     say(format!(
         "hits: {} recorded, {} missed; calls: {} interrupted, {} restarted with a timeout; guard traps: {}",
         grouped(summary.hits),
@@ -145,7 +147,7 @@ fn nanos(time: std::time::Duration) -> u64 {
 mod tests {
     use super::text;
     use std::time::Duration;
-    use trapline::{ByTactic, Refused, Summary, Tactic};
+    use trapline::{ByTactic, Refused, Summary, Tactic, Unprobed};
 
     #[test]
     fn every_promise_has_its_line() {
@@ -160,6 +162,7 @@ mod tests {
             matched: 8,
             patched,
             refused: (0..4).map(refuse).collect(),
+            unprobed: vec![Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() }],
             hits: 1_000_000,
             missed: 3,
             interrupted_syscalls: 4,
@@ -183,6 +186,7 @@ refused: 4 too-short
   u:a:f0: 0 bytes
   u:a:f1: 1 bytes
   u:a:f2: 2 bytes
+not probed: git (7): no room
 hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
 attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
 memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits

@@ -42,12 +42,14 @@ pub(crate) fn unblock() {
     }
 }
 
-/// The next signal, waiting at most so long; 0 when none came.
-pub(crate) fn next(fd: &OwnedFd, at_most: Duration) -> io::Result<i32> {
+/// The next signal, waiting at most so long, or until one of the others is readable; 0 when none came.
+pub(crate) fn next(fd: &OwnedFd, others: &[i32], at_most: Duration) -> io::Result<i32> {
     let millis = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live pollfd.
-    if unsafe { libc::poll(&raw mut poll, 1, millis) } <= 0 {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = [fd.as_raw_fd()].iter().chain(others).copied().map(poll).collect();
+    // SAFETY: the array is live and as long as stated.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
+    if ready <= 0 || polled[0].revents == 0 {
         return Ok(0);
     }
     // SAFETY: signalfd_siginfo is plain integers; all-zero is a value of it.

@@ -3,7 +3,7 @@
 //! In: places in modules. Out: tracked sites, each with where its hits are counted, and refusals. Places that no jump
 //! reaches go to `kernel`. Does not: decide how a place is reached; `trapline_patch` does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use trapline_plan::Role;
 use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
 
-use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
+use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::Module;
@@ -25,6 +25,15 @@ use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
+
+/// The site of a place.
+fn key(modules: &[Module], place: &Place) -> Key {
+    let returns = matches!(
+        place.role,
+        Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
+    );
+    (modules[place.module].file.id, place.offset, returns)
+}
 
 impl Traced {
     /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine, which on arm64 is in a register.
@@ -44,20 +53,44 @@ impl Traced {
         wishes: &Wishes,
         modules: &[Module],
         places: &[Place],
-        refused: &mut Vec<Refused>,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<(usize, Refused)>, Error> {
         let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
-            refused.extend(places.iter().map(no_goroutine));
-            return Ok(());
+            return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
-        let why = match wishes.aim {
-            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places)?,
-            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places)?,
-            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places)?,
-        };
-        refused.extend(why.into_iter().map(|(_, refused)| refused));
-        Ok(())
+        match wishes.aim {
+            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places),
+            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places),
+            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places),
+        }
+    }
+    /// Refusals of places, as those of sites: none where the site is probed in another mapping of its file, or was refused in another, or is gone with it. The
+    /// modules of which some are gone.
+    pub(super) fn refusals_of_sites(
+        &mut self,
+        modules: &[Module],
+        places: &[Place],
+        why: Vec<(usize, Refused)>,
+    ) -> (Vec<Refused>, HashSet<usize>) {
+        let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
+        for (place, why) in why.into_iter().filter_map(|(index, why)| Some((places.get(index)?, why))) {
+            let key = key(modules, place);
+            match (why.kind, self.keys.contains_key(&key)) {
+                ("not-mapped", _) => drop(gone.insert(place.module)),
+                // The site's own patch stands there.
+                ("held", true) => {}
+                (_, true) => partly = Some(partly.map_or((1, why), |(n, first): (u64, _)| (n + 1, first))),
+                (_, false) if !self.not_probed.insert(key) => {}
+                (_, false) => refused.push(why),
+            }
+        }
+        if let Some((places, first)) = partly {
+            self.notices.push(format!(
+                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
+                first.probe, first.reason
+            ));
+        }
+        (refused, gone)
     }
     /// Exits where they can be patched, return addresses where not, if all who unwind stacks can be told. One plan decides: what it costs is mostly
     /// looking for exits. The refusals, by index.
@@ -168,8 +201,7 @@ impl Traced {
         let start = Instant::now();
         let mut by_kernel = Vec::new();
         self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
-        // None of these has another reason, so it does not matter which.
-        refused.extend(by_kernel.into_iter().map(|refused| (usize::MAX, refused)));
+        refused.extend(by_kernel);
         self.note_slow(&report);
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
@@ -189,11 +221,7 @@ impl Traced {
     }
     pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
-        let returns = matches!(
-            place.role,
-            Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
-        );
-        let key = (file.id, place.offset, returns);
+        let key = key(modules, place);
         if let Some(&known) = self.keys.get(&key) {
             self.sites[known].sources.push(source);
             return;

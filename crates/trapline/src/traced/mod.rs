@@ -14,6 +14,7 @@ mod choose;
 mod costs;
 mod foreign;
 mod kernel;
+mod late;
 mod procfs;
 mod read;
 mod records;
@@ -29,11 +30,13 @@ use trapline_patch::{Attached, Durations, Options};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
-use trapline_target::{FileId, MapWatcher, Mapping, Process};
+use trapline_target::perf::monotonic_ns;
+use trapline_target::{FileId, Process};
 
 use self::called::Called;
 use self::costs::Costs;
 use self::foreign::Foreign;
+use self::late::Loads;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
@@ -41,9 +44,11 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
-use crate::modules::{Mapped, mapped};
+use crate::modules::{Mapped, Module, mapped};
 use crate::names::Known;
+use crate::question::batch_failed;
 use crate::report::{By, Ended, Refused, Site};
+use crate::sites::Place;
 use crate::split::Owner;
 use crate::spread::Steps;
 use crate::tallies::Settled;
@@ -186,7 +191,7 @@ pub(crate) struct Traced {
     steps: Option<Steps>,
     /// Slots are not looked through again before this.
     reclaim_after: Instant,
-    watcher: Option<MapWatcher>,
+    loads: Loads,
     /// An unwinder was loaded that is to be told of slots.
     untold: bool,
     sites: Vec<Tracked>,
@@ -195,7 +200,8 @@ pub(crate) struct Traced {
     seen: HashSet<(FileId, u64)>,
     /// Specifications that found something, by index.
     matched: HashSet<usize>,
-    pub(crate) places: u64,
+    /// Sites that were refused.
+    not_probed: HashSet<Key>,
     refused: Arc<Vec<Refused>>,
     pub(crate) misses: Vec<String>,
     pub(crate) notices: Vec<String>,
@@ -213,8 +219,7 @@ impl Traced {
     /// Nothing patched yet.
     pub(crate) fn new(process: Process) -> Result<Self, Error> {
         let name = Known::of(&process)?.shown().to_owned();
-        // Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
-        let watcher = MapWatcher::new(process.pid()).ok();
+        let loads = Loads::new(process.pid());
         let now = Instant::now();
         let cpu = cpu_time(process.pid()).unwrap_or_default();
         Ok(Self {
@@ -232,13 +237,13 @@ impl Traced {
             in_flight: Vec::new(),
             steps: None,
             reclaim_after: now,
-            watcher,
+            loads,
             untold: false,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
             matched: HashSet::new(),
-            places: 0,
+            not_probed: HashSet::new(),
             refused: Arc::default(),
             misses: Vec::new(),
             notices: Vec::new(),
@@ -274,7 +279,23 @@ impl Traced {
         wishes: &Wishes,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
+        let mut began = None;
+        let looked = self.look_from(files, wishes, &mut || {
+            before();
+            began = Some(monotonic_ns());
+        });
+        self.loads.looked(&self.seen, began.unwrap_or_else(monotonic_ns));
+        looked
+    }
+    fn look_from(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        before: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
+        self.loads.reads();
         let maps = self.process.maps()?;
+        self.hear_of_mappings();
         if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
         {
             self.end(Ended::Exec);
@@ -284,13 +305,14 @@ impl Traced {
             self.records.sums.get_or_insert_default();
             self.note_code(&maps);
         }
-        self.forget_unmapped(&maps);
+        self.loads.forget_unmapped(&maps, wishes, &mut self.seen);
         let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
         self.tell_unwinders(files, !fresh.is_empty() && !first);
+        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         if fresh.is_empty() {
             if first {
                 self.misses
@@ -298,7 +320,6 @@ impl Traced {
             }
             return Ok(false);
         }
-        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         let (modules, places) = self.choose(files, wishes, &fresh);
         if !first {
             self.misses.clear();
@@ -307,30 +328,56 @@ impl Traced {
             self.is_go = true;
             self.go_g = program.file.image.go_g_in_tls().and_then(|at| i32::try_from(at).ok());
         }
-        self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
             self.listen(wishes);
-            self.attach(files, wishes, &modules, &places.found, &mut refused)?;
+            let done = self.attach(files, wishes, &modules, &places.found);
+            let (why, failed) = match done {
+                Ok(why) => (why, None),
+                Err(error) if error.is_gone() => return Err(error),
+                Err(error) => {
+                    let why = places.found.iter().map(|place| batch_failed(place, &error));
+                    (why.enumerate().collect(), Some(error))
+                }
+            };
+            let (why, gone) = self.refusals_of_sites(&modules, &places.found, why);
+            refused.extend(why);
+            Arc::make_mut(&mut self.refused).extend(refused);
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
             self.note_all_names();
-        }
-        if !refused.is_empty() {
+            if !first {
+                self.note_late(&modules, &places.found, &fresh, &gone);
+            }
+        } else if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);
         }
         Ok(true)
     }
-    /// What was unmapped, or mapped anew, is to be looked at again when it is there.
-    fn forget_unmapped(&mut self, maps: &[Mapping]) {
-        let there: HashSet<(FileId, u64)> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
-        let anew: HashSet<(FileId, u64)> = match &mut self.watcher {
-            Some(watcher) => {
-                let own = watcher.poll().into_iter().filter(|new| new.pid == self.process.pid());
-                own.map(|new| (new.file, new.start.0)).collect()
-            }
-            None => HashSet::new(),
-        };
-        self.seen.retain(|load| there.contains(load) && !anew.contains(load));
+    /// Takes what the kernel told of new mappings; whether there is something new to look at.
+    pub(crate) fn hear_of_mappings(&mut self) -> bool {
+        self.loads.hear(self.process.pid(), &self.seen)
+    }
+    /// The session's end: what was mapped and not looked at is told.
+    pub(crate) fn end_looks(&mut self, wishes: &Wishes) {
+        self.hear_of_mappings();
+        self.loads.end(wishes);
+    }
+    /// Descriptors that are readable when the process has mapped something.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        if self.ended.is_none() { self.loads.descriptors() } else { Vec::new() }
+    }
+    /// How late the files of these places were probed.
+    fn note_late(&mut self, modules: &[Module], places: &[Place], fresh: &[Mapped], gone: &HashSet<usize>) {
+        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
+        for index in found {
+            let module = &modules[index];
+            let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);
+            let load = fresh.iter().find(place).map(|one| (one.id, one.mapping.start.0));
+            load.into_iter().for_each(|load| self.loads.probed(&module.called, load, gone.contains(&index)));
+        }
     }
     /// Notes what became of the process since the last call; false when it is over.
     pub(crate) fn alive(&mut self) -> bool {

@@ -156,6 +156,7 @@ impl Traced {
             counts,
             times,
             refused: self.refused.clone(),
+            late: self.loads.late(),
             missed: self.missed(),
             interrupted_syscalls: self.costs.interrupted,
             restarted_timeouts: self.costs.restarted,

@@ -295,6 +295,7 @@ impl Traced {
                 "process {pid} wrote over its rings of records, {times} times; what they held is lost"
             ));
         }
+        notices.extend(self.loads.late().iter().flat_map(|late| late.lines(pid)));
         notices
     }
 }

@@ -317,7 +317,11 @@ fn launch(words: &[String]) -> Result<(Launched, Parked), Error> {
         words.split_first().map_or(("", &words[..0]), |(program, args)| (program.as_str(), args));
     let mut command = Command::new(program);
     command.args(args);
-    Launched::start(command).map_err(|source| Error::Launch { command: program.to_owned(), source })
+    let failed = |source| Error::Launch { command: program.to_owned(), source };
+    let (launched, parked) = Launched::start(command).map_err(failed)?;
+    let parked =
+        parked.ok_or_else(|| failed(std::io::Error::other("it ended before its first instruction")))?;
+    Ok((launched, parked))
 }
 
 impl WatchSession {
