@@ -107,9 +107,11 @@ fn inspect_run(process: &Process, run: &[Patch], bytes: &[u8], repair: bool, cha
             continue;
         }
         let write = |n: usize| process.write_text(patch.addr + n as u64, &patch.new[n..=n]).is_ok();
-        let written = repair
-            && sight == Sight::PutBack
-            && lost(patch, present).map(write).fold(true, |all, one| all && one);
+        let mut written = repair && sight == Sight::PutBack;
+        if written {
+            // Each of them, whatever became of the one before.
+            lost(patch, present).for_each(|n| written &= write(n));
+        }
         let repaired = written && is_ours_but_lost(patch, present);
         let is_file = sight == Sight::File;
         changed.push(Changed { addr: patch.addr, repaired, is_file });
