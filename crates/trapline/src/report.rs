@@ -288,6 +288,8 @@ pub struct Summary {
     pub left_resident: u64,
     /// Sites that no longer held our bytes and were left alone.
     pub foreign_sites: u64,
+    /// Processes that could not be rid of all that is ours: patches, or a signal handler. The notices say which and why.
+    pub undone: u64,
     /// Cost of a hit as estimated on this machine.
     pub ns_per_hit: f64,
     /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.

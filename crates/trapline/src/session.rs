@@ -443,6 +443,7 @@ impl Session {
             summary.memory_per_cpu += costs.memory.per_cpu;
             summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
             summary.foreign_sites += costs.foreign_sites;
+            summary.undone += costs.undone;
         }
         summary.children += self.following.born;
         summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
