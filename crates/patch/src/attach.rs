@@ -10,7 +10,9 @@ use trapline_plan::filter::TargetFilter;
 use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
-use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp};
+use trapline_target::{
+    Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp, ThreadStatus,
+};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
@@ -23,7 +25,7 @@ use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::slots::write_hints;
 use crate::stack;
-use crate::survey::Survey;
+use crate::survey::{SIGTRAP, Survey};
 use crate::unwinder::tell;
 
 /// Puts patches into a process that has none of ours.
@@ -132,12 +134,22 @@ impl Attached {
         if let (true, Some((tid, _))) = (has_texts(request), process.restricted()?) {
             return Err(PatchError::NoTexts { pid: process.pid(), tid });
         }
-        let survey = Survey::new(process, request.go, &request.options, idle)?;
+        let mut survey = Survey::new(process, request.go, &request.options, idle)?;
+        survey.still |= self.is_trap_the_programs(&process.status()?);
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
         let mut report =
             AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
         report.timings.look = start.elapsed();
         Ok(Work { survey, remote, report })
+    }
+    /// Whether the program had a handler of its own for SIGTRAP when we came (PATCH-15).
+    fn is_trap_the_programs(&self, status: &ThreadStatus) -> bool {
+        match (&self.installed, self.segments.first()) {
+            (Some(installed), Some(first)) if installed.trap().is_some() => {
+                first.view().get(at::OLD_SIGTRAP) > 1
+            }
+            _ => ThreadStatus::has(status.caught, SIGTRAP),
+        }
     }
     fn tell(&self, work: &mut Work, request: &Request<'_>) {
         work.survey.traits.rseq = self.rseq.flatten();

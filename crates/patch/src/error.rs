@@ -18,6 +18,17 @@ pub enum PatchError {
         /// Why.
         source: PlanError,
     },
+    /// Its code is run as somebody's translation.
+    #[error(
+        "process {pid} runs under {by}, which executes a translation of the program's code: patches would be translated, too, and \
+         lead nowhere; trace it without {by}"
+    )]
+    Translated {
+        /// The process.
+        pid: u32,
+        /// The translator.
+        by: &'static str,
+    },
     /// Another Trapline is at work there.
     #[error("process {pid} is being traced by another trapline, process {tracer} ({comm}); stop it first")]
     InUse {

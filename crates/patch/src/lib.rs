@@ -52,6 +52,7 @@ mod staged;
 mod still;
 mod survey;
 mod toggle;
+mod translated;
 mod unwinder;
 mod why;
 mod words;

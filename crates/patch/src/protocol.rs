@@ -98,8 +98,18 @@
 //! interrupts the handler before its first instruction, and its own handler may meet a guard there: with SIGTRAP blocked the kernel
 //! would reset the action, and kill. Therefore nothing interrupts ours where the program has no handler of its own; where it has one, whose mask
 //! holds for ours, traps stay unblocked in it, and a guard met inside is served by one more frame. A handler of the program's that
-//! blocks SIGTRAP itself, interrupted at an interior boundary, still loses to the kernel outside a seizure: that takes a thread that stood there
-//! since before the batch and got no CPU until its end. Stated, not solved.
+//! blocks SIGTRAP itself must not stand at an interior boundary when the seizure ends: nobody would put the action back. So behind I8 all threads
+//! stop once where one blocks SIGTRAP or SIGILL at that moment, and each that stands at a boundary goes on in the copy (PATCH-15). A thread that begins to block
+//! them later comes to no boundary any more, but by a frame that a signal left there, whose mask comes back with it; a frame whose mask
+//! blocks traps (a handler interrupted by another one's signal just there) still loses to the kernel. Stated, not solved.
+//!
+//! # Programs that trap themselves
+//!
+//! SBCL and others have int3 in their code and a handler for it. While the kernel's reset of the action is not undone yet, such a trap of another
+//! thread would take the default action. The reset takes a guard that is met with SIGTRAP blocked, so no guard is met at all in a batch: where the program had a handler
+//! of its own when we came, I8 and R3 run with all threads stopped, as under `--strict` (PATCH-15). Traps are still served: a
+//! frame that a signal left at a boundary comes back with the mask of before the signal. A handler of SIGTRAP that is installed while we are there takes the place
+//! of ours, and guards trap into it (docs/design/what-can-change.md).
 //!
 //! ## When traps cannot be had
 //!
@@ -123,6 +133,9 @@
 //! | R4a | where return addresses were replaced: all stop, and real ones go back into the stack words that still hold ours (`slots`); unwinders are told no more (`unwinder`) | each word either way, and both work: slots stay |
 //! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |
+//!
+//! *A filter that came after us* may forbid all calls that R2a, R4a's unwinders, R5 and unmapping take (`detach::barred`). Then R3 runs with all threads stopped, by the tracer's
+//! writes alone, and the steps that take calls are left out: the handler stays, finds no guard's trap, and passes others on; mappings stay. The report says so.
 //!
 //! R3 may meet a thread
 //! - *in a stub or copy*: it runs on there and jumps back behind the window: code stays mapped (PATCH-10);
@@ -182,3 +195,4 @@
 //! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at the start.
 //! - PATCH-13 no trap of ours is met where our own handler has its signal blocked, nor while an earlier seizure's traps are still on their way.
 //! - PATCH-14 of a patch that others changed, only bytes that are the file's again are written, one at a time (`foreign`).
+//! - PATCH-15 a thread that blocks traps meets none at the end of a batch; where the program traps itself, all threads are stopped while code changes.

@@ -252,6 +252,8 @@ pub struct Restored {
     pub foreign_actions: u32,
     /// Semaphores lowered.
     pub semaphores: u32,
+    /// No thread could make our calls, and why: code is the file's again, but actions and mappings stay.
+    pub barred: Option<String>,
     /// Return addresses of running calls put back.
     pub returns: u32,
     /// Bytes of address space that stay mapped, because a thread may still be in that code.

@@ -9,8 +9,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Mapping, Process, StoppedAll, TargetError};
+use trapline_target::{Batch, Mapping, Process, StoppedAll, TargetError};
 
+use crate::blocked::{SIGILL, SIGTRAP, bit};
 use crate::error::PatchError;
 
 const PAGE: u64 = 4096;
@@ -40,6 +41,23 @@ pub(crate) fn move_out(
             Err(error) if process.thread_status(tid).is_ok() => return Err(error.into()),
             _ => {}
         }
+    }
+    Ok(())
+}
+
+/// Sends threads on that stand at a boundary and cannot take the trap there, because they block it at the moment (PATCH-15). Their windows hold the
+/// patch already, so no other thread comes to such a place.
+pub(crate) fn move_blocked_out(
+    batch: &mut Batch<'_>,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let traps = bit(SIGTRAP as u32) | bit(SIGILL as u32);
+    let blocks = |tid| process.thread_status(tid).is_ok_and(|status| status.blocked & traps != 0);
+    if process.threads()?.into_iter().any(blocks) {
+        let mut stopped = batch.stop_all(guard)?;
+        move_out(process, &mut stopped, guard)?;
+        stopped.resume()?;
     }
     Ok(())
 }

@@ -484,6 +484,7 @@ impl Session {
             let overwritten = traced.overwritten();
             summary.overwritten.sites += overwritten.sites;
             summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
+            summary.undone += costs.undone;
         }
         summary.children += self.following.born;
         summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);

@@ -117,7 +117,7 @@ pub(crate) fn detach(args: &Pids) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::Done;
     for &pid in &args.pids {
         let report = clean_up(pid)?;
-        if !report.untouched.is_empty() {
+        if !report.untouched.is_empty() || report.restored.iter().any(|one| one.barred.is_some()) {
             outcome = Outcome::Failed;
         }
         output.print(&if args.sink.json { detach_json(&report) } else { detach_text(pid, &report) })?;
@@ -161,6 +161,11 @@ fn detach_text(pid: u32, report: &DetachReport) -> String {
         if one.returns > 0 {
             let returns = plural(one.returns.into(), "return address", "return addresses");
             out.push_str(&format!("  {returns} of running calls put back\n"));
+        }
+        if let Some(why) = &one.barred {
+            out.push_str(&format!(
+                "  no calls could be made: {why}; its code is as it was, signal actions stay\n"
+            ));
         }
         one.left.iter().for_each(|left| out.push_str(&format!("  {left}\n")));
     }

@@ -271,9 +271,18 @@ impl Traced {
             self.costs.left_mapped += restored.stays_mapped;
             let foreign = restored.left.iter().filter(|left| left.found.is_some());
             self.costs.foreign_sites += foreign.count() as u64;
+            if let Some(why) = &restored.barred {
+                let pid = restored.pid;
+                self.costs.undone += 1;
+                self.notices.push(format!(
+                    "process {pid} may make no more calls for us: {why}; its code is as it was, but our signal handler and memory stay \
+                     until it ends"
+                ));
+            }
         }
         for untouched in &report.untouched {
             let (pid, why) = (untouched.pid, &untouched.why);
+            self.costs.undone += 1;
             self.notices
                 .push(format!("could not detach from process {pid}: {why}; try: trapline detach -p {pid}"));
         }
