@@ -5,6 +5,7 @@
 //! session only if it was named by its pid. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -149,11 +150,11 @@ impl Session {
         Ok(session)
     }
     /// Starts a command, probes it at its entry point, and lets it run.
-    fn launch(&mut self, words: &[String]) -> Result<(), Error> {
+    fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
         let Some((program, args)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
         command.args(args);
-        let failed = |source| Error::Launch { command: program.clone(), source };
+        let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
         let (launched, parked) = Launched::start(command).map_err(failed)?;
         let pid = launched.pid();
         let mut launched = KillOnDrop(Some(launched));
@@ -169,11 +170,13 @@ impl Session {
         Ok(())
     }
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
-        let mut traced = Traced::new(process)?;
-        let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
+        let looked = Traced::new(process)
+            .and_then(|mut traced| traced.look(&mut self.files, &self.wishes, &mut || {}).map(|_| traced));
         match looked {
-            Ok(_) => self.traced.push(traced),
+            Ok(traced) => self.traced.push(traced),
             Err(error) if must => return Err(error),
+            // One of many, which has ended since it was found.
+            Err(error) if error.is_gone() => {}
             Err(error) => self.notices.push(error.to_string()),
         }
         Ok(())
@@ -242,8 +245,7 @@ impl Session {
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
             Ok(_) => {}
-            Err(Error::Target(error)) if error.is_gone() => traced.end(Ended::Exited),
-            Err(Error::Patch(error)) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) if error.is_gone() => traced.end(Ended::Exited),
             Err(error) => traced.notices.push(error.to_string()),
         }
     }
