@@ -2,7 +2,7 @@
 
 use trapline_tests::running::{Running, Told};
 use trapline_tests::tracing::{Report, Tracing};
-use trapline_tests::{or_skip, text, victims};
+use trapline_tests::{or_skip, skip, text, victims};
 
 /// Attaches, lets the program do `meanwhile` and some work, detaches. What was reported and what the work told.
 fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Told) {
@@ -57,4 +57,115 @@ fn a_process_lives_on_when_its_main_thread_ends_while_it_is_traced() {
     for verb in ["count", "lat"] {
         sound(verb, "plain", "leave");
     }
+}
+
+#[test]
+fn threads_of_the_kernel_make_no_calls_for_us() {
+    let path = or_skip!(victims::plain("odd"));
+    let mut probe = std::process::Command::new(&path);
+    let tried = probe.arg("uring").stdin(std::process::Stdio::null()).output().expect("it runs");
+    if !tried.status.success() {
+        skip!("{}", String::from_utf8_lossy(&tried.stdout));
+    }
+    for verb in ["count", "lat"] {
+        sound(verb, "uring", "");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_the_child_of_its_vfork_keeps_nobody_waiting() {
+    for verb in ["count", "lat"] {
+        sound(verb, "vfork", "");
+    }
+}
+
+#[test]
+fn a_process_whose_name_is_no_text_is_one_like_others() {
+    for verb in ["count", "lat"] {
+        sound(verb, "name", "");
+    }
+}
+
+/// A control group of our own that can be frozen. Thawed and removed when dropped.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    fn new() -> Result<Self, String> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let at = fields.next()?;
+            (fields.next()? == "cgroup2").then(|| at.to_owned())
+        });
+        let mount = mount.ok_or("no cgroup2 is mounted")?;
+        let group = std::path::Path::new(&mount).join(format!("trapline-test-{}", std::process::id()));
+        std::fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+        Ok(Self(group))
+    }
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+    fn freeze(&self, pid: u32) {
+        self.write("cgroup.procs", &pid.to_string());
+        self.write("cgroup.freeze", "1");
+        while !std::fs::read_to_string(self.0.join("cgroup.events")).expect("ours").contains("frozen 1") {
+            std::thread::yield_now();
+        }
+    }
+    fn thaw(&self) {
+        self.write("cgroup.freeze", "0");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        std::fs::write(self.0.join("cgroup.freeze"), "0").ok();
+        // It is empty when its processes have gone; they are killed by then.
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_frozen_process_is_told_and_not_waited_for() {
+    let path = or_skip!(victims::plain("odd"));
+    let freezer = or_skip!(Freezer::new());
+    let mut victim = Running::start(&path, &["plain"]);
+    freezer.freeze(victim.pid());
+    let pid = victim.pid().to_string();
+    let begun = std::time::Instant::now();
+    let said = match Tracing::start("count", &["-p", &pid, "work"]) {
+        Ok(_) => panic!("a frozen process makes no calls"),
+        Err(report) => report.errors,
+    };
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(said.contains("frozen") && said.contains("thaw"), "{said}");
+    freezer.thaw();
+    let (report, told) = attached("count", &mut victim, "", 1000);
+    assert_eq!((report.hits("work"), told["sum"]), (1000, 1_499_500), "{}", report.errors);
+    assert!(is_clean(victim.pid()), "{}", report.errors);
+}
+
+/// Its code is as it was at once; what only a call of its own could give back stays, and that is told.
+#[test]
+fn a_process_that_is_frozen_while_it_is_traced_gets_its_code_back() {
+    let path = or_skip!(victims::plain("odd"));
+    let freezer = or_skip!(Freezer::new());
+    let mut victim = Running::start(&path, &["plain"]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "work"]).expect("attaches");
+    victim.run(10);
+    freezer.freeze(victim.pid());
+    let begun = std::time::Instant::now();
+    let report = tracing.stop();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}: {}", begun.elapsed(), report.errors);
+    assert!(text::differences(victim.pid()).is_empty(), "patches stay: {}", report.errors);
+    assert!(report.errors.contains("frozen"), "{}", report.errors);
+    freezer.thaw();
+    assert_eq!(victim.run(1000)["sum"], 1_499_500);
+    assert!(victim.alive());
 }

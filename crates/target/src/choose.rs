@@ -18,7 +18,8 @@ use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
 use crate::serve::Guard;
 use crate::session::Session;
 use crate::status::InCall;
-use crate::sys::fd;
+use crate::stuck::Stuck;
+use crate::sys::{fd, signals};
 
 /// How long a thread may take to stop: it is running, or sleeps interruptibly. Microseconds where it gets a CPU.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(2);
@@ -69,7 +70,8 @@ impl<'p> Batch<'p> {
                     }
                 }
             }
-            if late && (why.is_some() || start.elapsed() >= UNINTERRUPTIBLE) {
+            let enough = start.elapsed() >= UNINTERRUPTIBLE || signals::asked_to_end(start);
+            if late && (why.is_some() || enough) {
                 return Err(why.unwrap_or_else(|| self.nobody()));
             }
             self.serve(guard)?;
@@ -148,8 +150,17 @@ impl<'p> Batch<'p> {
             || self.process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
     }
     fn nobody(&self) -> TargetError {
-        let why = "every thread waits uninterruptibly".to_owned();
-        TargetError::NoCaller { pid: self.process.pid(), why }
+        let pid = self.process.pid();
+        let threads = self.threads();
+        let Some(&first) = threads.first() else { return self.process.gone("it ended") };
+        let of = if threads.len() == 1 {
+            "its thread".to_owned()
+        } else {
+            format!("none of its {} threads", threads.len())
+        };
+        let can = if threads.len() == 1 { "cannot" } else { "can" };
+        let why = format!("{of} {can} make them: {}", Stuck::of(pid, first));
+        TargetError::NoCaller { pid, why }
     }
     /// Threads no worse than `worst`, best first; only the best when one is perfect.
     fn candidates(&self, worst: Fitness) -> Vec<u32> {
@@ -170,6 +181,7 @@ impl<'p> Batch<'p> {
         let state = self.process.thread_status(tid).map_or('X', |s| s.state);
         match (state, self.process.in_call(tid)) {
             ('D' | 'Z' | 'X', _) | (_, Err(_)) => Fitness::Unfit,
+            ('S', _) if Stuck::of(self.process.pid(), tid).is_frozen() => Fitness::Unfit,
             (_, Ok(InCall::Running)) => Fitness::Running,
             (_, Ok(InCall::Elsewhere { .. })) => Fitness::Restarts,
             (_, Ok(InCall::Call { nr, .. })) if is_last_choice(nr as i64) => Fitness::Timeout,

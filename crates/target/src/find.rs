@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use crate::living;
-use crate::maps::{FileId, Mapping};
+use crate::maps::{DELETED, FileId, Mapping};
 
 fn pids() -> Vec<u32> {
     let own = std::process::id();
@@ -23,7 +23,7 @@ fn pids() -> Vec<u32> {
 }
 
 fn last_part(path: &Path) -> Option<String> {
-    Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
+    Some(path.file_name()?.to_string_lossy().trim_end_matches(DELETED).to_owned())
 }
 
 fn is_named(pid: u32, name: &str) -> bool {
@@ -48,10 +48,9 @@ fn maps_file(pid: u32, file: FileId) -> bool {
     // The kernel's own notation, so that most lines are passed over without being parsed.
     let inode = format!(" {} ", file.inode);
     let text = fs::read(living::folder(pid).join("maps")).unwrap_or_default();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .filter(|line| line.contains(&inode))
-        .any(|line| Mapping::parse(line).is_some_and(|map| map.file == Some(file)))
+    text.split(|&byte| byte == b'\n')
+        .filter(|line| line.windows(inode.len()).any(|part| part == inode.as_bytes()))
+        .any(|line| Mapping::parse_bytes(line).is_some_and(|map| map.file == Some(file)))
 }
 
 /// Pids that map this file and that we may trace; never our own.

@@ -32,7 +32,7 @@ impl Interrupts {
     /// # Errors
     /// When no descriptor can be had.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { fd: signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])? })
+        Ok(Self { fd: signals::open(&signals::ENDING)? })
     }
     /// Waits at most so long for one of them.
     #[must_use]

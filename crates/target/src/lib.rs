@@ -39,6 +39,7 @@ mod session;
 mod shared;
 mod status;
 mod stop;
+mod stuck;
 mod sys;
 mod watch;
 #[cfg(target_arch = "x86_64")]

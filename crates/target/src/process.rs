@@ -3,9 +3,11 @@
 //! Input: a pid. Output: facts from /proc, read and written bytes. Invariants: TGT-4 a process is known by pid and start
 //! time, so a reused pid is never touched. Does not: stop anything.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +15,7 @@ use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
 use crate::living::{self, Stat};
-use crate::maps::{self, FileId, FileOf, Mapping};
+use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
@@ -111,12 +113,20 @@ impl Process {
     fn text(&self, name: &str) -> Result<String, TargetError> {
         Ok(String::from_utf8_lossy(&self.bytes(name)?).into_owned())
     }
-    /// The program's file, as a path in the target's namespace.
+    /// The program's file, as a path in the target's namespace, also if it is no longer there.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn exe_path(&self) -> Result<PathBuf, TargetError> {
-        self.look("read its program's path", |folder| fs::read_link(folder.join("exe")))
+        let path = self.look("read its program's path", |folder| fs::read_link(folder.join("exe")))?;
+        let Some(bare) = path.as_os_str().as_bytes().strip_suffix(DELETED.as_bytes()) else {
+            return Ok(path);
+        };
+        // A file's own name may end so.
+        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let mapped = id(&self.folder().join("exe"));
+        let is_name = mapped.is_some() && self.seen_as(&path).iter().any(|seen| id(seen) == mapped);
+        Ok(if is_name { path } else { OsStr::from_bytes(bare).into() })
     }
     /// File name of the program, without directories.
     ///
@@ -124,8 +134,7 @@ impl Process {
     /// When the process is gone.
     pub fn exe_name(&self) -> Result<String, TargetError> {
         let path = self.exe_path()?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        Ok(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+        Ok(path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
     }
     /// Its mappings, in order of address.
     ///
@@ -137,7 +146,11 @@ impl Process {
             if text.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
         };
         let text = self.look("read its mappings", |folder| fs::read(folder.join("maps")).and_then(some))?;
-        Ok(maps::parse(&text))
+        let mut maps = maps::parse(&text);
+        for mapping in maps.iter_mut().filter(|mapping| mapping.deleted) {
+            self.look_at_name(mapping);
+        }
+        Ok(maps)
     }
     /// The ids of the program's threads; those in which the kernel works for it are none.
     ///
@@ -239,6 +252,35 @@ impl Process {
             self.gone("it ended")
         }
     }
+    /// A file's own name may end in what the kernel writes behind the names of deleted ones.
+    fn look_at_name(&self, mapping: &mut Mapping) {
+        let Some(id) = mapping.file.filter(|_| !is_memfd(mapping)) else { return };
+        let mut name = mapping.file_path.clone().into_os_string();
+        name.push(DELETED);
+        if self.leads_to(Path::new(&name), id, mapping).is_some() {
+            mapping.path.push_str(DELETED);
+            (mapping.file_path, mapping.deleted) = (name.into(), false);
+        }
+    }
+    /// A path that the kernel told, as we may see it: below the target's root, or below our own, since for a process in a `chroot` it tells the
+    /// latter.
+    fn seen_as(&self, path: &Path) -> [PathBuf; 2] {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        [self.folder().join("root").join(below), path.to_owned()]
+    }
+    /// Where the path leads to the very file that is mapped.
+    fn leads_to(&self, path: &Path, id: FileId, mapping: &Mapping) -> Option<PathBuf> {
+        self.seen_as(path).into_iter().find(|seen| {
+            fs::metadata(seen)
+                .is_ok_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid))
+        })
+    }
+    /// A path of the target's by which the file that it maps can be opened; the one in its own root if there is none.
+    #[must_use]
+    pub fn path_to(&self, path: &str, id: FileId) -> PathBuf {
+        let is_it = |seen: &PathBuf| fs::metadata(seen).is_ok_and(|m| m.ino() == id.inode);
+        self.seen_as(Path::new(path)).into_iter().find(is_it).unwrap_or_else(|| self.rooted(path))
+    }
     /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode compared.
     ///
     /// # Errors
@@ -246,23 +288,23 @@ impl Process {
     pub fn open_file_of(&self, mapping: &Mapping) -> Result<FileOf, TargetError> {
         let fail = |why: String| TargetError::File { path: mapping.path.clone().into(), why };
         let id = mapping.file.ok_or_else(|| fail("it is not a file".into()))?;
-        let rooted = self.rooted(&mapping.path);
-        let on_disk = fs::metadata(&rooted).ok();
-        let same = on_disk
-            .as_ref()
-            .is_some_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid));
-        let replaced = mapping.deleted || !same;
+        let on_disk = self.leads_to(&mapping.file_path, id, mapping).filter(|_| !mapping.deleted);
+        // What has no name cannot be replaced by another file of that name.
+        let replaced = on_disk.is_none() && !is_memfd(mapping);
         let link = mapping.map_files_path(self.pid);
         if let Ok(file) = File::open(&link) {
-            return Ok(FileOf { file, path: if replaced { link } else { rooted }, replaced });
+            return Ok(FileOf { file, path: on_disk.unwrap_or(link), replaced });
         }
-        if replaced {
-            return Err(fail(
-                "it was replaced on disk since the process mapped it; restart the program".into(),
-            ));
-        }
-        let file = File::open(&rooted).map_err(|e| fail(e.to_string()))?;
-        Ok(FileOf { file, path: rooted, replaced })
+        let path = on_disk.ok_or_else(|| {
+            let why = if replaced {
+                "it was replaced on disk since the process mapped it; restart the program"
+            } else {
+                "it is memory that only root can open (/proc/PID/map_files)"
+            };
+            fail(why.into())
+        })?;
+        let file = File::open(&path).map_err(|e| fail(e.to_string()))?;
+        Ok(FileOf { file, path, replaced })
     }
     /// A path of the target's, as we can open it.
     #[must_use]
@@ -308,6 +350,10 @@ impl Process {
             fd::pidfd_getfd(fd::pidfd_of_thread(other)?.as_fd(), number)
         })
     }
+}
+
+fn is_memfd(mapping: &Mapping) -> bool {
+    mapping.file_path.as_os_str().as_bytes().starts_with(b"/memfd:")
 }
 
 fn word(bytes: &[u8]) -> u64 {

@@ -32,7 +32,7 @@ use crate::remote::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::wait::{self, Stop};
-use crate::sys::{clock, fd, ptrace};
+use crate::sys::{clock, fd, ptrace, signals};
 
 /// Maps the address of a trapping byte to where its thread goes on.
 pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -388,7 +388,7 @@ impl Batch<'_> {
         self.order(tid).map_err(fail)?;
         loop {
             // Before the look: whoever got no CPU himself looks once more.
-            let late = start.elapsed() >= at_most;
+            let late = start.elapsed() >= at_most || signals::asked_to_end(start);
             match wait::peek(tid).map_err(fail)? {
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
                 None if late => {}
@@ -402,9 +402,7 @@ impl Batch<'_> {
                 break;
             }
         }
-        let state = self.process.thread_status(tid)?.state;
-        let waited_ms = start.elapsed().as_millis() as u64;
-        Err(TargetError::NoStop { pid: self.process.pid(), tid, waited_ms, state })
+        Err(TargetError::no_stop(self.process.pid(), tid, start.elapsed()))
     }
     /// Lets a held thread run on, or lie on in its group-stop.
     pub(crate) fn let_run(&mut self, tid: u32) -> Result<(), TargetError> {

@@ -66,8 +66,8 @@ impl<'p> Batch<'p> {
         match (outcome?, laggard) {
             (true, _) | (_, None) => Ok(stopped),
             (false, Some(tid)) => {
-                let state = stopped.batch.process.thread_status(tid).map_or('?', |s| s.state);
-                Err(TargetError::NoStop { pid, tid, waited_ms: STOP_TIME.as_millis() as u64, state })
+                drop(stopped);
+                Err(TargetError::no_stop(pid, tid, since.elapsed()))
             }
         }
     }

@@ -106,7 +106,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the process is no more.
+    /// Whether it means that the process is no more.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         match self {

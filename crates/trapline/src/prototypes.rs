@@ -4,6 +4,7 @@
 //! Does not: attach, or fail: what cannot be looked at has no prototypes, and a session says why.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use trapline_image::{Btf, DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
@@ -12,7 +13,7 @@ use trapline_target::{FileId, Process};
 
 use crate::builder::Builder;
 use crate::files::Files;
-use crate::inspect::{file_modules, find_file};
+use crate::inspect::{file_modules, find_program};
 use crate::modules::{Module, mapped};
 use crate::sites::{Place, Places};
 use crate::target::{Target, resolve};
@@ -135,8 +136,8 @@ fn may_read(pid: u32) -> bool {
 }
 
 /// Of a command that is yet to be started.
-fn in_file(words: &[String], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
-    let program = find_file(words.first()?)?;
+fn in_file(words: &[OsString], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
+    let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
     noted(wishes, &modules, &places, true, known)
 }

@@ -5,6 +5,7 @@
 //! session only if it was named by its pid. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -154,16 +155,19 @@ impl Session {
     }
     /// Starts a command, probes it at its entry point, and lets it run: unprobed if that fails. Only what names nothing that it has is an error
     /// before it ran, as a mistyped word is.
-    fn launch(&mut self, words: &[String]) -> Result<(), Error> {
+    fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
         let Some((program, args)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
         command.args(args);
-        let failed = |source| Error::Launch { command: program.clone(), source };
+        let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
         let (launched, parked) = Launched::start(command).map_err(failed)?;
         let pid = launched.pid();
         let mut launched = KillOnDrop(Some(launched));
         let Some(parked) = parked else {
-            self.unprobed.push(Unprobed::new(pid, format!("{program} ended before its first instruction")));
+            self.unprobed.push(Unprobed::new(
+                pid,
+                format!("{} ended before its first instruction", program.display()),
+            ));
             self.launched = launched.0.take();
             return Ok(());
         };
@@ -186,15 +190,20 @@ impl Session {
     }
     /// What cannot be probed is an error if it `must` be, else told.
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
-        let mut traced = Traced::new(process)?;
-        match traced.look(&mut self.files, &self.wishes, &mut || {}) {
-            Ok(_) => self.traced.push(traced),
-            Err(error) if must => return Err(error),
-            Err(error) if error.is_gone() => self.notices.push(error.to_string()),
-            Err(error) => {
+        let looked = Traced::new(process).map(|mut traced| {
+            let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
+            (traced, looked)
+        });
+        match looked {
+            Ok((traced, Ok(_))) => self.traced.push(traced),
+            Ok((_, Err(error))) | Err(error) if must => return Err(error),
+            // One of many, which has ended since it was found.
+            Ok((_, Err(error))) | Err(error) if error.is_gone() => {}
+            Ok((traced, Err(error))) => {
                 self.is_unprobed(traced.process.pid(), &error);
                 self.traced.push(traced);
             }
+            Err(error) => self.notices.push(error.to_string()),
         }
         Ok(())
     }

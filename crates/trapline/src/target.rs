@@ -4,6 +4,7 @@
 //! Does not: launch commands; the session does.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
 use trapline_target::{Process, by_name};
@@ -25,7 +26,7 @@ pub enum Target {
         names: Vec<String>,
     },
     /// A command that is started, and probed before its first own instruction.
-    Launch(Vec<String>),
+    Launch(Vec<OsString>),
 }
 
 /// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.

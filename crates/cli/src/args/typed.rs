@@ -1,5 +1,6 @@
 //! What was typed, word by word; nothing is looked up or opened here. See [`super::ready`] for what becomes of it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -71,7 +72,7 @@ pub(crate) struct TypedTarget {
     pub(crate) follow: bool,
     /// The same as -c, word by word
     #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
-    pub(crate) words: Vec<String>,
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What every tracing verb knows.

@@ -3,9 +3,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::check;
+
+/// The signals that end a session.
+pub(crate) const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// The mask before we blocked anything.
 static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
@@ -40,6 +43,22 @@ pub(crate) fn unblock() {
         // SAFETY: `mask` is live; no old mask is asked for.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const *mask, std::ptr::null_mut()) };
     }
+}
+
+/// Whether a signal that ends a session waits ([`open`] has blocked it): a wait that began at `since` is not to be made longer then.
+/// Short ones are: they end by themselves before anybody notices.
+pub(crate) fn asked_to_end(since: Instant) -> bool {
+    const SHORT: Duration = Duration::from_millis(200);
+    if since.elapsed() < SHORT || ORIGINAL.get().is_none() {
+        return false;
+    }
+    // SAFETY: sigset_t is plain integers; all-zero is a value of it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live.
+    let known = unsafe { libc::sigpending(&raw mut set) } == 0;
+    // SAFETY: `set` is live and was filled.
+    let waits = |signal| unsafe { libc::sigismember(&raw const set, signal) } == 1;
+    known && ENDING.into_iter().any(waits)
 }
 
 /// The next signal, waiting at most so long, or until one of the others is readable; 0 when none came.

@@ -80,6 +80,7 @@ impl Traced {
                 });
             }
         }
+        places.tell_apart();
         (modules, places)
     }
     fn note_replaced(&mut self, module: &Module) {

@@ -43,7 +43,7 @@ impl Traced {
         let pid = self.process.pid();
         for ((module, returns), places) in groups {
             let file = &modules[module].file;
-            let path = self.process.rooted(&file.path);
+            let path = self.process.path_to(&file.path, file.id);
             if !leads_to(&path, file.id) {
                 // A link by this path would count in the file that stands there now, that is, nothing.
                 refused.extend(places.into_iter().map(|(index, place)| (index, replaced(place))));
