@@ -1,7 +1,7 @@
 //! Fork, exec and dlopen while traced.
 
 use serde_json::Value;
-use trapline_tests::counted::counted;
+use trapline_tests::counted::{counted, tactic};
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, text, victims};
@@ -65,6 +65,44 @@ fn calls_that_children_are_in_are_counted() {
     }
 }
 
+/// Jumps are inherited by a forked child, and the kernel's probes are not.
+#[test]
+fn what_only_the_kernel_probes_is_told_not_to_count_children() {
+    let path = or_skip!(victims::plain("family"));
+    for follow in [&[][..], &["-f"]] {
+        let mut victim = Running::start(&path, &["fork"]);
+        let pid = victim.pid().to_string();
+        let probes = format!("{}:/tight_.*|child_work/", path.display());
+        let tracing = Tracing::start("count", &[follow, &["-p", &pid, &probes]].concat()).expect("attaches");
+        assert_eq!(victim.run(3)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.hits("child_work"), 30, "{}", report.errors);
+        assert!(report.errors.contains(", 3 forked children counted with their parent"), "{}", report.errors);
+        if tactic(&report, "tight_one") != "kernel" {
+            return println!("SKIP: no place takes a probe of the kernel's here");
+        }
+        let told =
+            "in process PID alone: hits of its 3 forked children there are not seen".replace("PID", &pid);
+        assert_eq!(report.hits("tight_one"), 0, "{}", report.errors);
+        assert!(report.errors.contains(&told), "{}", report.errors);
+        assert!(victim.finish().success());
+    }
+}
+
+/// They have none of our patches.
+#[test]
+fn children_forked_before_are_not_said_to_count() {
+    let path = or_skip!(victims::plain("family"));
+    let mut victim = Running::start(&path, &["inside"]);
+    assert_eq!(victim.run(3)["failed"], 0);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(1)["failed"], 0);
+    let report = tracing.stop();
+    assert!(report.errors.contains(", 1 forked child counted with"), "{}", report.errors);
+    assert!(victim.finish().success());
+}
+
 #[test]
 fn a_library_that_comes_and_goes() {
     let path = or_skip!(victims::plain("family"));
@@ -77,6 +115,7 @@ fn a_library_that_comes_and_goes() {
     let report = tracing.stop();
     assert_eq!(told["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
+    assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
     // Ten calls at once after dlopen, ten more when the entry is patched, which it must be: the latter must be seen.
     let hits = report.hits("plugin_work");
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);

@@ -15,9 +15,20 @@ static const char *how, *self;
 PROBED u64 child_work(u64 x) { return x * 11 + 4; }
 PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
 
+#ifdef __x86_64__
+/* Four bytes each, one behind the other: no jump fits where both are probed. Children call the first one. */
+u64 tight_one(u64 x);
+__asm__(".text\n.globl tight_one, tight_two\n.type tight_one, @function\n.type tight_two, @function\n"
+        "tight_one: lea 1(%rdi), %eax\n ret\n.size tight_one, . - tight_one\n"
+        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n");
+#else
+PROBED u64 tight_one(u64 x) { return x + 1; }
+PROBED u64 tight_two(u64 x) { return x + 2; }
+#endif
+
 static u64 ten(void) {
     u64 sum = 0;
-    for (u64 i = 0; i < 10; i++) sum += child_work(i);
+    for (u64 i = 0; i < 10; i++) sum += child_work(i) + (tight_one(i) != i + 1);
     return sum;
 }
 static int one_child(void) {

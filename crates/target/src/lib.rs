@@ -74,6 +74,6 @@ pub use renames::{Changed, NameWatcher};
 pub use shared::SharedMap;
 pub use status::{InCall, Seccomp, ThreadStatus};
 pub use stop::{StopReport, StoppedAll};
-pub use watch::{MapWatcher, NewMapping};
+pub use watch::{Family, MapWatcher, NewMapping};
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::ExtendedState;

@@ -1,6 +1,6 @@
-//! New executable mappings of a process, learnt from perf MMAP2 records.
+//! New executable mappings of a process, learnt from perf MMAP2 records; births and execs of its children, from FORK and COMM records.
 //!
-//! Input: a pid. Output: mappings as they are made, also by threads and children born later. Invariants: what the kernel
+//! Input: a pid. Output: mappings as they are made, also by threads and children born later; [`Family`]. Invariants: what the kernel
 //! drops is counted. Does not: tell of mappings that go away, for which no record exists.
 
 use std::io;
@@ -21,7 +21,12 @@ const AT_ONCE: u32 = 1;
 /// It never is.
 pub(crate) const NEVER: u32 = 1 << 30;
 const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_FORK: u32 = 7;
 const RECORD_MMAP2: u32 = 10;
+/// Of a COMM record: the name came with an exec.
+const MISC_EXEC: u16 = 1 << 13;
+const TELL: u64 = perf::MMAP | perf::MMAP2 | perf::TASK | perf::COMM | perf::COMM_EXEC;
 
 /// An executable mapping that was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,12 +47,44 @@ pub struct NewMapping {
     pub time_ns: u64,
 }
 
+/// What became of a process' family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// A process was born.
+    Born {
+        /// The process.
+        pid: u32,
+        /// Of this one.
+        parent: u32,
+        /// When, on CLOCK_MONOTONIC.
+        time_ns: u64,
+    },
+    /// One runs another program.
+    Exec {
+        /// The process.
+        pid: u32,
+        /// When.
+        time_ns: u64,
+    },
+}
+
+impl Family {
+    /// When.
+    #[must_use]
+    pub const fn time_ns(self) -> u64 {
+        match self {
+            Self::Born { time_ns, .. } | Self::Exec { time_ns, .. } => time_ns,
+        }
+    }
+}
+
 /// Watches one process, with threads and children born later.
 #[derive(Debug)]
 pub struct MapWatcher {
     rings: Vec<Ring>,
     _redirected: Vec<OwnedFd>,
     lost: u64,
+    family: Vec<Family>,
 }
 
 impl MapWatcher {
@@ -56,22 +93,27 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let (rings, _redirected) = open(pid, perf::MMAP | perf::MMAP2, AT_ONCE)
+        let (rings, _redirected) = open(pid, TELL, AT_ONCE)
             .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
-        Ok(Self { rings, _redirected, lost: 0 })
+        Ok(Self { rings, _redirected, lost: 0, family: Vec::new() })
     }
     /// What was mapped since the last call.
     pub fn poll(&mut self) -> Vec<NewMapping> {
         let mut found = Vec::new();
-        let lost = &mut self.lost;
+        let (lost, family) = (&mut self.lost, &mut self.family);
         for ring in &self.rings {
-            ring.drain(|kind, _, body| match kind {
+            ring.drain(|kind, misc, body| match kind {
                 RECORD_MMAP2 => found.extend(parse(body)),
                 RECORD_LOST => *lost += word(body, 8).unwrap_or(1),
-                _ => {}
+                _ => family.extend(relative(kind, misc, body)),
             });
         }
         found
+    }
+    /// Births and execs that [`poll`](Self::poll) met, in the order in which they happened.
+    pub fn take_family(&mut self) -> Vec<Family> {
+        self.family.sort_by_key(|one| one.time_ns());
+        std::mem::take(&mut self.family)
     }
     /// Descriptors, for `poll`: readable when something was mapped. Numbers, since rings are not lent.
     #[must_use]
@@ -133,6 +175,21 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
 }
 
+/// A FORK record of a process, no thread; a COMM record of an exec.
+fn relative(kind: u32, misc: u16, body: &[u8]) -> Option<Family> {
+    let (body, time) = body.split_last_chunk()?;
+    let time_ns = u64::from_le_bytes(*time);
+    let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    match kind {
+        RECORD_FORK => {
+            let (pid, parent) = (half(0)?, half(4)?);
+            (pid != parent).then_some(Family::Born { pid, parent, time_ns })
+        }
+        RECORD_COMM if misc & MISC_EXEC != 0 => Some(Family::Exec { pid: half(0)?, time_ns }),
+        _ => None,
+    }
+}
+
 fn parse(body: &[u8]) -> Option<NewMapping> {
     let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
     let (body, time) = body.split_last_chunk()?;
@@ -147,4 +204,25 @@ fn parse(body: &[u8]) -> Option<NewMapping> {
         path: String::from_utf8_lossy(&name[..end]).into_owned(),
         time_ns: u64::from_le_bytes(*time),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Family, MISC_EXEC, RECORD_COMM, RECORD_FORK, relative};
+
+    #[test]
+    fn births_of_processes_and_execs_are_read() {
+        let body = |words: &[u32]| {
+            let words = words.iter().flat_map(|n| n.to_le_bytes());
+            words.chain(5u64.to_le_bytes()).collect::<Vec<_>>()
+        };
+        let fork = body(&[7, 3, 7, 3]);
+        let born = Family::Born { pid: 7, parent: 3, time_ns: 5 };
+        assert_eq!(relative(RECORD_FORK, 0, &fork), Some(born));
+        assert_eq!(relative(RECORD_FORK, 0, &body(&[3, 3, 8, 3])), None, "a thread");
+        let comm = body(&[7, 7, 0, 0]);
+        assert_eq!(relative(RECORD_COMM, 0, &comm), None, "a mere renaming");
+        assert_eq!(relative(RECORD_COMM, MISC_EXEC, &comm), Some(Family::Exec { pid: 7, time_ns: 5 }));
+        assert_eq!(relative(RECORD_FORK, 0, &fork[..12]), None);
+    }
 }

@@ -19,8 +19,6 @@ pub(crate) struct Following {
     follower: Option<Follower>,
     /// Everybody who is followed, also processes in which nothing is probed.
     pids: BTreeSet<u32>,
-    /// Births seen so far.
-    pub(crate) born: u64,
     waiting: Vec<Followed>,
     /// Programs that ran without having been held at their entry points.
     unparked: Vec<Unprobed>,
@@ -75,7 +73,6 @@ impl Following {
         for event in self.waiting.drain(..) {
             match event {
                 Followed::Born { child, .. } => {
-                    self.born += 1;
                     self.pids.insert(child);
                 }
                 Followed::Exited { pid } => drop(self.pids.remove(&pid)),

@@ -462,9 +462,9 @@ impl Session {
         let mut cpu = Duration::ZERO;
         for traced in &self.traced {
             summary.processes += 1;
-            summary.notices.extend(traced.record_notices());
+            summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
             summary.ended += u64::from(traced.ended.is_some());
-            summary.children += if self.following.born > 0 { 0 } else { traced.children.len() as u64 };
+            summary.children += traced.forked();
             summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));
             summary.refused.extend_from_slice(traced.refused());
@@ -495,7 +495,6 @@ impl Session {
             summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
             summary.undone += costs.undone;
         }
-        summary.children += self.following.born;
         summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
         summary
     }

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use trapline_target::perf::monotonic_ns;
-use trapline_target::{FileId, MapWatcher, Mapping};
+use trapline_target::{Family, FileId, MapWatcher, Mapping};
 
 use super::Wishes;
 use crate::modules::is_short_name;
@@ -46,6 +46,11 @@ pub(super) struct Loads {
     read_ns: [u64; 2],
     /// When A began last.
     began: u64,
+    /// When A ended first: who was forked before has none of our patches.
+    patched: Option<u64>,
+    /// Forked since then, and of these those that have not run another program.
+    forked: u64,
+    kin: HashSet<u32>,
     late: BTreeMap<String, Late>,
 }
 
@@ -73,7 +78,30 @@ impl Loads {
                 self.replaced.extend(before.map(|(_, path)| path));
             }
         }
+        self.hear_of_family(pid);
         !self.told.is_empty()
+    }
+    fn hear_of_family(&mut self, own: u32) {
+        let family = self.watcher.as_mut().map(MapWatcher::take_family).unwrap_or_default();
+        let Some(patched) = self.patched else { return };
+        for one in family.into_iter().filter(|one| one.time_ns() > patched) {
+            match one {
+                Family::Born { pid, parent, .. } if parent == own || self.kin.contains(&parent) => {
+                    self.forked += 1;
+                    self.kin.insert(pid);
+                }
+                Family::Born { .. } => {}
+                Family::Exec { pid, .. } => drop(self.kin.remove(&pid)),
+            }
+        }
+    }
+    /// There are patches now, which children inherit.
+    pub(super) fn patched(&mut self) {
+        self.patched.get_or_insert_with(monotonic_ns);
+    }
+    /// Processes that were forked since there are patches, by this one and by those; `None` when the kernel does not tell.
+    pub(super) fn forked(&self) -> Option<u64> {
+        self.watcher.as_ref().map(|_| self.forked)
     }
     /// The maps are about to be read.
     pub(super) fn reads(&mut self) {

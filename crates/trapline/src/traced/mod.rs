@@ -47,7 +47,7 @@ pub(crate) use crate::form::Returns;
 use crate::modules::{Mapped, Module, mapped};
 use crate::names::Known;
 use crate::question::batch_failed;
-use crate::report::{By, Ended, Refused, Site};
+use crate::report::{By, Ended, Refused, Site, Tactic};
 use crate::sites::Place;
 use crate::split::Owner;
 use crate::spread::Steps;
@@ -341,6 +341,7 @@ impl Traced {
                     (why.enumerate().collect(), Some(error))
                 }
             };
+            self.loads.patched();
             let (why, gone) = self.refusals_of_sites(&modules, &places.found, why);
             refused.extend(why);
             Arc::make_mut(&mut self.refused).extend(refused);
@@ -364,6 +365,23 @@ impl Traced {
     pub(crate) fn end_looks(&mut self, wishes: &Wishes) {
         self.hear_of_mappings();
         self.loads.end(wishes);
+    }
+    /// Forked children that inherited our patches; their hits there count with ours.
+    pub(crate) fn forked(&self) -> u64 {
+        if self.attached.segments().is_empty() {
+            return 0;
+        }
+        self.loads.forked().unwrap_or(self.children.len() as u64)
+    }
+    /// What counts in this process alone while others' hits count with their children's.
+    pub(crate) fn notice_of_children(&self) -> Option<String> {
+        let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
+        let (pid, forked) = (self.process.pid(), self.loads.forked().unwrap_or(self.children.len() as u64));
+        (kernel > 0 && forked > 0).then(|| {
+            format!(
+                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+            )
+        })
     }
     /// Descriptors that are readable when the process has mapped something.
     pub(crate) fn descriptors(&self) -> Vec<i32> {
