@@ -161,3 +161,24 @@ fn what_is_no_signature_is_said() {
         assert!(said.contains(words), "{probe}: {said}");
     }
 }
+
+/// A call is under way when we attach, as in any program that waits: its exit has no entry, and all others have their own.
+#[test]
+fn calls_after_one_that_was_under_way_have_their_own_ends() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let report = Tracing::spawn("trace", &["-d", "1", "-p", &pid, "nap(int n, int us) -> int"]).end();
+    let ended: Vec<&Value> =
+        calls(&report, "nap").into_iter().filter(|call| call["how"] == "returned").collect();
+    assert!(ended.len() > 20, "{} calls: {}", ended.len(), report.errors);
+    for call in ended {
+        assert_eq!(call["ret"].as_u64(), Some(argument(call, 0)), "another call's value: {call}");
+        let took = call["dur_ns"].as_u64().expect("a duration");
+        assert!(took >= 5_000_000, "it sleeps for 5 ms: {call}");
+    }
+    let report = Tracing::spawn("stack", &["--time", "-d", "1", "-p", &pid, "nap"]).end();
+    let probe = report.probe("nap").unwrap_or_else(|| panic!("no nap: {}", report.errors));
+    let [calls, least] = ["calls", "min_ns"].map(|field| probe[field].as_u64().expect("a number"));
+    assert!(calls > 20 && least >= 5_000_000, "{probe}");
+}

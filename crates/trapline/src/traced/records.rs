@@ -172,7 +172,8 @@ impl Records {
 pub(super) type Never = std::convert::Infallible;
 
 impl Traced {
-    /// Calls that ended until a tick; without one, all, and those that have not ended. How many records were taken.
+    /// A round that begins at a tick: the calls that ended before the round before it. Without one, all, and those that have not ended. How
+    /// many records were taken.
     pub(crate) fn each_call(
         &mut self,
         clock: Clock,
