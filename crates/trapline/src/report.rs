@@ -288,10 +288,6 @@ pub struct Summary {
     pub left_resident: u64,
     /// Sites that no longer held our bytes and were left alone.
     pub foreign_sites: u64,
-    /// Cost of a hit as estimated on this machine.
-    pub ns_per_hit: f64,
-    /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.
-    pub overhead: Option<f64>,
     /// Things that went wrong without ending the session.
     pub notices: Vec<String>,
 }

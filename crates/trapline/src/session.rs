@@ -13,7 +13,6 @@ use trapline_target::{Launched, Process, TickClock};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
-use crate::cost;
 use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
@@ -41,7 +40,6 @@ pub struct Session {
     following: Following,
     looked: Instant,
     clock: TickClock,
-    ns_per_hit: f64,
     notices: Vec<String>,
     /// Records are saved: the number of the next process of which some are.
     saving: Option<u32>,
@@ -109,7 +107,6 @@ impl Session {
             following: Following::new(builder.follow),
             looked: Instant::now(),
             clock: TickClock::start(),
-            ns_per_hit: cost::per_hit(aim, builder.filters.iter().any(crate::filter::Filter::tallies_calls)),
             notices: Vec::new(),
             saving: None,
             pending: false,
@@ -406,13 +403,7 @@ impl Session {
         Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
-        if self.wishes.options.by_thread {
-            self.ns_per_hit = cost::per_hit_by_thread(self.traced.iter().any(Traced::asks_for_thread));
-        }
-        let mut summary =
-            Summary { ns_per_hit: self.ns_per_hit, notices: self.take_notices(), ..Summary::default() };
-        let mut cost_ns = 0.0;
-        let mut cpu = Duration::ZERO;
+        let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };
         for traced in &self.traced {
             summary.processes += 1;
             summary.notices.extend(traced.record_notices());
@@ -423,7 +414,6 @@ impl Session {
             summary.refused.extend_from_slice(traced.refused());
             let (ours, kernel) = traced.total_hits();
             summary.hits += ours + kernel;
-            cost_ns += ours as f64 * self.ns_per_hit + kernel as f64 * cost::KERNEL_NS;
             summary.missed += traced.missed();
             if let Some(more) = traced.all_filtered() {
                 let sum = summary.filtered.get_or_insert_default();
@@ -432,7 +422,6 @@ impl Session {
                 sum.unended += more.unended;
             }
             summary.guard_traps += traced.guard_hits();
-            cpu += traced.cpu_time();
             let costs = traced.costs;
             summary.interrupted_syscalls += costs.interrupted;
             summary.restarted_timeouts += costs.restarted;
@@ -445,7 +434,6 @@ impl Session {
             summary.foreign_sites += costs.foreign_sites;
         }
         summary.children += self.following.born;
-        summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
         summary
     }
 }
