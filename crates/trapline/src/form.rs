@@ -3,8 +3,8 @@
 /// How the end of a timed call is seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Returns {
-    /// Its exits are patched; where they cannot all be found or patched, its return address is replaced, if that can be told to
-    /// whoever unwinds stacks there.
+    /// Its exits are patched; where they cannot all be found or patched, or some are tail calls, its return address is replaced, if that can
+    /// be told to all that unwind stacks there.
     #[default]
     Auto,
     /// Its exits are patched.

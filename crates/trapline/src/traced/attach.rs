@@ -16,7 +16,7 @@ use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::Module;
-use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
+use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
 use crate::returns::Decided;
 use crate::sites::Place;
@@ -73,9 +73,7 @@ impl Traced {
         let decided = Decided::by_need(&self.process, files, modules, places, wishes, guarded)?;
         self.costs.attach += start.elapsed();
         let why = match self.attach_as_asked(&decided.unwinding, wishes, modules, &decided.places) {
-            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. })))
-                if decided.has_second_choices() =>
-            {
+            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. }))) if decided.has_slots() => {
                 return self.attach_as_asked(&Unwinding::default(), wishes, modules, places);
             }
             other => other?,
@@ -172,6 +170,7 @@ impl Traced {
         // None of these has another reason, so it does not matter which.
         refused.extend(by_kernel.into_iter().map(|refused| (usize::MAX, refused)));
         self.note_slow(&report);
+        self.notices.extend(tails_notice(&report, places));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
         Ok(refused)
