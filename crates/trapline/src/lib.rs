@@ -30,7 +30,6 @@
 
 mod builder;
 mod calls;
-mod cost;
 mod decode;
 mod error;
 mod files;

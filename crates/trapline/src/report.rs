@@ -331,10 +331,6 @@ pub struct Summary {
     pub overwritten: Overwritten,
     /// Processes that could not be rid of all that is ours: patches, or a signal handler. The notices say which and why.
     pub undone: u64,
-    /// Cost of a hit as estimated on this machine.
-    pub ns_per_hit: f64,
-    /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.
-    pub overhead: Option<f64>,
     /// Things that went wrong without ending the session.
     pub notices: Vec<String>,
 }

@@ -2,6 +2,9 @@
 //!
 //! In: places to be timed, and what the user wants. Out: the same places, their roles decided, so that a
 //! listing tells what an attach would do; an attach leaves the decision to the planner (`Options::or_slots`). Does not: patch.
+//!
+//! Unwinders that are not told of replaced return addresses see no further than the call. So without `--ret=stack` they are replaced only
+//! where all unwinders are told, or where there is none and none comes ([`Unwinding::is_told`](crate::unwinders::Unwinding::is_told)).
 
 use std::collections::HashMap;
 
@@ -50,7 +53,7 @@ impl Decided {
             return Ok(decided);
         }
         let Ok(found) = unwinding_now(process, files) else { return Ok(decided) };
-        if found.unwinders.is_empty() {
+        if !found.is_told() {
             return Ok(decided);
         }
         let mut refused: HashMap<usize, Refused> = refused.into_iter().collect();

@@ -14,7 +14,6 @@ use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
-use crate::cost;
 use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
@@ -43,7 +42,6 @@ pub struct Session {
     following: Following,
     looked: Instant,
     clock: TickClock,
-    ns_per_hit: f64,
     notices: Vec<String>,
     /// Whole processes that are not probed.
     unprobed: Vec<Unprobed>,
@@ -113,7 +111,6 @@ impl Session {
             following: Following::new(builder.follow),
             looked: Instant::now(),
             clock: TickClock::start(),
-            ns_per_hit: cost::per_hit(aim, builder.filters.iter().any(crate::filter::Filter::tallies_calls)),
             notices: Vec::new(),
             unprobed: Vec::new(),
             saving: None,
@@ -452,14 +449,8 @@ impl Session {
         Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
-        if self.wishes.options.by_thread {
-            self.ns_per_hit = cost::per_hit_by_thread(self.traced.iter().any(Traced::asks_for_thread));
-        }
-        let mut summary =
-            Summary { ns_per_hit: self.ns_per_hit, notices: self.take_notices(), ..Summary::default() };
+        let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };
         summary.unprobed.clone_from(&self.unprobed);
-        let mut cost_ns = 0.0;
-        let mut cpu = Duration::ZERO;
         for traced in &self.traced {
             summary.processes += 1;
             summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
@@ -470,7 +461,6 @@ impl Session {
             summary.refused.extend_from_slice(traced.refused());
             let (ours, kernel) = traced.total_hits();
             summary.hits += ours + kernel;
-            cost_ns += ours as f64 * self.ns_per_hit + kernel as f64 * cost::KERNEL_NS;
             summary.missed += traced.missed();
             if let Some(more) = traced.all_filtered() {
                 let sum = summary.filtered.get_or_insert_default();
@@ -479,7 +469,6 @@ impl Session {
                 sum.unended += more.unended;
             }
             summary.guard_traps += traced.guard_hits();
-            cpu += traced.cpu_time();
             let costs = traced.costs;
             summary.interrupted_syscalls += costs.interrupted;
             summary.restarted_timeouts += costs.restarted;
@@ -495,7 +484,6 @@ impl Session {
             summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
             summary.undone += costs.undone;
         }
-        summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
         summary
     }
 }

@@ -24,10 +24,20 @@ pub(crate) struct Unwinding {
     pub(crate) own_code: Vec<Range<u64>>,
     /// The program is static: it loads none later.
     pub(crate) is_static: bool,
+    /// A file calls one of [`LOADS`].
+    pub(crate) may_load: bool,
     /// The program is Go's, whose return addresses are left alone.
     pub(crate) go: bool,
     /// One that may not be called yet, as its own addresses are perhaps not relocated.
     pub(crate) loading: Option<String>,
+}
+
+impl Unwinding {
+    /// Whether nobody unwinds stacks there who is not told of replaced return addresses: all unwinders are told, or there is none and none
+    /// comes.
+    pub(crate) const fn is_told(&self) -> bool {
+        !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
+    }
 }
 
 /// LLVM's libunwind takes frame information of another form.
@@ -35,6 +45,17 @@ const LLVM: &str = "__unw_init_local";
 /// What marks a file that unwinds: where libgcc looks frame information up, and LLVM's beginning. `_Unwind_Backtrace` and the like do
 /// not: libc has functions of these names that load libgcc_s.
 const UNWINDS: [&str; 2] = ["_Unwind_Find_FDE", LLVM];
+/// Functions that load an unwinder, or anything at all, at run time.
+const LOADS: [&str; 8] = [
+    "pthread_cancel",
+    "pthread_exit",
+    "thrd_exit",
+    "backtrace",
+    "dlopen",
+    "dlmopen",
+    "_Unwind_Backtrace",
+    "_Unwind_ForcedUnwind",
+];
 /// What a program with an allocator of its own defines.
 const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
 
@@ -53,6 +74,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
             // It is told nothing.
             return Ok(Unwinding { go: true, ..out });
         }
+        out.may_load |= file.image.imported().any(|name| LOADS.contains(&name.raw));
         let defined = Defined::of(&file.image);
         if defined.has(&UNWINDS) {
             if !is_program && !is_relocated(&maps, &file.image, bias) {

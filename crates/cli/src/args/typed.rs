@@ -175,7 +175,7 @@ pub(crate) struct Lat {
     #[arg(long, help_heading = "Histogram")]
     pub(crate) outermost: bool,
     /// How the end of a call is seen: its exits patched, its return address on the stack replaced, or the first and, where exits
-    /// cannot be found or patched, the second
+    /// cannot be found or patched, the second if all that unwind stacks there can be told
     #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Auto, help_heading = "Calls")]
     pub(crate) ret: TypedReturns,
     /// Calls whose return address can be replaced at a time, in all threads; others are missed, and counted. Each takes 97 bytes of

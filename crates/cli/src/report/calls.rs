@@ -216,7 +216,10 @@ fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
 
 fn took(out: &mut Vec<u8>, call: &Call) {
     if let Some(took) = call.took {
+        // It goes on as another function.
+        let at_least = if call.how == How::TailCall { ">= " } else { "" };
         out.extend_from_slice(b" <");
+        out.extend_from_slice(at_least.as_bytes());
         digits::decimal(out, took.as_secs());
         out.push(b'.');
         digits::padded(out, took.subsec_nanos().into(), 9, b'0');

@@ -1,10 +1,10 @@
-//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left, cost.
+//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left.
 
 use std::collections::BTreeMap;
 
 use trapline::{Overwritten, Refused, Summary, Tactic};
 
-use super::number::{bytes, duration, grouped, percent, plural};
+use super::number::{bytes, duration, grouped, plural};
 
 /// Examples shown for each kind of refusal.
 const EXAMPLES: usize = 3;
@@ -42,7 +42,6 @@ pub(crate) fn text(summary: &Summary) -> String {
     overwritten(summary).into_iter().for_each(&mut say);
     say(left(summary));
     say(memory(summary));
-    say(cost(summary));
     summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut say);
     out
 }
@@ -130,15 +129,6 @@ fn memory(summary: &Summary) -> String {
     )
 }
 
-fn cost(summary: &Summary) -> String {
-    let share = summary.overhead.map_or_else(
-        || "no CPU time of the target to compare with".to_owned(),
-        |share| format!("{} of the target's CPU time", percent(share)),
-    );
-    let (hits, ns) = (grouped(summary.hits), summary.ns_per_hit);
-    format!("cost: {hits} hits x {ns:.1} ns, estimated from this machine's memory and clock speed = {share}")
-}
-
 fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -175,8 +165,6 @@ mod tests {
             memory_per_cpu: 64,
             left_mapped: 68_157_440,
             left_resident: 8192,
-            ns_per_hit: 1.0,
-            overhead: Some(0.0004),
             notices: vec!["libx was replaced on disk".to_owned()],
             ..Summary::default()
         };
@@ -190,7 +178,6 @@ not probed: git (7): no room
 hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
 attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
 memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits
-cost: 1,000,000 hits x 1.0 ns, estimated from this machine's memory and clock speed = 0.04 % of the target's CPU time
 note: libx was replaced on disk
 ";
         assert_eq!(text(&summary), wanted);
@@ -212,7 +199,6 @@ sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked ch
 hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
 attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
 memory added: 0 B (0 B a site), and 0 B for each CPU that hits
-cost: 0 hits x 0.0 ns, estimated from this machine's memory and clock speed = no CPU time of the target to compare with
 ";
         assert_eq!(text(&summary), wanted);
     }

@@ -16,7 +16,7 @@ use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
 use crate::modules::Module;
-use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
+use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
 use crate::sites::Place;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
@@ -102,7 +102,7 @@ impl Traced {
         places: &[Place],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
-        let found = unwinding_now(&self.process, files).ok().filter(|found| !found.unwinders.is_empty());
+        let found = unwinding_now(&self.process, files).ok().filter(Unwinding::is_told);
         self.costs.attach += start.elapsed();
         if let Some(unwinding) = found {
             let options = Options { or_slots: true, ..wishes.options };
@@ -203,6 +203,7 @@ impl Traced {
         self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
         refused.extend(by_kernel);
         self.note_slow(&report);
+        self.notices.extend(tails_notice(&report, places));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
         Ok(refused)

@@ -23,7 +23,7 @@ mod stacks;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use trapline_image::ProbeSpec;
 use trapline_patch::{Attached, Durations, Options};
@@ -181,8 +181,6 @@ pub(crate) struct Traced {
     go_g: Option<i32>,
     began: Instant,
     reported: Instant,
-    cpu_began: Duration,
-    cpu_last: Duration,
     attached: Attached,
     records: Records,
     links: Vec<UprobeMulti>,
@@ -221,7 +219,6 @@ impl Traced {
         let name = Known::of(&process)?.shown().to_owned();
         let loads = Loads::new(process.pid());
         let now = Instant::now();
-        let cpu = cpu_time(process.pid()).unwrap_or_default();
         Ok(Self {
             process,
             name,
@@ -229,8 +226,6 @@ impl Traced {
             go_g: None,
             began: now,
             reported: now,
-            cpu_began: cpu,
-            cpu_last: cpu,
             attached: Attached::default(),
             records: Records::default(),
             links: Vec::new(),
@@ -266,10 +261,6 @@ impl Traced {
     }
     pub(crate) fn refused(&self) -> &[Refused] {
         &self.refused
-    }
-    /// CPU time that it used since we attached.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        self.cpu_last.saturating_sub(self.cpu_began)
     }
     /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
     /// `before` is called before the process is seized.
@@ -401,8 +392,7 @@ impl Traced {
     pub(crate) fn alive(&mut self) -> bool {
         if self.ended.is_none() {
             match cpu_time(self.process.pid()) {
-                Some(cpu) if self.process.alive() => {
-                    self.cpu_last = cpu;
+                Some(_) if self.process.alive() => {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
                     self.hear_of_names();

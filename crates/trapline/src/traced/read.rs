@@ -236,10 +236,6 @@ impl Traced {
         let unstamped: u64 = self.attached.segments().iter().map(trapline_patch::Segment::missed).sum();
         unstamped + self.dropped()
     }
-    /// Whether each hit there takes a system call.
-    pub(crate) fn asks_for_thread(&self) -> bool {
-        self.attached.asks_for_thread()
-    }
     pub(crate) fn guard_hits(&self) -> u64 {
         self.costs.guards
             + self.attached.segments().iter().map(trapline_patch::Segment::guard_hits).sum::<u64>()
