@@ -164,7 +164,12 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
+    // Bytes that look alike are a later segment's: what is removed where it was made is removed. A child has a text of its own.
+    let is_removed = found.state() == Some(State::Removed) && found.owner() == process.pid();
     let holds = |e: &&Entry| {
+        if is_removed {
+            return false;
+        }
         let len = usize::from(e.len);
         let mut present = [0; 8];
         process.read(e.addr, &mut present[..len]).is_ok() && present[..len] == e.new[..len]

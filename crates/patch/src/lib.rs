@@ -74,6 +74,7 @@ pub use detach::recover;
 pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
+pub use free::Freed;
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,

@@ -133,6 +133,7 @@
 //! | R4a | where return addresses were replaced: all stop, and real ones go back into the stack words that still hold ours (`slots`); unwinders are told no more (`unwinder`) | each word either way, and both work: slots stay |
 //! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |
+//! | R7 | once all is read: what is proven to be unused is unmapped, of this session and of earlier ones (`free`: P1 to P4) | mapped and Removed: who comes next frees it |
 //!
 //! *A filter that came after us* may forbid all calls that R2a, R4a's unwinders, R5 and unmapping take (`detach::barred`). Then R3 runs with all threads stopped, by the tracer's
 //! writes alone, and the steps that take calls are left out: the handler stays, finds no guard's trap, and passes others on; mappings stay. The report says so.
@@ -153,9 +154,8 @@
 //! until it is answered. Were it not, R5 would leave it to the default action, which kills. Threads born after R3 cannot have
 //! trapped.
 //!
-//! Code is unmapped only on request, or when there is no other room left: after R5 (nobody can enter any more), with all
-//! threads stopped, no pc in it and no word of private writable memory that points into it: signal frames, rseq descriptors
-//! and remembered actions are such words. Otherwise it stays; the report says how much.
+//! What cannot be proven stays, and the report says how much; each later detach, and each attach that finds no room, tries again. On arm64 that takes a stop of all
+//! threads, and is done on request, or for lack of room.
 //!
 //! # Signals that arrive in our code
 //!

@@ -15,7 +15,7 @@ use crate::blocked::{SIGILL, SIGTRAP, bit};
 use crate::error::PatchError;
 
 const PAGE: u64 = 4096;
-/// Most memory that is read while everybody is stopped: about a third of a second. With more, nothing is proven.
+/// Most memory that is read, perhaps while everybody is stopped: about a third of a second. With more, nothing is proven.
 const MOST: u64 = 1 << 30;
 /// Most pages of one mapping whose presence is asked for at once.
 const ASK: u64 = 1 << 16;
@@ -86,6 +86,18 @@ pub(crate) fn words_in(
     process: &Process,
     see: &mut dyn FnMut(&Mapping, u64, u64),
 ) -> Result<bool, TargetError> {
+    runs_in(process, &mut |map, from, bytes| {
+        for (word, at) in bytes.chunks_exact(8).zip((from..).step_by(8)) {
+            see(map, at, word.try_into().map_or(0, u64::from_le_bytes));
+        }
+    })
+}
+
+/// The same, whole stretches at a time.
+pub(crate) fn runs_in(
+    process: &Process,
+    see: &mut dyn FnMut(&Mapping, u64, &[u8]),
+) -> Result<bool, TargetError> {
     let pagemap = File::open(process.folder().join("pagemap")).ok();
     let mut read = 0;
     let mut bytes = Vec::new();
@@ -99,11 +111,9 @@ pub(crate) fn words_in(
                     return Ok(false);
                 }
                 bytes.resize((to - from) as usize, 0);
-                // A page that went away meanwhile (its mapping cannot: everybody is stopped) holds nothing.
+                // A page that went away meanwhile holds nothing.
                 if process.read(RemoteAddr(from), &mut bytes).is_ok() {
-                    for (word, at) in bytes.chunks_exact(8).zip((from..).step_by(8)) {
-                        see(map, at, word.try_into().map_or(0, u64::from_le_bytes));
-                    }
+                    see(map, from, &bytes);
                 }
             }
             at = end;

@@ -19,7 +19,7 @@ use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
 use crate::status::{InCall, Seccomp, ThreadStatus};
-use crate::sys::{fault, fd};
+use crate::sys::{compare, fault, fd};
 
 /// What the CPU offers generated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -192,6 +192,19 @@ impl Process {
         let text = fs::read("/proc/thread-self/status");
         let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
         Ok(ThreadStatus::parse(&bytes))
+    }
+    /// Whether another process runs on its memory (a child of `vfork`, or of `clone` with CLONE_VM), or that cannot be told.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let Ok(threads) = self.threads() else { return true };
+        let lists = threads.into_iter().filter_map(|tid| self.text(&format!("task/{tid}/children")).ok());
+        lists
+            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+            .any(|child| match compare::same_memory(self.pid, child) {
+                Ok(same) => same,
+                // It is gone.
+                Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+            })
     }
     /// What call a thread is in.
     ///

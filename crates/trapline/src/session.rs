@@ -442,7 +442,10 @@ impl Session {
         let reports = self.report();
         // What is summed up is read of memory that is then given back.
         let mut summary = self.summary();
-        summary.left_resident = self.traced.iter_mut().map(Traced::forget).sum();
+        let options = self.wishes.options;
+        summary.left_resident = self.traced.iter_mut().map(|traced| traced.forget(&options)).sum();
+        let there = self.traced.iter().filter(|traced| traced.ended.is_none());
+        summary.left_mapped = there.map(|traced| traced.costs.left_mapped).sum();
         summary.notices.extend(self.take_notices());
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });

@@ -167,7 +167,14 @@ fn detach_text(pid: u32, report: &DetachReport) -> String {
                 "  no calls could be made: {why}; its code is as it was, signal actions stay\n"
             ));
         }
-        one.left.iter().for_each(|left| out.push_str(&format!("  {left}\n")));
+        // Another patcher may have changed all of them: one says what is to be seen there.
+        if let Some(first) = one.left.first() {
+            let more = match one.left.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            out.push_str(&format!("  {first}{more}\n"));
+        }
     }
     for one in &report.untouched {
         out.push_str(&format!("process {}: not cleaned up: {}\n", one.pid, one.why));

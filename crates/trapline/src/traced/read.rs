@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::{Attached, armed};
+use trapline_patch::{Attached, Options, armed};
 use trapline_plan::Role;
 use trapline_target::Process;
 
@@ -218,9 +218,9 @@ impl Traced {
         };
         self.sites.iter().map(one).collect()
     }
-    /// After the last report: gives counters and latency areas back; returns the bytes of memory that stay behind.
-    pub(crate) fn forget(&mut self) -> u64 {
-        if self.ended.is_some() {
+    /// After the last report: gives back counters and latency areas, and all that no thread can be in; returns the bytes of memory that stay behind.
+    pub(crate) fn forget(&mut self, options: &Options) -> u64 {
+        if self.ended.is_some() || self.attached.segments().is_empty() {
             return 0;
         }
         let mut resident = 0;
@@ -229,6 +229,11 @@ impl Traced {
                 self.notices.push(format!("memory was not given back: {error}"));
             }
             resident += segment.resident() + stamps_resident(&self.process, segment);
+        }
+        // What cannot be told to be unused, or not now, stays as it is, and whoever comes next tries again.
+        if let Ok(freed) = self.attached.free(&self.process, options) {
+            self.costs.left_mapped = freed.stays;
+            resident = if freed.stays == 0 { 0 } else { resident };
         }
         resident
     }
