@@ -46,6 +46,8 @@ pub(super) struct Loads {
     read_ns: [u64; 2],
     /// When A began last.
     began: u64,
+    /// The process runs another program. The kernel tells so before it maps that, so H knows when the maps are the new program's.
+    executed: bool,
     /// When A ended first: who was forked before has none of our patches.
     patched: Option<u64>,
     /// Forked since then, and of these those that have not run another program.
@@ -83,6 +85,7 @@ impl Loads {
     }
     fn hear_of_family(&mut self, own: u32) {
         let family = self.watcher.as_mut().map(MapWatcher::take_family).unwrap_or_default();
+        self.executed |= family.iter().any(|one| matches!(one, Family::Exec { pid, .. } if *pid == own));
         let Some(patched) = self.patched else { return };
         for one in family.into_iter().filter(|one| one.time_ns() > patched) {
             match one {
@@ -94,6 +97,10 @@ impl Loads {
                 Family::Exec { pid, .. } => drop(self.kin.remove(&pid)),
             }
         }
+    }
+    /// Whether the process runs another program than when this was made.
+    pub(super) const fn executed(&self) -> bool {
+        self.executed
     }
     /// There are patches now, which children inherit.
     pub(super) fn patched(&mut self) {

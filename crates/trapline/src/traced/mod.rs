@@ -287,6 +287,11 @@ impl Traced {
         self.loads.reads();
         let maps = self.process.maps()?;
         self.hear_of_mappings();
+        if self.loads.executed() {
+            // Whoever follows it probes the new program at its entry point.
+            self.end(Ended::Exec);
+            return Ok(false);
+        }
         if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
         {
             self.end(Ended::Exec);
