@@ -29,6 +29,7 @@ mod error;
 mod fake;
 mod find;
 mod free;
+mod library_threads;
 mod map;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
@@ -74,7 +75,7 @@ pub use find::{Found, SegmentStatus, find_segments, status};
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
-    Semaphore, Timings, Untouched,
+    Semaphore, Threads, Timings, Untouched,
 };
 pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};

@@ -124,6 +124,16 @@ impl Process {
             .map_err(|e| gone_or(self.pid, "list its threads", e))?;
         Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
     }
+    /// Whether a thread is the kernel's own, which never runs the program's code: io_uring's, for one.
+    #[must_use]
+    pub fn is_kernel_worker(&self, tid: u32) -> bool {
+        /// PF_IO_WORKER and PF_USER_WORKER (linux/sched.h), as /proc shows them.
+        const WORKERS: u64 = 0x10 | 0x4000;
+        let Ok(stat) = self.text(&format!("task/{tid}/stat")) else { return false };
+        let flags =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & WORKERS != 0)
+    }
     /// The main thread's status.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use trapline_target::kernel::UprobeMulti;
 use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
+use crate::library;
 use crate::modules::Module;
 use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
 use crate::report::{Ended, Refused, Site, Tactic};
@@ -47,6 +48,7 @@ impl Traced {
         places: &[Place],
         refused: &mut Vec<Refused>,
     ) -> Result<(), Error> {
+        self.threads = library::threads(&self.process, files);
         let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
             refused.extend(places.iter().map(no_goroutine));
@@ -152,6 +154,7 @@ impl Traced {
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
+            threads: self.threads,
             durations: Durations { go_g: self.go_g, ..wishes.durations },
             ..question.request(&asked, question.filters(), wishes)
         };
