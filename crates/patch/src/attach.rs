@@ -18,6 +18,7 @@ use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments, left_behind};
 use crate::free::free;
+use crate::library_threads::LibraryThreads;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
 use crate::prepare::{Prepared, prepare};
@@ -195,17 +196,27 @@ impl Attached {
             self.check_clock(batch, restricted, remote)?;
         }
         let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
-        let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
-        let thread_id = thread_id(&mut caller, process, request, restricted.is_some())?;
+        let area = caller.rseq()?;
+        let thread = caller.regs()?.thread_pointer();
+        let kept = if request.threads.own_pointers { None } else { kept(&caller, thread, process)? };
         // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
-        let has_block = !request.go || matches!(thread_id, ThreadId::At(_));
+        let has_block = !request.go || kept.is_some();
         let stack_block =
             if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
         let only_our_faults = self.takes_faults() && self.are_only_our_faults(&mut caller)?;
         caller.finish()?;
-        self.rseq = Some(rseq);
-        self.thread_id = thread_id;
-        self.stack_block = stack_block.or(self.stack_block);
+        let mut library = kept.and_then(|kept| LibraryThreads::of(process, thread, kept));
+        let all_are_its = match &mut library {
+            Some(library) => library.strangers(process, &mut || self.pause(batch))?.is_empty(),
+            None => false,
+        };
+        let kept = kept.filter(|_| all_are_its);
+        // An area where the library says, in threads that are all the library's.
+        let area = area.filter(|area| kept.is_some() && request.threads.rseq == Some(area.offset));
+        self.rseq = Some(area.map(|r| RseqTraits { offset: r.offset, signature: r.signature }));
+        self.thread_id = thread_id(kept, process, request, restricted.is_some())?;
+        self.library_threads = library.filter(|_| all_are_its);
+        self.stack_block = stack_block.filter(|_| all_are_its).or(self.stack_block);
         self.only_our_faults = only_our_faults;
         self.clock_allowed |= timed;
         Ok(())
@@ -223,6 +234,12 @@ impl Attached {
         }
         let denied = batch.clock_denied_to(remote, &|addr| self.resume(addr))?;
         denied.map_or(Ok(()), |tid| Err(PatchError::NoClock { pid, tid, why: "PR_SET_TSC" }))
+    }
+    /// Between two looks at threads that are being born, which stop and wait for us.
+    fn pause(&self, batch: &mut Batch<'_>) -> Result<(), PatchError> {
+        batch.serve(&|addr| self.resume(addr))?;
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
     }
     /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
     fn make_room(&self, batch: &mut Batch<'_>, remote: &RemoteOptions) -> Result<bool, PatchError> {
@@ -306,10 +323,17 @@ fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut
     }
 }
 
-/// How generated code is to learn a thread's number: from the C library's control block, which is recognized by its pointers and by
-/// the number of this very thread; else by a call, unless a seccomp filter might punish it.
+/// Where the C library keeps the number of a stopped thread: its control block is recognized by its pointers and by that number.
+fn kept(caller: &RemoteCaller<'_, '_>, thread: u64, process: &Process) -> Result<Option<i32>, PatchError> {
+    let status = process.thread_status(caller.tid())?;
+    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
+    Ok(status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word)))
+}
+
+/// How generated code is to learn a thread's number: from the control block that the C library gave to each; else by a call, unless a
+/// seccomp filter might punish it.
 fn thread_id(
-    caller: &mut RemoteCaller<'_, '_>,
+    kept: Option<i32>,
     process: &Process,
     request: &Request<'_>,
     restricted: bool,
@@ -319,10 +343,6 @@ fn thread_id(
     if !request.options.by_thread && !is_recorded(request) && !asked {
         return Ok(ThreadId::Call);
     }
-    let thread = caller.regs()?.thread_pointer();
-    let status = process.thread_status(caller.tid())?;
-    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
-    let kept = status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word));
     match (kept, restricted) {
         (Some(at), _) => Ok(ThreadId::At(at)),
         (None, false) => Ok(ThreadId::Call),

@@ -30,6 +30,7 @@ mod fake;
 mod find;
 mod foreign;
 mod free;
+mod library_threads;
 mod map;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
@@ -78,7 +79,7 @@ pub use free::Freed;
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
-    Semaphore, Timings, Untouched,
+    Semaphore, Threads, Timings, Untouched,
 };
 pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};

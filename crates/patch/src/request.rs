@@ -96,6 +96,16 @@ pub struct Durations {
     pub go_g: Option<i32>,
 }
 
+/// What the files of a process say of its threads, before one is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Threads {
+    /// Where the C library says that the rseq areas of its threads lie, from the thread pointer on; nothing where it registers none.
+    pub rseq: Option<i32>,
+    /// The program's runtime sets thread pointers itself: Go without the C library. What a thread shows now, or before that runtime began, is true
+    /// of no other.
+    pub own_pointers: bool,
+}
+
 /// All that one batch is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -103,6 +113,8 @@ pub struct Request<'a> {
     pub modules: &'a [Module<'a>],
     /// The process runs a Go program, whichever modules are asked for.
     pub go: bool,
+    /// What the process' files say of its threads.
+    pub threads: Threads,
     /// How durations are kept, where some are wanted.
     pub durations: Durations,
     /// How.

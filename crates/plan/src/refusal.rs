@@ -127,6 +127,14 @@ pub enum Refusal {
         /// Start of the section.
         section: Svma,
     },
+    /// Part of how a Go program begins.
+    #[error(
+        "{at:#x}: Go's runtime runs it before the thread has a goroutine, which is to be read there; its calls can be counted (trapline count)"
+    )]
+    BeforeGoroutine {
+        /// The function.
+        at: Svma,
+    },
     /// The window of another probe is in the way.
     #[error("{site}: the window of the probe at {other:#x} reaches into it")]
     Overlap {
@@ -275,6 +283,7 @@ impl Refusal {
             Self::InsideInstruction { .. } => "inside-instruction",
             Self::NotInFile { .. } => "not-in-file",
             Self::InRseq { .. } => "in-rseq",
+            Self::BeforeGoroutine { .. } => "no-goroutine",
             Self::Overlap { .. } => "overlap",
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",

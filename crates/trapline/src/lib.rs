@@ -38,6 +38,7 @@ mod follow;
 mod form;
 pub mod inside;
 mod inspect;
+mod library;
 mod modules;
 mod names;
 mod prototypes;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use trapline_patch::{AttachReport, Durations, Request, Semaphore};
+use trapline_patch::{AttachReport, Durations, Request, Semaphore, Threads};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::{CodeMap, PatchRole, Role, Tactic, Want};
 
@@ -78,6 +78,7 @@ impl<'a> Question<'a> {
         Request {
             modules: asked,
             go: program.is_some(),
+            threads: Threads::default(),
             durations,
             options: wishes.options,
             calls: None,

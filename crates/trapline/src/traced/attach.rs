@@ -15,6 +15,7 @@ use trapline_target::kernel::UprobeMulti;
 use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
+use crate::library;
 use crate::modules::Module;
 use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
@@ -54,6 +55,7 @@ impl Traced {
         modules: &[Module],
         places: &[Place],
     ) -> Result<Vec<(usize, Refused)>, Error> {
+        self.threads = library::threads(&self.process, files);
         let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
@@ -184,6 +186,7 @@ impl Traced {
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
+            threads: self.threads,
             durations: Durations { go_g: self.go_g, ..wishes.durations },
             ..question.request(&asked, question.filters(), wishes)
         };

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options};
+use trapline_patch::{Attached, Durations, Options, Threads};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
@@ -177,6 +177,11 @@ pub(crate) struct Traced {
     name: String,
     /// Its calls belong to goroutines, which change threads.
     pub(crate) is_go: bool,
+    /// What its files say of its threads.
+    threads: Threads,
+    /// Its threads when they were last looked at, and those that the C library did not make.
+    known_threads: HashSet<u32>,
+    strangers: HashSet<u32>,
     /// Where its threads keep which goroutine they run, from the thread pointer on.
     go_g: Option<i32>,
     began: Instant,
@@ -223,6 +228,9 @@ impl Traced {
             process,
             name,
             is_go: false,
+            threads: Threads::default(),
+            known_threads: HashSet::new(),
+            strangers: HashSet::new(),
             go_g: None,
             began: now,
             reported: now,
@@ -403,6 +411,7 @@ impl Traced {
                     self.hear_of_names();
                     self.reclaim();
                     self.look_for_others();
+                    self.look_at_births();
                     if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
                         self.records.forget(self.attached.segments());
                     }
@@ -411,6 +420,29 @@ impl Traced {
             }
         }
         self.ended.is_none()
+    }
+    /// Tells of threads that the C library did not make, where stubs rely on it: they came after the attach, which asks all there are.
+    fn look_at_births(&mut self) {
+        if self.detached || self.attached.segments().is_empty() {
+            return;
+        }
+        let Ok(threads) = self.process.threads() else { return };
+        let threads: HashSet<u32> = threads.into_iter().collect();
+        if threads.is_subset(&self.known_threads) {
+            return;
+        }
+        let Ok(strangers) = self.attached.strangers(&self.process) else { return };
+        self.known_threads = threads;
+        for tid in strangers {
+            if self.strangers.insert(tid) && self.strangers.len() == 1 {
+                self.notices.push(format!(
+                    "thread {tid} of process {} was made without the C library while it was probed, and shares another thread's \
+                     control block or has none: hits may be lost from then on, so the counts are lower bounds; attach again, and \
+                     it is counted exactly",
+                    self.process.pid()
+                ));
+            }
+        }
     }
     /// Gives back slots of calls that were left without a return, when half of all are lent. All threads stand still for it, so that
     /// it takes no more than a hundredth of the time.

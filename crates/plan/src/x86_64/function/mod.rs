@@ -211,6 +211,7 @@ impl<'a> Planner<'a> {
         let count = |kind| Deed::Count { probe: want.probe, kind };
         let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
         self.decides(want)?;
+        self.has_goroutine(want)?;
         match (want.role, want.function) {
             (Role::CountEntry, Some(f)) => {
                 let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
@@ -295,6 +296,23 @@ impl<'a> Planner<'a> {
                 Ok(())
             }
             other => other,
+        }
+    }
+
+    /// Whether a goroutine can be read where this want asks for it. A program that begins has none: `rt0_go` sets the thread pointer, by `settls`, which
+    /// also threads of older versions call first. All that `rt0_go` calls later runs with one.
+    fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
+        let counts = matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_));
+        let (Some(function), true) = (want.function, self.env.traits.go && !counts) else { return Ok(()) };
+        let image = self.env.image;
+        let f = image.function(function);
+        let is_before = |name: &str| {
+            let name = name.strip_suffix(".abi0").unwrap_or(name);
+            matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")
+        };
+        match image.names(f).any(|name| is_before(name.raw)) {
+            true => Err(Refusal::BeforeGoroutine { at: f.start }),
+            false => Ok(()),
         }
     }
 
