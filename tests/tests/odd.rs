@@ -169,3 +169,17 @@ fn a_process_that_is_frozen_while_it_is_traced_gets_its_code_back() {
     assert_eq!(victim.run(1000)["sum"], 1_499_500);
     assert!(victim.alive());
 }
+
+/// What is followed is traced by another: that keeps nobody from looking.
+#[test]
+fn a_followed_process_can_be_looked_at() {
+    let path = or_skip!(victims::plain("odd"));
+    let mut victim = Running::start(&path, &["plain"]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-f", "-p", &pid, "work"]).expect("attaches");
+    let looked = trapline_tests::tracing::once(&["status", "-p", &pid]);
+    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(said.contains("armed"), "{said}{}", String::from_utf8_lossy(&looked.stderr));
+    victim.run(10);
+    assert_eq!(tracing.stop().hits("work"), 10);
+}

@@ -51,6 +51,23 @@ impl Process {
     /// # Errors
     /// Names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
+        let (process, tracer) = Self::open_traced(pid)?;
+        // A child that our own batch holds may be opened.
+        let ours = || Path::new(&format!("/proc/self/task/{tracer}")).exists();
+        if tracer != 0 && !ours() {
+            return Err(permission::traced(pid, tracer));
+        }
+        Ok(process)
+    }
+    /// Opens a process only to look at its memory, which another tracer does not mind.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for another tracer.
+    pub fn look_into(pid: u32) -> Result<Self, TargetError> {
+        Ok(Self::open_traced(pid)?.0)
+    }
+    /// Also tells the tracer, 0 if there is none.
+    fn open_traced(pid: u32) -> Result<(Self, u32), TargetError> {
         let status = permission::check_kind(pid)?;
         let start_time = living::start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
         let pidfd = fd::pidfd_open(pid).map_err(|e| gone_or(pid, "open a pidfd", e))?;
@@ -60,12 +77,7 @@ impl Process {
             .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        // A child that our own batch holds may be opened.
-        let ours = || std::path::Path::new(&format!("/proc/self/task/{}", status.tracer)).exists();
-        if status.tracer != 0 && !ours() {
-            return Err(permission::traced(pid, status.tracer));
-        }
-        Ok(Self { pid, start_time, pidfd, mem })
+        Ok((Self { pid, start_time, pidfd, mem }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]

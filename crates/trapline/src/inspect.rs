@@ -305,7 +305,7 @@ fn is_elf(path: &Path) -> bool {
 /// # Errors
 /// When the process cannot be looked at.
 pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
-    Ok(status(&Process::open(pid)?)?)
+    Ok(status(&Process::look_into(pid)?)?)
 }
 
 /// Cleans up after a tracer that died.
