@@ -120,7 +120,9 @@ fn a_library_that_comes_and_goes() {
     let hits = report.hits("plugin_work");
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
     let late = late(&report);
-    assert_eq!((late["loads"].as_u64(), late["passed"].as_u64()), (Some(3), Some(0)), "{late}");
+    // On a busy machine a load may be over before its records are read: it is told all the same.
+    let told = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
+    assert!(told("loads") + told("passed") == 3 && told("loads") > 0, "{late}");
     assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
     assert!(report.errors.contains("calls in these times were not seen"), "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);

@@ -138,12 +138,11 @@ fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
         assert!(number(probe, "calls") > 20, "{probe}: {}", report.errors);
         assert!(number(probe, "min_ns") >= 3_000_000 && number(probe, "tail_exits") == 0, "{probe}");
     }
-    // Patched exits see the jump alone, and the report says so.
+    // Patched exits see the jump alone, and the report counts such calls apart.
     let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "slow"]).end();
     let probe = report.probe("slow").unwrap_or_else(|| panic!("no slow: {}", report.errors));
     let calls = number(probe, "calls");
     assert!(calls > 20 && calls == number(probe, "tail_exits"), "{probe}");
-    assert!(report.errors.contains("timed until that jump"), "{}", report.errors);
 }
 
 /// Two functions without padding: what follows the one's `ret` is the other's entry.

@@ -162,15 +162,13 @@ fn following_a_command_in_which_nothing_is_ever_probed_gives_its_status() {
 }
 
 #[test]
-fn little_memory_stays_behind() {
+fn no_memory_stays_behind() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "main"]);
     victim.rounds(100);
     let (_, last, said) = tracer.end("-INT");
     assert_eq!(field(&last, ":plain", "calls"), 200);
-    let kib = said.split("longest stop").nth(1).and_then(|rest| rest.split("; ").nth(1)).unwrap();
-    let (resident, rest) = kib.split_once(" KiB of memory in ").unwrap_or_else(|| panic!("{said}"));
-    assert!(resident.parse::<u64>().unwrap() < 256 && rest.contains("MiB of address space stay"), "{said}");
+    assert!(said.contains("; nothing stays mapped"), "{said}");
 }
 
 #[test]

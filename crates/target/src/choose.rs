@@ -99,7 +99,8 @@ impl<'p> Batch<'p> {
         Ok(denied)
     }
     /// Has each thread make calls in its turn, until `ask` says no. A thread is stopped for its own calls alone. One that is
-    /// born meanwhile is asked as well. One whose call has a timeout gets `options.patience` to leave it first.
+    /// born meanwhile is asked as well. One whose call has a timeout gets `options.patience` to leave it first. One that no signal reaches
+    /// in all that time (it waits for the child of its vfork, or for a device) is not asked.
     fn each_thread(
         &mut self,
         options: &RemoteOptions,
@@ -138,7 +139,7 @@ impl<'p> Batch<'p> {
                 }
             }
             if start.elapsed() >= options.patience + UNINTERRUPTIBLE {
-                return Err(self.nobody());
+                return Ok(());
             }
             self.serve(guard)?;
             crate::serve::pause(start.elapsed());
