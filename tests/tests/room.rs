@@ -60,8 +60,10 @@ fn many_sessions_leave_nothing_behind() {
             assert!(output.status.success(), "{verb}, the {nth}th: {}: {said}", output.status);
             drop(victim.told());
         }
+        // What a thread was in at the last detach is the next one's to free.
+        let output = tracing::once(&["count", "-q", "-d", "0.02", "-p", &pid.to_string(), "counter:*"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let after = size(pid);
-        // What a thread was in at the last detach would be the next one's to free.
         assert!(after.0 < before.0 + 2048, "{variant:?}: kB of address space: {before:?}, {after:?}");
         assert!(after.1 < before.1 + 2048, "{variant:?}: kB of memory: {before:?}, {after:?}");
         assert_eq!(victim.run(100), told);
