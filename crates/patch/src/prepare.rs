@@ -142,7 +142,7 @@ pub(crate) fn prepare(
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
     let slots = match before.slots {
-        _ if !wanted(Role::LatencySlot) && !(request.options.or_slots && wanted(Role::Latency)) => None,
+        _ if !(wanted(Role::LatencySlot) || request.options.or_slots && wanted(Role::Latency)) => None,
         None => Some(find_slots(process.pid(), request.options.slots, survey)?),
         some => some,
     };

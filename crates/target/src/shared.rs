@@ -96,7 +96,10 @@ impl SharedMap {
                     from = until;
                 }
                 // Not known: all of it may be.
-                Err(_) => return vec![off..end],
+                Err(_) => {
+                    written.push(from..end);
+                    break;
+                }
             }
         }
         written
