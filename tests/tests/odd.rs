@@ -90,7 +90,7 @@ fn a_process_whose_name_is_no_text_is_one_like_others() {
 struct Freezer(std::path::PathBuf);
 
 impl Freezer {
-    fn new() -> Result<Self, String> {
+    fn new(name: &str) -> Result<Self, String> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
         let mount = mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
@@ -98,7 +98,7 @@ impl Freezer {
             (fields.next()? == "cgroup2").then(|| at.to_owned())
         });
         let mount = mount.ok_or("no cgroup2 is mounted")?;
-        let group = std::path::Path::new(&mount).join(format!("trapline-test-{}", std::process::id()));
+        let group = std::path::Path::new(&mount).join(format!("trapline-test-{}-{name}", std::process::id()));
         std::fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
         Ok(Self(group))
     }
@@ -133,7 +133,7 @@ impl Drop for Freezer {
 #[test]
 fn a_frozen_process_is_told_and_not_waited_for() {
     let path = or_skip!(victims::plain("odd"));
-    let freezer = or_skip!(Freezer::new());
+    let freezer = or_skip!(Freezer::new("before"));
     let mut victim = Running::start(&path, &["plain"]);
     freezer.freeze(victim.pid());
     let pid = victim.pid().to_string();
@@ -150,11 +150,11 @@ fn a_frozen_process_is_told_and_not_waited_for() {
     assert!(is_clean(victim.pid()), "{}", report.errors);
 }
 
-/// Its code is as it was at once; what only a call of its own could give back stays, and that is told.
+/// What only calls of its own can give back stays until then, and the remedy that is told works.
 #[test]
-fn a_process_that_is_frozen_while_it_is_traced_gets_its_code_back() {
+fn a_process_that_is_frozen_while_it_is_traced_can_be_cleaned_up_when_it_is_thawed() {
     let path = or_skip!(victims::plain("odd"));
-    let freezer = or_skip!(Freezer::new());
+    let freezer = or_skip!(Freezer::new("meanwhile"));
     let mut victim = Running::start(&path, &["plain"]);
     let pid = victim.pid().to_string();
     let tracing = Tracing::start("count", &["-p", &pid, "work"]).expect("attaches");
@@ -163,11 +163,14 @@ fn a_process_that_is_frozen_while_it_is_traced_gets_its_code_back() {
     let begun = std::time::Instant::now();
     let report = tracing.stop();
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}: {}", begun.elapsed(), report.errors);
-    assert!(text::differences(victim.pid()).is_empty(), "patches stay: {}", report.errors);
-    assert!(report.errors.contains("frozen"), "{}", report.errors);
+    let remedy = format!("trapline detach -p {pid}");
+    assert!(report.errors.contains("frozen") && report.errors.contains(&remedy), "{}", report.errors);
     freezer.thaw();
     assert_eq!(victim.run(1000)["sum"], 1_499_500);
-    assert!(victim.alive());
+    let cleaned = trapline_tests::tracing::once(&["detach", "-p", &pid]);
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    assert!(is_clean(victim.pid()), "{}", String::from_utf8_lossy(&cleaned.stdout));
+    assert_eq!(victim.run(1000)["sum"], 1_499_500);
 }
 
 /// What is followed is traced by another: that keeps nobody from looking.

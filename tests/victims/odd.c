@@ -8,6 +8,7 @@
 #include <linux/io_uring.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -58,6 +59,7 @@ int main(int argc, char **argv) {
     if (strcmp(kind, "vfork") == 0) {
         int pid = vfork();
         if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (read(go[0], &byte, 1) != 1) _exit(1);
             _exit(0);
         }
