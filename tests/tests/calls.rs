@@ -178,9 +178,13 @@ fn calls_after_one_that_was_under_way_have_their_own_ends() {
         assert!(took >= 5_000_000, "it sleeps for 5 ms: {call}");
     }
     let report = Tracing::spawn("stack", &["--time", "-d", "1", "-p", &pid, "nap"]).end();
-    let probe = report.probe("nap").unwrap_or_else(|| panic!("no nap: {}", report.errors));
-    let [calls, least] = ["calls", "min_ns"].map(|field| probe[field].as_u64().expect("a number"));
-    assert!(calls > 20 && least >= 5_000_000, "{probe}");
+    let of = |field: &str| {
+        let stacks = report.objects.iter().filter(|object| object["type"] == "stack");
+        stacks.map(|stack| stack[field].as_u64().expect("a number")).sum::<u64>()
+    };
+    // The last call is under way when tracing ends, and has no duration.
+    let (calls, time) = (of("hits"), of("time_ns"));
+    assert!(calls > 20 && time >= (calls - 1) * 5_000_000, "{calls} calls in {time} ns: {}", report.errors);
 }
 
 /// `slow` ends by a jump to what sleeps for 3 ms: that is part of the call, so how long it takes is not known at the jump.
@@ -196,6 +200,5 @@ fn a_tail_call_is_told_as_longer_than_was_seen() {
         let words = ["-d", "0.5", "-p", &pid, "--if", condition, "slow(int us) -> int"];
         let report = Tracing::spawn("trace", &words).end();
         assert_eq!(calls(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
-        assert!(report.errors.contains("unknown to conditions"), "{condition}: {}", report.errors);
     }
 }
