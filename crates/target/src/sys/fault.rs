@@ -1,5 +1,5 @@
 //! A test hook: `TRAPLINE_FAULT=before:N` or `after:N` in the environment makes the tracer kill itself at the Nth
-//! request that reaches a target (ptrace requests and writes to /proc/PID/mem), to show that a target survives it.
+//! request that changes a target (ptrace requests and writes to /proc/PID/mem), to show that a target survives it.
 //! `TRAPLINE_PERF_FAULT=ERRNO`, or `ERRNO:BIT`, makes every hardware breakpoint fail to open with that error, or those with that
 //! flag bit of `perf_event_attr`: a machine without debug registers, a user without the right, a kernel that lacks the flag.
 

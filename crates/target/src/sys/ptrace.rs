@@ -22,7 +22,13 @@ pub(crate) const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACESYSGOOD;
 
-/// A request whose address and data are numbers or pointers to memory that outlives it.
+/// A request that only reads. It is no fault point: a tracer that dies here leaves the target as the request before left it.
+pub(super) fn ask(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
+    // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the request writes.
+    check(unsafe { libc::ptrace(request, tid as libc::pid_t, addr, data) })
+}
+
+/// A request that changes the target; its address and data are numbers or pointers to memory that outlives it.
 pub(super) fn raw(request: u32, tid: u32, addr: usize, data: usize) -> io::Result<i64> {
     // SAFETY: every caller in `sys` passes either numbers, or pointers to live locals of the size that the
     // request reads or writes.
@@ -57,20 +63,20 @@ pub(crate) fn set_options(tid: u32, options: i32) -> io::Result<()> {
 pub(crate) fn signal_info(tid: u32) -> io::Result<(i32, i32)> {
     // SAFETY: siginfo_t is plain integers; all-zero is a value of it.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    raw(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr_exposed())?;
+    ask(libc::PTRACE_GETSIGINFO, tid, 0, (&raw mut info).addr_exposed())?;
     Ok((info.si_signo, info.si_code))
 }
 
 /// The event's number: a new pid, for births.
 pub(crate) fn event_message(tid: u32) -> io::Result<u64> {
     let mut message = 0u64;
-    raw(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed())?;
+    ask(libc::PTRACE_GETEVENTMSG, tid, 0, (&raw mut message).addr_exposed())?;
     Ok(message)
 }
 
 pub(crate) fn signal_mask(tid: u32) -> io::Result<u64> {
     let mut mask = 0u64;
-    raw(libc::PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).addr_exposed())?;
+    ask(libc::PTRACE_GETSIGMASK, tid, 8, (&raw mut mask).addr_exposed())?;
     Ok(mask)
 }
 pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
@@ -80,7 +86,7 @@ pub(crate) fn set_signal_mask(tid: u32, mask: u64) -> io::Result<()> {
 /// The registered rseq area: address, length, signature. Address 0 when there is none.
 pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
     let mut words = [0u32; 6];
-    raw(GET_RSEQ_CONFIGURATION, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed())?;
+    ask(GET_RSEQ_CONFIGURATION, tid, size_of_val(&words), words.as_mut_ptr().addr_exposed())?;
     Ok((u64::from(words[0]) | u64::from(words[1]) << 32, words[2], words[3]))
 }
 
@@ -88,13 +94,13 @@ pub(crate) fn rseq(tid: u32) -> io::Result<(u64, u32, u32)> {
 pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
     let mut filters = Vec::new();
     loop {
-        let len = match raw(SECCOMP_GET_FILTER, tid, filters.len(), 0) {
+        let len = match ask(SECCOMP_GET_FILTER, tid, filters.len(), 0) {
             Ok(len) => len as usize,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
             Err(error) => return Err(error),
         };
         let mut filter = vec![Insn::default(); len];
-        raw(SECCOMP_GET_FILTER, tid, filters.len(), filter.as_mut_ptr().addr_exposed())?;
+        ask(SECCOMP_GET_FILTER, tid, filters.len(), filter.as_mut_ptr().addr_exposed())?;
         filters.push(filter);
     }
 }
@@ -102,7 +108,7 @@ pub(crate) fn seccomp_filters(tid: u32) -> io::Result<Vec<Vec<Insn>>> {
 /// Reads one of a thread's register sets into `bytes`; how many bytes there were.
 pub(super) fn get_regset(tid: u32, set: usize, bytes: &mut [u8]) -> io::Result<usize> {
     let mut vec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    raw(libc::PTRACE_GETREGSET, tid, set, (&raw mut vec).addr_exposed())?;
+    ask(libc::PTRACE_GETREGSET, tid, set, (&raw mut vec).addr_exposed())?;
     Ok(vec.iov_len)
 }
 

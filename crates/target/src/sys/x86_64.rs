@@ -3,7 +3,7 @@
 use std::io;
 
 use super::check;
-use super::ptrace::{Exposed as _, get_regset, raw};
+use super::ptrace::{Exposed as _, ask, get_regset, raw};
 
 const NT_X86_XSTATE: usize = 0x202;
 
@@ -15,7 +15,7 @@ pub(crate) type Vectors = Vec<u8>;
 pub(crate) fn regs(tid: u32) -> io::Result<Registers> {
     // SAFETY: user_regs_struct is plain integers; all-zero is a value of it.
     let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    raw(libc::PTRACE_GETREGS, tid, 0, (&raw mut regs).addr_exposed())?;
+    ask(libc::PTRACE_GETREGS, tid, 0, (&raw mut regs).addr_exposed())?;
     Ok(regs)
 }
 pub(crate) fn set_regs(tid: u32, regs: &Registers) -> io::Result<()> {
