@@ -31,6 +31,9 @@ pub(super) enum Verdict {
     Differs(String),
 }
 
+/// Exit status of a command that found no function of that name; it then starts no program.
+const NOTHING_TO_PROBE: i32 = 3;
+
 /// Judges a traced run.
 pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
     let (own, errors) = split(&traced.errors);
@@ -38,6 +41,9 @@ pub(super) fn judge(bare: [&Ran; 2], traced: &Ran) -> Verdict {
         return Verdict::Differs(format!("it did not end; {}", said(&own)));
     }
     let refused = !own.is_empty();
+    if traced.status == NOTHING_TO_PROBE && own.iter().any(|line| line.contains("nothing to probe")) {
+        return Verdict::Refused(said(&own));
+    }
     let steady = bare[0].status == bare[1].status;
     if steady && traced.status != bare[0].status {
         return Verdict::Differs(format!(
@@ -176,5 +182,13 @@ mod tests {
         let bare = ran(3, "x", "warning\n");
         let traced = ran(3, "x", "trapline: no room\nwarning\n");
         assert_eq!(judge([&bare, &bare], &traced), Verdict::Refused("trapline: no room".into()));
+    }
+
+    #[test]
+    fn a_program_without_functions_is_refused_and_never_runs() {
+        let (bare, said) = (ran(0, "x", ""), "trapline: nothing to probe: no function *");
+        let judged = |traced: &Ran| judge([&bare, &bare], traced);
+        assert_eq!(judged(&ran(3, "", &format!("{said}\n"))), Verdict::Refused(said.into()));
+        assert!(matches!(judged(&ran(3, "", "trapline: no room\n")), Verdict::Differs(_)));
     }
 }
