@@ -6,11 +6,16 @@ use std::process::Command;
 
 /// Ends all of them.
 pub(crate) fn kill(pid: u32) {
-    let found: Vec<String> = below(pid, &processes()).iter().map(ToString::to_string).collect();
+    let found: Vec<String> = of(pid).iter().map(ToString::to_string).collect();
     if !found.is_empty() {
         println!("ending processes {}", found.join(" "));
         Command::new("kill").arg("-KILL").args(&found).status().ok();
     }
+}
+
+/// All that it started, and what those started.
+pub(crate) fn of(pid: u32) -> Vec<u32> {
+    below(pid, &processes())
 }
 
 /// Every process with its parent.

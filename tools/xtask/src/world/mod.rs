@@ -9,6 +9,7 @@
 //! 1. It runs bare twice, under different process numbers.
 //! 2. What differs between those two runs is not compared ([`compare`]).
 //! 3. It runs under each verb, with all of its functions probed from its start.
+//! 4. After a difference it runs bare once more, a second later, and is judged again: a clock in what it prints is no difference.
 
 mod compare;
 mod list;
@@ -16,6 +17,7 @@ mod programs;
 mod report;
 mod run;
 mod sandbox;
+mod services;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,11 +46,16 @@ struct Request {
     log: Option<PathBuf>,
     /// Programs that run at the same time.
     lanes: usize,
+    /// Attach so often to services instead; names of packages are names of services then.
+    services: Option<u64>,
 }
 
 /// Runs the step.
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     let request = parse(args)?;
+    if let Some(cycles) = request.services {
+        return Ok(services::run(cycles, &request.packages, &trapline()?));
+    }
     let text = std::fs::read_to_string(Path::new(LISTS).join("packages.txt")).context("list of packages")?;
     let mut packages = list::parse(&text)?;
     if !request.packages.is_empty() {
@@ -113,9 +120,10 @@ fn parse(args: &[String]) -> Result<Request> {
             "--package" => request.packages.push(value()?.clone()),
             "--under" => request.verbs.push(value()?.clone()),
             "--log" => request.log = Some(PathBuf::from(value()?)),
+            "--services" => request.services = Some(value()?.parse().context("--services")?),
             "--install" => request.install = true,
             _ => bail!(
-                "`{arg}` is not known; there are --seconds N, --lanes N, --package NAME, --under VERB, --log FILE, --install"
+                "`{arg}` is not known; there are --seconds N, --lanes N, --package NAME, --under VERB, --log FILE, --install, --services CYCLES"
             ),
         }
     }

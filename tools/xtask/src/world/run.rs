@@ -3,6 +3,7 @@
 //! In: a program, verbs, the command. Out: lines of the report. Does not: choose programs, or decide what a difference is.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -10,7 +11,7 @@ use super::list::Job;
 use super::programs::{Program, file_name};
 use super::report::Report;
 use super::sandbox::{self, Ran, Scratch};
-use super::{compare, compare::Measure};
+use super::{compare, compare::Measure, compare::Verdict};
 
 /// Verbs that patch code, and what each is asked for.
 pub(super) const VERBS: [&str; 5] = ["count", "lat", "trace", "graph", "stack"];
@@ -38,14 +39,20 @@ fn one(program: &Program, job: &Job, verbs: &[String], trapline: &Path, report: 
     report.program(program);
     for verb in VERBS.iter().filter(|verb| verbs.is_empty() || verbs.iter().any(|given| given == *verb)) {
         let traced = traced(program, job, verb, trapline)?;
-        let verdict = compare::judge([&bare[0], &bare[1]], &traced);
+        let mut verdict = compare::judge([&bare[0], &bare[1]], &traced);
+        if matches!(verdict, Verdict::Differs(_)) {
+            // What differs from one second to the next is not held against it: two bare runs may lie in the same second.
+            std::thread::sleep(Duration::from_millis(1100));
+            verdict = compare::judge([&bare[0], &self::bare(program, job, 5)?], &traced);
+        }
         report.run(&title, verb, &verdict, traced.took, bare[0].took);
     }
     Ok(())
 }
 
 fn bare(program: &Program, job: &Job, numbers: u32) -> Result<Ran> {
-    sandbox::run(&Scratch::new()?, &words(program, job), job.input.as_deref(), numbers)
+    let words = [sandbox::PARENT.map(String::from).to_vec(), words(program, job)].concat();
+    sandbox::run(&Scratch::new()?, &words, job.input.as_deref(), numbers)
 }
 
 fn traced(program: &Program, job: &Job, verb: &str, trapline: &Path) -> Result<Ran> {

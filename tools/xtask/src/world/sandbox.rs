@@ -81,15 +81,22 @@ impl Drop for Scratch {
     }
 }
 
-/// Prepares the run's mounts, uses up as many process numbers as told, and becomes the command.
+/// Prepares the run's mounts, uses up as many process numbers as told, and starts the command.
 const SETUP: &str = r#"
 scratch=$1 numbers=$2; shift 2
 mount --bind "$scratch" "$scratch" && mount -t tmpfs none /var/tmp && mount -o remount,bind,ro / || exit 125
 cd "$scratch/work" || exit 125
 while [ "$numbers" -gt 0 ]; do /bin/true; numbers=$((numbers - 1)); done
 ulimit -c 0
-exec "$@"
+exec 3>&2 2>/dev/null
+"$@" 2>&3 3>&-
+exit $?
 "#;
+
+/// Runs a command as a child, and ends as it did. Programs behave otherwise as process 1, or as its children; with this before a bare
+/// run, its parent is no more process 1 than the tracer is before a traced one. The shell's own words about a signal go nowhere.
+pub(super) const PARENT: [&str; 4] =
+    ["sh", "-c", "exec 3>&2 2>/dev/null; \"$@\" 2>&3 3>&-; exit $?", "world"];
 
 /// Runs the words. `numbers` process numbers are used up first, so that two runs can be told to differ by their numbers alone.
 pub(super) fn run(scratch: &Scratch, words: &[String], input: Option<&str>, numbers: u32) -> Result<Ran> {
