@@ -215,7 +215,10 @@ impl Session {
             return Ok(());
         }
         let refused: Vec<Refused> = self.traced.iter().flat_map(|traced| traced.refused().to_vec()).collect();
-        if let Some(first) = refused.first() {
+        // What a whole process lacked says more than the functions that it would have lacked anyway.
+        if let Some(first) = refused.first()
+            && self.unprobed.is_empty()
+        {
             let example = format!("{}: {}", first.probe, first.reason);
             return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
         }
