@@ -332,7 +332,7 @@ impl DebugInfo {
                 return Ok(walk.load(to).map(|()| (walk.offsets, ValueType::Text, TEXT as u8)));
             }
             ValueType::Other(what) => what,
-            ValueType::Void => "nothing".to_owned(),
+            ValueType::Void | ValueType::Unknown => "nothing".to_owned(),
             of => return Ok(Ok((walk.offsets, of, size.clamp(1, 8) as u8))),
         };
         Ok(Err(NoField::NotAValue { of: path.to_owned(), what }))

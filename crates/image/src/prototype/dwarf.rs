@@ -6,6 +6,7 @@
 use gimli::{DwLang, Unit, UnitOffset};
 use trapline_record::Svma;
 
+use super::entry::corrected;
 use super::passing::{Passed, Shape, passed, places};
 use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
@@ -15,7 +16,7 @@ impl DebugInfo {
     /// What the function that begins at an address takes and returns. `None`: nothing is noted, or not in C's way.
     #[must_use]
     pub fn prototype(&self, function: Svma) -> Option<Prototype> {
-        self.with_function(function, |unit, entry| self.noted(unit, entry)).ok()?
+        self.with_function(function, |unit, entry| self.noted(unit, entry, function.0)).ok()?
     }
     /// Calls with the entry of the function that begins at an address.
     pub(crate) fn with_function<T>(
@@ -39,7 +40,7 @@ impl DebugInfo {
         }
         Ok(None)
     }
-    fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<Prototype>> {
+    fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>, at: u64) -> gimli::Result<Option<Prototype>> {
         let known = |of| gimli::Result::Ok((self.value_type(unit, of)?, self.passed(unit, of)?));
         let value = match self.returned(unit, entry)? {
             None => (ValueType::Void, Passed::Registers(0, 0)),
@@ -50,7 +51,10 @@ impl DebugInfo {
             let (meaning, passed) = known(of)?;
             parameters.push((name, meaning, passed));
         }
-        Ok(Some(places(value, parameters)))
+        let passed: Vec<Passed> = parameters.iter().map(|(_, _, passed)| *passed).collect();
+        let compiled = self.compiled(unit, entry, at)?;
+        let by_abi = places(value, parameters);
+        Ok(Some(if self.is_x86_64 { corrected(by_abi, &passed, &compiled) } else { by_abi }))
     }
     /// Names and types of parameters; those of the source where the function is a copy of one.
     pub(crate) fn parameters(
@@ -71,6 +75,27 @@ impl DebugInfo {
             parameters.push((self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default(), of));
         }
         Ok(parameters)
+    }
+    /// Whether a function has a mark, or its source or declaration has.
+    pub(super) fn has_flag(
+        &self,
+        unit: &Unit<Slice>,
+        entry: &Entry<'_>,
+        which: gimli::DwAt,
+    ) -> gimli::Result<bool> {
+        let mut at = entry.offset();
+        for _ in 0..MAX_CHAIN {
+            let entry = unit.entry(at)?;
+            if entry.attr_value(which)?.is_some() {
+                return Ok(true);
+            }
+            let origin = reference(&entry, gimli::DW_AT_abstract_origin)?;
+            match origin.or(reference(&entry, gimli::DW_AT_specification)?) {
+                Some(next) => at = next,
+                None => return Ok(false),
+            }
+        }
+        Err(gimli::Error::UnexpectedNull)
     }
     fn returned(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<UnitOffset>> {
         let mut at = entry.offset();
