@@ -20,7 +20,7 @@ from gdb.unwinder import Unwinder, register_unwinder
 
 # crates/record/src/control.rs and slots.rs; a test compares them.
 MAGIC = b"TRAPLINE"
-SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 16224, 16232, 16240
+SLOTS_CODE, SLOTS_TABLE, SLOTS_COUNT = 296, 304, 312
 HOMES_LEN, CODE, ENTRY, REAL, CHAIN = 4096, 32, 64, 0, 16
 
 # What gdb calls the processor: registers that a slot leaves as they are, the stack pointer, the program counter, and the bits of an address: a return address may be signed above them.

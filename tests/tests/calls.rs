@@ -161,3 +161,44 @@ fn what_is_no_signature_is_said() {
         assert!(said.contains(words), "{probe}: {said}");
     }
 }
+
+/// A call is under way when we attach, as in any program that waits: its exit has no entry, and all others have their own.
+#[test]
+fn calls_after_one_that_was_under_way_have_their_own_ends() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &["nap"]);
+    let pid = victim.pid().to_string();
+    let report = Tracing::spawn("trace", &["-d", "1", "-p", &pid, "nap(int n, int us) -> int"]).end();
+    let ended: Vec<&Value> =
+        calls(&report, "nap").into_iter().filter(|call| call["how"] == "returned").collect();
+    assert!(ended.len() > 20, "{} calls: {}", ended.len(), report.errors);
+    for call in ended {
+        assert_eq!(call["ret"].as_u64(), Some(argument(call, 0)), "another call's value: {call}");
+        let took = call["dur_ns"].as_u64().expect("a duration");
+        assert!(took >= 5_000_000, "it sleeps for 5 ms: {call}");
+    }
+    let report = Tracing::spawn("stack", &["--time", "-d", "1", "-p", &pid, "nap"]).end();
+    let of = |field: &str| {
+        let stacks = report.objects.iter().filter(|object| object["type"] == "stack");
+        stacks.map(|stack| stack[field].as_u64().expect("a number")).sum::<u64>()
+    };
+    // The last call is under way when tracing ends, and has no duration.
+    let (calls, time) = (of("hits"), of("time_ns"));
+    assert!(calls > 20 && time >= (calls - 1) * 5_000_000, "{calls} calls in {time} ns: {}", report.errors);
+}
+
+/// `slow` ends by a jump to what sleeps for 3 ms: that is part of the call, so how long it takes is not known at the jump.
+#[test]
+fn a_tail_call_is_told_as_longer_than_was_seen() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let shown = once(&["trace", "-d", "0.5", "-p", &pid, "slow(int us) -> int"]);
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(text.contains("= ? (tail call) <>= 0.0"), "{text}");
+    for condition in ["dur < 1ms", "dur > 1ms", "!(dur > 1ms)"] {
+        let words = ["-d", "0.5", "-p", &pid, "--if", condition, "slow(int us) -> int"];
+        let report = Tracing::spawn("trace", &words).end();
+        assert_eq!(calls(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
+    }
+}

@@ -1,8 +1,9 @@
 //! Fork, exec and dlopen while traced.
 
-use trapline_tests::counted::counted;
+use serde_json::Value;
+use trapline_tests::counted::{counted, tactic};
 use trapline_tests::running::Running;
-use trapline_tests::tracing::Tracing;
+use trapline_tests::tracing::{Report, Tracing};
 use trapline_tests::{or_skip, text, victims};
 
 const CHILDREN: u64 = 30;
@@ -64,6 +65,44 @@ fn calls_that_children_are_in_are_counted() {
     }
 }
 
+/// Jumps are inherited by a forked child, and the kernel's probes are not.
+#[test]
+fn what_only_the_kernel_probes_is_told_not_to_count_children() {
+    let path = or_skip!(victims::plain("family"));
+    for follow in [&[][..], &["-f"]] {
+        let mut victim = Running::start(&path, &["fork"]);
+        let pid = victim.pid().to_string();
+        let probes = format!("{}:/tight_.*|child_work/", path.display());
+        let tracing = Tracing::start("count", &[follow, &["-p", &pid, &probes]].concat()).expect("attaches");
+        assert_eq!(victim.run(3)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.hits("child_work"), 30, "{}", report.errors);
+        assert!(report.errors.contains(", 3 forked children counted with their parent"), "{}", report.errors);
+        if tactic(&report, "tight_one") != "kernel" {
+            return println!("SKIP: no place takes a probe of the kernel's here");
+        }
+        let told =
+            "in process PID alone: hits of its 3 forked children there are not seen".replace("PID", &pid);
+        assert_eq!(report.hits("tight_one"), 0, "{}", report.errors);
+        assert!(report.errors.contains(&told), "{}", report.errors);
+        assert!(victim.finish().success());
+    }
+}
+
+/// They have none of our patches.
+#[test]
+fn children_forked_before_are_not_said_to_count() {
+    let path = or_skip!(victims::plain("family"));
+    let mut victim = Running::start(&path, &["inside"]);
+    assert_eq!(victim.run(3)["failed"], 0);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "parent_work"]).expect("attaches");
+    assert_eq!(victim.run(1)["failed"], 0);
+    let report = tracing.stop();
+    assert!(report.errors.contains(", 1 forked child counted with"), "{}", report.errors);
+    assert!(victim.finish().success());
+}
+
 #[test]
 fn a_library_that_comes_and_goes() {
     let path = or_skip!(victims::plain("family"));
@@ -76,10 +115,65 @@ fn a_library_that_comes_and_goes() {
     let report = tracing.stop();
     assert_eq!(told["failed"], 0, "{}", report.errors);
     assert_eq!(report.hits("parent_work"), 3);
+    assert!(report.errors.contains("sites: 2 matched, 2 probed"), "{}", report.errors);
     // Ten calls at once after dlopen, ten more when the entry is patched, which it must be: the latter must be seen.
     let hits = report.hits("plugin_work");
     assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
+    let late = late(&report);
+    // On a busy machine a load may be over before its records are read: it is told all the same.
+    let told = |name: &str| late[name].as_u64().unwrap_or_else(|| panic!("no {name}: {late}"));
+    assert!(told("loads") + told("passed") == 3 && told("loads") > 0, "{late}");
+    assert!(late["longest_ns"].as_u64() > Some(0), "{late}");
+    assert!(report.errors.contains("calls in these times were not seen"), "{}", report.errors);
     assert_eq!(text::differences(victim.pid()), [""; 0]);
+}
+
+/// What is told of the only library that came late.
+fn late(report: &Report) -> Value {
+    let totals = report.totals();
+    let all = totals[0]["late"].as_array().unwrap_or_else(|| panic!("nothing is late: {}", report.errors));
+    assert_eq!(all.len(), 1, "{all:?}");
+    all[0].clone()
+}
+
+/// Most loads are over before anybody can look: each is told, as one that was probed late or as one that passed.
+#[test]
+fn no_load_of_a_library_goes_untold() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    for loads in [1, 100] {
+        let mut victim = Running::start(&path, &["reload"]);
+        let pid = victim.pid().to_string();
+        let probe = format!("{}:plugin_work", plugin.display());
+        let tracing = Tracing::start("count", &["-p", &pid, &probe, "parent_work"]).expect("attaches");
+        assert_eq!(victim.run(loads)["failed"], 0);
+        let report = tracing.stop();
+        assert_eq!(report.hits("parent_work"), loads, "{}", report.errors);
+        let late = late(&report);
+        let told = late["loads"].as_u64().zip(late["passed"].as_u64()).map(|(loads, passed)| loads + passed);
+        assert_eq!(told, Some(loads), "{late}; {}", report.errors);
+        assert_eq!(text::differences(victim.pid()), [""; 0]);
+        assert!(victim.finish().success());
+    }
+}
+
+/// It is not mapped when tracing begins, and nothing else is probed.
+#[test]
+fn a_library_is_waited_for() {
+    let path = or_skip!(victims::plain("family"));
+    let plugin = or_skip!(victims::shared("plugin"));
+    let mut victim = Running::start(&path, &["dlopen"]);
+    let pid = victim.pid().to_string();
+    let probe = format!("{}:plugin_work", plugin.display());
+    let Err(report) = Tracing::start("count", &["-p", &pid, &probe]) else { panic!("nothing to probe") };
+    assert_eq!(report.status.code(), Some(3), "{}", report.errors);
+    assert!(report.errors.contains("-f waits for programs and libraries"), "{}", report.errors);
+    let tracing = Tracing::start("count", &["-f", "-p", &pid, &probe]).expect("attaches");
+    assert_eq!(victim.run(3)["failed"], 0);
+    let report = tracing.stop();
+    let hits = report.hits("plugin_work");
+    assert!((30..=60).contains(&hits), "{hits} of 60 hits, 30 of them late; {}", report.errors);
+    assert_eq!(late(&report)["loads"], 3, "{}", report.errors);
 }
 
 #[test]

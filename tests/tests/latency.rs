@@ -124,3 +124,37 @@ fn recursion_and_the_outermost_call() {
     assert_eq!(told["factorial"], 900 * 5 + 100 * 3);
     assert_eq!(report.field("factorial", "calls"), 900 + 100, "{}", report.errors);
 }
+
+/// `slow` ends by a jump to what sleeps for 3 ms.
+#[test]
+fn replaced_return_addresses_time_a_tail_call_until_its_callee_returns() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "--ret=stack", "slow", "handle"]).end();
+    for func in ["slow", "handle"] {
+        let probe = report.probe(func).unwrap_or_else(|| panic!("no {func}: {}", report.errors));
+        consistent(probe);
+        assert!(number(probe, "calls") > 20, "{probe}: {}", report.errors);
+        assert!(number(probe, "min_ns") >= 3_000_000 && number(probe, "tail_exits") == 0, "{probe}");
+    }
+    // Patched exits see the jump alone, and the report counts such calls apart.
+    let report = Tracing::spawn("lat", &["-p", &pid, "-d", "1", "-F", "slow"]).end();
+    let probe = report.probe("slow").unwrap_or_else(|| panic!("no slow: {}", report.errors));
+    let calls = number(probe, "calls");
+    assert!(calls > 20 && calls == number(probe, "tail_exits"), "{probe}");
+}
+
+/// Two functions without padding: what follows the one's `ret` is the other's entry.
+#[test]
+fn neighbours_without_padding_are_both_timed() {
+    let path = or_skip!(victims::c("counter", Variant::O0));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let words: Vec<&str> = ["-p", &pid, "-F"].into_iter().chain(FUNCS).collect();
+    let tracing = Tracing::start("lat", &words).expect("attaches");
+    let told = victim.run(ROUNDS);
+    let report = tracing.stop();
+    assert_eq!(report.refused(), [], "{}", report.errors);
+    FUNCS.iter().for_each(|func| assert_eq!(report.field(func, "calls"), told[*func], "{func}"));
+}

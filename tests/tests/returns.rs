@@ -213,7 +213,7 @@ fn slots(pid: u32) -> (usize, usize) {
     (lent.iter().filter(|byte| **byte != 0).count(), lent.len())
 }
 
-/// Words of the process' stacks that lead into code of ours.
+/// Words of the process' stacks that lead into code of ours; none does once that is unmapped.
 fn armed_words(pid: u32) -> usize {
     use std::io::{Read as _, Seek as _};
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
@@ -226,7 +226,6 @@ fn armed_words(pid: u32) -> usize {
         .filter(|l| l.contains("r-xs") && l.contains("/memfd:trapline"))
         .filter_map(range)
         .collect();
-    assert!(!ours.is_empty(), "{maps}");
     let stack = maps.lines().find(|l| l.ends_with("[stack]")).and_then(range).expect("a stack");
     let status = std::fs::read_to_string(format!("/proc/{pid}/syscall")).expect("alive");
     let sp = status.split_whitespace().rev().nth(1).expect("a stack pointer").trim_start_matches("0x");

@@ -30,3 +30,42 @@ fn who_comes_after_many_finds_room() {
     }
     assert_eq!(victim.run(100), told);
 }
+
+/// Kilobytes of address space, and of memory.
+fn size(pid: u32) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim().trim_end_matches(" kB").parse().expect("kilobytes")
+    };
+    (field("VmSize:"), field("VmRSS:"))
+}
+
+/// However often one comes, nothing is left behind, while threads run what is probed.
+#[test]
+fn many_sessions_leave_nothing_behind() {
+    let cycles = trapline_tests::setting("TRAPLINE_CYCLES", 40);
+    for variant in [victims::Variant::Plain, victims::Variant::NonPie] {
+        let path = or_skip!(victims::c("counter", variant));
+        let mut victim = Running::start(&path, &[]);
+        let pid = victim.pid();
+        let told = victim.run(100);
+        let mut session = |nth: u64| {
+            victim.begin(200_000);
+            let verb = ["count", "lat", "trace"][nth as usize % 3];
+            let words = [verb, "-q", "-d", "0.02", "-p", &pid.to_string(), "counter:*", "libc:*"];
+            let output = tracing::once(&words);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{verb}, the {nth}th: {}: {said}", output.status);
+            drop(victim.told());
+        };
+        // The last session's memory may stay, if a thread was in it at the end; the next one frees it. So the same three are compared.
+        (0..3).for_each(&mut session);
+        let before = size(pid);
+        (0..cycles.next_multiple_of(3)).for_each(&mut session);
+        let after = size(pid);
+        assert!(after.0 < before.0 + 2048, "{variant:?}: kB of address space: {before:?}, {after:?}");
+        assert!(after.1 < before.1 + 2048, "{variant:?}: kB of memory: {before:?}, {after:?}");
+        assert_eq!(victim.run(100), told);
+    }
+}

@@ -90,3 +90,51 @@ fn strict_mode_is_refused() {
     let output = once(&["count", "-d", "0.2", "-p", &victim.pid().to_string(), "leaf"]);
     assert_refused(&mut victim, &before, &output, &["seccomp strict mode"]);
 }
+
+/// Rights are a thread's own: what the main thread may says nothing of the others.
+#[test]
+fn what_another_thread_may_not_do_is_refused() {
+    let path = or_skip!(victims::plain("restricted"));
+    let texts = "work(u64 x, str s)";
+    let refused: [(&str, &[&str], &str); 7] = [
+        ("tsc", &["lat", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
+        ("tsc", &["trace", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
+        ("tsc", &["stack", "--time", "work"], "may not read the time-stamp counter (PR_SET_TSC)"),
+        ("filter", &["trace", texts], "filters its system calls (seccomp)"),
+        ("filter", &["hist", "--top", "s", texts], "filters its system calls (seccomp)"),
+        ("strict", &["lat", "work"], "may not read the time-stamp counter (seccomp strict mode)"),
+        ("strict", &["trace", texts], "filters its system calls (seccomp)"),
+    ];
+    for (how, words, said) in refused {
+        let mut victim = Running::start(&path, &[how]);
+        let before = text::signals(victim.pid());
+        let pid = victim.pid().to_string();
+        let output = once(&[&words[..1], &["-d", "0.2", "-p", &pid], &words[1..]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && errors.contains(said), "{how} {words:?}: {errors}");
+        assert_eq!(victim.run(10)["work"], 20, "{how} {words:?}: the target lives on");
+        text::assert_clean(victim.pid(), &before);
+    }
+}
+
+/// What a restricted thread may do is done in it as well.
+#[test]
+fn what_a_restricted_thread_may_do_is_probed() {
+    let path = or_skip!(victims::plain("restricted"));
+    for (how, verb, probe) in [
+        ("tsc", "count", "work"),
+        ("filter", "lat", "work"),
+        ("filter", "trace", "work(u64 x, ptr s)"),
+        ("strict", "count", "work"),
+        ("plain", "trace", "work(u64 x, str s)"),
+    ] {
+        let mut victim = Running::start(&path, &[how]);
+        let tracing = Tracing::start(verb, &["-p", &victim.pid().to_string(), probe])
+            .unwrap_or_else(|report| panic!("{how} {verb}: {}: {}", report.status, report.errors));
+        assert_eq!(victim.run(10)["work"], 20, "{how} {verb}");
+        let report = tracing.stop();
+        assert_eq!(report.status.code(), Some(0), "{how} {verb}: {}", report.errors);
+        assert!(report.errors.contains("hits: 20 recorded, 0 missed"), "{how} {verb}: {}", report.errors);
+        assert_eq!(victim.run(10)["work"], 40, "{how} {verb}");
+    }
+}

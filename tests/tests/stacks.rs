@@ -207,3 +207,15 @@ fn stacks_of_calls_that_pass_are_summed() {
         assert!(output.status.code() == Some(2) && said.contains("is unknown"), "{said}");
     }
 }
+
+/// `--depth` is how many callers are noted, from one on.
+#[test]
+fn as_many_callers_as_were_asked_for() {
+    let path = or_skip!(framed());
+    let mut victim = Running::start(&path, &[]);
+    for depth in 1..=3 {
+        let (report, _) = traced(&mut victim, &["--depth", &depth.to_string()]);
+        let most = stacks(&report).map(|stack| addresses(stack).len()).max();
+        assert_eq!(most, Some(1 + depth), "--depth {depth}: {}", report.errors);
+    }
+}

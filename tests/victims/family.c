@@ -1,7 +1,8 @@
 /* `family HOW`: with `fork`, run N forks N children that call `child_work` ten times each; with `exec` each child
  * executes this program again with `once`; with `vfork`, through vfork; with `dlopen`, each run loads the plugin
  * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
- * it; with `inside`, run N forks N children that stay in
+ * it; with `reload` it is loaded, called ten times and unloaded at once;
+ * with `inside`, run N forks N children that stay in
  * `child_inside` until this program ends. */
 #include "victim.h"
 #include <dlfcn.h>
@@ -14,9 +15,20 @@ static const char *how, *self;
 PROBED u64 child_work(u64 x) { return x * 11 + 4; }
 PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
 
+#ifdef __x86_64__
+/* Four bytes each, one behind the other: no jump fits where both are probed. Children call the first one. */
+u64 tight_one(u64 x);
+__asm__(".text\n.globl tight_one, tight_two\n.type tight_one, @function\n.type tight_two, @function\n"
+        "tight_one: lea 1(%rdi), %eax\n ret\n.size tight_one, . - tight_one\n"
+        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n");
+#else
+PROBED u64 tight_one(u64 x) { return x + 1; }
+PROBED u64 tight_two(u64 x) { return x + 2; }
+#endif
+
 static u64 ten(void) {
     u64 sum = 0;
-    for (u64 i = 0; i < 10; i++) sum += child_work(i);
+    for (u64 i = 0; i < 10; i++) sum += child_work(i) + (tight_one(i) != i + 1);
     return sum;
 }
 static int one_child(void) {
@@ -68,7 +80,9 @@ static u64 begins(worker work) {
 /* A jump stands there; a guard trap alone lets calls through uncounted. */
 static int is_probed(worker work) {
     u64 now = begins(work);
-    return now != unpatched && (now & 0xff) != 0xcc;
+    int jumps = 0;
+    for (int at = 0; at < 8; at++) jumps |= (now >> 8 * at & 0xff) == 0xe9;
+    return now != unpatched && jumps;
 }
 static int note_plugin(void) {
     void *handle;
@@ -88,15 +102,25 @@ static u64 plugin(void) {
     dlclose(handle);
     return sum;
 }
+static u64 reload(void) {
+    void *handle;
+    worker work = load_plugin(&handle);
+    u64 sum = 0;
+    if (!work) return 0;
+    for (u64 i = 0; i < 10; i++) sum += work(i);
+    dlclose(handle);
+    return sum;
+}
 static void run(u64 times) {
     u64 failed = 0, check = 0;
     for (u64 i = 0; i < times; i++) {
         check += parent_work(i);
         if (!strcmp(how, "dlopen")) failed += plugin() != 2 * 1085;
+        else if (!strcmp(how, "reload")) failed += reload() != 1085;
         else if (!strcmp(how, "inside")) failed += child_that_stays() != 0;
         else failed += one_child() != 0;
     }
-    TELL("child_work", strcmp(how, "dlopen") && strcmp(how, "inside") ? times * 10 : 0);
+    TELL("child_work", strcmp(how, "dlopen") && strcmp(how, "reload") && strcmp(how, "inside") ? times * 10 : 0);
     TELL("plugin_work", strcmp(how, "dlopen") ? 0 : times * 20);
     TELL("parent_work", times);
     TELL("failed", failed);

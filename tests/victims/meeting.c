@@ -1,5 +1,5 @@
 /* `meeting [own] [masks]`: two threads work, and a timer signal goes off all the time whose handler calls the same function. They come to it behind
- * its first instruction, by an address that no analysis finds; with `masks` by its head, and the handler blocks every signal.
+ * its second instruction, which a window begins with, by an address that no analysis finds; with `masks` by its head, and the handler blocks every signal.
  * With `own` the program has a handler for SIGTRAP, which nothing that it does is for. */
 #include "victim.h"
 #include <pthread.h>
@@ -10,19 +10,19 @@
 
 static atomic_ulong alarms, wrong, traps, rounds;
 static int masks;
-/* Of `handled`'s second instruction. */
-static volatile u64 second = 3;
+/* Of `handled`'s third instruction. */
+static volatile u64 third = 7;
 
 u64 handled(u64 x);
 u64 inside(u64 x, u64 at);
 __asm__(".text\n.p2align 4\n.globl handled\n.type handled,@function\n"
-        "handled: mov %rdi,%rax\n lea 9(%rax),%rax\n ret\n.size handled,.-handled\n"
+        "handled: mov %rdi,%rax\n .byte 0x48, 0x8d, 0x40, 0 /* lea 0(%rax),%rax */\n lea 9(%rax),%rax\n ret\n.size handled,.-handled\n"
         ".p2align 4\n.type inside,@function\n"
         "inside: mov %rdi,%rax\n lea handled(%rip),%r11\n add %rsi,%r11\n jmp *%r11\n.size inside,.-inside\n");
 
 static void work(int times) {
     for (int i = 0; i < times; i++)
-        if ((masks ? handled(1) : inside(1, second)) != 10) atomic_fetch_add(&wrong, 1);
+        if ((masks ? handled(1) : inside(1, third)) != 10) atomic_fetch_add(&wrong, 1);
 }
 static void on_alarm(int sig) {
     (void)sig;

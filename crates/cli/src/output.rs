@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::args::sink::Sink;
+use crate::report::visible;
 use crate::serve::outlets::OutletError;
 
 /// Why nothing more can be written.
@@ -92,9 +93,9 @@ impl Output {
     pub(crate) const fn is_stderr(&self) -> bool {
         matches!(self, Self::Stderr)
     }
-    /// Writes all of a text.
+    /// Writes all of a text, harmless to a terminal. What is escaped so means the same in JSON.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), OutputError> {
-        self.bytes(text.as_bytes())
+        self.bytes(visible::lines(text).as_bytes())
     }
     /// Writes all of what may be no text.
     pub(crate) fn bytes(&mut self, text: &[u8]) -> Result<(), OutputError> {
@@ -149,5 +150,5 @@ fn write(to: &mut impl Write, text: &[u8]) -> io::Result<()> {
 
 /// A line for the user, on standard error. If nobody reads that, there is nobody to tell.
 pub(crate) fn say(line: &str) {
-    drop(writeln!(io::stderr().lock(), "{line}"));
+    drop(writeln!(io::stderr().lock(), "{}", visible::lines(line)));
 }

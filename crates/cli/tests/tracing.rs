@@ -154,23 +154,21 @@ fn a_program_in_another_mount_namespace_is_found_by_its_path_there() {
 }
 
 #[test]
-fn following_a_command_in_which_nothing_is_ever_probed_fails() {
+fn following_a_command_in_which_nothing_is_ever_probed_gives_its_status() {
     let output = run(&["count", "-f", "no_such_function_anywhere", "--", "sh", "-c", "true; exit 5"]);
     let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("trapline: nothing to probe: ") && said.contains("no_such_function"), "{said}");
 }
 
 #[test]
-fn little_memory_stays_behind() {
+fn no_memory_stays_behind() {
     let mut victim = Victim::start();
     let tracer = Tracer::start(&["lat", "-p", &victim.pid(), "plain", "main"]);
     victim.rounds(100);
     let (_, last, said) = tracer.end("-INT");
     assert_eq!(field(&last, ":plain", "calls"), 200);
-    let kib = said.split("longest stop").nth(1).and_then(|rest| rest.split("; ").nth(1)).unwrap();
-    let (resident, rest) = kib.split_once(" KiB of memory in ").unwrap_or_else(|| panic!("{said}"));
-    assert!(resident.parse::<u64>().unwrap() < 256 && rest.contains("MiB of address space stay"), "{said}");
+    assert!(said.contains("; nothing stays mapped"), "{said}");
 }
 
 #[test]

@@ -25,6 +25,19 @@ pub(crate) fn is_go(elf: &Elf) -> bool {
     elf.sections.iter().any(|s| s.name.ends_with("gopclntab") || s.name == ".go.buildinfo")
 }
 
+/// Addresses that Go's runtime makes up and later runs, which no branch and no pointer in the file names. Each goroutine begins with the return
+/// address `goexit` + PCQuantum (runtime/proc.go, `newproc1`), in all versions. `gogo`, `mcall`, `morestack` and `cgocallback` go on behind calls, which end
+/// windows; `asyncPreempt` and `sigpanic` are entered at their start; the address in `systemstack_switch` is only looked up, never run.
+pub(crate) fn made_up(elf: &Elf, functions: &[GoFunction]) -> Vec<u64> {
+    let quantum = match elf.machine {
+        Machine::X86_64 => 1,
+        Machine::Aarch64 => 4,
+    };
+    let bytes = elf.bytes.get();
+    let is_goexit = |f: &&GoFunction| text(bytes, f.name).is_some_and(|name| name == "runtime.goexit");
+    functions.iter().filter(is_goexit).map(|f| f.start + quantum).collect()
+}
+
 /// All functions, in order of address; empty when there is no table of a known version.
 pub(crate) fn functions(elf: &Elf) -> Vec<GoFunction> {
     read(elf).unwrap_or_default()

@@ -231,6 +231,17 @@ impl Image {
         });
         found
     }
+    /// The first variable with that symbol, written as it stands in the file; not a thread-local one.
+    #[must_use]
+    pub fn data_symbol(&self, raw: &str) -> Option<DataSymbol> {
+        let mut found = None;
+        self.each_data(&mut |name, symbol| {
+            if found.is_none() && name == raw && !symbol.thread_local {
+                found = Some(DataSymbol { name: raw.to_owned(), ..symbol });
+            }
+        });
+        found
+    }
     /// Names of variables that are like `name`, the nearest first.
     #[must_use]
     pub fn data_near(&self, name: &str) -> Vec<String> {
@@ -363,7 +374,7 @@ impl Image {
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
     /// Code addresses that something other than a direct branch may reach: relocated pointers, the loader's arrays,
-    /// every symbol, every unwind entry, landing pads, where Go resumes after a panic. Sorted, each once. Jump tables
+    /// every symbol, every unwind entry, landing pads, where Go resumes after a panic, addresses that Go's runtime makes up. Sorted, each once. Jump tables
     /// of distances are not among them (see [`Image::rodata`]).
     pub fn code_targets(&self) -> &[Svma] {
         self.targets.get_or_init(|| {
@@ -386,7 +397,8 @@ impl Image {
         self.functions.cold.iter().for_each(|piece| each(piece.0.0));
         self.rseq_sections().iter().for_each(|s| each(s.abort.0));
         self.functions.labels.iter().for_each(|&at| each(at));
-        self.go.iter().filter_map(|f| f.resume).for_each(each);
+        self.go.iter().filter_map(|f| f.resume).for_each(&mut each);
+        gopclntab::made_up(&self.elf, &self.go).into_iter().for_each(each);
     }
 }
 

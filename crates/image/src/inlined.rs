@@ -23,10 +23,10 @@ pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
     let Ok(sections) = gimli::DwarfSections::load(load) else { return 0 };
     let dwarf = sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian));
     let plain = wanted.split_once('(').map_or(wanted, |(name, _)| name);
-    let last = plain.rsplit_once("::").map_or(plain, |(_, last)| last);
+    let path: Vec<&str> = plain.split("::").collect();
     let mut origins = HashSet::new();
     // Malformed units end the walk; the message is then less helpful, no more.
-    let _ = find_origins(&dwarf, wanted, last, &mut origins);
+    let _ = find_origins(&dwarf, wanted, &path, &mut origins);
     if origins.is_empty() {
         return 0;
     }
@@ -38,14 +38,26 @@ pub(crate) fn copies(elf: &Elf, wanted: &str) -> u32 {
 fn find_origins(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     raw: &str,
-    last: &str,
+    path: &[&str],
     origins: &mut HashSet<DebugInfoOffset>,
 ) -> gimli::Result<()> {
+    let Some((last, within)) = path.split_last() else { return Ok(()) };
     let mut units = dwarf.units();
     while let Some(header) = units.next()? {
         let unit = dwarf.unit(header)?;
         let mut entries = unit.entries();
-        while let Some((_, entry)) = entries.next_dfs()? {
+        let mut depth = 0;
+        let mut scopes: Vec<(isize, String)> = Vec::new();
+        while let Some((delta, entry)) = entries.next_dfs()? {
+            depth += delta;
+            scopes.retain(|(of, _)| *of < depth);
+            if is_scope(entry.tag()) {
+                let name = entry.attr_value(gimli::DW_AT_name)?;
+                let name = name.and_then(|name| dwarf.attr_string(&unit, name).ok());
+                let name = name.map(|name| String::from_utf8_lossy(name.slice()).into_owned());
+                scopes.push((depth, name.unwrap_or_default()));
+                continue;
+            }
             if entry.tag() != gimli::DW_TAG_subprogram {
                 continue;
             }
@@ -53,7 +65,8 @@ fn find_origins(
                 let Some(value) = entry.attr_value(attribute)? else { return Ok(false) };
                 Ok(dwarf.attr_string(&unit, value).is_ok_and(|name| name.slice() == text.as_bytes()))
             };
-            if is(gimli::DW_AT_name, last)? || is(gimli::DW_AT_linkage_name, raw)? {
+            if is(gimli::DW_AT_name, last)? && lies_in(&scopes, within) || is(gimli::DW_AT_linkage_name, raw)?
+            {
                 origins.extend(entry.offset().to_debug_info_offset(&unit.header));
             } else if let Some(AttributeValue::UnitRef(of)) = entry.attr_value(gimli::DW_AT_specification)? {
                 // A member function: the abstract instance points at the declaration that has the name.
@@ -64,6 +77,27 @@ fn find_origins(
         }
     }
     Ok(())
+}
+
+fn is_scope(tag: gimli::DwTag) -> bool {
+    matches!(
+        tag,
+        gimli::DW_TAG_namespace
+            | gimli::DW_TAG_class_type
+            | gimli::DW_TAG_structure_type
+            | gimli::DW_TAG_union_type
+            | gimli::DW_TAG_enumeration_type
+    )
+}
+
+/// Whether these scopes end in those names. What the compiler made up (`{impl#0}` in Rust) stands for any name.
+fn lies_in(scopes: &[(isize, String)], within: &[&str]) -> bool {
+    let scopes = scopes.iter().rev().map(|(_, name)| name.as_str());
+    let mut scopes = scopes.filter(|name| !name.is_empty());
+    within
+        .iter()
+        .rev()
+        .all(|wanted| scopes.next().is_some_and(|name| name == *wanted || name.starts_with('{')))
 }
 
 fn count_copies(
@@ -91,4 +125,26 @@ fn count_copies(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lies_in;
+
+    #[test]
+    fn a_name_in_another_scope_is_another_name() {
+        let scopes = |names: &[&str]| names.iter().map(|name| (0, (*name).to_owned())).collect::<Vec<_>>();
+        for (names, within, fits) in [
+            (&["a", "B"][..], &["a", "B"][..], true),
+            (&["a", "B"], &["B"], true),
+            (&["a", "B"], &[], true),
+            (&["a", "", "B"], &["a", "B"], true),
+            (&["a", "{impl#0}"], &["a", "B"], true),
+            (&["a", "B"], &["c", "B"], false),
+            (&["B"], &["a", "B"], false),
+            (&[], &["B"], false),
+        ] {
+            assert_eq!(lies_in(&scopes(names), within), fits, "{names:?} {within:?}");
+        }
+    }
 }

@@ -10,12 +10,15 @@ use trapline_plan::filter::TargetFilter;
 use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
-use trapline_target::{Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp};
+use trapline_target::{
+    Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp, ThreadStatus,
+};
 
 use crate::attached::Attached;
 use crate::error::PatchError;
 use crate::find::{check_free, find_segments, left_behind};
 use crate::free::free;
+use crate::library_threads::LibraryThreads;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
 use crate::prepare::{Prepared, prepare};
@@ -23,7 +26,7 @@ use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::slots::write_hints;
 use crate::stack;
-use crate::survey::Survey;
+use crate::survey::{SIGTRAP, Survey};
 use crate::unwinder::tell;
 
 /// Puts patches into a process that has none of ours.
@@ -129,12 +132,25 @@ impl Attached {
     ) -> Result<Work, PatchError> {
         let start = Instant::now();
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
-        let survey = Survey::new(process, request.go, &request.options, idle)?;
+        if let (true, Some((tid, _))) = (has_texts(request), process.restricted()?) {
+            return Err(PatchError::NoTexts { pid: process.pid(), tid });
+        }
+        let mut survey = Survey::new(process, request.go, &request.options, idle)?;
+        survey.still |= self.is_trap_the_programs(&process.status()?);
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
         let mut report =
             AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
         report.timings.look = start.elapsed();
         Ok(Work { survey, remote, report })
+    }
+    /// Whether the program had a handler of its own for SIGTRAP when we came (PATCH-15).
+    fn is_trap_the_programs(&self, status: &ThreadStatus) -> bool {
+        match (&self.installed, self.segments.first()) {
+            (Some(installed), Some(first)) if installed.trap().is_some() => {
+                first.view().get(at::OLD_SIGTRAP) > 1
+            }
+            _ => ThreadStatus::has(status.caught, SIGTRAP),
+        }
     }
     fn tell(&self, work: &mut Work, request: &Request<'_>) {
         work.survey.traits.rseq = self.rseq.flatten();
@@ -174,26 +190,55 @@ impl Attached {
         remote: &RemoteOptions,
     ) -> Result<(), PatchError> {
         let process = batch.process();
-        let pid = process.pid();
         let timed = is_timed(request);
+        let restricted = process.restricted()?;
+        if timed && !self.clock_allowed {
+            self.check_clock(batch, restricted, remote)?;
+        }
         let mut caller = batch.remote(remote, &|addr| self.resume(addr))?;
-        let rseq = caller.rseq()?.map(|r| RseqTraits { offset: r.offset, signature: r.signature });
-        let thread_id = thread_id(&mut caller, process, request)?;
+        let area = caller.rseq()?;
+        let thread = caller.regs()?.thread_pointer();
+        let kept = if request.threads.own_pointers { None } else { kept(&caller, thread, process)? };
         // Go's own threads have no control block; what lies there instead has pairs of addresses that might pass for one.
-        let has_block = !request.go || matches!(thread_id, ThreadId::At(_));
+        let has_block = !request.go || kept.is_some();
         let stack_block =
             if is_recorded(request) && has_block { stack::block(&mut caller, process)? } else { None };
         let only_our_faults = self.takes_faults() && self.are_only_our_faults(&mut caller)?;
-        let allowed = !timed || caller.tsc_allowed()?;
         caller.finish()?;
-        if !allowed {
-            return Err(PatchError::NoClock { pid });
-        }
-        self.rseq = Some(rseq);
-        self.thread_id = thread_id;
-        self.stack_block = stack_block.or(self.stack_block);
+        let mut library = kept.and_then(|kept| LibraryThreads::of(process, thread, kept));
+        let all_are_its = match &mut library {
+            Some(library) => library.strangers(process, &mut || self.pause(batch))?.is_empty(),
+            None => false,
+        };
+        let kept = kept.filter(|_| all_are_its);
+        // An area where the library says, in threads that are all the library's.
+        let area = area.filter(|area| kept.is_some() && request.threads.rseq == Some(area.offset));
+        self.rseq = Some(area.map(|r| RseqTraits { offset: r.offset, signature: r.signature }));
+        self.thread_id = thread_id(kept, process, request, restricted.is_some())?;
+        self.library_threads = library.filter(|_| all_are_its);
+        self.stack_block = stack_block.filter(|_| all_are_its).or(self.stack_block);
         self.only_our_faults = only_our_faults;
         self.clock_allowed |= timed;
+        Ok(())
+    }
+    /// Makes sure that every thread may read the clock.
+    fn check_clock(
+        &self,
+        batch: &mut Batch<'_>,
+        restricted: Option<(u32, Seccomp)>,
+        remote: &RemoteOptions,
+    ) -> Result<(), PatchError> {
+        let pid = batch.process().pid();
+        if let Some((tid, Seccomp::Strict)) = restricted {
+            return Err(PatchError::NoClock { pid, tid, why: "seccomp strict mode" });
+        }
+        let denied = batch.clock_denied_to(remote, &|addr| self.resume(addr))?;
+        denied.map_or(Ok(()), |tid| Err(PatchError::NoClock { pid, tid, why: "PR_SET_TSC" }))
+    }
+    /// Between two looks at threads that are being born, which stop and wait for us.
+    fn pause(&self, batch: &mut Batch<'_>) -> Result<(), PatchError> {
+        batch.serve(&|addr| self.resume(addr))?;
+        std::thread::sleep(Duration::from_millis(1));
         Ok(())
     }
     /// Unmaps what earlier sessions had to leave behind, if that is proven to be unused; says whether it was worth it.
@@ -278,28 +323,29 @@ fn settle_shares(request: &Request<'_>, shares: &[(u32, u32, u32)], report: &mut
     }
 }
 
-/// How generated code is to learn a thread's number: from the C library's control block, which is recognized by its pointers and by
-/// the number of this very thread; else by a call, unless a seccomp filter might punish it.
+/// Where the C library keeps the number of a stopped thread: its control block is recognized by its pointers and by that number.
+fn kept(caller: &RemoteCaller<'_, '_>, thread: u64, process: &Process) -> Result<Option<i32>, PatchError> {
+    let status = process.thread_status(caller.tid())?;
+    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
+    Ok(status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word)))
+}
+
+/// How generated code is to learn a thread's number: from the control block that the C library gave to each; else by a call, unless a
+/// seccomp filter might punish it.
 fn thread_id(
-    caller: &mut RemoteCaller<'_, '_>,
+    kept: Option<i32>,
     process: &Process,
     request: &Request<'_>,
+    restricted: bool,
 ) -> Result<ThreadId, PatchError> {
     let asked = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
     let asked = request.filters.iter().flatten().any(asked);
     if !request.options.by_thread && !is_recorded(request) && !asked {
         return Ok(ThreadId::Call);
     }
-    let thread = caller.regs()?.thread_pointer();
-    let status = process.thread_status(caller.tid())?;
-    if has_texts(request) && status.seccomp != Seccomp::Off {
-        return Err(PatchError::NoTexts { pid: process.pid() });
-    }
-    let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
-    let kept = status.ns_pids.last().and_then(|&tid| number::kept(thread, tid, word));
-    match (kept, status.seccomp) {
+    match (kept, restricted) {
         (Some(at), _) => Ok(ThreadId::At(at)),
-        (None, Seccomp::Off) => Ok(ThreadId::Call),
+        (None, false) => Ok(ThreadId::Call),
         // Records name no thread then.
         (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
         (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),

@@ -4,13 +4,19 @@
 //! after the process ended.
 //! Does not: touch the process.
 
+use std::time::Duration;
+
 use trapline_plan::{Patch, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
 use trapline_record::slots::Slots;
-use trapline_target::{FileId, Handler};
+use trapline_target::{FileId, Handler, Process, TargetError};
 
+use crate::library_threads::LibraryThreads;
 use crate::map::SERVED;
 use crate::segment::{MadeSlots, Segment};
+
+/// Births and ends of threads take less.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// The handler of the first segment.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +59,8 @@ pub struct Attached {
     pub(crate) serves_itself: bool,
     /// Asked of a stopped thread once; then: whether threads have rseq areas, and where.
     pub(crate) rseq: Option<Option<RseqTraits>>,
+    /// Who made its threads, where the C library did.
+    pub(crate) library_threads: Option<LibraryThreads>,
     /// How a thread's number is learnt; asked together with `rseq`.
     pub(crate) thread_id: ThreadId,
     /// Where threads' control blocks say where their stacks are; asked for with `rseq`, when it is needed.
@@ -87,6 +95,21 @@ impl Attached {
     #[must_use]
     pub fn counts_by_cpu(&self) -> bool {
         self.rseq.flatten().is_some()
+    }
+    /// Threads that the C library did not make, where stubs take all of them for its own: what these hit may be lost, or may have harmed the process.
+    /// Takes some milliseconds if there are any.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn strangers(&mut self, process: &Process) -> Result<Vec<u32>, TargetError> {
+        let relied_on = self.counts_by_cpu() || matches!(self.thread_id, ThreadId::At(_));
+        let Some(library) = self.library_threads.as_mut().filter(|_| relied_on) else {
+            return Ok(Vec::new());
+        };
+        library.strangers(process, &mut || {
+            std::thread::sleep(BETWEEN_LOOKS);
+            Ok(())
+        })
     }
     /// Whether counting by thread takes a system call at each hit.
     #[must_use]

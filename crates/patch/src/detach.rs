@@ -46,6 +46,11 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
+    /// The program had a handler of its own for SIGTRAP when we came (PATCH-15).
+    fn is_trap_the_programs(&self) -> bool {
+        let served = &SERVED[0];
+        self.found.block.get(at::HANDLES) & served.bit != 0 && self.found.block.action(served.old).handler > 1
+    }
     /// A child shares the words with its parent, whose state they tell, until the parent is gone.
     fn is_owned_by(&self, process: &Process) -> bool {
         let owner = self.found.owner();
@@ -167,11 +172,13 @@ fn clean_in(
     let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
     let mut restored = Restored { semaphores: lower(process, &removals), ..Restored::default() };
 
+    let barred = barred(batch, &remote, &guard)?;
     let clock = Instant::now();
     let mut outcomes = Vec::new();
     // Nobody serves a trap there, and one would be left if we died between two steps.
     let unserved = removals.iter().all(|r| r.found.block.get(at::HANDLES) == 0);
-    let result = if options.strict || !traps::NEEDED || (unserved && !crate::cpu::proven().words) {
+    let still = options.strict || barred.is_some() || removals.iter().any(Removal::is_trap_the_programs);
+    let result = if still || !traps::NEEDED || (unserved && !crate::cpu::proven().words) {
         let mut stopped = batch.stop_all(&guard)?;
         move_out(process, &mut stopped, &guard)?;
         let result = change(&mut Still { process }, &entries, way, &mut outcomes);
@@ -197,23 +204,43 @@ fn clean_in(
     let done = disarm(batch, &slots, &guard)?;
     restored.returns = done.restored;
     // Where a call is still to come home through its slot, unwinders keep what they were told (UNW-1).
-    let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
-    for removal in told {
-        take_back(batch, &removal.found.block, &removal.words, &guard)?;
+    if barred.is_none() {
+        let told = removals.iter().filter(|r| r.found.owner() == process.pid() && done.left == 0);
+        for removal in told {
+            take_back(batch, &removal.found.block, &removal.words, &guard)?;
+        }
+        actions(batch, &removals, &remote, &guard, &mut restored)?;
     }
-    actions(batch, &removals, &remote, &guard, &mut restored)?;
     for removal in removals.iter().filter(|r| r.is_owned_by(process)) {
         removal.words.set(at::STATE, State::Removed as u64)?;
     }
-    if options.free || options.strict {
+    if barred.is_none() && (options.free || options.strict) {
         let found: Vec<Found> = removals.into_iter().map(|r| r.found).collect();
         let freed = free(batch, &found, &guard, &remote)?;
         (restored.unmapped, restored.stays_mapped) = (freed.unmapped, freed.stays);
     } else {
         restored.stays_mapped = removals.iter().map(|r| r.found.mapped()).sum();
     }
+    restored.barred = barred;
     restored.batch = batch.report();
     Ok(restored)
+}
+
+/// Why no thread makes calls for us, where a filter came after us. Then bytes and return addresses are put back all the same, by the tracer alone and with all
+/// threads stopped (R3, R4a); what takes a call of the process' own is left: actions (R5), what unwinders were told, mappings. All of it works on without us.
+fn barred(
+    batch: &mut Batch<'_>,
+    remote: &RemoteOptions,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<Option<String>, TargetError> {
+    if batch.process().restricted()?.is_none() {
+        return Ok(None);
+    }
+    match batch.remote(remote, guard) {
+        Ok(caller) => caller.finish().map(|_| None),
+        Err(TargetError::NoCaller { why, .. }) => Ok(Some(why)),
+        Err(error) => Err(error),
+    }
 }
 
 /// The segments to be taken out, newest first.

@@ -18,6 +18,17 @@ pub enum PatchError {
         /// Why.
         source: PlanError,
     },
+    /// Its code is run as somebody's translation.
+    #[error(
+        "process {pid} runs under {by}, which executes a translation of the program's code: patches would be translated, too, and \
+         lead nowhere; trace it without {by}"
+    )]
+    Translated {
+        /// The process.
+        pid: u32,
+        /// The translator.
+        by: &'static str,
+    },
     /// Another Trapline is at work there.
     #[error("process {pid} is being traced by another trapline, process {tracer} ({comm}); stop it first")]
     InUse {
@@ -51,10 +62,17 @@ pub enum PatchError {
         ours: u64,
     },
     /// A process that forbids `rdtsc` cannot be timed.
-    #[error("process {pid} forbids reading the time-stamp counter (PR_SET_TSC): latency cannot be measured")]
+    #[error(
+        "thread {tid} of process {pid} may not read the time-stamp counter ({why}): it would be killed by a probe that takes \
+         the time; `count` and `hist` of arguments take none"
+    )]
     NoClock {
         /// The process.
         pid: u32,
+        /// The thread.
+        tid: u32,
+        /// What forbids it.
+        why: &'static str,
     },
     /// Counting by thread would take a call that a seccomp filter may punish.
     #[error(
@@ -67,11 +85,14 @@ pub enum PatchError {
     },
     /// A probe that reads text would make a system call that a filter might punish.
     #[error(
-        "process {pid} filters its system calls (seccomp), and reading what a str, a buf or a field lies behind takes one; trace it as ptr"
+        "thread {tid} of process {pid} filters its system calls (seccomp), and reading what a str, a buf or a field lies behind takes one; \
+         trace it as ptr"
     )]
     NoTexts {
         /// The process.
         pid: u32,
+        /// The thread.
+        tid: u32,
     },
     /// The address space has no room for entry stamps.
     #[error("process {pid} has no free range of {len} bytes for entry stamps")]

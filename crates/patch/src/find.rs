@@ -5,7 +5,6 @@
 //! Does not: change anything.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use trapline_record::control::{MEMFD_NAME, State, VERSION, at};
 use trapline_record::journal::{Entry, Kind};
@@ -98,15 +97,9 @@ fn is_ours(mapping: &Mapping) -> bool {
     mapping.perms.shared && mapping.path.strip_prefix("/memfd:") == Some(MEMFD_NAME)
 }
 
-/// Field 22 of /proc/PID/stat.
+/// When a process began, if there is one.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
-}
-
-/// A process' name, for messages.
-pub(crate) fn comm(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |c| c.trim_end().to_owned())
+    trapline_target::start_time(pid).ok()
 }
 
 /// Refuses segments in use by somebody else, and other versions. `own` are segments of this very session.
@@ -125,7 +118,7 @@ pub(crate) fn check_free(
         }
         let tracer = segment.tracer().0;
         if segment.tracer_alive() {
-            return Err(PatchError::InUse { pid, tracer, comm: comm(tracer) });
+            return Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) });
         }
         if !dead_allowed {
             return Err(PatchError::LeftBehind { pid, tracer });
@@ -171,7 +164,12 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
     let ours = found.block.is_ours();
     let entries = if ours { found.block.journal(process, found.control)? } else { Vec::new() };
     let is_code = |e: &&Entry| e.kind != Kind::Semaphore;
+    // Bytes that look alike are a later segment's: what is removed where it was made is removed. A child has a text of its own.
+    let is_removed = found.state() == Some(State::Removed) && found.owner() == process.pid();
     let holds = |e: &&Entry| {
+        if is_removed {
+            return false;
+        }
         let len = usize::from(e.len);
         let mut present = [0; 8];
         process.read(e.addr, &mut present[..len]).is_ok() && present[..len] == e.new[..len]
@@ -180,7 +178,7 @@ pub(crate) fn segment_status(process: &Process, found: &Found) -> Result<Segment
         state: found.state().filter(|_| ours),
         version: found.block.version(),
         tracer: found.tracer().0,
-        tracer_comm: found.tracer_alive().then(|| comm(found.tracer().0)),
+        tracer_comm: found.tracer_alive().then(|| trapline_target::comm(found.tracer().0)),
         owner: found.owner(),
         sites: entries.iter().filter(is_code).count() as u32,
         in_place: entries.iter().filter(is_code).filter(holds).count() as u32,

@@ -1,28 +1,85 @@
-//! Code unmapped, once it is proven that nobody is in it or can come back to it (PATCH-10).
+//! Code and data unmapped, once it is proven that no thread is in the code or can come back to it (PATCH-10).
 //!
-//! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay. The proof, with
-//! every thread stopped: no pc lies in the code, and no word of private writable memory points into it, signed or not; where a register
-//! may be all that holds a return address (arm64's x30), no general register does either. Such a word may be a signal frame's pc or return address, an rseq descriptor's address in a thread's area, a saved context, or an action that
-//! the program remembers. A stale one costs memory, never a crash.
-//! Does not: take patches out.
+//! In: segments whose patches are out and whose actions are put back. Out: bytes unmapped, bytes that stay. Does not: take patches out.
+//!
+//! # What can lead into the code of a segment that is removed
+//!
+//! No byte of the program's text leads there any more, and no handler. So a thread gets there only if it is there, or by what it, or the kernel for
+//! it, has saved. On x86-64 that is (`contexts`):
+//!
+//! - F1 its own instruction pointer;
+//! - F2 the context that the kernel saves when it delivers a signal, or a copy of it: the instruction pointer, behind which the flags and the code
+//!   segment lie. Nothing else holds such an address: a displaced call pushes the original's return address (`insn`'s `relocate`), and stubs call nothing;
+//! - F3 a slot's address in place of a return address that could not be put back;
+//! - F4 the descriptor of a restartable sequence, named by a thread's area, where the kernel reads it;
+//! - F5 our handler's address and its restorer's, which the program may have asked for and remembered.
+//!
+//! Data is named by code alone. On arm64 x30 or any word may hold a return address: there each word that points into the code counts, and all threads are
+//! stopped meanwhile.
+//!
+//! # The proof on x86-64, while threads run
+//!
+//! | step | what | why it stays true |
+//! |---|---|---|
+//! | P1 | no other process runs on this memory | a child of `vfork` that begins later begins in the program's own text |
+//! | P2 | of each thread: its pc is not in the code. A blocked one is asked of /proc, another is stopped for a moment | it can come back by F2 alone |
+//! | P3 | private memory is read: none of F2 to F5 is there, below no stack pointer of P2 | see below |
+//! | P4 | one thread unmaps | |
+//!
+//! A thread that was in a handler at P2, above a context of F2, may return while P3 reads. Its context stays readable where it was until something is
+//! written over it, which only this thread does on its stack; and before it does, it has left the code or has a newer context. So either P3 finds one, or the
+//! thread is out for good. A context below all stack pointers of its stack is a dead one. A program that moves saved contexts from one place to
+//! another just then (a scheduler that switches coroutines within handlers of signals) could hide one from P3 for these milliseconds: stated, not solved.
+//!
+//! A false match costs memory, never a crash: the segment stays, and whoever detaches or attaches next tries again. The tracer may die at any step: mappings
+//! that are left are those of a removed segment.
 
 use trapline_record::RemoteAddr;
-use trapline_record::control::at;
+use trapline_record::control::{State, at};
 use trapline_record::latency::Stamps;
-use trapline_target::{Batch, Process, RemoteCaller, RemoteOptions, StoppedAll};
+use trapline_target::{Batch, BatchOptions, Process, RemoteCaller, RemoteOptions, StoppedAll, TargetError};
 
+use crate::attached::Attached;
 use crate::error::PatchError;
-use crate::find::Found;
+use crate::find::{Found, find_segments};
+use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
+use crate::request::Options;
 use crate::slots::slots_of;
-use crate::still::words_in;
+use crate::still::{runs_in, words_in};
 use crate::words::Block;
+
+/// Looks at threads before it is given up: one in a stub is out of it in a moment.
+const TRIES: u32 = 5;
 
 /// What became of the mappings, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Freed {
-    pub(crate) unmapped: u64,
-    pub(crate) stays: u64,
+pub struct Freed {
+    /// Unmapped.
+    pub unmapped: u64,
+    /// Left.
+    pub stays: u64,
+}
+
+impl Attached {
+    /// After a detach, and the last look at what lies in the process: unmaps what this session and earlier ones left there, as far as it is proven that
+    /// no thread can be in it. In the process alone: its children's memory goes with them.
+    ///
+    /// # Errors
+    /// When the process is gone, or another tracer holds it. What is mapped stays.
+    pub fn free(&self, process: &Process, options: &Options) -> Result<Freed, PatchError> {
+        let found: Vec<Found> = find_segments(process)?
+            .into_iter()
+            .filter(|f| f.block.is_ours() && f.state() == Some(State::Removed))
+            .collect();
+        if found.is_empty() || IN_REGISTERS {
+            return Ok(Freed { unmapped: 0, stays: found.iter().map(Found::mapped).sum() });
+        }
+        let remote = RemoteOptions { patience: options.patience, ..RemoteOptions::default() };
+        Batch::run(process, BatchOptions { hold_children: false }, |batch| {
+            free(batch, &found, &|_| None, &remote)
+        })?
+    }
 }
 
 /// Unmaps what is proven to be unused.
@@ -33,26 +90,44 @@ pub(crate) fn free(
     remote: &RemoteOptions,
 ) -> Result<Freed, PatchError> {
     let process = batch.process();
-    let mut stopped = batch.stop_all(guard)?;
-    let unused = unused(process, &stopped, found)?;
-    let mut freed = Freed::default();
-    if unused.contains(&true) {
-        let mut caller = stopped.remote(remote)?;
-        for segment in found.iter().zip(&unused).filter_map(|(f, unused)| unused.then_some(f)) {
-            unmap(&mut caller, segment)?;
-            freed.unmapped += segment.mapped();
-        }
-        caller.finish()?;
+    let all: u64 = found.iter().map(Found::mapped).sum();
+    let unmapped = if IN_REGISTERS {
+        let mut stopped = batch.stop_all(guard)?;
+        let unused = unused_by_words(process, &stopped, found)?;
+        let unmapped = unmap_all(found, &unused, || stopped.remote(remote))?;
+        stopped.resume()?;
+        unmapped
+    } else {
+        let unused = unused_by_contexts(batch, found, guard)?;
+        unmap_all(found, &unused, || batch.remote(remote, guard))?
+    };
+    Ok(Freed { unmapped, stays: all - unmapped })
+}
+
+fn unmap_all<'b, 'p>(
+    found: &[Found],
+    unused: &[bool],
+    caller: impl FnOnce() -> Result<RemoteCaller<'b, 'p>, TargetError>,
+) -> Result<u64, PatchError>
+where
+    'p: 'b,
+{
+    if !unused.contains(&true) {
+        return Ok(0);
     }
-    freed.stays = found.iter().map(Found::mapped).sum::<u64>() - freed.unmapped;
-    stopped.resume()?;
-    Ok(freed)
+    let (mut caller, mut unmapped) = (caller()?, 0);
+    for segment in found.iter().zip(unused).filter_map(|(f, unused)| unused.then_some(f)) {
+        unmap(&mut caller, segment)?;
+        unmapped += segment.mapped();
+    }
+    caller.finish()?;
+    Ok(unmapped)
 }
 
 fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), PatchError> {
-    for map in &segment.mappings {
-        caller.munmap(map.start, map.end - map.start)?;
-    }
+    // The block is the last to go: until then the segment can be found.
+    let (block, others): (Vec<_>, Vec<_>) =
+        segment.mappings.iter().partition(|map| map.start == segment.control);
     if let Some(slots) = slots_of(&segment.block) {
         caller.munmap(RemoteAddr(slots.table), slots.table_len())?;
     }
@@ -61,18 +136,98 @@ fn unmap(caller: &mut RemoteCaller<'_, '_>, segment: &Found) -> Result<(), Patch
     if stamps != 0 && Stamps::is_len(len) {
         caller.munmap(RemoteAddr(stamps), len)?;
     }
+    for map in others.into_iter().chain(block) {
+        caller.munmap(map.start, map.end - map.start)?;
+    }
     Ok(())
 }
 
-/// For each segment, whether nobody is in its code and nothing points into it.
-fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> Result<Vec<bool>, PatchError> {
-    let mut unused = vec![true; found.len()];
-    // What an unwinder of this process may still be told of stays (UNW-1).
-    for (unused, segment) in unused.iter_mut().zip(found) {
+/// What an unwinder of this process may still be told of stays (UNW-1).
+fn untold(process: &Process, found: &[Found]) -> Result<Vec<bool>, PatchError> {
+    let one = |segment: &Found| {
         let told = Block::read(process, segment.control)?.is_none_or(|now| now.get(at::UNWIND_TOLD) != 0);
         let inherited = segment.owner() != process.pid();
-        *unused &= slots_of(&segment.block).is_none() || !(told || inherited);
+        Ok(slots_of(&segment.block).is_none() || !(told || inherited))
+    };
+    found.iter().map(one).collect()
+}
+
+/// Private memory of ours is no context of the program's.
+fn own_memory(found: &[Found]) -> Vec<u64> {
+    let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
+    found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect()
+}
+
+/// What lies below all stack pointers of a stack is no longer anybody's.
+fn is_dead(stacks: &[u64], map: (u64, u64), at: u64) -> bool {
+    let lowest = stacks.iter().filter(|sp| (map.0..map.1).contains(sp)).min();
+    lowest.is_some_and(|sp| at < sp - 128)
+}
+
+/// First and behind the last address of all code.
+fn bounds(found: &[Found]) -> (u64, u64) {
+    let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
+    (code.clone().map(|m| m.start.0).min().unwrap_or(0), code.map(|m| m.end.0).max().unwrap_or(0))
+}
+
+/// P1 to P3: for each segment, whether no thread is in its code, or can come back to it.
+fn unused_by_contexts(
+    batch: &mut Batch<'_>,
+    found: &[Found],
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<Vec<bool>, PatchError> {
+    let process = batch.process();
+    let mut unused = untold(process, found)?;
+    if process.is_shared() {
+        return Ok(vec![false; found.len()]);
     }
+    let mut stacks = Vec::new();
+    for tid in process.threads()? {
+        let mut inside = Vec::new();
+        for _ in 0..TRIES {
+            let Some((pc, sp)) = batch.place_of(tid, guard)? else { break };
+            inside = found.iter().map(|segment| segment.is_code(pc)).collect();
+            if !inside.contains(&true) {
+                stacks.push(sp);
+                break;
+            }
+        }
+        unused.iter_mut().zip(inside).for_each(|(unused, inside)| *unused &= !inside);
+    }
+    let (own, (low, high)) = (own_memory(found), bounds(found));
+    let mut leads = vec![false; found.len()];
+    let all = runs_in(process, &mut |map, from, bytes| {
+        if own.contains(&map.start.0) {
+            return;
+        }
+        let word = |nth: usize| {
+            let bytes = bytes.get(nth * 8..nth * 8 + 8)?;
+            bytes.try_into().ok().map(u64::from_le_bytes)
+        };
+        for nth in 0..bytes.len() / 8 {
+            let Some(value) = word(nth).filter(|value| (low..high).contains(value)) else { continue };
+            if is_dead(&stacks, (map.start.0, map.end.0), from + nth as u64 * 8) {
+                continue;
+            }
+            for (leads, segment) in leads.iter_mut().zip(found).filter(|(leads, _)| !**leads) {
+                let at = from + nth as u64 * 8;
+                let before = nth.checked_sub(1).and_then(word);
+                let found = contexts::Word { at, before, value, next: [word(nth + 1), word(nth + 2)] };
+                *leads = segment.is_code(value) && found.leads_into(process, segment);
+            }
+        }
+    })?;
+    unused.iter_mut().zip(leads).for_each(|(unused, leads)| *unused &= all && !leads);
+    Ok(unused)
+}
+
+/// The same where any word may be a return address.
+fn unused_by_words(
+    process: &Process,
+    stopped: &StoppedAll<'_, '_>,
+    found: &[Found],
+) -> Result<Vec<bool>, PatchError> {
+    let mut unused = untold(process, found)?;
     let mut point = |word: u64| {
         for (unused, segment) in unused.iter_mut().zip(found) {
             *unused &= !segment.is_code(word);
@@ -82,25 +237,17 @@ fn unused(process: &Process, stopped: &StoppedAll<'_, '_>, found: &[Found]) -> R
     for tid in stopped.threads() {
         let Ok(regs) = stopped.regs(tid) else { continue };
         point(regs.pc());
-        if IN_REGISTERS {
-            regs.general().into_iter().for_each(|word| point(word & address));
-        }
+        regs.general().into_iter().for_each(|word| point(word & address));
         stacks.push(regs.sp());
     }
-    let code = found.iter().flat_map(|f| &f.mappings).filter(|m| m.perms.exec);
-    let low = code.clone().map(|m| m.start.0).min().unwrap_or(0);
-    let high = code.map(|m| m.end.0).max().unwrap_or(0);
-    // Private memory of ours is no context of the program's.
-    let tables = found.iter().filter_map(|f| slots_of(&f.block)).map(|slots| slots.table);
-    let stamps: Vec<u64> = found.iter().map(|f| f.block.get(at::STAMPS_ADDR)).chain(tables).collect();
+    let (own, (low, high)) = (own_memory(found), bounds(found));
     let all = words_in(process, &mut |map, at, word| {
         let word = word & address;
-        if (low..high).contains(&word) && !stamps.contains(&map.start.0) {
-            // What lies below all stack pointers of a stack is no longer anybody's.
-            let lowest = stacks.iter().filter(|sp| (map.start.0..map.end.0).contains(sp)).min();
-            if lowest.is_none_or(|sp| at >= sp - 128) {
-                point(word);
-            }
+        if (low..high).contains(&word)
+            && !own.contains(&map.start.0)
+            && !is_dead(&stacks, (map.start.0, map.end.0), at)
+        {
+            point(word);
         }
     })?;
     if !all {

@@ -28,7 +28,9 @@ mod error;
 #[cfg(test)]
 mod fake;
 mod find;
+mod foreign;
 mod free;
+mod library_threads;
 mod map;
 #[cfg(target_arch = "x86_64")]
 pub mod own;
@@ -51,6 +53,7 @@ mod staged;
 mod still;
 mod survey;
 mod toggle;
+mod translated;
 mod unwinder;
 mod why;
 mod words;
@@ -71,10 +74,12 @@ pub use attached::Attached;
 pub use detach::recover;
 pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
+pub use foreign::Changed;
+pub use free::Freed;
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
-    Semaphore, Timings, Untouched,
+    Semaphore, Threads, Timings, Untouched,
 };
 pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};

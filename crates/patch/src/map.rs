@@ -62,6 +62,9 @@ fn regions(prepared: &Prepared) -> (Vec<Region3>, u64) {
     if let Some(region) = *stamps {
         regions.push(Region3 { region, off: 0, kind: RegionKind::Stamps });
     }
+    if let Some(region) = prepared.far {
+        regions.push(Region3 { region, off: layout.near, kind: RegionKind::Data });
+    }
     for plan in plans {
         regions.push(Region3 { region: plan.data, off: 0, kind: RegionKind::Data });
         for &region in std::iter::once(&plan.code).chain(&plan.pun_regions) {

@@ -12,11 +12,11 @@ use trapline_plan::SlotCode;
 use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
-    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, Region, Role, Tactic,
-    Want, bounds, plan_module, slots_for,
+    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError, Refusal,
+    Region, Role, Tactic, Want, bounds, layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module,
+    slots_for,
 };
 use trapline_record::RemoteAddr;
-use trapline_record::control::MAX_REGIONS;
 use trapline_record::journal::{Entry, Kind};
 use trapline_record::latency::Stamps;
 use trapline_record::slots::Slots;
@@ -87,6 +87,8 @@ pub(crate) struct Prepared {
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
     pub(crate) stamps: Option<Region>,
+    /// The far part of the data, if there is one.
+    pub(crate) far: Option<Region>,
     pub(crate) semaphores: Vec<Entry>,
     /// Slots that are to be made, and their code.
     pub(crate) slots: Option<(MadeSlots, Vec<u8>)>,
@@ -136,10 +138,11 @@ pub(crate) fn prepare(
     let modules = request.modules;
     let layout = survey.home.map_or_else(|| layout(request, survey), |home| home.1);
     let shape = stamps_of(request, &layout);
-    let stamps = shape.map(|shape| find_stamps(process.pid(), shape, survey)).transpose()?;
+    let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
+    let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
     let slots = match before.slots {
-        _ if !wanted(Role::LatencySlot) => None,
+        _ if !(wanted(Role::LatencySlot) || request.options.or_slots && wanted(Role::Latency)) => None,
         None => Some(find_slots(process.pid(), request.options.slots, survey)?),
         some => some,
     };
@@ -152,10 +155,12 @@ pub(crate) fn prepare(
         outermost,
         go_g,
         slots,
+        or_slots: request.options.or_slots,
     });
     let mut plans = Vec::with_capacity(modules.len());
+    let mut room = Room { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
     for (index, module) in modules.iter().enumerate() {
-        let mut plan = plan_one(module, survey, &layout, latency, request)?;
+        let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
     }
@@ -176,18 +181,21 @@ pub(crate) fn prepare(
         [first, second].concat()
     };
     refuse(&mut sites, bad, report);
+    plans.iter_mut().for_each(|plan| plan.pun_regions.truncate(MODULE_SMALL_REGIONS as usize));
     let used: Vec<bool> =
         (0..plans.len() as u32).map(|index| sites.iter().any(|s| s.module == index)).collect();
     let shares = plans.iter().enumerate();
     let shares =
         shares.flat_map(|(n, plan)| plan.shares.iter().map(move |&(a, b)| (n as u32, a, b))).collect();
-    let plans = plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
+    let plans: Vec<ModulePlan> =
+        plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
-    let slots = slots.filter(|_| before.slots.is_none());
+    let needed = wanted(Role::LatencySlot) || plans.iter().any(|plan| !plan.slotted.is_empty());
+    let slots = slots.filter(|_| needed && before.slots.is_none());
     let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, shares, layout, stamps, semaphores, slots })
+    Ok(Prepared { plans, sites, shares, layout, stamps, far, semaphores, slots })
 }
 
 /// Of a segment for this request alone.
@@ -235,8 +243,8 @@ fn stamps_of(request: &Request<'_>, layout: &DataLayout) -> Option<Stamps> {
     needed.then(|| if late { Stamps::of(layout.rings.slot.max(left)) } else { Stamps::default() })
 }
 
-fn find_stamps(pid: u32, shape: Stamps, survey: &mut Survey) -> Result<Region, PatchError> {
-    let len = shape.bytes();
+/// Room anywhere, for what code reaches by a whole address.
+fn find_room(pid: u32, len: u64, survey: &mut Survey) -> Result<Region, PatchError> {
     let addr = survey.space.find(len).ok_or(PatchError::NoRoomForStamps { pid, len })?;
     survey.space.occupy(addr, addr + len);
     Ok(Region { addr, len })
@@ -269,6 +277,7 @@ fn plan_one(
     layout: &DataLayout,
     latency: Option<LatencyInput>,
     request: &Request<'_>,
+    room: &mut Room,
 ) -> Result<ModulePlan, PatchError> {
     let plan = plan_module(&ModuleInput {
         image: module.image,
@@ -279,12 +288,22 @@ fn plan_one(
         home: survey.home.map(|home| home.0),
         alone: request.options.alone,
         layout,
+        far: room.far,
+        regions: room.small,
         latency,
         calls: request.calls,
         filters: request.filters,
         wants: module.wants,
-    })
-    .map_err(|source| PatchError::Plan { module: module.name.to_owned(), source })?;
+    });
+    let plan = match plan {
+        Ok(plan) => plan,
+        // The others go without it. In our own process there is another way (`own::home`).
+        Err(PlanError::NoSpace { text, need, tried }) if request.calls.is_none() => {
+            return Ok(without_room(module.wants, &Refusal::NoSpace { text, need, tried }));
+        }
+        Err(source) => return Err(PatchError::Plan { module: module.name.to_owned(), source }),
+    };
+    room.small = room.small.saturating_sub(plan.pun_regions.len() as u32);
     if !plan.patches.is_empty() && survey.home.is_none() {
         let regions = [plan.data, plan.code];
         for region in regions.iter().chain(&plan.pun_regions).filter(|r| r.len > 0) {
@@ -294,13 +313,37 @@ fn plan_one(
     Ok(plan)
 }
 
+/// What is left for the modules that are planned next.
+struct Room {
+    /// Where the far part of the data lies.
+    far: RemoteAddr,
+    /// Small regions that all modules may still take: a process cannot have any number of mappings.
+    small: u32,
+}
+
+/// Small regions of a batch at most.
+const SMALL_REGIONS: u32 = 4096;
+
+/// A module of which nothing can be placed.
+fn without_room(wants: &[Want], why: &Refusal) -> ModulePlan {
+    let refused = (0..).zip(wants).map(|(want, one)| trapline_plan::Refused {
+        probe: one.probe,
+        want,
+        why: why.clone(),
+    });
+    ModulePlan { refused: refused.collect(), ..ModulePlan::default() }
+}
+
 fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) {
     let refused = plan.refused.drain(..);
     report.refused.extend(refused.map(|r| Refused {
         module,
         probe: r.probe,
         want: r.want,
-        why: Why::Plan(r.why),
+        // Exits are what was asked for.
+        why: Why::Plan(
+            plan.slotted.iter().find(|one| one.want == r.want).map_or(r.why, |one| one.why.clone()),
+        ),
     }));
     report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
 }
@@ -326,8 +369,8 @@ fn unfit(
     let entries: Vec<Entry> = sites[some.clone()].iter().map(Site::entry).collect();
     let mut space = Masked { space: Still { process }, soft: &survey.soft };
     let present = verify(&mut space, &entries);
-    // Data and code of each module, stamps, code and entries of slots; the rest is for puns.
-    let room = (MAX_REGIONS as usize - 3).saturating_sub(2 * plans.len()) / plans.len().max(1);
+    // As many as the list of regions has room for: puns mind it when they are planned, islands do not.
+    let room = MODULE_SMALL_REGIONS as usize;
     for (index, outcome) in some.zip(present) {
         let site = &sites[index];
         let Patch { addr, len, old, head, crosses_line, .. } = site.patch;

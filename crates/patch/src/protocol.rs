@@ -54,7 +54,7 @@
 //! - *forking*: the child copies the page before or after the write; I10 makes them equal;
 //! - *writing the same line or page itself* (a debugger, a JIT, a kernel uprobe): PATCH-1 is about us; a foreign change of the
 //!   window is seen by the comparison, one of the rest of the word or run in the microseconds between read and write would be
-//!   lost. Stated, not solved.
+//!   lost. Stated, not solved. What others do to a window that is in place: `foreign`.
 //!
 //! ## I8 for a window that no one write makes (PATCH-6, `staged`)
 //!
@@ -98,8 +98,18 @@
 //! interrupts the handler before its first instruction, and its own handler may meet a guard there: with SIGTRAP blocked the kernel
 //! would reset the action, and kill. Therefore nothing interrupts ours where the program has no handler of its own; where it has one, whose mask
 //! holds for ours, traps stay unblocked in it, and a guard met inside is served by one more frame. A handler of the program's that
-//! blocks SIGTRAP itself, interrupted at an interior boundary, still loses to the kernel outside a seizure: that takes a thread that stood there
-//! since before the batch and got no CPU until its end. Stated, not solved.
+//! blocks SIGTRAP itself must not stand at an interior boundary when the seizure ends: nobody would put the action back. So behind I8 all threads
+//! stop once where one blocks SIGTRAP or SIGILL at that moment, and each that stands at a boundary goes on in the copy (PATCH-15). A thread that begins to block
+//! them later comes to no boundary any more, but by a frame that a signal left there, whose mask comes back with it; a frame whose mask
+//! blocks traps (a handler interrupted by another one's signal just there) still loses to the kernel. Stated, not solved.
+//!
+//! # Programs that trap themselves
+//!
+//! SBCL and others have int3 in their code and a handler for it. While the kernel's reset of the action is not undone yet, such a trap of another
+//! thread would take the default action. The reset takes a guard that is met with SIGTRAP blocked, so no guard is met at all in a batch: where the program had a handler
+//! of its own when we came, I8 and R3 run with all threads stopped, as under `--strict` (PATCH-15). Traps are still served: a
+//! frame that a signal left at a boundary comes back with the mask of before the signal. A handler of SIGTRAP that is installed while we are there takes the place
+//! of ours, and guards trap into it (docs/design/what-can-change.md).
 //!
 //! ## When traps cannot be had
 //!
@@ -123,6 +133,10 @@
 //! | R4a | where return addresses were replaced: all stop, and real ones go back into the stack words that still hold ours (`slots`); unwinders are told no more (`unwinder`) | each word either way, and both work: slots stay |
 //! | R5 | one thread stops: dispositions put back, if they are still ours | idem; a second try sees that they are not ours |
 //! | R6 | state Removed; children that map the same memory follow, each a batch of its own | a child's own text says what is left |
+//! | R7 | once all is read: what is proven to be unused is unmapped, of this session and of earlier ones (`free`: P1 to P4) | mapped and Removed: who comes next frees it |
+//!
+//! *A filter that came after us* may forbid all calls that R2a, R4a's unwinders, R5 and unmapping take (`detach::barred`). Then R3 runs with all threads stopped, by the tracer's
+//! writes alone, and the steps that take calls are left out: the handler stays, finds no guard's trap, and passes others on; mappings stay. The report says so.
 //!
 //! R3 may meet a thread
 //! - *in a stub or copy*: it runs on there and jumps back behind the window: code stays mapped (PATCH-10);
@@ -140,9 +154,8 @@
 //! until it is answered. Were it not, R5 would leave it to the default action, which kills. Threads born after R3 cannot have
 //! trapped.
 //!
-//! Code is unmapped only on request, or when there is no other room left: after R5 (nobody can enter any more), with all
-//! threads stopped, no pc in it and no word of private writable memory that points into it: signal frames, rseq descriptors
-//! and remembered actions are such words. Otherwise it stays; the report says how much.
+//! What cannot be proven stays, and the report says how much; each later detach, and each attach that finds no room, tries again. On arm64 that takes a stop of all
+//! threads, and is done on request, or for lack of room.
 //!
 //! # Signals that arrive in our code
 //!
@@ -181,3 +194,5 @@
 //! - PATCH-11 a site is written only after its present bytes, and its mapping's file and offset, were compared.
 //! - PATCH-12 after exec or exit nothing is written: memory is reached through the address space opened at the start.
 //! - PATCH-13 no trap of ours is met where our own handler has its signal blocked, nor while an earlier seizure's traps are still on their way.
+//! - PATCH-14 of a patch that others changed, only bytes that are the file's again are written, one at a time (`foreign`).
+//! - PATCH-15 a thread that blocks traps meets none at the end of a batch; where the program traps itself, all threads are stopped while code changes.

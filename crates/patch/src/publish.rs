@@ -15,7 +15,7 @@ use crate::request::{AttachReport, Why};
 use crate::semaphore;
 use crate::space::{Running, SpaceError, Still};
 use crate::staged::any_staged;
-use crate::still::{move_out, saved_contexts};
+use crate::still::{move_blocked_out, move_out, saved_contexts};
 use crate::survey::{SIGTRAP, Survey};
 use crate::write::{Outcome, Way, change};
 
@@ -60,6 +60,7 @@ pub(crate) fn publish(
         }
         let mut space = Running { batch, guard: &guard, remote };
         change(&mut space, &entries, Way::Publish, &mut outcomes).map_err(SpaceError::into_error)?;
+        move_blocked_out(batch, &guard)?;
     }
     attached.is_unfinished = false;
     attached.hold(sites.iter().map(|s| s.patch));

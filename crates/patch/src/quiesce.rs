@@ -75,9 +75,7 @@ fn by_stop(batch: &mut Batch<'_>, guard: &dyn Fn(u64) -> Option<u64>) -> Result<
         waiting.is_empty()
     })?;
     let Some(&tid) = waiting.first() else { return Ok(()) };
-    let state = process.thread_status(tid).map_or('?', |status| status.state);
-    let waited_ms = LATEST.as_millis() as u64;
-    Err(TargetError::NoStop { pid: process.pid(), tid, waited_ms, state }.into())
+    Err(TargetError::no_stop(process.pid(), tid, LATEST).into())
 }
 
 /// Whether a trap that a thread took has not been answered: it waits as a signal, or the thread lies in a stop. The signal is looked

@@ -8,14 +8,14 @@
 use std::time::{Duration, Instant};
 
 use trapline_plan::ProcessTraits;
-use trapline_target::Process;
+use trapline_target::{Process, ThreadStatus};
 
 use crate::attached::Before;
 use crate::error::PatchError;
 use crate::find::left_behind;
 use crate::prepare::{Site, prepare};
 use crate::request::{AttachReport, Request};
-use crate::survey::Survey;
+use crate::survey::{SIGTRAP, Survey};
 
 /// What an attach would do now.
 ///
@@ -27,6 +27,7 @@ pub fn rehearse(process: &Process, request: &Request<'_>) -> Result<AttachReport
         std::thread::sleep(Duration::from_micros(200));
         Ok(())
     })?;
+    survey.still |= ThreadStatus::has(process.status()?.caught, SIGTRAP);
     survey.traits.rseq = ProcessTraits::usual(survey.traits.cpus).rseq;
     let mut report =
         AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };

@@ -56,6 +56,8 @@ pub struct Options {
     pub ring: u32,
     /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
     pub slots: u32,
+    /// Timed functions whose exits cannot be had get slots: unwinders can be told.
+    pub or_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// No thread is made to help with the plan.
@@ -73,6 +75,7 @@ impl Default for Options {
             by_thread: false,
             ring: 4 << 20,
             slots: trapline_record::slots::USUAL,
+            or_slots: false,
             faults_are_fatal: false,
             alone: false,
             patience: Duration::from_millis(20),
@@ -93,6 +96,16 @@ pub struct Durations {
     pub go_g: Option<i32>,
 }
 
+/// What the files of a process say of its threads, before one is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Threads {
+    /// Where the C library says that the rseq areas of its threads lie, from the thread pointer on; nothing where it registers none.
+    pub rseq: Option<i32>,
+    /// The program's runtime sets thread pointers itself: Go without the C library. What a thread shows now, or before that runtime began, is true
+    /// of no other.
+    pub own_pointers: bool,
+}
+
 /// All that one batch is to do.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -100,6 +113,8 @@ pub struct Request<'a> {
     pub modules: &'a [Module<'a>],
     /// The process runs a Go program, whichever modules are asked for.
     pub go: bool,
+    /// What the process' files say of its threads.
+    pub threads: Threads,
     /// How durations are kept, where some are wanted.
     pub durations: Durations,
     /// How.
@@ -249,6 +264,8 @@ pub struct Restored {
     pub foreign_actions: u32,
     /// Semaphores lowered.
     pub semaphores: u32,
+    /// No thread could make our calls, and why: code is the file's again, but actions and mappings stay.
+    pub barred: Option<String>,
     /// Return addresses of running calls put back.
     pub returns: u32,
     /// Bytes of address space that stay mapped, because a thread may still be in that code.

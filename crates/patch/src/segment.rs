@@ -4,8 +4,10 @@
 //! the target leads there (PATCH-4); a list of mappings for the target to make.
 //! Does not: run anything in the target.
 
+use std::ops::Range;
+
 use trapline_plan::{DataCounts, DataLayout, ModulePlan, Region};
-use trapline_record::control::{MAGIC, MAX_REGIONS, RegionKind, State, VERSION, at};
+use trapline_record::control::{MAGIC, REGION_LEN, RegionKind, State, VERSION, at};
 use trapline_record::counters::CounterArea;
 use trapline_record::journal::{Entry, Journal};
 use trapline_record::ring::RingArea;
@@ -93,6 +95,12 @@ impl Segment {
     pub const fn layout(&self) -> &DataLayout {
         &self.layout
     }
+    /// Stretches of the latency areas that were written to, in order, as byte offsets.
+    #[must_use]
+    pub fn timed(&self) -> Vec<Range<u64>> {
+        let functions = u64::from(self.layout.latency_count) * u64::from(self.layout.counters.lines);
+        self.map.written(self.layout.latency_off, functions * latency::STRIDE)
+    }
     /// Its memfd.
     #[must_use]
     pub const fn memfd(&self) -> FileId {
@@ -134,7 +142,7 @@ impl Segment {
             .regions
             .iter()
             .find(|r| r.kind == RegionKind::Data && r.region.contains(RemoteAddr(what)))?;
-        let off = (what - home.region.addr.0).checked_sub(self.layout.latency_off)?;
+        let off = (what - home.region.addr.0 + home.off).checked_sub(self.layout.latency_off)?;
         let index = off / (u64::from(self.layout.counters.lines) * latency::STRIDE);
         u32::try_from(index).ok().filter(|&index| index < self.layout.latency_count)
     }
@@ -273,6 +281,7 @@ impl Segment {
             (at::DATA_LEN, layout.len),
             (at::JOURNAL_OFF, layout.journal_off),
             (at::GUARD_OFF, layout.guard_off),
+            (at::REGIONS_OFF, layout.regions_off),
             (at::COUNTER_OFF, layout.counters.off),
             (at::COUNTER_COUNT, u64::from(layout.counters.count)),
             (at::COUNTER_LINES, u64::from(layout.counters.lines)),
@@ -304,11 +313,12 @@ impl Segment {
     fn write_regions(&self) -> Result<(), PatchError> {
         let view = self.view();
         let count = self.regions.len() as u64;
-        if count > MAX_REGIONS {
-            return Err(PatchError::Layout { what: "the list of regions", at: count, len: MAX_REGIONS });
+        let cap = self.layout.regions_cap.into();
+        if count > cap {
+            return Err(PatchError::Layout { what: "the list of regions", at: count, len: cap });
         }
         for (n, r) in self.regions.iter().enumerate() {
-            let base = at::REGIONS + n as u64 * 32;
+            let base = self.layout.regions_off + n as u64 * REGION_LEN;
             for (m, word) in [r.region.addr.0, r.region.len, r.off, r.kind as u64].into_iter().enumerate() {
                 view.set(base + m as u64 * 8, word);
             }

@@ -9,12 +9,13 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use trapline_record::RemoteAddr;
-use trapline_target::{Mapping, Process, StoppedAll, TargetError};
+use trapline_target::{Batch, Mapping, Process, StoppedAll, TargetError};
 
+use crate::blocked::{SIGILL, SIGTRAP, bit};
 use crate::error::PatchError;
 
 const PAGE: u64 = 4096;
-/// Most memory that is read while everybody is stopped: about a third of a second. With more, nothing is proven.
+/// Most memory that is read, perhaps while everybody is stopped: about a third of a second. With more, nothing is proven.
 const MOST: u64 = 1 << 30;
 /// Most pages of one mapping whose presence is asked for at once.
 const ASK: u64 = 1 << 16;
@@ -44,6 +45,23 @@ pub(crate) fn move_out(
     Ok(())
 }
 
+/// Sends threads on that stand at a boundary and cannot take the trap there, because they block it at the moment (PATCH-15). Their windows hold the
+/// patch already, so no other thread comes to such a place.
+pub(crate) fn move_blocked_out(
+    batch: &mut Batch<'_>,
+    guard: &dyn Fn(u64) -> Option<u64>,
+) -> Result<(), PatchError> {
+    let process = batch.process();
+    let traps = bit(SIGTRAP as u32) | bit(SIGILL as u32);
+    let blocks = |tid| process.thread_status(tid).is_ok_and(|status| status.blocked & traps != 0);
+    if process.threads()?.into_iter().any(blocks) {
+        let mut stopped = batch.stop_all(guard)?;
+        move_out(process, &mut stopped, guard)?;
+        stopped.resume()?;
+    }
+    Ok(())
+}
+
 /// The boundaries (first of each pair, sorted) that some word of private writable memory names.
 pub(crate) fn saved_contexts(process: &Process, guards: &[(u64, u64)]) -> Result<Vec<u64>, PatchError> {
     let (Some(first), Some(last)) = (guards.first(), guards.last()) else { return Ok(Vec::new()) };
@@ -68,7 +86,19 @@ pub(crate) fn words_in(
     process: &Process,
     see: &mut dyn FnMut(&Mapping, u64, u64),
 ) -> Result<bool, TargetError> {
-    let pagemap = File::open(format!("/proc/{}/pagemap", process.pid())).ok();
+    runs_in(process, &mut |map, from, bytes| {
+        for (word, at) in bytes.chunks_exact(8).zip((from..).step_by(8)) {
+            see(map, at, word.try_into().map_or(0, u64::from_le_bytes));
+        }
+    })
+}
+
+/// The same, whole stretches at a time.
+pub(crate) fn runs_in(
+    process: &Process,
+    see: &mut dyn FnMut(&Mapping, u64, &[u8]),
+) -> Result<bool, TargetError> {
+    let pagemap = File::open(process.folder().join("pagemap")).ok();
     let mut read = 0;
     let mut bytes = Vec::new();
     for map in process.maps()?.iter().filter(|m| m.perms.write && m.perms.read && !m.perms.shared) {
@@ -81,11 +111,9 @@ pub(crate) fn words_in(
                     return Ok(false);
                 }
                 bytes.resize((to - from) as usize, 0);
-                // A page that went away meanwhile (its mapping cannot: everybody is stopped) holds nothing.
+                // A page that went away meanwhile holds nothing.
                 if process.read(RemoteAddr(from), &mut bytes).is_ok() {
-                    for (word, at) in bytes.chunks_exact(8).zip((from..).step_by(8)) {
-                        see(map, at, word.try_into().map_or(0, u64::from_le_bytes));
-                    }
+                    see(map, from, &bytes);
                 }
             }
             at = end;

@@ -14,6 +14,7 @@ use crate::error::PatchError;
 use crate::native::traps;
 use crate::request::{Module, NoTraps, Options};
 use crate::soft::Soft;
+use crate::translated::translator;
 
 /// Signal numbers.
 pub(crate) const SIGBUS: i32 = 7;
@@ -46,6 +47,9 @@ impl Survey {
         let status = process.status()?;
         let features = process.features()?;
         let maps = process.maps()?;
+        if let Some(by) = translator(&maps) {
+            return Err(PatchError::Translated { pid: process.pid(), by });
+        }
         let no_traps = if traps::NEEDED { no_traps(process, go, idle)? } else { None };
         let traits = ProcessTraits {
             rseq: None,

@@ -62,7 +62,7 @@ pub enum Why {
         /// Why traps cannot be served.
         because: NoTraps,
     },
-    /// More separate code regions than a segment can list.
+    /// More separate code regions than a module may have.
     TooManyRegions {
         /// Where.
         addr: RemoteAddr,
@@ -103,7 +103,11 @@ impl fmt::Display for Why {
                 )
             }
             Self::TooManyRegions { addr } => {
-                write!(f, "{addr}: more than {} separate code regions", trapline_record::control::MAX_REGIONS)
+                write!(
+                    f,
+                    "{addr}: its module would take more than {} separate code regions",
+                    trapline_plan::layout::SMALL_REGIONS
+                )
             }
         }
     }

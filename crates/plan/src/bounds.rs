@@ -3,7 +3,7 @@
 //! In: what is wanted, and the module's map. Out: upper bounds ([`DataCounts`]). Does not: plan.
 
 use crate::codemap::CodeMap;
-use crate::layout::DataCounts;
+use crate::layout::{DataCounts, MODULE_REGIONS};
 use crate::request::{ProcessTraits, Role, Unwind, Want};
 use trapline_image::Image;
 use trapline_record::ring::{LEAST_SLOT, RingArea};
@@ -58,6 +58,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         filtered: false,
         tally: Shape::Nothing,
         named: false,
+        regions: MODULE_REGIONS,
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn foresee(image: &Image, map: &CodeMap, functions: &[FunctionIndex])
     order.sort_unstable();
     let (traits, space) = (assumed(), AddressSpace::default());
     let env = Env { image, map, traits: &traits, calls: None, filters: &[], by_thread: false };
-    let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default()));
+    let mut planner = Planner::new(env, Bias(0), Puns::new(&space, Default::default(), u32::MAX));
     planner.sites.reserve(order.len());
     planner.wants_of(order.iter().map(|one| one.0));
     let mut wants: SmallVec<[(u32, Want); 1]> = SmallVec::new();

@@ -1,17 +1,24 @@
 //! Where the parts of a segment's data lie, from how many of each there are.
 //!
-//! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing.
+//! In: upper bounds. Out: byte offsets. Memory is sparse, so a generous bound costs nothing. What grows with functions times CPUs times more than a word
+//! is *far*: code reaches it by a whole address, so it is mapped once, anywhere. The rest is *near*: each module maps it within reach of its code.
 
-use trapline_record::control::CONTROL_LEN;
+use trapline_record::control::{CONTROL_LEN, MAX_REGIONS, REGION_LEN};
 use trapline_record::counters::{CounterArea, LINE, filtered};
 use trapline_record::names::{self, NameArea};
 use trapline_record::pages::PageArea;
 use trapline_record::ring::RingArea;
 use trapline_record::tally::{Shape, TallyArea};
 use trapline_record::threads::ThreadArea;
-use trapline_record::{journal, latency};
+use trapline_record::{RemoteAddr, journal, latency};
 
 const PAGE: u64 = 4096;
+/// Regions of every segment, whatever its modules need.
+const LEAST_REGIONS: u32 = 16;
+/// Regions of a module at most: data, code, and small ones for punned jumps or islands.
+pub const MODULE_REGIONS: u32 = 2 + SMALL_REGIONS;
+/// The small ones. Two planners share them.
+pub const SMALL_REGIONS: u32 = 512;
 
 /// How many of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +51,8 @@ pub struct DataCounts {
     pub tally: Shape,
     /// Some filter asks what threads are called.
     pub named: bool,
+    /// Regions of all modules.
+    pub regions: u32,
 }
 
 impl DataCounts {
@@ -65,6 +74,7 @@ impl DataCounts {
             filtered: self.filtered,
             tally: self.tally,
             named: self.named,
+            regions: self.regions + other.regions,
         }
     }
 }
@@ -74,6 +84,12 @@ impl DataCounts {
 pub struct DataLayout {
     /// Bytes of the whole data part; whole pages. Code regions follow.
     pub len: u64,
+    /// Bytes of the near part, with which it begins; whole pages.
+    pub near: u64,
+    /// List of regions.
+    pub regions_off: u64,
+    /// Regions that fit.
+    pub regions_cap: u32,
     /// Journal.
     pub journal_off: u64,
     /// Journal entries that fit.
@@ -108,45 +124,40 @@ impl DataLayout {
     pub const fn new(counts: &DataCounts) -> Self {
         let journal_off = CONTROL_LEN;
         let guard_off = journal_off + counts.patches as u64 * journal::ENTRY_LEN;
+        let regions_off = (guard_off + counts.guards as u64 * 16).next_multiple_of(LINE);
+        let regions = LEAST_REGIONS as u64 + counts.regions as u64;
+        let regions_cap = if regions < MAX_REGIONS { regions as u32 } else { MAX_REGIONS as u32 };
         let counters = CounterArea {
-            off: (guard_off + counts.guards as u64 * 16).next_multiple_of(LINE),
+            off: (regions_off + regions_cap as u64 * REGION_LEN).next_multiple_of(LINE),
             count: counts.counters,
             lines: counts.lines,
         };
-        let latency_off = counters.off + counters.len();
+        let words = CounterArea {
+            off: (counters.off + counters.len()).next_multiple_of(LINE),
+            count: if counts.filtered { filtered::WORDS * counts.counters } else { 0 },
+            lines: counts.lines,
+        };
+        let cpus = counts.lines.saturating_sub(1);
+        let end = (words.off + words.len()).next_multiple_of(PAGE);
+        let pages = PageArea { off: end, tables: if counts.texts { cpus } else { 0 } };
+        let places = if counts.named { names::PLACES } else { 0 };
+        let names = NameArea { off: (pages.off + pages.len()).next_multiple_of(PAGE), places };
+        let near = (names.off + names.len()).next_multiple_of(PAGE);
+
+        let latency_off = near;
         let threads = ThreadArea {
             off: latency_off + counts.latency as u64 * counts.lines as u64 * latency::STRIDE,
             rows: if counts.by_thread { ThreadArea::rows_for(counts.counters) } else { 0 },
             counters: counts.counters,
         };
-        let words = CounterArea {
-            off: (threads.off + threads.len()).next_multiple_of(LINE),
-            count: if counts.filtered { filtered::WORDS * counts.counters } else { 0 },
-            lines: counts.lines,
-        };
-        let tallies_off = (words.off + words.len()).next_multiple_of(LINE);
+        let tallies_off = (threads.off + threads.len()).next_multiple_of(LINE);
         let tallies = TallyArea::new(tallies_off, counts.counters, counts.lines, counts.tally);
-        let behind = tallies.off + tallies.len();
-        let cpus = counts.lines.saturating_sub(1);
-        let (rings, bytes) = match counts.locked {
-            _ if counts.slot == 0 => (0, counts.ring),
-            // One record has room.
-            false if counts.ring < counts.most => (cpus, counts.most),
-            false => (cpus, counts.ring),
-            // A CPU has two, so that its share is the same.
-            true if counts.ring / 2 >= counts.most => (RingArea::shared(cpus), counts.ring / 2),
-            true => (RingArea::shared(cpus), counts.most),
-        };
-        let (off, most) = (behind.next_multiple_of(PAGE), counts.most);
-        let rings = RingArea { off, rings, slot: counts.slot, most, bytes };
-        let end = if rings.is_empty() { behind } else { rings.off + rings.len() };
-        let pages = PageArea { off: end.next_multiple_of(PAGE), tables: if counts.texts { cpus } else { 0 } };
-        let end = if pages.is_empty() { end } else { pages.off + pages.len() };
-        let places = if counts.named { names::PLACES } else { 0 };
-        let names = NameArea { off: end.next_multiple_of(PAGE), places };
-        let end = if names.is_empty() { end } else { names.off + names.len() };
+        let rings = rings(counts, (tallies.off + tallies.len()).next_multiple_of(PAGE));
         Self {
-            len: end.next_multiple_of(PAGE),
+            len: (rings.off + if rings.is_empty() { 0 } else { rings.len() }).next_multiple_of(PAGE),
+            near,
+            regions_off,
+            regions_cap,
             journal_off,
             journal_cap: counts.patches,
             guard_off,
@@ -162,9 +173,90 @@ impl DataLayout {
             names,
         }
     }
+    /// Bytes of the far part.
+    #[must_use]
+    pub const fn far(&self) -> u64 {
+        self.len - self.near
+    }
+    /// Where code finds the data whose near and far parts are mapped there.
+    #[must_use]
+    pub const fn mapped(&self, near: RemoteAddr, far: RemoteAddr) -> DataAt {
+        DataAt { near, far, split: self.near }
+    }
     /// Byte offset of function `index`'s latency area on line 0. Line `l` is `l · STRIDE` further.
     #[must_use]
     pub const fn latency(&self, index: u32) -> u64 {
         self.latency_off + index as u64 * self.counters.lines as u64 * latency::STRIDE
+    }
+}
+
+/// Where the parts of a segment's data are mapped, for the code of one module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataAt {
+    near: RemoteAddr,
+    far: RemoteAddr,
+    split: u64,
+}
+
+impl DataAt {
+    /// Address of the byte at an offset in the segment.
+    #[must_use]
+    pub const fn of(self, off: u64) -> u64 {
+        if off < self.split { self.near.0 + off } else { self.far.0 + (off - self.split) }
+    }
+}
+
+/// Rings from an offset on.
+const fn rings(counts: &DataCounts, off: u64) -> RingArea {
+    let cpus = counts.lines.saturating_sub(1);
+    let (rings, bytes) = match counts.locked {
+        _ if counts.slot == 0 => (0, counts.ring),
+        // One record has room.
+        false if counts.ring < counts.most => (cpus, counts.most),
+        false => (cpus, counts.ring),
+        // A CPU has two, so that its share is the same.
+        true if counts.ring / 2 >= counts.most => (RingArea::shared(cpus), counts.ring / 2),
+        true => (RingArea::shared(cpus), counts.most),
+    };
+    RingArea { off, rings, slot: counts.slot, most: counts.most, bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DataCounts, DataLayout};
+    use trapline_record::RemoteAddr;
+
+    #[test]
+    fn what_is_large_is_far_and_what_code_names_by_distance_is_near() {
+        let large = DataCounts {
+            patches: 200_000,
+            guards: 200_000,
+            counters: 77_000,
+            latency: 77_000,
+            lines: 65,
+            slot: 64,
+            most: 64,
+            ring: 4 << 20,
+            texts: true,
+            filtered: true,
+            named: true,
+            ..DataCounts::default()
+        };
+        let layout = DataLayout::new(&large);
+        assert!(layout.near < 256 << 20, "{:#x}", layout.near);
+        assert!(layout.far() > 8 << 30, "{:#x}", layout.far());
+        for off in [layout.latency_off, layout.threads.off, layout.tallies.off, layout.rings.off] {
+            assert!(off >= layout.near);
+        }
+        let ends = [
+            layout.counters.off + layout.counters.len(),
+            layout.filtered.off + layout.filtered.len(),
+            layout.pages.off + layout.pages.len(),
+            layout.names.off + layout.names.len(),
+        ];
+        assert!(ends.iter().all(|end| *end <= layout.near));
+        let at = layout.mapped(RemoteAddr(0x10_0000), RemoteAddr(1 << 40));
+        assert_eq!(at.of(layout.near - 8), 0x10_0000 + layout.near - 8);
+        assert_eq!(at.of(layout.latency_off), 1 << 40);
     }
 }

@@ -30,7 +30,7 @@ pub mod x86_64;
 
 pub use bounds::bounds;
 pub use codemap::{CodeMap, Scope};
-pub use layout::{DataCounts, DataLayout};
+pub use layout::{DataAt, DataCounts, DataLayout};
 pub use module::{find_home, plan_module, room_for_calls, slots_for};
 pub use plan::{
     Call, Chunk, Guard, KernelSite, ModulePlan, Original, Patch, PatchRole, Refused, Region, Stats, Tactic,

@@ -5,7 +5,7 @@
 use crate::bounds::texts;
 use crate::bounds::{bounds, has_exits};
 use crate::filter::{Tally, TargetFilter, Tree};
-use crate::layout::{DataCounts, DataLayout};
+use crate::layout::{DataAt, DataCounts, DataLayout};
 use crate::plan::{Chunk, KernelSite, ModulePlan, Patch, PatchRole, Refused, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Unwind, Want};
@@ -36,7 +36,9 @@ const FILTER_BYTES: usize = 896;
 const STAGE_BYTES: u64 = 768;
 /// Bytes of code that a counted entry takes, about.
 const BYTES_PER_SITE: usize = 224;
-/// From this many wants on, two threads plan.
+/// Threads that analyse functions, at most.
+const HELPERS: usize = 8;
+/// From this many wants on, several threads plan.
 const PARALLEL: usize = 1000;
 /// Bytes left for the batch's own code.
 const SPARE: u64 = PAGE;
@@ -74,11 +76,11 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     };
     let own = (place.data.addr, place.code.end());
     let planned = plan_sites(env, input, own);
-    let Planned { mut sites, mut refused, kernel, pun_regions } = planned;
+    let Planned { mut sites, mut refused, kernel, pun_regions, slotted } = planned;
     sites.sort_by_key(|s| s.start);
     drop_overlapping(env, input.wants, &mut sites, &mut refused);
     let mut plan = ModulePlan { k: place.k, data: place.data, kernel, refused, ..ModulePlan::default() };
-    plan.pun_regions = pun_regions;
+    (plan.pun_regions, plan.slotted) = (pun_regions, slotted);
     emit(input, env, place, &sites, &mut plan);
     let others =
         |s: &Site| s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>();
@@ -132,11 +134,13 @@ fn around(text: (Svma, Svma), bias: Bias) -> Span {
 }
 
 /// What planning functions adds up to.
+#[derive(Default)]
 struct Planned {
     sites: Vec<Site>,
     refused: Vec<Refused>,
     kernel: Vec<KernelSite>,
     pun_regions: Vec<Region>,
+    slotted: Vec<Refused>,
 }
 
 type Span = (RemoteAddr, RemoteAddr);
@@ -144,10 +148,10 @@ type Span = (RemoteAddr, RemoteAddr);
 fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
     let foreseen = input.map.take_foreseen();
     if let Some(sites) = foreseen.and_then(|foreseen| foreseen.fits(env.traits, env.calls, input.wants)) {
-        return Planned { sites, refused: Vec::new(), kernel: Vec::new(), pun_regions: Vec::new() };
+        return Planned { sites, ..Planned::default() };
     }
     let order = by_function(input.wants);
-    let new = || Planner::new(env, input.bias, Puns::new(input.space, own));
+    let new = || Planner::new(env, input.bias, Puns::new(input.space, own, input.regions));
     if let Some((first, second)) = halves(&order).filter(|_| !input.alone) {
         let at = second[0].1.function.map_or(Svma(0), |f| input.image.function(f).start);
         let run = |part, low, high, room| {
@@ -173,14 +177,21 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
         }
     }
     let mut planner = new();
-    planner.functions(&order);
+    planner.or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
+    if input.alone || order.len() < PARALLEL {
+        planner.functions(&order);
+    } else {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+        planner.functions_with_help(&order, cpus.min(HELPERS));
+    }
     planner.into()
 }
 
 impl From<Planner<'_>> for Planned {
     fn from(planner: Planner<'_>) -> Self {
         let pun_regions = planner.puns.regions();
-        Self { sites: planner.sites, refused: planner.refused, kernel: planner.kernel, pun_regions }
+        let Planner { sites, refused, kernel, slotted, .. } = planner;
+        Self { sites, refused, kernel, pun_regions, slotted }
     }
 }
 
@@ -298,7 +309,7 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let counts = bounds(input.image, input.map, input.traits, input.wants);
     let arena =
         stubs(&counts, arena_per_site(input)) + if input.calls.is_some() { GATE + PAGE } else { PAGE };
-    Ok(Need { module, text: around(text, input.bias), data: input.layout.len, arena })
+    Ok(Need { module, text: around(text, input.bias), data: input.layout.near, arena })
 }
 
 /// Two functions may share code (cold parts, fragments). The later window gives way, and its want is refused whole.
@@ -318,9 +329,10 @@ fn drop_overlapping(env: Env<'_>, wants: &[Want], sites: &mut Vec<Site>, refused
 
 fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], plan: &mut ModulePlan) {
     let machine = Machine { rseq: input.traits.rseq, rdpid: input.traits.rdpid, lines: input.traits.lines };
-    let latency = input.latency.map(|latency| timing(latency, input.layout, place));
-    let threads = by_thread(input.traits.thread_id, input.layout, place);
-    let rings = rings(input.traits, input.layout, place);
+    let data = input.layout.mapped(place.data.addr, input.far);
+    let latency = input.latency.map(|latency| timing(latency, input.layout, data));
+    let threads = by_thread(input.traits.thread_id, input.layout, data);
+    let rings = rings(input.traits, input.layout, data);
     let (mirror_end, mut shared) = (place.arena, Vec::new());
     let gate = input.calls.map(|calls| stub::gate(&mut shared, mirror_end.0, &calls.functions));
     // The gate's pages, then what belongs to single sites.
@@ -331,6 +343,7 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
         env,
         bias: input.bias,
         place,
+        data,
         mirror_end,
         shared_space,
         layout,
@@ -459,13 +472,13 @@ fn withdraw(plan: &mut ModulePlan, sites: &[Site], wants: &[Want], mut lost: Vec
     plan.calls.retain(|call| patches.iter().any(|p| p.addr == call.head));
 }
 
-fn timing(input: LatencyInput, layout: &DataLayout, place: Place) -> Latency {
+fn timing(input: LatencyInput, layout: &DataLayout, data: DataAt) -> Latency {
     Latency {
-        area: place.data.addr.0 + layout.latency_off,
+        area: data.of(layout.latency_off),
         functions: layout.latency_count,
         stamps: input.stamps.0,
         shape: input.shape,
-        missed: place.data.addr.0 + control::at::MISSED,
+        missed: data.of(control::at::MISSED),
         min_ticks: input.min_ticks,
         buckets: input.buckets,
         outermost: input.outermost,
@@ -501,22 +514,20 @@ pub fn slots_for(
     stub::slot_code(&machine, &latency)
 }
 
-fn by_thread(id: ThreadId, layout: &DataLayout, place: Place) -> Option<Threads> {
+fn by_thread(id: ThreadId, layout: &DataLayout, data: DataAt) -> Option<Threads> {
     let area = layout.threads;
-    (!area.is_empty()).then(|| Threads { area, tags: place.data.addr.0 + area.off, id })
+    (!area.is_empty()).then(|| Threads { area, tags: data.of(area.off), id })
 }
 
 /// Where it is noted which pages texts are loaded from.
-pub(crate) fn known(layout: &DataLayout, place: Place) -> Option<Known> {
-    (!layout.pages.is_empty()).then_some(Known {
-        tables: place.data.addr.0 + layout.pages.off,
-        handler: place.data.addr.0 + control::at::FAULT_HANDLER,
-    })
+pub(crate) fn known(layout: &DataLayout, data: DataAt) -> Option<Known> {
+    (!layout.pages.is_empty())
+        .then_some(Known { tables: data.of(layout.pages.off), handler: data.of(control::at::FAULT_HANDLER) })
 }
 
-fn rings(traits: &ProcessTraits, layout: &DataLayout, place: Place) -> Option<Rings> {
-    let (area, base) = (layout.rings, place.data.addr.0 + layout.rings.off);
-    let known = known(layout, place);
+fn rings(traits: &ProcessTraits, layout: &DataLayout, data: DataAt) -> Option<Rings> {
+    let (area, base) = (layout.rings, data.of(layout.rings.off));
+    let known = known(layout, data);
     (!area.is_empty()).then_some(Rings { area, base, id: traits.thread_id, stacks: traits.stacks, known })
 }
 
@@ -572,6 +583,7 @@ mod tests {
             deed: Deed::Count { probe: 10 + want, kind: Kind::Entry },
             dead: stub::Site::default(),
             want,
+            lowered: 0,
             detour: None,
         };
         Site {

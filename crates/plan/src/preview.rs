@@ -44,6 +44,7 @@ pub fn preview(
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
+        or_slots: false,
         slots: Some(Slots { code: 0x1000_1000_0000, table: 0x1000_2000_0000, count: slots::USUAL }),
     };
     let input = ModuleInput {
@@ -55,6 +56,8 @@ pub fn preview(
         home: None,
         alone: false,
         layout: &layout,
+        far: RemoteAddr(0x2000_0000_0000),
+        regions: u32::MAX,
         latency: Some(stamps),
         calls: None,
         filters: &[],

@@ -127,6 +127,14 @@ pub enum Refusal {
         /// Start of the section.
         section: Svma,
     },
+    /// Part of how a Go program begins.
+    #[error(
+        "{at:#x}: Go's runtime runs it before the thread has a goroutine, which is to be read there; its calls can be counted (trapline count)"
+    )]
+    BeforeGoroutine {
+        /// The function.
+        at: Svma,
+    },
     /// The window of another probe is in the way.
     #[error("{site}: the window of the probe at {other:#x} reaches into it")]
     Overlap {
@@ -187,6 +195,18 @@ pub enum Refusal {
         /// The window.
         site: Place,
     },
+    /// No displacement leads the module's whole text to free memory.
+    #[error(
+        "no free range of {need:#x} bytes at a trapping distance from the module's text at {text:#x}; {tried} were tried"
+    )]
+    NoSpace {
+        /// Live address of the text.
+        text: trapline_record::RemoteAddr,
+        /// Bytes needed.
+        need: u64,
+        /// How many displacements were tried.
+        tried: u32,
+    },
     /// arm64: the word takes no branch, or its function's returns are not all known.
     #[error("{why}")]
     Word {
@@ -244,6 +264,11 @@ pub enum NoSlot {
 }
 
 impl Refusal {
+    /// Whether it is exits that cannot be had: a return address may be replaced instead.
+    #[must_use]
+    pub fn is_of_exits(&self) -> bool {
+        matches!(self.kind(), "exits-unknown" | "exit-unpatchable")
+    }
     /// A stable word for statistics and JSON.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -258,6 +283,7 @@ impl Refusal {
             Self::InsideInstruction { .. } => "inside-instruction",
             Self::NotInFile { .. } => "not-in-file",
             Self::InRseq { .. } => "in-rseq",
+            Self::BeforeGoroutine { .. } => "no-goroutine",
             Self::Overlap { .. } => "overlap",
             Self::ExitsUnknown { .. } | Self::ExitsUnreadable { .. } => "exits-unknown",
             Self::ExitUnpatchable { .. } => "exit-unpatchable",
@@ -265,7 +291,7 @@ impl Refusal {
             Self::NoSlot { .. } => "no-slot",
             Self::TailCall { .. } => "tail-call",
             Self::MustNotTrap { .. } => "must-not-trap",
-            Self::NoRoom { .. } => "no-room",
+            Self::NoRoom { .. } | Self::NoSpace { .. } => "no-room",
             Self::Word { why } => why.kind(),
             Self::NotHere { .. } => "not-on-arm64",
             Self::Undecided { .. } => "undecided",

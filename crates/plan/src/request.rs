@@ -251,6 +251,8 @@ pub struct LatencyInput {
     pub go_g: Option<i32>,
     /// Where [`Role::LatencySlot`] finds slots; needed when one is wanted.
     pub slots: Option<Slots>,
+    /// [`Role::Latency`] takes a slot, too, where exits cannot be found or patched.
+    pub or_slots: bool,
 }
 
 /// All that a module's plan depends on.
@@ -272,6 +274,10 @@ pub struct ModuleInput<'a> {
     pub alone: bool,
     /// Where the parts of the segment's data lie.
     pub layout: &'a DataLayout,
+    /// Where its far part will be mapped.
+    pub far: RemoteAddr,
+    /// Separate code regions that the module may take.
+    pub regions: u32,
     /// Needed when a want [`is_timed`](Role::is_timed), or is a filtered [`Role::Record`] with returns.
     pub latency: Option<LatencyInput>,
     /// Needed when a want calls a consumer.

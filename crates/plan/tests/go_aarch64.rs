@@ -51,6 +51,7 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         buckets: Buckets::Log,
         outermost,
         go_g: None,
+        or_slots: false,
         slots: None,
     };
     let text: Vec<(Svma, u64)> = image.text_ranges().to_vec();
@@ -69,6 +70,8 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         home: None,
         alone: true,
         layout: &DataLayout::new(&counts),
+        far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        regions: u32::MAX,
         latency: Some(latency),
         calls: None,
         filters,

@@ -64,6 +64,8 @@ fn timed(
         home: None,
         alone: true,
         layout: &layout,
+        far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        regions: u32::MAX,
         latency,
         calls: None,
         filters: &[],
@@ -257,6 +259,7 @@ fn latency() -> LatencyInput {
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
+        or_slots: false,
         slots: None,
     }
 }
@@ -325,6 +328,8 @@ fn decided(
         home: None,
         alone: true,
         layout: &DataLayout::new(&counts),
+        far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        regions: u32::MAX,
         latency: Some(latency()),
         calls: None,
         filters,

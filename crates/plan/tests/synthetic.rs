@@ -46,8 +46,8 @@ fn entry_and_exit_share_a_window() {
     let plan = planned(&image, &traits(), Role::Latency);
     assert_eq!(plan.patches.len(), 1, "{:?}", plan.refused);
     assert_eq!(plan.patches[0].role, PatchRole::Entry);
-    assert_eq!(plan.guards.len(), 1);
-    assert_eq!(plan.guards[0].at, plan.patches[0].addr + 2);
+    // The first instruction stays in place; the other is the whole window.
+    assert!(at(&plan, 2).is_some() && plan.guards.is_empty());
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn faults_stay_where_they_are_looked_up() {
 fn calls_only_last_and_never_with_a_shadow_stack() {
     // push rbx; call f0; pop rbx; ret
     let image = pack(&[&[0x53, 0xE8, 0xFA, 0xFF, 0xFF, 0xFF, 0x5B, RET]], 8);
-    assert_eq!(at(&planned(&image, &traits(), Role::CountEntry), 0).unwrap().tactic, Tactic::Jump);
+    assert_eq!(at(&planned(&image, &traits(), Role::CountEntry), 1).unwrap().tactic, Tactic::Jump);
     let shadow = ProcessTraits { shadow_stack: true, ..traits() };
     assert_eq!(kind(&planned(&image, &shadow, Role::CountEntry)), "immovable");
     // call rax; pop rbx; ret
@@ -251,7 +251,7 @@ fn loops_to_the_entry_are_timed_as_such() {
     let plan = planned(&image, &traits(), Role::Latency);
     assert!(plan.refused.is_empty(), "{:?}", plan.refused);
     // The copy of the displaced code does not swallow the loop: each turn runs through the patch.
-    let patch = at(&plan, 0).expect("an entry");
+    let patch = at(&plan, 2).expect("an entry, behind the first instruction");
     let straight = planned(
         &pack(&[&[0x85, 0xFF, 0x74, 0x07, 0xFF, 0xCF, 0x0F, 0x1F, 0x44, 0, 0, RET]], 16),
         &traits(),
@@ -260,6 +260,63 @@ fn loops_to_the_entry_are_timed_as_such() {
     let len = |p: &ModulePlan| p.chunks.iter().map(|c| c.len).sum::<u32>();
     assert_eq!(patch.role, PatchRole::Entry);
     assert!(len(&plan) > len(&straight), "a looped entry checks whether the call is already under way");
+}
+
+/// The window begins behind the first instruction where the deed can happen there, and nothing is known to branch there.
+#[test]
+fn the_first_byte_is_left_to_others() {
+    let nops = [0x0F, 0x1F, 0x44, 0, 0, 0x0F, 0x1F, 0x44, 0, 0, RET];
+    let start = |first: &[u8], traits: &ProcessTraits, role| {
+        let plan = planned(&pack(&[&[first, &nops].concat()], 16), traits, role);
+        plan.patches.iter().filter(|p| p.role == PatchRole::Entry).map(|p| p.addr.0 & 0xfff).next()
+    };
+    let free: [&[u8]; 7] = [
+        &[0x55],                   // push rbp
+        &[0x41, 0x57],             // push r15
+        &[0x48, 0x83, 0xEC, 0x18], // sub rsp, 24
+        &[0x89, 0xF8],             // mov eax, edi
+        &[0x31, 0xC0],             // xor eax, eax
+        &[0x83, 0xFF, 5],          // cmp edi, 5
+        &[0x40, 0x0F, 0xB6, 0xC7], // movzx eax, dil
+    ];
+    for first in free {
+        for role in [Role::CountEntry, Role::Latency] {
+            assert_eq!(start(first, &traits(), role), Some(first.len() as u64), "{first:x?} {role:?}");
+        }
+    }
+    // mov rdi, rsi spoils an argument: that is nothing to who only counts.
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::CountEntry), Some(3));
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), Role::Latency), Some(3));
+    let floats = trapline_plan::Floats::default();
+    let stack = trapline_plan::Unwind::None;
+    let record = Role::Record { values: 2, returns: false, texts: 0, floats, fields: 0, stack };
+    assert_eq!(start(&[0x48, 0x89, 0xF7], &traits(), record), Some(0));
+    assert_eq!(start(&[0x55], &traits(), record), Some(1));
+    // pop rdi: where the stack pointer is then is not told by this.
+    assert_eq!(start(&[0x5F], &traits(), Role::CountEntry), Some(0));
+    // mov eax, [rdi], where faults are caught.
+    let caught = ProcessTraits { has_fault_handler: true, ..traits() };
+    assert_eq!(start(&[0x8B, 0x07], &traits(), Role::CountEntry), Some(2));
+    assert_eq!(start(&[0x8B, 0x07], &caught, Role::CountEntry), None, "nor is it displaced");
+    // xor eax, eax; again: add eax, 1 … jne again
+    let looped = [0x31, 0xC0, 0x48, 0x83, 0xC0, 1, 0x0F, 0x1F, 0x44, 0, 0, 0x75, 0xF5, RET];
+    let plan = planned(&pack(&[&looped], 16), &traits(), Role::CountEntry);
+    assert!(at(&plan, 2).is_none() && plan.patches.len() == 2, "by a short jump at 0: {:?}", plan.patches);
+}
+
+/// Where the file's first byte over our displacement is a prefix of int3, who traps there begins with the stub.
+#[test]
+fn a_prefix_before_our_int3_leads_to_the_stub() {
+    // pop r15 at the head; xchg rdi, rsi
+    let image = pack(&[&[0x41, 0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16);
+    let plan = planned(&image, &traits(), Role::CountEntry);
+    let patch = at(&plan, 0).expect("at the first instruction");
+    let guard = plan.guards.iter().find(|g| g.at == patch.addr + 1).expect("a guard behind the prefix");
+    assert_eq!(guard.resume, patch.head);
+    // pop rdi: what follows its only byte is the next instruction.
+    let plan = planned(&pack(&[&[0x5F, 0x48, 0x87, 0xFE, 0x90, 0x90, RET]], 16), &traits(), Role::CountEntry);
+    let patch = at(&plan, 0).expect("at the first instruction");
+    assert!(plan.guards.iter().any(|g| g.at == patch.addr + 1 && g.resume != patch.head));
 }
 
 /// Instructions of 1 to 7 bytes, calls, branches, returns.

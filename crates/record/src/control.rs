@@ -1,18 +1,19 @@
 //! The control block: the first pages of a segment's shared memory.
 //!
 //! A *segment* is one memfd made for one batch of patches in one process. It holds, in this order: control block,
-//! journal, guard table, counters, latency areas, counters by thread; then, page-aligned, the code regions. Forked children inherit it.
+//! journal, guard table, list of regions, counters (the *near* part, which every module maps within reach of its code); then, page-aligned, latency
+//! areas, counters by thread, tables of values, rings (the *far* part, mapped once, anywhere); then the code regions. Forked children inherit it.
 //! The generated code knows only absolute or rip-relative addresses; the offsets below are for the tracer, and for a
 //! later tracer that cleans up.
 
 /// First word of a segment: "TRAPLINE" in little-endian ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"TRAPLINE");
 /// Version of everything declared in this crate. Another version is never written to, only named in an error.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Name of the memfd, as it shows in /proc/PID/maps: `/memfd:trapline (deleted)`.
 pub const MEMFD_NAME: &str = "trapline";
 /// Bytes of the control block.
-pub const CONTROL_LEN: u64 = 16384;
+pub const CONTROL_LEN: u64 = 4096;
 
 /// Byte offsets of the control block's words.
 pub mod at {
@@ -55,10 +56,10 @@ pub mod at {
     /// Entries that found no stamp block free.
     pub const MISSED: u64 = 248;
     pub const REGION_COUNT: u64 = 256;
-    /// `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see [`super::RegionKind`]).
-    pub const REGIONS: u64 = 264;
+    /// Byte offset of `REGION_COUNT` records of 4 words: address, length, memfd offset, kind (see [`super::RegionKind`]).
+    pub const REGIONS_OFF: u64 = 264;
     /// Counters by thread (see [`crate::threads`]): byte offset, rows, counters; rows are 0 when there are none.
-    pub const THREADS_OFF: u64 = REGIONS + super::MAX_REGIONS * 32;
+    pub const THREADS_OFF: u64 = REGIONS_OFF + 8;
     pub const THREADS_ROWS: u64 = THREADS_OFF + 8;
     pub const THREADS_COUNTERS: u64 = THREADS_OFF + 16;
     /// Slots of the process (see [`crate::slots`]), in the segment that brought them: code, private memory, how many; 0 in others.
@@ -89,8 +90,10 @@ pub const MAX_UNWINDERS: u64 = 2;
 
 const _: () = assert!(at::PAGES_TABLES + 8 <= CONTROL_LEN);
 
-/// At most this many region records.
-pub const MAX_REGIONS: u64 = 498;
+/// At most this many region records: more is a broken block.
+pub const MAX_REGIONS: u64 = 1 << 15;
+/// Bytes of a region record.
+pub const REGION_LEN: u64 = 32;
 
 /// What a segment's tracer was doing. Written before the step it names begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,7 +129,7 @@ impl State {
 pub enum RegionKind {
     /// R-X, generated code.
     Code = 1,
-    /// RW, shared data.
+    /// RW, shared data: the near part once for each module, the far part once.
     Data = 2,
     /// RW, private anonymous: entry stamps.
     Stamps = 3,

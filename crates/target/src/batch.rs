@@ -4,7 +4,7 @@
 //! TGT-2; no thread is stopped by seizing or by letting go; only threads that this thread traces are waited for.
 //! The stops themselves are served in `serve`, the choice of a thread for calls is in `choose`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -194,16 +194,22 @@ impl<'p> Batch<'p> {
         if !process.alive() {
             return Err(process.gone("it ended"));
         }
-        let mut refused = HashSet::new();
+        let mut refused = HashMap::new();
         while batch.seize_more(seizing, &mut refused)? {}
         if batch.tracees.is_empty() {
             return Err(process.gone("it ended"));
         }
         Ok(batch)
     }
-    /// Seizes the threads that are not ours yet; says whether to look again. Who is refused is tried once more before the reason is looked for:
-    /// a main thread that was dead may be another's by then, who executes a program.
-    fn seize_more(&mut self, seizing: &Seizing, refused: &mut HashSet<u32>) -> Result<bool, TargetError> {
+    /// Seizes the threads that are not ours yet; says whether to look again. A thread that is refused is tried again before the reason is looked
+    /// for: a dead main thread's number passes to the thread that executes a program, and some programs do that all the time.
+    fn seize_more(
+        &mut self,
+        seizing: &Seizing,
+        refused: &mut HashMap<u32, u32>,
+    ) -> Result<bool, TargetError> {
+        /// Execs that each fall between the kernel's refusal and our next try.
+        const TRIES: u32 = 16;
         let pid = self.process.pid();
         let mut any = false;
         for tid in self.process.threads()? {
@@ -217,7 +223,10 @@ impl<'p> Batch<'p> {
                     any = true;
                     self.adopt(tid, pid);
                 }
-                Err(_) if refused.insert(tid) => any = true,
+                Err(_) if *refused.entry(tid).or_default() < TRIES => {
+                    *refused.entry(tid).or_default() += 1;
+                    any = true;
+                }
                 Err(error) => any |= self.explain_unseized(tid, error)?,
             }
         }

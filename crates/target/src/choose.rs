@@ -4,6 +4,7 @@
 //! sleeps in a call which the kernel restarts by itself, or for ever in one that can be made again (neither notices);
 //! one that runs; at last, after waiting for others, one whose finite timeout begins anew (reported).
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,14 @@ use crate::batch::Batch;
 use crate::calls::{Interruption, classify};
 use crate::error::TargetError;
 use crate::maps::Mapping;
-use crate::numbers::{forgets_timeout, is_last_choice};
+use crate::numbers::{CLOCK_MAY_BE_DENIED, forgets_timeout, is_last_choice};
 use crate::regs::Repair;
 use crate::remote::{RemoteCaller, RemoteOptions, RemoteReport};
 use crate::serve::Guard;
 use crate::session::Session;
 use crate::status::InCall;
-use crate::sys::fd;
+use crate::stuck::Stuck;
+use crate::sys::{fd, signals};
 
 /// How long a thread may take to stop: it is running, or sleeps interruptibly. Microseconds where it gets a CPU.
 pub(crate) const STOP_TIME: Duration = Duration::from_secs(2);
@@ -68,16 +70,98 @@ impl<'p> Batch<'p> {
                     }
                 }
             }
-            if late && (why.is_some() || start.elapsed() >= UNINTERRUPTIBLE) {
+            let enough = start.elapsed() >= UNINTERRUPTIBLE || signals::asked_to_end(start);
+            if late && (why.is_some() || enough) {
                 return Err(why.unwrap_or_else(|| self.nobody()));
             }
             self.serve(guard)?;
             crate::serve::pause(start.elapsed());
         }
     }
+    /// A thread that may not read the clock that stubs read (prctl PR_GET_TSC), if there is one. Each thread is asked: the right is its own, and
+    /// what the main thread may says nothing of the others.
+    ///
+    /// # Errors
+    /// When a thread cannot be asked.
+    pub fn clock_denied_to(
+        &mut self,
+        options: &RemoteOptions,
+        guard: Guard<'_>,
+    ) -> Result<Option<u32>, TargetError> {
+        let mut denied = None;
+        if CLOCK_MAY_BE_DENIED {
+            self.each_thread(options, guard, &mut |caller| {
+                let allowed = caller.tsc_allowed()?;
+                denied = (!allowed).then_some(caller.tid());
+                Ok(allowed)
+            })?;
+        }
+        Ok(denied)
+    }
+    /// Has each thread make calls in its turn, until `ask` says no. A thread is stopped for its own calls alone. One that is
+    /// born meanwhile is asked as well. One whose call has a timeout gets `options.patience` to leave it first. One that no signal reaches
+    /// in all that time (it waits for the child of its vfork, or for a device) is not asked.
+    fn each_thread(
+        &mut self,
+        options: &RemoteOptions,
+        guard: Guard<'_>,
+        ask: &mut dyn FnMut(&mut RemoteCaller<'_, 'p>) -> Result<bool, TargetError>,
+    ) -> Result<(), TargetError> {
+        let maps = self.process.maps()?;
+        let start = Instant::now();
+        let mut asked = HashSet::new();
+        loop {
+            let worst = if start.elapsed() >= options.patience { Fitness::Timeout } else { Fitness::Running };
+            let mut open = self.threads();
+            open.retain(|tid| !asked.contains(tid));
+            if open.is_empty() {
+                return Ok(());
+            }
+            for tid in open {
+                if self.has_ended(tid) {
+                    asked.insert(tid);
+                    continue;
+                }
+                if self.fitness(tid) > worst {
+                    continue;
+                }
+                let (session, report) = match self.try_thread(tid, &maps, options, guard) {
+                    Ok(begun) => begun,
+                    Err(_) if self.gone.is_none() && self.has_ended(tid) => continue,
+                    Err(error) => return Err(error),
+                };
+                asked.insert(tid);
+                let mut caller = RemoteCaller { batch: self, session: Some(session), release: true, report };
+                let goes_on = ask(&mut caller)?;
+                caller.finish()?;
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            if start.elapsed() >= options.patience + UNINTERRUPTIBLE {
+                return Ok(());
+            }
+            self.serve(guard)?;
+            crate::serve::pause(start.elapsed());
+        }
+    }
+    /// Whether a thread runs nothing any more.
+    fn has_ended(&self, tid: u32) -> bool {
+        !self.tracees.contains_key(&tid)
+            || self.process.thread_status(tid).map_or(true, |status| matches!(status.state, 'Z' | 'X'))
+    }
     fn nobody(&self) -> TargetError {
-        let why = "every thread waits uninterruptibly".to_owned();
-        TargetError::NoCaller { pid: self.process.pid(), why }
+        let pid = self.process.pid();
+        let threads = self.threads();
+        let Some(&first) = threads.first() else { return self.process.gone("it ended") };
+        let of = if threads.len() == 1 {
+            "its thread".to_owned()
+        } else {
+            format!("none of its {} threads", threads.len())
+        };
+        let can = if threads.len() == 1 { "cannot" } else { "can" };
+        let why = format!("{of} {can} make them: {}", Stuck::of(pid, first));
+        TargetError::NoCaller { pid, why }
     }
     /// Threads no worse than `worst`, best first; only the best when one is perfect.
     fn candidates(&self, worst: Fitness) -> Vec<u32> {
@@ -98,6 +182,7 @@ impl<'p> Batch<'p> {
         let state = self.process.thread_status(tid).map_or('X', |s| s.state);
         match (state, self.process.in_call(tid)) {
             ('D' | 'Z' | 'X', _) | (_, Err(_)) => Fitness::Unfit,
+            ('S', _) if Stuck::of(self.process.pid(), tid).is_frozen() => Fitness::Unfit,
             (_, Ok(InCall::Running)) => Fitness::Running,
             (_, Ok(InCall::Elsewhere { .. })) => Fitness::Restarts,
             (_, Ok(InCall::Call { nr, .. })) if is_last_choice(nr as i64) => Fitness::Timeout,
@@ -110,7 +195,7 @@ impl<'p> Batch<'p> {
     /// What an interruption does to a call; sockets are asked for their timeouts through a copy of the descriptor.
     pub(crate) fn interruption(&self, nr: i64, args: &[u64; 6]) -> Interruption {
         classify(nr, args, &|number, sending| {
-            let copy = fd::pidfd_getfd(self.process.pidfd(), number).ok()?;
+            let copy = self.process.descriptor(number).ok()?;
             Some(fd::has_socket_timeout(copy.as_fd(), sending).unwrap_or(false))
         })
     }

@@ -2,8 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use trapline_record::RemoteAddr;
+
+use crate::stuck::Stuck;
 
 /// Why something could not be done to a process.
 #[derive(Debug, thiserror::Error)]
@@ -145,9 +148,7 @@ pub enum TargetError {
         hint: String,
     },
     /// A thread did not stop in time.
-    #[error(
-        "thread {tid} of process {pid} did not stop within {waited_ms} ms (state {state}, uninterruptible)"
-    )]
+    #[error("a thread of process {pid} did not stop within {waited_ms} ms: {doing}")]
     NoStop {
         /// The pid.
         pid: u32,
@@ -155,8 +156,20 @@ pub enum TargetError {
         tid: u32,
         /// How long we waited.
         waited_ms: u64,
-        /// Its state letter.
-        state: char,
+        /// Its state, what it waits in, what to do.
+        doing: String,
+    },
+    /// A thread did not come back from a call of ours, or we were asked to end meanwhile.
+    #[error("a thread of process {pid} did not come back from {what} within {waited_ms} ms: {doing}")]
+    Stuck {
+        /// The pid.
+        pid: u32,
+        /// What it was to do.
+        what: &'static str,
+        /// How long we waited.
+        waited_ms: u64,
+        /// Its state, what it waits in, what to do.
+        doing: String,
     },
     /// The kernel's own probes cannot be used.
     #[error("kernel uprobes cannot be used: {why}")]
@@ -170,6 +183,17 @@ impl TargetError {
     /// An error of the system, with what was tried.
     pub(crate) fn system(pid: u32, what: impl Into<String>, source: io::Error) -> Self {
         Self::System { pid, what: what.into(), source }
+    }
+    /// A thread that did not stop.
+    #[must_use]
+    pub fn no_stop(pid: u32, tid: u32, waited: Duration) -> Self {
+        let waited_ms = waited.as_millis() as u64;
+        Self::NoStop { pid, tid, waited_ms, doing: Stuck::of(pid, tid).to_string() }
+    }
+    /// A thread that did not come back.
+    pub(crate) fn stuck(pid: u32, tid: u32, what: &'static str, waited: Duration) -> Self {
+        let waited_ms = waited.as_millis() as u64;
+        Self::Stuck { pid, what, waited_ms, doing: Stuck::of(pid, tid).to_string() }
     }
     /// Whether the process is no more.
     #[must_use]

@@ -2,10 +2,13 @@
 //!
 //! Input: a name or a file. Output: pids, in ascending order, never our own. Processes that end meanwhile are left out.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::maps::{FileId, Mapping};
+use crate::living;
+use crate::maps::{DELETED, FileId, Mapping};
 
 fn pids() -> Vec<u32> {
     let own = std::process::id();
@@ -20,45 +23,41 @@ fn pids() -> Vec<u32> {
 }
 
 fn last_part(path: &Path) -> Option<String> {
-    Some(path.file_name()?.to_string_lossy().trim_end_matches(" (deleted)").to_owned())
+    Some(path.file_name()?.to_string_lossy().trim_end_matches(DELETED).to_owned())
 }
 
 fn is_named(pid: u32, name: &str) -> bool {
-    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let exe = || fs::read_link(format!("/proc/{pid}/exe")).ok().and_then(|path| last_part(&path));
+    let folder = living::folder(pid);
+    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let exe = || fs::read_link(folder.join("exe")).ok().and_then(|path| last_part(&path));
     let argv0 = || {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let first = line.split(|&b| b == 0).next()?.to_vec();
-        last_part(Path::new(&String::from_utf8_lossy(&first).into_owned()))
+        let line = fs::read(folder.join("cmdline")).ok()?;
+        last_part(Path::new(OsStr::from_bytes(line.split(|&b| b == 0).next()?)))
     };
-    comm.trim_end_matches('\n') == name || exe().as_deref() == Some(name) || argv0().as_deref() == Some(name)
-}
-
-fn is_zombie(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat"))
-        .map_or(true, |stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])))
+    let comm = String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm));
+    comm == name || exe().as_deref() == Some(name) || argv0().as_deref() == Some(name)
 }
 
 /// Pids whose comm, program file name or first argument's last part is `name`; never our own.
 #[must_use]
 pub fn by_name(name: &str) -> Vec<u32> {
-    pids().into_iter().filter(|&pid| is_named(pid, name) && !is_zombie(pid)).collect()
+    pids().into_iter().filter(|&pid| is_named(pid, name) && living::living(pid).is_some()).collect()
 }
 
 fn maps_file(pid: u32, file: FileId) -> bool {
     // The kernel's own notation, so that most lines are passed over without being parsed.
     let inode = format!(" {} ", file.inode);
-    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .filter(|line| line.contains(&inode))
-        .any(|line| Mapping::parse(line).is_some_and(|map| map.file == Some(file)))
+    let text = fs::read(living::folder(pid).join("maps")).unwrap_or_default();
+    text.split(|&byte| byte == b'\n')
+        .filter(|line| line.windows(inode.len()).any(|part| part == inode.as_bytes()))
+        .any(|line| Mapping::parse_bytes(line).is_some_and(|map| map.file == Some(file)))
 }
 
 /// Pids that map this file and that we may trace; never our own.
 #[must_use]
 pub fn by_mapped_file(file: FileId) -> Vec<u32> {
-    let may = |pid: &u32| File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).is_ok();
+    let may =
+        |pid: &u32| File::options().read(true).write(true).open(living::folder(*pid).join("mem")).is_ok();
     users_of(file).into_iter().filter(may).collect()
 }
 

@@ -13,8 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::batch::until_gone;
+use crate::error::TargetError;
+use crate::living;
 use crate::park::{EntryTrap, Parked};
+use crate::permission;
 use crate::seizing::Seizing;
+use crate::status::ThreadStatus;
 use crate::sys::ptrace::{self, EVENT_STOP};
 use crate::sys::wait::{self, Stop};
 
@@ -35,6 +39,13 @@ pub enum Followed {
     },
     /// It executed another program and is parked at its entry point.
     AtEntry(Parked),
+    /// It executed another program and runs it: it could not be held at the entry point.
+    Unparked {
+        /// Its pid.
+        pid: u32,
+        /// Why not.
+        why: String,
+    },
     /// It ended.
     Exited {
         /// Its pid.
@@ -174,6 +185,8 @@ impl Tracer {
             if let Some(trap) = tracee.trap {
                 // If it is gone, so is the breakpoint.
                 drop(trap.clear(tid));
+                let why = format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs());
+                self.tell(Followed::Unparked { pid: tid, why });
             }
         }
         let pids: BTreeSet<u32> = self.tracees.values().map(|tracee| tracee.tgid).collect();
@@ -194,7 +207,7 @@ impl Tracer {
         let mut first = None;
         loop {
             let mut any = false;
-            for tid in threads(pid)? {
+            for tid in living::threads(pid)? {
                 if self.tracees.contains_key(&tid) {
                     continue;
                 }
@@ -272,8 +285,9 @@ impl Tracer {
                 self.tracees.insert(tid, Tracee { tgid: tid, trap: Some(trap) });
                 ptrace::cont(tid, 0)
             }
-            Err(_) => {
+            Err(error) => {
                 // A program that cannot be read (another class, another user) runs on, followed and not probed.
+                self.tell(Followed::Unparked { pid: tid, why: why_unparked(tid, &error) });
                 self.tracees.insert(tid, Tracee { tgid: tid, trap: None });
                 ptrace::cont(tid, 0)
             }
@@ -301,14 +315,17 @@ impl Tracer {
     }
 }
 
-fn threads(pid: u32) -> io::Result<Vec<u32>> {
-    let dir = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+/// The obstacle, if it has one that is known by name; else what the kernel said.
+fn why_unparked(pid: u32, error: &io::Error) -> String {
+    match permission::check_program(pid) {
+        Err(named @ TargetError::WrongClass { .. }) => named.to_string(),
+        _ => format!("it cannot be held at its entry point: {error}"),
+    }
 }
 
 fn tgid(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    Some(ThreadStatus::parse(&status).tgid).filter(|&tgid| tgid != 0)
 }
 
 #[cfg(test)]
@@ -324,6 +341,7 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "/bin/true; /bin/false; (exec /bin/sleep 0.01); exit 5"]);
         let (mut launched, parked) = Launched::start(command).expect("sh starts");
+        let parked = parked.expect("it gets to its entry point");
         let follower = Follower::start(Some(launched.pid())).expect("a thread");
         follower.resume(parked).expect("it can be let go");
         let mut names = HashMap::new();

@@ -3,6 +3,8 @@
 //! Input: a seized process, a function that takes one word. Output: it has run. Invariants: TGT-1 holds throughout: the function
 //! returns to rt_sigreturn of the frame that holds the thread's old state, so the thread comes back by itself if the tracer dies;
 //! signals are blocked meanwhile. The other threads run, and are served, so whatever lock the function waits for is let go of.
+//! A function that does not come back within [`FUNCTION_TIME`] is left to end by itself: the thread runs on in it, with the way back that it
+//! has in any case, and is served as any other.
 //! Does not: know what the function does.
 //!
 //! # Which thread
@@ -29,9 +31,11 @@ use crate::numbers::waits_outside;
 use crate::remote::RemoteOptions;
 use crate::serve::Guard;
 use crate::session::Session;
-use crate::sys::ptrace;
 use crate::sys::wait::{self, Stop};
+use crate::sys::{ptrace, signals};
 
+/// How long it may take. It allocates, and may wait for a lock of another thread's.
+const FUNCTION_TIME: Duration = Duration::from_secs(10);
 /// Bytes of stack that the function may take, below a frame.
 const STACK: u64 = 96 << 10;
 /// Bytes of stack that are looked at for signal frames.
@@ -110,7 +114,7 @@ impl Batch<'_> {
     }
     /// Whether a descriptor leads to somebody who may take his time. The loader reads files.
     fn is_no_file(&self, fd: u64) -> bool {
-        let of = std::fs::metadata(format!("/proc/{}/fd/{fd}", self.process.pid()));
+        let of = std::fs::metadata(self.process.folder().join(format!("fd/{fd}")));
         of.is_ok_and(|of| !of.is_file())
     }
     fn run_in(
@@ -129,7 +133,10 @@ impl Batch<'_> {
         let done = session
             .begin_function(self.process, function.0, argument)
             .and_then(|()| self.until_back(&session, tid, guard));
-        session.end(self.process)?;
+        // One that is in the function still may hold its locks: it ends it, and comes back by itself.
+        if !matches!(done, Err(TargetError::Stuck { .. })) {
+            session.end(self.process)?;
+        }
         self.report.remote_stop += since.elapsed();
         self.report.longest_stop = self.report.longest_stop.max(since.elapsed());
         done
@@ -161,6 +168,14 @@ impl Batch<'_> {
                     return Err(fail(io::Error::other(format!("the function raised signal {signal}"))));
                 }
                 Some(Stop::Exit { .. }) => return Err(self.process.gone("it ended in our call")),
+                None if start.elapsed() >= FUNCTION_TIME || signals::asked_to_end(start) => {
+                    return Err(TargetError::stuck(
+                        self.process.pid(),
+                        tid,
+                        "a function of its own",
+                        start.elapsed(),
+                    ));
+                }
                 None => {
                     self.serve_others(guard)?;
                     crate::serve::pause(start.elapsed());

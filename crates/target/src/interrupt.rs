@@ -32,12 +32,17 @@ impl Interrupts {
     /// # Errors
     /// When no descriptor can be had.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { fd: signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])? })
+        Ok(Self { fd: signals::open(&signals::ENDING)? })
     }
     /// Waits at most so long for one of them.
     #[must_use]
     pub fn wait(&self, at_most: Duration) -> Option<Interrupt> {
-        match signals::next(&self.fd, at_most).ok()? {
+        self.wait_beside(&[], at_most)
+    }
+    /// The same, also until one of these descriptors is readable.
+    #[must_use]
+    pub fn wait_beside(&self, others: &[i32], at_most: Duration) -> Option<Interrupt> {
+        match signals::next(&self.fd, others, at_most).ok()? {
             libc::SIGINT => Some(Interrupt::Int),
             libc::SIGTERM => Some(Interrupt::Term),
             libc::SIGHUP => Some(Interrupt::Hangup),

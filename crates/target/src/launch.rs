@@ -18,11 +18,11 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Starts a command and parks it at its program's entry point.
+    /// Starts a command and parks it at its program's entry point; `None` when it ended on the way there, as one does that lacks a library.
     ///
     /// # Errors
-    /// As starting it by itself would fail, or when it is not for this machine, or ends before its entry point.
-    pub fn start(mut command: Command) -> io::Result<(Self, Parked)> {
+    /// As starting it by itself would fail, or when it is not for this machine.
+    pub fn start(mut command: Command) -> io::Result<(Self, Option<Parked>)> {
         permission::check_command(&command)?;
         in_own_thread(move || {
             let mut launched = Self { child: spawn::traced(&mut command)? };
@@ -57,18 +57,21 @@ impl Launched {
     }
 }
 
-fn park(pid: u32) -> io::Result<Parked> {
+fn park(pid: u32) -> io::Result<Option<Parked>> {
     wait_stop(pid)?;
     ptrace::set_options(pid, libc::PTRACE_O_EXITKILL)?;
     let trap = EntryTrap::set(pid)?;
     if trap.is_there() {
-        return trap.park(pid);
+        return trap.park(pid).map(Some);
     }
     let mut pass = 0;
     loop {
-        ptrace::cont(pid, pass)?;
-        pass = match wait_stop(pid)? {
-            Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid),
+        let stop = match ptrace::cont(pid, pass).and_then(|()| wait_stop(pid)) {
+            Err(_) if wait::ended(pid)? => return Ok(None),
+            stop => stop?,
+        };
+        pass = match stop {
+            Stop::Signal { signal, .. } if trap.is_hit(pid, signal) => return trap.park(pid).map(Some),
             Stop::Signal { signal, .. } => signal,
             _ => 0,
         };
@@ -85,6 +88,7 @@ mod tests {
         let mut command = Command::new("/bin/echo");
         command.arg("hello").stdout(Stdio::piped());
         let (mut launched, parked) = Launched::start(command).expect("echo starts");
+        let parked = parked.expect("it gets to its entry point");
         assert_eq!(parked.pid(), launched.pid());
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", parked.pid())).expect("it runs");
         assert!(maps.contains("libc.so"), "libraries are not mapped yet:\n{maps}");
@@ -119,6 +123,17 @@ mod tests {
             assert!(error.contains(what) && error.contains("trapline-foreign"), "{error}");
         }
         std::fs::remove_file(&path).expect("ours");
+    }
+
+    /// As one does that lacks a library.
+    #[test]
+    fn one_that_ends_before_its_entry_point_keeps_its_status() {
+        let mut command = Command::new("/bin/true");
+        command.env("LD_TRACE_LOADED_OBJECTS", "1").stdout(Stdio::null());
+        let (mut launched, parked) = Launched::start(command).expect("it starts");
+        assert_eq!(parked, None, "the loader lists the libraries and ends");
+        let status = launched.child.wait().expect("it is ours");
+        assert_eq!(status.code(), Some(0));
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! probes. Invariants: TGT-1 at every instant of a remote call the tracer may die and the thread restores itself;
 //! TGT-4 no byte that the program may read lies under a frame while a thread can run;
 //! TGT-2 no stop is consumed by waiting, so a signal is never lost with the tracer; TGT-3 a call that we interrupt is
-//! restarted, and one that had a finite timeout is counted. Does not: decide what is patched, or know what a patch is.
+//! restarted, and one that had a finite timeout is counted;
+//! TGT-14 a process lives while any thread of it does. Does not: decide what is patched, or know what a patch is.
 #![deny(unsafe_code)]
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -22,6 +23,7 @@ mod function;
 mod interrupt;
 pub mod kernel;
 mod launch;
+mod living;
 mod maps;
 mod own;
 mod park;
@@ -37,6 +39,7 @@ mod session;
 mod shared;
 mod status;
 mod stop;
+mod stuck;
 mod sys;
 mod watch;
 #[cfg(target_arch = "x86_64")]
@@ -59,6 +62,7 @@ pub use find::{by_mapped_file, by_name, users_of};
 pub use follow::{Followed, Follower};
 pub use interrupt::{Interrupt, Interrupts};
 pub use launch::Launched;
+pub use living::{comm, cpu_ticks, folder as folder_of, start_time};
 pub use maps::{FileId, FileOf, Mapping, Perms};
 pub use own::OwnCaller;
 pub use park::Parked;
@@ -70,6 +74,6 @@ pub use renames::{Changed, NameWatcher};
 pub use shared::SharedMap;
 pub use status::{InCall, Seccomp, ThreadStatus};
 pub use stop::{StopReport, StoppedAll};
-pub use watch::{MapWatcher, NewMapping};
+pub use watch::{Family, MapWatcher, NewMapping};
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::ExtendedState;

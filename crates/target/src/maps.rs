@@ -3,7 +3,9 @@
 //! Input: the kernel's text. Output: mappings in order of address. A line that cannot be understood is left out. Does
 //! not: merge, or interpret paths.
 
+use std::ffi::OsString;
 use std::fs::File;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 pub use trapline_record::FileId;
@@ -35,8 +37,10 @@ pub struct Mapping {
     pub offset: FileOffset,
     /// The file, when there is one (inode not 0).
     pub file: Option<FileId>,
-    /// What the kernel calls it: a path in the target's namespace without " (deleted)", or `[stack]`, or empty.
+    /// What the kernel calls it: a path without " (deleted)", or `[stack]`, or empty. Bytes that are no text are U+FFFD.
     pub path: String,
+    /// The same in its own bytes.
+    pub file_path: PathBuf,
     /// The kernel says that the path is no longer that file.
     pub deleted: bool,
 }
@@ -56,16 +60,22 @@ impl Mapping {
     /// Reads one line.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
+        Self::parse_bytes(line.as_bytes())
+    }
+    /// The same; a path may be any bytes.
+    pub(crate) fn parse_bytes(line: &[u8]) -> Option<Self> {
+        let path = line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start();
+        let line = std::str::from_utf8(&line[..line.len() - path.len()]).ok()?;
         let mut fields = line.splitn(6, ' ');
         let (start, end) = fields.next()?.split_once('-')?;
         let perms = fields.next()?.as_bytes();
         let offset = fields.next()?;
         let (major, minor) = fields.next()?.split_once(':')?;
         let inode: u64 = fields.next()?.parse().ok()?;
-        let path = fields.next().unwrap_or("").trim_start();
         let hex = |text| u64::from_str_radix(text, 16).ok();
         let dev = libc::makedev(hex(major)? as u32, hex(minor)? as u32);
-        let deleted = path.ends_with(DELETED);
+        let deleted = path.ends_with(DELETED.as_bytes());
+        let file_path = unescape(path.strip_suffix(DELETED.as_bytes()).unwrap_or(path));
         Some(Self {
             start: RemoteAddr(hex(start)?),
             end: RemoteAddr(hex(end)?),
@@ -77,7 +87,8 @@ impl Mapping {
             },
             offset: FileOffset(hex(offset)?),
             file: (inode != 0).then_some(FileId { dev, inode }),
-            path: unescape(path.strip_suffix(DELETED).unwrap_or(path)),
+            path: file_path.to_string_lossy().into_owned(),
+            file_path,
             deleted,
         })
     }
@@ -102,21 +113,37 @@ impl Mapping {
     }
 }
 
-const DELETED: &str = " (deleted)";
+/// What the kernel writes behind a path that no longer leads to the file, or is of a file without a path.
+pub(crate) const DELETED: &str = " (deleted)";
 
 /// The kernel writes a newline in a path as `\\012`.
-fn unescape(path: &str) -> String {
-    path.replace("\\012", "\n")
+fn unescape(path: &[u8]) -> PathBuf {
+    const NEWLINE: &[u8] = b"\\012";
+    let (mut out, mut rest) = (Vec::with_capacity(path.len()), path);
+    while let Some((&first, behind)) = rest.split_first() {
+        match rest.strip_prefix(NEWLINE) {
+            Some(behind) => {
+                out.push(b'\n');
+                rest = behind;
+            }
+            None => {
+                out.push(first);
+                rest = behind;
+            }
+        }
+    }
+    OsString::from_vec(out).into()
 }
 
 /// All mappings of a maps text.
-pub(crate) fn parse(text: &str) -> Vec<Mapping> {
-    text.lines().filter_map(Mapping::parse).collect()
+pub(crate) fn parse(text: &[u8]) -> Vec<Mapping> {
+    text.split(|&byte| byte == b'\n').filter_map(Mapping::parse_bytes).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::{FileId, Mapping};
+    use std::os::unix::ffi::OsStrExt as _;
 
     #[test]
     fn a_line_is_read() {
@@ -126,6 +153,12 @@ mod tests {
         assert_eq!(map.file, Some(FileId { dev: libc::makedev(0xfd, 1), inode: 42 }));
         assert_eq!((map.path.as_str(), map.deleted), ("/tmp/a b", true));
         assert!(map.perms.exec && map.perms.read && !map.perms.write && !map.perms.shared);
+        let line = b"7f00-8f00 r-xp 00001000 fd:01 42                         /tmp/\xff\\012b";
+        let odd = Mapping::parse_bytes(line).unwrap();
+        assert_eq!(
+            (odd.path.as_str(), odd.file_path.as_os_str().as_bytes()),
+            ("/tmp/\u{fffd}\nb", b"/tmp/\xff\nb".as_slice())
+        );
         let anon = Mapping::parse("1000-2000 rw-s 00000000 00:00 0 ").unwrap();
         assert_eq!((anon.file, anon.path.as_str()), (None, ""));
         assert!(anon.perms.shared);

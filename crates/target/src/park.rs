@@ -12,11 +12,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::Instant;
 
 use crate::native::park::{BEHIND, LOOP, TRAP};
 use crate::regs::Regs;
+use crate::serve::pause;
+use crate::stuck::Stuck;
 use crate::sys::wait::{self, Stop};
-use crate::sys::{fault, ptrace};
+use crate::sys::{fault, ptrace, signals};
 
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
@@ -132,7 +135,8 @@ impl EntryTrap {
 
 /// Zeros for the loop at the vdso's end.
 fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
     let at = end - LOOP.len() as u64;
@@ -154,10 +158,22 @@ fn write(memory: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     fault::point(|| memory.write_all_at(bytes, at))
 }
 
-/// Waits for the next stop of a tracee, and takes it.
+/// Waits for the next stop of a tracee, and takes it. A loader takes as long as it takes, so only Ctrl-C ends the wait.
 pub(crate) fn wait_stop(pid: u32) -> io::Result<Stop> {
     let gone = || io::Error::other("it ended");
-    let stop = wait::peek_blocking(pid)?.ok_or_else(gone)?;
+    let start = Instant::now();
+    let stop = loop {
+        match wait::peek(pid)? {
+            Some(stop) => break stop,
+            None if signals::asked_to_end(start) => {
+                return Err(io::Error::other(format!(
+                    "asked to end while waiting for its next stop: {}",
+                    Stuck::of(pid, pid)
+                )));
+            }
+            None => pause(start.elapsed()),
+        }
+    };
     if matches!(stop, Stop::Exit { .. }) {
         return Err(gone());
     }

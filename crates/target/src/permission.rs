@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::TargetError;
+use crate::living;
 use crate::numbers::{MACHINE, SMALL};
 use crate::process::gone_or;
 use crate::status::ThreadStatus;
@@ -20,12 +21,18 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 /// Refuses what is no traceable process at all.
 pub(crate) fn check_kind(pid: u32) -> Result<ThreadStatus, TargetError> {
     let text = fs::read(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoProcess { pid })?;
-    let status = ThreadStatus::parse(&String::from_utf8_lossy(&text));
+    let mut status = ThreadStatus::parse(&text);
     if status.tgid != pid {
         return Err(TargetError::IsThread { tid: pid, pid: status.tgid });
     }
     if matches!(status.state, 'Z' | 'X') {
-        return Err(TargetError::Zombie { pid, parent: status.ppid });
+        let zombie = TargetError::Zombie { pid, parent: status.ppid };
+        let text =
+            fs::read(living::folder(pid).join("status")).map_err(|_| TargetError::NoProcess { pid })?;
+        status = ThreadStatus::parse(&text);
+        if matches!(status.state, 'Z' | 'X') {
+            return Err(zombie);
+        }
     }
     if !status.has_memory {
         return Err(TargetError::KernelThread { pid, comm: status.comm });
@@ -38,7 +45,7 @@ pub(crate) fn check_program(pid: u32) -> Result<(), TargetError> {
     use std::io::Read;
     let mut head = [0u8; 20];
     let mut file =
-        fs::File::open(format!("/proc/{pid}/exe")).map_err(|e| gone_or(pid, "open its program", e))?;
+        fs::File::open(living::folder(pid).join("exe")).map_err(|e| gone_or(pid, "open its program", e))?;
     file.read_exact(&mut head).map_err(|e| gone_or(pid, "read its program", e))?;
     other_kind(head).map_or(Ok(()), |what| Err(TargetError::WrongClass { pid, what }))
 }
@@ -86,8 +93,7 @@ fn program_of(command: &Command) -> Option<PathBuf> {
 
 /// Another tracer is there.
 pub(crate) fn traced(pid: u32, tracer: u32) -> TargetError {
-    let comm = fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-    TargetError::AlreadyTraced { pid, tracer, comm: comm.trim().to_owned() }
+    TargetError::AlreadyTraced { pid, tracer, comm: living::comm(tracer) }
 }
 
 /// Turns a refusal of the kernel's into its reason.
@@ -105,8 +111,8 @@ pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> Targ
 fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     const AS_ROOT: &str = "run trapline as root (it needs CAP_SYS_PTRACE)";
     const AS_USER: &str = "run trapline as that user or as root (CAP_SYS_PTRACE)";
-    let own = fs::read_to_string("/proc/self/status")
-        .map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
+    let own =
+        fs::read("/proc/self/status").map_or_else(|_| ThreadStatus::default(), |t| ThreadStatus::parse(&t));
     let capable = own.cap_eff & CAP_SYS_PTRACE != 0;
     let (uid, gid) = fd::whoami();
     if capable {
@@ -133,7 +139,7 @@ fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
         );
     }
     // The kernel gives the files in /proc/PID (not the directory) to root when the process is not dumpable.
-    if uid != 0 && fs::metadata(format!("/proc/{pid}/stat")).is_ok_and(|m| m.uid() == 0) {
+    if uid != 0 && fs::metadata(living::folder(pid).join("stat")).is_ok_and(|m| m.uid() == 0) {
         return (
             "it is not dumpable (set-id or unreadable program, file capabilities, or PR_SET_DUMPABLE 0)"
                 .into(),

@@ -3,20 +3,23 @@
 //! Input: a pid. Output: facts from /proc, read and written bytes. Invariants: TGT-4 a process is known by pid and start
 //! time, so a reused pid is never touched. Does not: stop anything.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trapline_record::RemoteAddr;
 
 use crate::error::TargetError;
-use crate::maps::{self, FileId, FileOf, Mapping};
+use crate::living::{self, Stat};
+use crate::maps::{self, DELETED, FileId, FileOf, Mapping};
 use crate::native::features;
 use crate::permission;
-use crate::status::{InCall, ThreadStatus};
-use crate::sys::{fault, fd};
+use crate::status::{InCall, Seccomp, ThreadStatus};
+use crate::sys::{compare, fault, fd};
 
 /// What the CPU offers generated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,21 +51,33 @@ impl Process {
     /// # Errors
     /// Names the exact obstacle.
     pub fn open(pid: u32) -> Result<Self, TargetError> {
+        let (process, tracer) = Self::open_traced(pid)?;
+        // A child that our own batch holds may be opened.
+        let ours = || Path::new(&format!("/proc/self/task/{tracer}")).exists();
+        if tracer != 0 && !ours() {
+            return Err(permission::traced(pid, tracer));
+        }
+        Ok(process)
+    }
+    /// Opens a process only to look at its memory, which another tracer does not mind.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for another tracer.
+    pub fn look_into(pid: u32) -> Result<Self, TargetError> {
+        Ok(Self::open_traced(pid)?.0)
+    }
+    /// Also tells the tracer, 0 if there is none.
+    fn open_traced(pid: u32) -> Result<(Self, u32), TargetError> {
         let status = permission::check_kind(pid)?;
-        let start_time = start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
+        let start_time = living::start_time(pid).map_err(|e| gone_or(pid, "read its start time", e))?;
         let pidfd = fd::pidfd_open(pid).map_err(|e| gone_or(pid, "open a pidfd", e))?;
         let mem = File::options()
             .read(true)
             .write(true)
-            .open(format!("/proc/{pid}/mem"))
+            .open(living::folder(pid).join("mem"))
             .map_err(|e| permission::explain(pid, &status, e))?;
         permission::check_program(pid)?;
-        // A child that our own batch holds may be opened.
-        let ours = || std::path::Path::new(&format!("/proc/self/task/{}", status.tracer)).exists();
-        if status.tracer != 0 && !ours() {
-            return Err(permission::traced(pid, status.tracer));
-        }
-        Ok(Self { pid, start_time, pidfd, mem })
+        Ok((Self { pid, start_time, pidfd, mem }, status.tracer))
     }
     /// Its pid in our namespace.
     #[must_use]
@@ -74,30 +89,56 @@ impl Process {
     pub const fn start_time(&self) -> u64 {
         self.start_time
     }
-    /// Whether the same process still runs (not a zombie, not a reused pid).
+    /// Whether the same process still runs (any thread of it, not a reused pid).
     #[must_use]
     pub fn alive(&self) -> bool {
-        stat_fields(self.pid).is_ok_and(|stat| {
-            !matches!(stat.first().map(String::as_str), Some("Z" | "X"))
-                && field(&stat, 22) == Some(self.start_time)
+        living::stat(self.pid).is_ok_and(|stat| {
+            stat.field(22) == Some(self.start_time)
+                && (!stat.has_ended() || living::living(self.pid).is_some())
         })
+    }
+    /// The folder of /proc that shows it, at this moment: the main thread may have ended.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        living::folder(self.pid)
+    }
+    fn stat(&self, what: &str) -> Result<Stat, TargetError> {
+        Stat::read(&self.folder()).map_err(|e| gone_or(self.pid, what, e))
+    }
+    /// What `read` makes of the folder that shows the process. It is asked once more when the thread whose folder it was has ended meanwhile.
+    fn look<T>(&self, what: &str, read: impl Fn(&Path) -> io::Result<T>) -> Result<T, TargetError> {
+        let folder = self.folder();
+        let seen = read(&folder).or_else(|error| match self.folder() {
+            other if other != folder => read(&other),
+            _ => Err(error),
+        });
+        seen.map_err(|e| gone_or(self.pid, what, e))
     }
     /// The error for a process that went away.
     pub(crate) fn gone(&self, how: &str) -> TargetError {
         TargetError::Gone { pid: self.pid, how: how.to_owned() }
     }
-    fn text(&self, name: &str) -> Result<String, TargetError> {
-        let bytes = fs::read(format!("/proc/{}/{name}", self.pid))
-            .map_err(|e| gone_or(self.pid, &format!("read /proc/{}/{name}", self.pid), e))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    fn bytes(&self, name: &str) -> Result<Vec<u8>, TargetError> {
+        fs::read(format!("/proc/{}/{name}", self.pid))
+            .map_err(|e| gone_or(self.pid, &format!("read /proc/{}/{name}", self.pid), e))
     }
-    /// The program's file, as a path in the target's namespace.
+    fn text(&self, name: &str) -> Result<String, TargetError> {
+        Ok(String::from_utf8_lossy(&self.bytes(name)?).into_owned())
+    }
+    /// The program's file, as a path in the target's namespace, also if it is no longer there.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn exe_path(&self) -> Result<PathBuf, TargetError> {
-        fs::read_link(format!("/proc/{}/exe", self.pid))
-            .map_err(|e| gone_or(self.pid, "read its program's path", e))
+        let path = self.look("read its program's path", |folder| fs::read_link(folder.join("exe")))?;
+        let Some(bare) = path.as_os_str().as_bytes().strip_suffix(DELETED.as_bytes()) else {
+            return Ok(path);
+        };
+        // A file's own name may end so.
+        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let mapped = id(&self.folder().join("exe"));
+        let is_name = mapped.is_some() && self.seen_as(&path).iter().any(|seen| id(seen) == mapped);
+        Ok(if is_name { path } else { OsStr::from_bytes(bare).into() })
     }
     /// File name of the program, without directories.
     ///
@@ -105,38 +146,55 @@ impl Process {
     /// When the process is gone.
     pub fn exe_name(&self) -> Result<String, TargetError> {
         let path = self.exe_path()?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        Ok(name.strip_suffix(" (deleted)").unwrap_or(&name).to_owned())
+        Ok(path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
     }
     /// Its mappings, in order of address.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn maps(&self) -> Result<Vec<Mapping>, TargetError> {
-        Ok(maps::parse(&self.text("maps")?))
+        // A thread that has ended has no memory; a living one has some.
+        let some = |text: Vec<u8>| {
+            if text.is_empty() { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(text) }
+        };
+        let text = self.look("read its mappings", |folder| fs::read(folder.join("maps")).and_then(some))?;
+        let mut maps = maps::parse(&text);
+        for mapping in maps.iter_mut().filter(|mapping| mapping.deleted) {
+            self.look_at_name(mapping);
+        }
+        Ok(maps)
     }
-    /// Its thread ids.
+    /// The ids of the program's threads; those in which the kernel works for it are none.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn threads(&self) -> Result<Vec<u32>, TargetError> {
-        let dir = fs::read_dir(format!("/proc/{}/task", self.pid))
-            .map_err(|e| gone_or(self.pid, "list its threads", e))?;
-        Ok(dir.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+        living::threads(self.pid).map_err(|e| gone_or(self.pid, "list its threads", e))
     }
-    /// The main thread's status.
+    /// The main thread's status, or another's if that one has ended.
     ///
     /// # Errors
     /// When the process is gone.
     pub fn status(&self) -> Result<ThreadStatus, TargetError> {
-        self.thread_status(self.pid)
+        self.thread_status(living::living(self.pid).unwrap_or(self.pid))
     }
     /// A thread's status.
     ///
     /// # Errors
     /// When the thread is gone.
     pub fn thread_status(&self, tid: u32) -> Result<ThreadStatus, TargetError> {
-        Ok(ThreadStatus::parse(&self.text(&format!("task/{tid}/status"))?))
+        Ok(ThreadStatus::parse(&self.bytes(&format!("task/{tid}/status"))?))
+    }
+    /// A thread whose system calls are restricted, if there is one: the most restricted. Filters are a thread's own, so all are asked.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn restricted(&self) -> Result<Option<(u32, Seccomp)>, TargetError> {
+        // A thread that has ended makes no calls.
+        let statuses = self.threads()?.into_iter().filter_map(|tid| self.thread_status(tid).ok());
+        let restricted = statuses.filter(|status| status.seccomp != Seccomp::Off);
+        let most = restricted.max_by_key(|status| status.seccomp == Seccomp::Strict);
+        Ok(most.map(|status| (status.tid, status.seccomp)))
     }
     /// The status of the thread that asks; of use in our own process.
     ///
@@ -145,7 +203,20 @@ impl Process {
     pub fn status_of_caller(&self) -> Result<ThreadStatus, TargetError> {
         let text = fs::read("/proc/thread-self/status");
         let bytes = text.map_err(|e| gone_or(self.pid, "read /proc/thread-self/status", e))?;
-        Ok(ThreadStatus::parse(&String::from_utf8_lossy(&bytes)))
+        Ok(ThreadStatus::parse(&bytes))
+    }
+    /// Whether another process runs on its memory (a child of `vfork`, or of `clone` with CLONE_VM), or that cannot be told.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let Ok(threads) = self.threads() else { return true };
+        let lists = threads.into_iter().filter_map(|tid| self.text(&format!("task/{tid}/children")).ok());
+        lists
+            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+            .any(|child| match compare::same_memory(self.pid, child) {
+                Ok(same) => same,
+                // It is gone.
+                Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+            })
     }
     /// What call a thread is in.
     ///
@@ -206,6 +277,35 @@ impl Process {
             self.gone("it ended")
         }
     }
+    /// A file's own name may end in what the kernel writes behind the names of deleted ones.
+    fn look_at_name(&self, mapping: &mut Mapping) {
+        let Some(id) = mapping.file.filter(|_| !is_memfd(mapping)) else { return };
+        let mut name = mapping.file_path.clone().into_os_string();
+        name.push(DELETED);
+        if self.leads_to(Path::new(&name), id, mapping).is_some() {
+            mapping.path.push_str(DELETED);
+            (mapping.file_path, mapping.deleted) = (name.into(), false);
+        }
+    }
+    /// A path that the kernel told, as we may see it: below the target's root, or below our own, since for a process in a `chroot` it tells the
+    /// latter.
+    fn seen_as(&self, path: &Path) -> [PathBuf; 2] {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        [self.folder().join("root").join(below), path.to_owned()]
+    }
+    /// Where the path leads to the very file that is mapped.
+    fn leads_to(&self, path: &Path, id: FileId, mapping: &Mapping) -> Option<PathBuf> {
+        self.seen_as(path).into_iter().find(|seen| {
+            fs::metadata(seen)
+                .is_ok_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid))
+        })
+    }
+    /// A path of the target's by which the file that it maps can be opened; the one in its own root if there is none.
+    #[must_use]
+    pub fn path_to(&self, path: &str, id: FileId) -> PathBuf {
+        let is_it = |seen: &PathBuf| fs::metadata(seen).is_ok_and(|m| m.ino() == id.inode);
+        self.seen_as(Path::new(path)).into_iter().find(is_it).unwrap_or_else(|| self.rooted(path))
+    }
     /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode compared.
     ///
     /// # Errors
@@ -213,28 +313,28 @@ impl Process {
     pub fn open_file_of(&self, mapping: &Mapping) -> Result<FileOf, TargetError> {
         let fail = |why: String| TargetError::File { path: mapping.path.clone().into(), why };
         let id = mapping.file.ok_or_else(|| fail("it is not a file".into()))?;
-        let rooted = self.rooted(&mapping.path);
-        let on_disk = fs::metadata(&rooted).ok();
-        let same = on_disk
-            .as_ref()
-            .is_some_and(|m| m.ino() == id.inode && same_device(m.dev(), id, mapping, self.pid));
-        let replaced = mapping.deleted || !same;
+        let on_disk = self.leads_to(&mapping.file_path, id, mapping).filter(|_| !mapping.deleted);
+        // What has no name cannot be replaced by another file of that name.
+        let replaced = on_disk.is_none() && !is_memfd(mapping);
         let link = mapping.map_files_path(self.pid);
         if let Ok(file) = File::open(&link) {
-            return Ok(FileOf { file, path: if replaced { link } else { rooted }, replaced });
+            return Ok(FileOf { file, path: on_disk.unwrap_or(link), replaced });
         }
-        if replaced {
-            return Err(fail(
-                "it was replaced on disk since the process mapped it; restart the program".into(),
-            ));
-        }
-        let file = File::open(&rooted).map_err(|e| fail(e.to_string()))?;
-        Ok(FileOf { file, path: rooted, replaced })
+        let path = on_disk.ok_or_else(|| {
+            let why = if replaced {
+                "it was replaced on disk since the process mapped it; restart the program"
+            } else {
+                "it is memory that only root can open (/proc/PID/map_files)"
+            };
+            fail(why.into())
+        })?;
+        let file = File::open(&path).map_err(|e| fail(e.to_string()))?;
+        Ok(FileOf { file, path, replaced })
     }
     /// A path of the target's, as we can open it.
     #[must_use]
     pub fn rooted(&self, path: &str) -> PathBuf {
-        Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'))
+        self.folder().join("root").join(path.trim_start_matches('/'))
     }
     /// What generated code may use.
     ///
@@ -243,8 +343,7 @@ impl Process {
     pub fn features(&self) -> Result<CpuFeatures, TargetError> {
         const AT_HWCAP: u64 = 16;
         const AT_HWCAP2: u64 = 26;
-        let auxv =
-            fs::read(format!("/proc/{}/auxv", self.pid)).map_err(|e| gone_or(self.pid, "read auxv", e))?;
+        let auxv = self.look("read auxv", |folder| fs::read(folder.join("auxv")))?;
         let value = |wanted: u64| {
             let mut pairs = auxv.chunks_exact(16).map(|pair| (word(&pair[..8]), word(&pair[8..])));
             pairs.find_map(|(key, value)| (key == wanted).then_some(value)).unwrap_or(0)
@@ -259,22 +358,27 @@ impl Process {
         if let Some(heap) = self.maps()?.iter().rev().find(|m| m.path == "[heap]") {
             return Ok(Some(heap.end));
         }
-        let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its break", e))?;
-        Ok(field(&stat, 47).filter(|&brk| brk != 0).map(RemoteAddr))
+        Ok(self.stat("read its break")?.field(47).filter(|&brk| brk != 0).map(RemoteAddr))
     }
     /// Where the main thread's stack pointer stood when the program began, at the number of its arguments.
     ///
     /// # Errors
     /// When the process is gone, or does not say.
     pub fn stack_start(&self) -> Result<Option<RemoteAddr>, TargetError> {
-        let stat = stat_fields(self.pid).map_err(|e| gone_or(self.pid, "read its stack's start", e))?;
-        Ok(field(&stat, 28).filter(|&start| start != 0).map(RemoteAddr))
+        Ok(self.stat("read its stack's start")?.field(28).filter(|&start| start != 0).map(RemoteAddr))
     }
-    /// A pidfd, for `poll`: readable when the process has exited.
-    #[must_use]
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+    /// A copy of one of its descriptors.
+    pub(crate) fn descriptor(&self, number: i32) -> io::Result<OwnedFd> {
+        fd::pidfd_getfd(self.pidfd.as_fd(), number).or_else(|error| {
+            // A main thread that has ended has no descriptors; another has the same.
+            let other = living::living(self.pid).filter(|&tid| tid != self.pid).ok_or(error)?;
+            fd::pidfd_getfd(fd::pidfd_of_thread(other)?.as_fd(), number)
+        })
     }
+}
+
+fn is_memfd(mapping: &Mapping) -> bool {
+    mapping.file_path.as_os_str().as_bytes().starts_with(b"/memfd:")
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -293,23 +397,6 @@ pub(crate) fn gone_or(pid: u32, what: &str, error: io::Error) -> TargetError {
         Some(libc::ESRCH | libc::ENOENT) => TargetError::Gone { pid, how: "it ended".to_owned() },
         _ => TargetError::system(pid, what, error),
     }
-}
-
-/// Fields of /proc/PID/stat from the third on.
-fn stat_fields(pid: u32) -> io::Result<Vec<String>> {
-    let text = String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat"))?).into_owned();
-    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    Ok(rest.split_whitespace().map(str::to_owned).collect())
-}
-
-/// Field `number` of stat, counted from 1 as proc(5) does.
-fn field(stat: &[String], number: usize) -> Option<u64> {
-    stat.get(number - 3)?.parse().ok()
-}
-
-/// Field 22 of a process's stat.
-pub(crate) fn start_time(pid: u32) -> io::Result<u64> {
-    field(&stat_fields(pid)?, 22).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 pub(crate) fn possible_cpus() -> u32 {

@@ -15,7 +15,6 @@ use crate::error::TargetError;
 use crate::numbers::CLOCK_MAY_BE_DENIED;
 use crate::regs::Regs;
 use crate::session::Session;
-use crate::sys::fd;
 
 /// How to choose the thread and where its frame may lie.
 #[derive(Clone, Debug)]
@@ -144,12 +143,12 @@ impl RemoteCaller<'_, '_> {
             }
             other => other?,
         } as i32;
-        match fd::pidfd_getfd(process.pidfd(), remote) {
+        match process.descriptor(remote) {
             Ok(local) => Ok((remote, local)),
             Err(error) => match std::fs::File::options()
                 .read(true)
                 .write(true)
-                .open(format!("/proc/{}/fd/{remote}", process.pid()))
+                .open(process.folder().join(format!("fd/{remote}")))
             {
                 Ok(file) => Ok((remote, file.into())),
                 Err(_) => {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use crate::error::TargetError;
 use crate::sys::perf::{self, Ring};
-use crate::watch::open;
+use crate::watch::{NEVER, open};
 
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
@@ -42,7 +42,7 @@ impl NameWatcher {
     /// # Errors
     /// When the kernel does not permit it; read /proc instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let opened: io::Result<_> = open(pid, perf::COMM | perf::TASK | perf::SAMPLE_ID_ALL);
+        let opened: io::Result<_> = open(pid, perf::COMM | perf::TASK, NEVER);
         let failed = |error| TargetError::system(pid, "watch its threads' names by perf_event_open", error);
         let (rings, _redirected) = opened.map_err(failed)?;
         Ok(Self { rings, _redirected })

@@ -26,12 +26,13 @@ use crate::batch::{Batch, Event, Handler, Served};
 use crate::calls::Interruption;
 use crate::error::TargetError;
 use crate::gadget::Gadgets;
+use crate::living;
 use crate::regs::{NOTES_CALLS, Regs, Repair};
 use crate::remote::RemoteOptions;
 use crate::session::{Session, may_redo_eintr};
 use crate::status::{InCall, ThreadStatus};
 use crate::sys::wait::{self, Stop};
-use crate::sys::{clock, fd, ptrace};
+use crate::sys::{clock, fd, ptrace, signals};
 
 /// Maps the address of a trapping byte to where its thread goes on.
 pub(crate) type Guard<'a> = &'a dyn Fn(u64) -> Option<u64>;
@@ -119,6 +120,10 @@ impl Batch<'_> {
             let fail = |e| TargetError::system(tid, "look at a thread that is to stop", e);
             match wait::peek(tid) {
                 Ok(Some(stop)) => self.answer(stop, guard, served).map_err(fail)?,
+                // It never stops again, and its end is told when all others have ended.
+                Ok(None) if tid == self.process.pid() && living::living(tid) != Some(tid) => {
+                    self.tracees.remove(&tid);
+                }
                 Ok(None) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
                     self.tracees.remove(&tid);
@@ -205,7 +210,7 @@ impl Batch<'_> {
     }
     /// The process of a thread of ours; `None` once it has ended and was reaped, and its id names nobody or a stranger.
     fn tgid_of(&self, tid: u32) -> Option<u32> {
-        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let text = std::fs::read(format!("/proc/{tid}/status")).ok()?;
         let status = ThreadStatus::parse(&text);
         (status.tracer == clock::thread_id()).then_some(status.tgid)
     }
@@ -258,7 +263,7 @@ impl Batch<'_> {
         if tid == self.process.pid() {
             self.gone = Some("it ended");
         }
-        let text = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+        let text = std::fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
         if leader && ThreadStatus::parse(&text).ppid == std::process::id() {
             self.unreaped = Some(tid);
             return Ok(());
@@ -374,12 +379,16 @@ impl Batch<'_> {
         held
     }
     fn until_held(&mut self, tid: u32, at_most: Duration, guard: Guard<'_>) -> Result<(), TargetError> {
+        if tid == self.process.pid() && living::living(tid) != Some(tid) {
+            self.tracees.remove(&tid);
+            return Err(TargetError::NoCaller { pid: tid, why: "its main thread has ended".to_owned() });
+        }
         let fail = |e| TargetError::system(tid, "stop a thread", e);
         let start = Instant::now();
         self.order(tid).map_err(fail)?;
         loop {
             // Before the look: whoever got no CPU himself looks once more.
-            let late = start.elapsed() >= at_most;
+            let late = start.elapsed() >= at_most || signals::asked_to_end(start);
             match wait::peek(tid).map_err(fail)? {
                 Some(stop) => self.answer(stop, guard, &mut Served::default()).map_err(fail)?,
                 None if late => {}
@@ -393,9 +402,7 @@ impl Batch<'_> {
                 break;
             }
         }
-        let state = self.process.thread_status(tid)?.state;
-        let waited_ms = start.elapsed().as_millis() as u64;
-        Err(TargetError::NoStop { pid: self.process.pid(), tid, waited_ms, state })
+        Err(TargetError::no_stop(self.process.pid(), tid, start.elapsed()))
     }
     /// Lets a held thread run on, or lie on in its group-stop.
     pub(crate) fn let_run(&mut self, tid: u32) -> Result<(), TargetError> {

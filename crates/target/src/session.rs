@@ -4,9 +4,19 @@
 //! the first changed register on, the thread's registers lead to rt_sigreturn of a frame that holds its old state, so
 //! that it restores itself when the tracer dies; its signal mask is changed only inside that span.
 //! Does not: choose the thread, or let it run at the end.
+//!
+//! # A call that does not end
+//!
+//! A wait for the thread has a limit, after which it is ordered to stop. It may
+//! - *stop before it entered the call* (it was frozen, or got no CPU): the call was not made; the thread gets its own registers back;
+//! - *come to the call's entry or end after all*: the call is made as any other. A call that sleeps interruptibly returns an error;
+//! - *not stop*, since the kernel waits in it uninterruptibly: it is left there. When the kernel returns, and we are gone or have let
+//!   go of it, it goes its way back through the frame, as it would if the tracer had died (TGT-1).
+//!
+//! In the first and the last case the session makes no further calls. What the call made, if it did, stays in the process.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapline_record::RemoteAddr;
 
@@ -19,8 +29,11 @@ use crate::process::Process;
 use crate::regs::{Regs, Repair, SYSCALL};
 use crate::remote::{RemoteOptions, Rseq};
 use crate::room::{check_room, frame_place};
+use crate::serve::pause;
 use crate::status::{InCall, Seccomp, ThreadStatus};
+use crate::stuck::Stuck;
 use crate::sys::ptrace::{self, Vectors};
+use crate::sys::signals;
 use crate::sys::wait::{self, Stop};
 
 const PTRACE_O_SUSPEND_SECCOMP: i32 = 1 << 21;
@@ -41,6 +54,40 @@ pub(crate) struct Session {
     pub(crate) since: Instant,
     synced: bool,
     vectors: Vectors,
+    /// What it did not come back from.
+    late: Option<Late>,
+}
+
+/// How a thread is that did not make its call in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Late {
+    /// It is stopped, outside of the call.
+    Outside,
+    /// It is in the call still.
+    Inside,
+}
+
+/// How long a call may take: the kernel may have to find memory, or the thread a CPU.
+const CALL_TIME: Duration = Duration::from_secs(10);
+/// How long a thread may be frozen; it makes no call until it is thawed.
+const FROZEN_TIME: Duration = Duration::from_millis(500);
+/// How long it may take to stop where it is.
+const LEAVE_TIME: Duration = Duration::from_millis(500);
+
+/// Waits for the next stop of a thread that is to make a call; `None` when that takes too long.
+fn next_stop(process: &Process, tid: u32, at_most: Duration) -> io::Result<Option<Stop>> {
+    let start = Instant::now();
+    loop {
+        let passed = start.elapsed();
+        let frozen = || passed >= FROZEN_TIME && Stuck::of(process.pid(), tid).is_frozen();
+        // Before the look: whoever got no CPU himself looks once more.
+        let late = passed >= at_most || signals::asked_to_end(start) || frozen();
+        match wait::peek(tid)? {
+            None if late => return Ok(None),
+            None => pause(passed),
+            stop => return Ok(stop),
+        }
+    }
 }
 
 /// A failed ptrace request: the thread is gone, or the request was wrong.
@@ -126,6 +173,7 @@ impl Session {
             since,
             synced: false,
             vectors,
+            late: None,
         };
         if scratch.is_some() {
             let mut old = vec![0; session.frame.bytes.len()];
@@ -145,17 +193,28 @@ impl Session {
     fn set_call(&self, sp: u64, nr: i64, args: [u64; 6]) -> io::Result<()> {
         self.original.for_call(&self.gadgets, sp, nr, args).write(self.tid)
     }
-    /// Runs to the next system-call stop.
-    fn advance(&self) -> io::Result<()> {
+    /// Runs to the next system-call stop; else says how it was left.
+    fn advance(&self, process: &Process) -> io::Result<Option<Late>> {
+        let mut late = false;
         loop {
             ptrace::to_call(self.tid)?;
-            match wait::peek_blocking(self.tid)? {
+            let mut stop = next_stop(process, self.tid, CALL_TIME)?;
+            if stop.is_none() {
+                late = true;
+                ptrace::interrupt(self.tid)?;
+                stop = next_stop(process, self.tid, LEAVE_TIME)?;
+            }
+            match stop {
+                None => return Ok(Some(Late::Inside)),
                 Some(Stop::Call { .. }) => {
                     wait::take(self.tid)?;
-                    return Ok(());
+                    return Ok(None);
                 }
                 Some(Stop::Event { .. }) => {
                     wait::take(self.tid)?;
+                    if late {
+                        return Ok(Some(Late::Outside));
+                    }
                 }
                 // A signal can be none but a forced one: our own doing. It is not let through.
                 Some(Stop::Signal { signal, .. }) => {
@@ -179,13 +238,29 @@ impl Session {
                 why: "the code that its calls go through was changed meanwhile".into(),
             });
         }
-        let run = || -> io::Result<u64> {
+        let since = Instant::now();
+        let run = || -> io::Result<Result<u64, Late>> {
             self.set_call(self.frame.call_sp, nr, args)?;
-            self.advance()?;
-            self.advance()?;
-            Ok(Regs::read(self.tid, None)?.result())
+            for _ in ["entry", "end"] {
+                if let Some(late) = self.advance(process)? {
+                    return Ok(Err(late));
+                }
+            }
+            Ok(Ok(Regs::read(self.tid, None)?.result()))
         };
-        let value = run().map_err(|e| failed(process, "run a call in it", e))?;
+        let stuck =
+            |since: Instant| TargetError::stuck(process.pid(), self.tid, "a call of ours", since.elapsed());
+        if self.late.is_some() {
+            return Err(stuck(since));
+        }
+        let value = match run().map_err(|e| failed(process, "run a call in it", e))? {
+            Ok(value) => value,
+            Err(late) => {
+                let error = stuck(since);
+                self.late = Some(late);
+                return Err(error);
+            }
+        };
         self.calls += 1;
         let is_error = (-4095..0).contains(&value.cast_signed());
         Ok(if is_error {
@@ -244,6 +319,10 @@ impl Session {
     /// Gives the thread its own registers and mask back. It stays stopped.
     pub(crate) fn end(&self, process: &Process) -> Result<(), TargetError> {
         let fail = |e| failed(process, "give a thread its registers back", e);
+        if self.late == Some(Late::Inside) {
+            // It has a way back of its own.
+            return Ok(());
+        }
         if self.seccomp_suspended {
             ptrace::set_options(self.tid, ptrace::OPTIONS).map_err(fail)?;
         }

@@ -4,6 +4,7 @@
 //! mean.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
@@ -81,6 +82,28 @@ impl SharedMap {
         }
         fd::punch(self.file.as_fd(), off, len).map_err(|e| failed("give back part of", e))
     }
+    /// The stretches of `off..off + len` that have memory behind them, in order: all else reads as zero, and would take memory by being read.
+    #[must_use]
+    pub fn written(&self, off: u64, len: u64) -> Vec<Range<u64>> {
+        let (mut from, end) = (off, off.saturating_add(len).min(self.len));
+        let mut written = Vec::new();
+        while from < end {
+            match fd::next_data(self.file.as_fd(), from) {
+                Ok(None) => break,
+                Ok(Some((start, _))) if start >= end => break,
+                Ok(Some((start, until))) => {
+                    written.push(start..until.min(end));
+                    from = until;
+                }
+                // Not known: all of it may be.
+                Err(_) => {
+                    written.push(from..end);
+                    break;
+                }
+            }
+        }
+        written
+    }
     /// Bytes of memory behind it (st_blocks).
     #[must_use]
     pub fn resident(&self) -> u64 {
@@ -113,6 +136,20 @@ mod tests {
             assert!(all.iter().filter(|byte| **byte != 0).count() == len, "{off} {len}: {all:?}");
         }
         assert!(!map.write(4090, &bytes[..8]) && map.write(4090, &bytes[..6]));
+    }
+
+    #[test]
+    fn what_has_memory_behind_it_is_told_and_looking_takes_none() {
+        let map = SharedMap::new(fd::memfd(c"shared", true).expect("a memfd"), 64 << 12).expect("a map");
+        assert_eq!(map.written(0, 64 << 12), []);
+        for page in [3, 4, 9] {
+            assert!(map.write((page << 12) + 100, b"trapline"));
+        }
+        let pages = |from: u64, to: u64| from << 12..to << 12;
+        assert_eq!(map.written(0, 64 << 12), [pages(3, 5), pages(9, 10)]);
+        assert_eq!(map.written(4 << 12, 2 << 12), [pages(4, 5)]);
+        assert_eq!(map.written(10 << 12, u64::MAX), []);
+        assert_eq!(map.resident(), 3 << 12);
     }
 
     #[test]

@@ -83,9 +83,10 @@ pub enum InCall {
 }
 
 impl ThreadStatus {
-    /// Reads a status text.
+    /// Reads a status text, in which the thread's name may be any bytes.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
         let mut status = Self { state: '?', ..Self::default() };
         for line in text.lines() {
             let Some((key, value)) = line.split_once(':') else { continue };
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn texts_are_read() {
         let status = ThreadStatus::parse(
-            "Name:\ta b\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nUid:\t1\t2\t3\t4\nNSpid:\t9\t1\nSigBlk:\t\
+            b"Name:\ta b\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nUid:\t1\t2\t3\t4\nNSpid:\t9\t1\nSigBlk:\t\
              0000000000000010\nSeccomp:\t2\nVmSize:\t 1 kB\nx86_Thread_features:\tshstk wrss\n",
         );
         assert_eq!((status.comm.as_str(), status.state, status.tgid, status.tid), ("a b", 'S', 7, 9));

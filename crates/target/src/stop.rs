@@ -12,6 +12,7 @@ use crate::regs::{Regs, Repair};
 use crate::remote::{RemoteCaller, RemoteOptions};
 use crate::serve::Guard;
 use crate::session::may_redo_eintr;
+use crate::status::InCall;
 use crate::sys::ptrace;
 
 /// How long all threads may take to stop, in all.
@@ -66,8 +67,8 @@ impl<'p> Batch<'p> {
         match (outcome?, laggard) {
             (true, _) | (_, None) => Ok(stopped),
             (false, Some(tid)) => {
-                let state = stopped.batch.process.thread_status(tid).map_or('?', |s| s.state);
-                Err(TargetError::NoStop { pid, tid, waited_ms: STOP_TIME.as_millis() as u64, state })
+                drop(stopped);
+                Err(TargetError::no_stop(pid, tid, since.elapsed()))
             }
         }
     }
@@ -136,19 +137,50 @@ impl<'p> StoppedAll<'_, 'p> {
         sums.restarted_timeouts += u64::from(self.report.restarted_timeouts);
         Ok(())
     }
-    /// Other restarts are the kernel's own business: the thread never left its stop.
     fn repair(&mut self, tid: u32) {
-        let Ok(regs) = self.batch.regs(tid) else { return };
+        self.batch.repair(tid, &mut self.report);
+    }
+}
+
+impl Batch<'_> {
+    /// Other restarts are the kernel's own business: the thread never left its stop.
+    fn repair(&mut self, tid: u32, report: &mut StopReport) {
+        let Ok(regs) = self.regs(tid) else { return };
         let (true, Some((nr, args))) = (regs.shows_eintr(), regs.call()) else { return };
-        let process = self.batch.process;
+        let process = self.process;
         let mask = ptrace::signal_mask(tid).unwrap_or(0);
         match regs.repaired(may_redo_eintr(process, tid, &regs, mask)) {
             (again, Repair::Again) if again.write(tid).is_ok() => {
-                let timeout = self.batch.interruption(nr, &args) == Interruption::EintrTimeout;
-                self.report.restarted_timeouts += u32::from(timeout);
+                let timeout = self.interruption(nr, &args) == Interruption::EintrTimeout;
+                report.restarted_timeouts += u32::from(timeout);
             }
-            _ => self.report.interrupted += 1,
+            _ => report.interrupted += 1,
         }
+    }
+    /// Where a thread is: instruction and stack pointer; `None` if it is gone. One that is blocked is not stopped for it, one that runs
+    /// is, for a moment.
+    ///
+    /// # Errors
+    /// When it does not stop.
+    pub fn place_of(&mut self, tid: u32, guard: Guard<'_>) -> Result<Option<(u64, u64)>, TargetError> {
+        match self.process.in_call(tid) {
+            Ok(InCall::Call { sp, pc, .. } | InCall::Elsewhere { sp, pc }) => return Ok(Some((pc, sp))),
+            Ok(InCall::Running) => {}
+            Err(_) => return Ok(None),
+        }
+        let since = Instant::now();
+        if let Err(error) = self.hold(tid, STOP_TIME, guard) {
+            return if self.process.thread_status(tid).is_ok() { Err(error) } else { Ok(None) };
+        }
+        let place = self.regs(tid).ok().map(|regs| (regs.pc(), regs.sp()));
+        let mut report = StopReport::default();
+        self.repair(tid, &mut report);
+        self.let_run(tid)?;
+        let sums = &mut self.report;
+        sums.longest_stop = sums.longest_stop.max(since.elapsed());
+        sums.interrupted_syscalls += u64::from(report.interrupted);
+        sums.restarted_timeouts += u64::from(report.restarted_timeouts);
+        Ok(place)
     }
 }
 

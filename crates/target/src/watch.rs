@@ -1,10 +1,10 @@
-//! New executable mappings of a process, learnt from perf MMAP2 records.
+//! New executable mappings of a process, learnt from perf MMAP2 records; births and execs of its children, from FORK and COMM records.
 //!
-//! Input: a pid. Output: mappings as they are made, also by threads and children born later. Invariants: what the kernel
+//! Input: a pid. Output: mappings as they are made, also by threads and children born later; [`Family`]. Invariants: what the kernel
 //! drops is counted. Does not: tell of mappings that go away, for which no record exists.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use trapline_record::{FileOffset, RemoteAddr};
 
@@ -16,8 +16,17 @@ use crate::sys::perf::{self, Ring};
 
 /// More events than this are not opened for one process.
 const MAX_EVENTS: usize = 512;
+/// A ring is readable once anything was written.
+const AT_ONCE: u32 = 1;
+/// It never is.
+pub(crate) const NEVER: u32 = 1 << 30;
 const RECORD_LOST: u32 = 2;
+const RECORD_COMM: u32 = 3;
+const RECORD_FORK: u32 = 7;
 const RECORD_MMAP2: u32 = 10;
+/// Of a COMM record: the name came with an exec.
+const MISC_EXEC: u16 = 1 << 13;
+const TELL: u64 = perf::MMAP | perf::MMAP2 | perf::TASK | perf::COMM | perf::COMM_EXEC;
 
 /// An executable mapping that was made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +43,39 @@ pub struct NewMapping {
     pub file: FileId,
     /// Its path, as the kernel shows it.
     pub path: String,
+    /// When, on CLOCK_MONOTONIC.
+    pub time_ns: u64,
+}
+
+/// What became of a process' family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// A process was born.
+    Born {
+        /// The process.
+        pid: u32,
+        /// Of this one.
+        parent: u32,
+        /// When, on CLOCK_MONOTONIC.
+        time_ns: u64,
+    },
+    /// One runs another program.
+    Exec {
+        /// The process.
+        pid: u32,
+        /// When.
+        time_ns: u64,
+    },
+}
+
+impl Family {
+    /// When.
+    #[must_use]
+    pub const fn time_ns(self) -> u64 {
+        match self {
+            Self::Born { time_ns, .. } | Self::Exec { time_ns, .. } => time_ns,
+        }
+    }
 }
 
 /// Watches one process, with threads and children born later.
@@ -42,6 +84,7 @@ pub struct MapWatcher {
     rings: Vec<Ring>,
     _redirected: Vec<OwnedFd>,
     lost: u64,
+    family: Vec<Family>,
 }
 
 impl MapWatcher {
@@ -50,22 +93,32 @@ impl MapWatcher {
     /// # Errors
     /// When the kernel does not permit it; poll the maps instead.
     pub fn new(pid: u32) -> Result<Self, TargetError> {
-        let (rings, _redirected) = open(pid, perf::MMAP | perf::MMAP2)
+        let (rings, _redirected) = open(pid, TELL, AT_ONCE)
             .map_err(|e| TargetError::system(pid, "watch its mappings by perf_event_open", e))?;
-        Ok(Self { rings, _redirected, lost: 0 })
+        Ok(Self { rings, _redirected, lost: 0, family: Vec::new() })
     }
     /// What was mapped since the last call.
     pub fn poll(&mut self) -> Vec<NewMapping> {
         let mut found = Vec::new();
-        let lost = &mut self.lost;
+        let (lost, family) = (&mut self.lost, &mut self.family);
         for ring in &self.rings {
-            ring.drain(|kind, _, body| match kind {
+            ring.drain(|kind, misc, body| match kind {
                 RECORD_MMAP2 => found.extend(parse(body)),
                 RECORD_LOST => *lost += word(body, 8).unwrap_or(1),
-                _ => {}
+                _ => family.extend(relative(kind, misc, body)),
             });
         }
         found
+    }
+    /// Births and execs that [`poll`](Self::poll) met, in the order in which they happened.
+    pub fn take_family(&mut self) -> Vec<Family> {
+        self.family.sort_by_key(|one| one.time_ns());
+        std::mem::take(&mut self.family)
+    }
+    /// Descriptors, for `poll`: readable when something was mapped. Numbers, since rings are not lent.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<i32> {
+        self.rings.iter().map(|ring| ring.event().as_raw_fd()).collect()
     }
     /// Records that the kernel dropped because nobody polled in time: read the maps once.
     #[must_use]
@@ -74,17 +127,23 @@ impl MapWatcher {
     }
 }
 
-/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. With [`perf::SAMPLE_ID_ALL`] each record ends
-/// with its time.
-pub(crate) fn open(pid: u32, tell: u64) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
+/// A dummy event for each thread and CPU, inherited by those born later, one ring for each CPU; `tell` is what it tells of. Each record ends with its
+/// time, on CLOCK_MONOTONIC. A ring is readable when it holds so many bytes.
+pub(crate) fn open(pid: u32, tell: u64, wakeup: u32) -> io::Result<(Vec<Ring>, Vec<OwnedFd>)> {
     const SOFTWARE: u32 = 1;
     const DUMMY: u64 = 9;
     let attr = perf::Attr {
         kind: SOFTWARE,
         config: DUMMY,
         sample_type: perf::TIME,
-        flags: perf::INHERIT | perf::EXCLUDE_KERNEL | perf::WATERMARK | tell,
-        wakeup: 1 << 30,
+        flags: perf::INHERIT
+            | perf::EXCLUDE_KERNEL
+            | perf::WATERMARK
+            | perf::SAMPLE_ID_ALL
+            | perf::USE_CLOCKID
+            | tell,
+        wakeup,
+        clockid: libc::CLOCK_MONOTONIC,
         ..perf::Attr::default()
     };
     let tids = threads(pid);
@@ -116,8 +175,24 @@ fn word(body: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?))
 }
 
+/// A FORK record of a process, no thread; a COMM record of an exec.
+fn relative(kind: u32, misc: u16, body: &[u8]) -> Option<Family> {
+    let (body, time) = body.split_last_chunk()?;
+    let time_ns = u64::from_le_bytes(*time);
+    let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    match kind {
+        RECORD_FORK => {
+            let (pid, parent) = (half(0)?, half(4)?);
+            (pid != parent).then_some(Family::Born { pid, parent, time_ns })
+        }
+        RECORD_COMM if misc & MISC_EXEC != 0 => Some(Family::Exec { pid: half(0)?, time_ns }),
+        _ => None,
+    }
+}
+
 fn parse(body: &[u8]) -> Option<NewMapping> {
     let half = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let (body, time) = body.split_last_chunk()?;
     let name = body.get(64..)?;
     let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
     Some(NewMapping {
@@ -127,5 +202,27 @@ fn parse(body: &[u8]) -> Option<NewMapping> {
         offset: FileOffset(word(body, 24)?),
         file: FileId { dev: libc::makedev(half(32)?, half(36)?), inode: word(body, 40)? },
         path: String::from_utf8_lossy(&name[..end]).into_owned(),
+        time_ns: u64::from_le_bytes(*time),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Family, MISC_EXEC, RECORD_COMM, RECORD_FORK, relative};
+
+    #[test]
+    fn births_of_processes_and_execs_are_read() {
+        let body = |words: &[u32]| {
+            let words = words.iter().flat_map(|n| n.to_le_bytes());
+            words.chain(5u64.to_le_bytes()).collect::<Vec<_>>()
+        };
+        let fork = body(&[7, 3, 7, 3]);
+        let born = Family::Born { pid: 7, parent: 3, time_ns: 5 };
+        assert_eq!(relative(RECORD_FORK, 0, &fork), Some(born));
+        assert_eq!(relative(RECORD_FORK, 0, &body(&[3, 3, 8, 3])), None, "a thread");
+        let comm = body(&[7, 7, 0, 0]);
+        assert_eq!(relative(RECORD_COMM, 0, &comm), None, "a mere renaming");
+        assert_eq!(relative(RECORD_COMM, MISC_EXEC, &comm), Some(Family::Exec { pid: 7, time_ns: 5 }));
+        assert_eq!(relative(RECORD_FORK, 0, &fork[..12]), None);
+    }
 }

@@ -4,10 +4,19 @@
 //! belongs to the last entry of the same thread, function and stack pointer (of any thread where exits name none); CLS-2 what has no other half is told as such; CLS-3 calls are told in the order in which they ended.
 //! Does not: read rings (`traced::records`) or slots (`decode`).
 //!
-//! A thread's records may lie in several rings, for it moves, and threads have rings of their own. All are put in the order of the clock: a
-//! round tells what happened until it began (CLS-3), since all rings are looked at after that. Only a thread that is held up between its clock
-//! and its commit while a round looks (no other thread runs there meanwhile: an interrupt, a hypervisor) comes too late for its place; should
-//! that be an entry, its exit waits for one more round.
+//! A thread's records may lie in several rings, since threads move and each CPU has a ring. The reader looks at one ring after the other, so
+//! an exit may be read a round before its entry:
+//!
+//! 1. The entry is committed to a ring that was looked at already, and the exit to one that comes later in the same round. The exit's time
+//!    lies behind the round's begin then. So a round tells only what happened before it began.
+//! 2. The entry's time lies before the round's begin, and its commit becomes visible to the reader late: its thread is held up between clock
+//!    and commit (no other thread runs there meanwhile: an interrupt, a hypervisor), or the store waits in its CPU. So a round tells only
+//!    what happened before the *previous* round began: all rings were looked at once more since then.
+//!
+//! What is told is in the order of the clock, so the entry that waits under a key is the latest before the exit. If a record comes even later
+//! than that, order is checked again: an exit never takes an entry that is younger, and an entry never replaces one that is younger. Such an
+//! exit has no entry, and such an entry no exit; both are told. Calls that were under way at the attach have an exit without an entry.
+//! Records of one key with equal times stay in the order of their ring.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,10 +60,19 @@ pub struct Call {
     pub fields: Vec<Text>,
     /// What it returned; the bits of a float, where that was asked for.
     pub returned: Option<u64>,
-    /// How long it took.
+    /// How long it took; of a call that went on as another function, until then.
     pub took: Option<Duration>,
     /// How it ended.
     pub how: How,
+}
+
+impl Call {
+    /// How long it took from its entry to its return, in nanoseconds. Not known of a call that went on as another function: that is part of it.
+    #[must_use]
+    pub fn whole_ns(&self) -> Option<u64> {
+        let took = self.took.filter(|_| self.how != How::TailCall)?;
+        Some(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
+    }
 }
 
 /// What an argument pointed to.
@@ -116,13 +134,11 @@ pub(crate) struct Found {
     /// In which segment of its process it was.
     pub(crate) segment: usize,
     pub(crate) record: Record,
-    /// It was there a round ago.
-    waited: bool,
 }
 
 impl Found {
     pub(crate) const fn new(segment: usize, record: Record) -> Self {
-        Self { segment, record, waited: false }
+        Self { segment, record }
     }
 }
 
@@ -156,52 +172,58 @@ pub(crate) struct Pairing {
     /// Only entries name their thread. Threads of one process have no stack pointer in common, and a goroutine that goes on in another
     /// thread keeps its own.
     pub(crate) exits_name_no_thread: bool,
-    /// Exits that found no entry in their round.
-    early: Vec<Found>,
+    /// When the previous round began: all that happened before is read.
+    begun: u64,
     /// Exits of calls whose entry was not seen: they ran at the start, or the record was dropped.
     pub(crate) unpaired: u64,
 }
 
 impl Pairing {
-    /// Takes what was found until a tick, and tells the calls that it ended, in that order; what was found later stays. `waits` says whether an
-    /// entry's exit is recorded.
+    /// A round that began at a tick; nothing without one, if no round follows. Takes what happened before the round before it, and tells the
+    /// calls that it ended, in that order; what happened later stays. `waits` says whether an entry's exit is recorded.
     pub(crate) fn feed(
         &mut self,
         round: &mut Vec<Found>,
-        until: u64,
+        begun: Option<u64>,
         waits: impl Fn(usize, u32) -> bool,
         mut each: impl FnMut(Paired),
     ) {
-        round.append(&mut self.early);
         // One ring's records are in order.
         if !round.is_sorted_by_key(|found| found.record.ticks) {
             round.sort_by_key(|found| found.record.ticks);
         }
-        let end = round.partition_point(|found| found.record.ticks <= until);
-        for Found { segment, record, waited } in round.drain(..end) {
+        let until = std::mem::replace(&mut self.begun, begun.unwrap_or(u64::MAX));
+        let end = begun.map_or(round.len(), |_| round.partition_point(|found| found.record.ticks <= until));
+        for Found { segment, record } in round.drain(..end) {
             let thread = if self.exits_name_no_thread { 0 } else { record.tid };
             let key = (thread, record.sp, segment, record.probe);
             match record.kind {
                 Kind::Entry if waits(segment, record.probe) => {
-                    if let Some(entry) = self.open.insert(key, record) {
+                    if let Some(entry) = self.enter(key, record) {
                         each(unfinished(segment, entry));
                     }
                 }
                 Kind::Entry => each(Paired { segment, entry: record, exit: None, how: How::Entered }),
-                kind => match self.open.remove(&key) {
+                kind => match self.open.get(&key).copied().filter(|entry| entry.ticks <= record.ticks) {
                     Some(entry) => {
+                        self.open.remove(&key);
                         let how = if kind == Kind::Return { How::Returned } else { How::TailCall };
                         each(Paired { segment, entry, exit: Some(record), how });
                     }
-                    None if waited => self.unpaired += 1,
-                    None => self.early.push(Found { segment, record, waited: true }),
+                    None => self.unpaired += 1,
                 },
             }
         }
     }
+    /// Lets an entry wait for its exit. Gives the older one of two under the same key: its exit was not seen.
+    fn enter(&mut self, key: Key, record: Record) -> Option<Record> {
+        match self.open.insert(key, record) {
+            Some(younger) if younger.ticks > record.ticks => self.open.insert(key, younger),
+            older => older,
+        }
+    }
     /// Nothing more will come: what waits has not ended.
     pub(crate) fn rest(&mut self) -> Vec<Paired> {
-        self.unpaired += self.early.drain(..).count() as u64;
         let mut rest: Vec<Paired> =
             self.open.drain().map(|((_, _, segment, _), entry)| unfinished(segment, entry)).collect();
         rest.sort_by_key(|paired| paired.entry.ticks);
@@ -215,7 +237,11 @@ const fn unfinished(segment: usize, entry: Record) -> Paired {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::{Found, How, Paired, Pairing};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use trapline_record::ring::{Kind, MAX_VALUES, Record};
 
     fn record(kind: Kind, tid: u32, sp: u64, ticks: u64) -> (usize, Record) {
@@ -226,24 +252,25 @@ mod tests {
         let mut calls = Vec::new();
         let mut round = round.into_iter().map(|(segment, record)| Found::new(segment, record)).collect();
         let each = |c: Paired| calls.push((c.entry.ticks, c.exit.map(|exit| exit.ticks), c.how));
-        pairing.feed(&mut round, u64::MAX, |_, probe| probe == 3, each);
+        pairing.feed(&mut round, None, |_, probe| probe == 3, each);
         calls
     }
 
     #[test]
-    fn what_happened_later_is_told_later() {
+    fn a_round_tells_what_happened_before_the_one_before_it() {
         let mut pairing = Pairing::default();
         let mut round: Vec<Found> = Vec::new();
-        let mut told = |round: &mut Vec<Found>, ticks: &[u64], until: u64| {
+        let mut told = |round: &mut Vec<Found>, ticks: &[u64], begun: Option<u64>| {
             let (mut ended, entries) =
                 (Vec::new(), ticks.iter().map(|&ticks| record(Kind::Entry, 1, ticks, ticks)));
             round.extend(entries.map(|(segment, record)| Found::new(segment, record)));
-            pairing.feed(round, until, |_, _| false, |paired| ended.push(paired.entry.ticks));
+            pairing.feed(round, begun, |_, _| false, |paired| ended.push(paired.entry.ticks));
             ended
         };
-        assert_eq!(told(&mut round, &[10, 30, 12, 25], 20), [10, 12]);
-        assert_eq!(told(&mut round, &[21, 40, 22], 30), [21, 22, 25, 30]);
-        assert_eq!(told(&mut round, &[], u64::MAX), [40]);
+        assert_eq!(told(&mut round, &[10, 30, 12, 25], Some(20)), [0; 0]);
+        assert_eq!(told(&mut round, &[21, 40, 22, 11], Some(30)), [10, 11, 12]);
+        assert_eq!(told(&mut round, &[], Some(50)), [21, 22, 25, 30]);
+        assert_eq!(told(&mut round, &[60], None), [40, 60]);
         assert!(round.is_empty());
     }
 
@@ -282,13 +309,23 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_read_before_its_entry_waits_for_one_round() {
+    fn an_exit_belongs_to_no_entry_that_is_younger() {
         let mut pairing = Pairing::default();
-        let early = vec![record(Kind::Return, 1, 0x90, 20), record(Kind::Return, 1, 0x50, 21)];
-        assert_eq!(ended(&mut pairing, early), []);
-        let late = vec![record(Kind::Entry, 1, 0x90, 10)];
-        assert_eq!(ended(&mut pairing, late), [(10, Some(20), How::Returned)]);
+        // It was under way when we came; then there are calls at the same place.
+        let calls =
+            |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
+        let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
+        round.extend([10, 20, 30].map(calls).concat());
+        let want = [10, 20, 30].map(|begin| (begin, Some(begin + 5), How::Returned));
+        assert_eq!(ended(&mut pairing, round), want);
         assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 1));
+        // Records that come too late for their place.
+        assert_eq!(ended(&mut pairing, vec![record(Kind::Entry, 1, 0x90, 50)]), []);
+        let late = vec![record(Kind::Entry, 1, 0x90, 40), record(Kind::Return, 1, 0x90, 45)];
+        assert_eq!(ended(&mut pairing, late), [(40, None, How::Unfinished)]);
+        let (exit, want) = (record(Kind::Return, 1, 0x90, 50), (50, Some(50), How::Returned));
+        assert_eq!(ended(&mut pairing, vec![exit]), [want]);
+        assert_eq!((pairing.rest(), pairing.unpaired), (vec![], 2));
     }
 
     #[test]
@@ -299,6 +336,100 @@ mod tests {
         assert_eq!(pairing.rest().iter().map(|c| c.entry.ticks).collect::<Vec<_>>(), [12]);
         let (segment, record) = record(Kind::Entry, 1, 0x90, 13);
         let each = |other: Paired| assert_eq!(other.how, How::Entered);
-        pairing.feed(&mut vec![Found::new(segment, record)], u64::MAX, |_, _| false, each);
+        pairing.feed(&mut vec![Found::new(segment, record)], None, |_, _| false, each);
+    }
+
+    /// What a thread does, tick by tick: it calls, or returns from its innermost call; whether the record is lost.
+    type Deed = (u32, bool, bool, u64);
+
+    /// A record, when the reader can see it, in which ring it is, and its call.
+    #[derive(Clone, Copy, Debug)]
+    struct Written(Record, u64, usize, usize);
+
+    /// What threads wrote, in the order of the clock. A record is visible a while after its time, but before the thread's next record.
+    fn written(deeds: &[Deed], attach: u64) -> Vec<Written> {
+        let (mut stacks, mut ticks, mut calls, mut all) = ([const { Vec::new() }; 3], 0, 0, Vec::new());
+        for &(thread, enters, lost, late) in deeds {
+            let stack: &mut Vec<usize> = &mut stacks[thread as usize];
+            ticks += 10;
+            let kind = if enters && stack.len() < 4 {
+                stack.push(calls);
+                calls += 1;
+                Kind::Entry
+            } else if stack.is_empty() {
+                continue;
+            } else if late % 2 == 0 {
+                Kind::Return
+            } else {
+                Kind::Tail
+            };
+            // Few stack pointers, so that calls have the same key again and again.
+            let sp = 0x1000 * u64::from(thread + 1) - 0x10 * stack.len() as u64;
+            let call = if kind == Kind::Entry { stack.last().copied() } else { stack.pop() };
+            let (_, record) = record(kind, thread, sp, ticks);
+            if ticks > attach && !lost {
+                all.push(Written(record, ticks + late, late as usize % 2, call.expect("one")));
+            }
+        }
+        all
+    }
+
+    /// Reads in rounds, ring by ring, as each becomes visible; `held` is the longest that a record takes.
+    fn read(all: &[Written], held: u64) -> (Vec<Paired>, u64) {
+        let (mut pairing, mut calls, mut round, mut now) = (Pairing::default(), Vec::new(), Vec::new(), 0);
+        let mut taken = vec![false; all.len()];
+        let end = all.iter().map(|written| written.1).max().unwrap_or(0);
+        while now <= end + 2 * held {
+            let begun = now;
+            for ring in 0..2 {
+                now += held / 2 + 1;
+                let mut visible: Vec<usize> =
+                    (0..all.len()).filter(|&n| all[n].2 == ring && all[n].1 <= now && !taken[n]).collect();
+                visible.sort_by_key(|&n| all[n].1);
+                visible.iter().for_each(|&n| taken[n] = true);
+                round.extend(visible.into_iter().map(|n| Found::new(0, all[n].0)));
+            }
+            pairing.feed(&mut round, Some(begun), |_, _| true, |paired| calls.push(paired));
+        }
+        pairing.feed(&mut round, None, |_, _| true, |paired| calls.push(paired));
+        calls.extend(pairing.rest());
+        (calls, pairing.unpaired)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+        /// Attached in the midst of calls, and some records dropped: each exit has the latest entry that was written before it, and without
+        /// drops that is its own. Whatever has no other half is told once.
+        #[test]
+        fn exits_belong_to_the_latest_entry_before_them(
+            deeds in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),
+            attach in 0..600u64,
+            drops: bool,
+        ) {
+            let deeds: Vec<Deed> =
+                deeds.into_iter().map(|(thread, enters, lost, late)| (thread, enters, lost && drops, late)).collect();
+            let all = written(&deeds, attach);
+            let mut open = HashMap::new();
+            let (mut want, mut unpaired) = (Vec::new(), 0);
+            for &Written(record, _, _, call) in &all {
+                let key = (record.tid, record.sp);
+                if record.kind == Kind::Entry {
+                    want.extend(open.insert(key, (record, call)).map(|(entry, _)| (entry, None)));
+                } else if let Some((entry, begun)) = open.remove(&key) {
+                    prop_assert!(drops || begun == call, "the judge itself puts calls together that are not one");
+                    want.push((entry, Some(record)));
+                } else {
+                    unpaired += 1;
+                }
+            }
+            want.extend(open.into_values().map(|(entry, _)| (entry, None)));
+            want.sort_by_key(|(entry, _)| entry.ticks);
+            let (calls, ours) = read(&all, 25);
+            let ended = calls.iter().filter_map(|paired| Some(paired.exit?.ticks));
+            prop_assert!(ended.is_sorted(), "calls are told in the order in which they ended");
+            let mut found: Vec<_> = calls.iter().map(|paired| (paired.entry, paired.exit)).collect();
+            found.sort_by_key(|(entry, _)| entry.ticks);
+            prop_assert_eq!((found, ours), (want, unpaired));
+        }
     }
 }

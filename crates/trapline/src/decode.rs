@@ -58,12 +58,13 @@ impl Decoder {
     pub(crate) fn threads(&self) -> HashSet<u32> {
         self.round.iter().map(|found| found.record.tid).collect()
     }
-    /// The calls that ended until a tick; without one, all, and those that have not ended. `names` are threads' names.
+    /// The calls that a round ended, which began at a tick ([`Pairing::feed`]); without one, all, and those that have not ended. `names` are
+    /// threads' names.
     pub(crate) fn tell(
         &mut self,
         pid: u32,
         clock: Clock,
-        until: Option<u64>,
+        begun: Option<u64>,
         names: &dyn Fn(u32) -> Option<String>,
         each: &mut dyn FnMut(Call),
     ) {
@@ -83,8 +84,8 @@ impl Decoder {
             }
         };
         let waits = |segment, probe| probes.get(segment, probe).is_some_and(|known| known.waits);
-        pairing.feed(round, until.unwrap_or(u64::MAX), waits, &mut tell);
-        if until.is_none() {
+        pairing.feed(round, begun, waits, &mut tell);
+        if begun.is_none() {
             pairing.rest().into_iter().for_each(&mut tell);
         }
     }

@@ -106,6 +106,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it means that the process is no more.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        match self {
+            Self::Target(error) => error.is_gone(),
+            Self::Patch(error) => error.is_gone(),
+            _ => false,
+        }
+    }
     /// Whether it means that all was understood and nothing could be probed.
     #[must_use]
     pub const fn is_nothing_probed(&self) -> bool {

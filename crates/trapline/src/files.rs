@@ -76,7 +76,7 @@ impl Files {
     ) -> Result<Arc<ModuleFile>, String> {
         let open = || {
             let opened = process.open_file_of(mapping).map_err(|error| error.to_string())?;
-            let root = PathBuf::from(format!("/proc/{}/root", process.pid()));
+            let root = process.folder().join("root");
             parse(&opened.file, id, &mapping.path, opened.replaced, &root)
         };
         self.known.entry(id).or_insert_with(open).clone()

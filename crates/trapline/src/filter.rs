@@ -252,7 +252,7 @@ impl Filter {
             fields: fields(call),
             tid: call.tid,
             returned: call.returned,
-            took_ns: call.took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+            took_ns: call.whole_ns(),
         };
         let named =
             || self.names.is_empty() || comm.is_some_and(|comm| self.names.iter().any(|name| name == comm));

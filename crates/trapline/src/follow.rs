@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 use trapline_target::{Followed, Follower, Parked};
 
+use crate::report::Unprobed;
+
 /// Following, when asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Following {
@@ -17,9 +19,9 @@ pub(crate) struct Following {
     follower: Option<Follower>,
     /// Everybody who is followed, also processes in which nothing is probed.
     pids: BTreeSet<u32>,
-    /// Births seen so far.
-    pub(crate) born: u64,
     waiting: Vec<Followed>,
+    /// Programs that ran without having been held at their entry points.
+    unparked: Vec<Unprobed>,
 }
 
 impl Following {
@@ -71,14 +73,18 @@ impl Following {
         for event in self.waiting.drain(..) {
             match event {
                 Followed::Born { child, .. } => {
-                    self.born += 1;
                     self.pids.insert(child);
                 }
                 Followed::Exited { pid } => drop(self.pids.remove(&pid)),
                 Followed::AtEntry(parked) => executed.push(parked),
+                Followed::Unparked { pid, why } => self.unparked.push(Unprobed::new(pid, why)),
             }
         }
         executed
+    }
+    /// Programs that cannot be probed, since they were not held at their entry points; each once.
+    pub(crate) fn take_unparked(&mut self) -> Vec<Unprobed> {
+        std::mem::take(&mut self.unparked)
     }
     /// Whether somebody is left to follow.
     pub(crate) fn is_busy(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Questions that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use trapline_image::FunctionIndex;
@@ -49,8 +51,9 @@ impl Builder {
                 }
             }
             Target::Launch(words) => {
-                let program = words.first().map_or("", String::as_str);
-                let program = find_file(program).ok_or_else(|| no_file(program, "launched command"))?;
+                let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
+                let missing = || no_file(&program.to_string_lossy(), "launched command");
+                let program = find_program(program).ok_or_else(missing)?;
                 list_files(&mut files, &wishes, Some(&program), &mut listing)?;
             }
             Target::Any => list_files(&mut files, &wishes, None, &mut listing)?,
@@ -199,6 +202,7 @@ pub(crate) fn file_modules(
             notices.push(miss_text(spec, std::slice::from_ref(&file.path), &[miss]));
         }
     }
+    places.tell_apart();
     Ok((modules, places))
 }
 
@@ -254,14 +258,21 @@ fn no_file(file: &str, probe: &str) -> Error {
     Error::NoFile { file: file.to_owned(), probe: probe.to_owned(), why }
 }
 
-/// A path, a program in `$PATH`, or a library by its short name.
-pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
+/// A program by its path, or as a shell finds it.
+pub(crate) fn find_program(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
         return Path::new(name).exists().then(|| PathBuf::from(name));
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let program = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());
-    program.or_else(|| {
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// A path, a program in `$PATH`, or a library by its short name.
+pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
+    find_program(OsStr::new(name)).or_else(|| {
+        if name.contains('/') {
+            return None;
+        }
         const DIRS: [&str; 8] = [
             "/lib/x86_64-linux-gnu",
             "/usr/lib/x86_64-linux-gnu",
@@ -294,7 +305,7 @@ fn is_elf(path: &Path) -> bool {
 /// # Errors
 /// When the process cannot be looked at.
 pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
-    Ok(status(&Process::open(pid)?)?)
+    Ok(status(&Process::look_into(pid)?)?)
 }
 
 /// Cleans up after a tracer that died.

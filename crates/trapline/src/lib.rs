@@ -30,7 +30,6 @@
 
 mod builder;
 mod calls;
-mod cost;
 mod decode;
 mod error;
 mod files;
@@ -39,6 +38,7 @@ mod follow;
 mod form;
 pub mod inside;
 mod inspect;
+mod library;
 mod modules;
 mod names;
 mod prototypes;
@@ -57,6 +57,7 @@ mod target;
 mod threads;
 mod times;
 mod traced;
+mod unprobed;
 mod unwinders;
 pub mod watch;
 mod why;
@@ -68,8 +69,8 @@ pub use form::Returns;
 pub use inspect::{Listing, clean_up, patched};
 pub use prototypes::Noted;
 pub use report::{
-    By, ByTactic, Count, Ended, Filtered, Listed, ProcessReport, Refused, Share, Site, Summary, Tactic,
-    Times, Whose,
+    By, ByTactic, Count, Ended, Filtered, Late, Listed, Overwritten, ProcessReport, Refused, Share, Site,
+    Summary, Tactic, Times, Unprobed, Whose,
 };
 pub use session::{Finished, Running, Session};
 pub use spread::{Row, Scale, Spread};

@@ -32,6 +32,10 @@ pub(crate) struct Module {
 }
 
 impl Module {
+    /// Whether this load of it has the mapping.
+    pub(crate) fn is_at(&self, mapping: &Mapping) -> bool {
+        bias(&self.file.image, mapping).is_some_and(|bias| bias == self.bias)
+    }
     /// The last part of the path that the user knows it by.
     pub(crate) fn basename(&self) -> &str {
         self.called.rsplit('/').next().unwrap_or(&self.called)
@@ -41,7 +45,6 @@ impl Module {
 /// The first executable mapping of each file, the program first.
 pub(crate) fn mapped(process: &Process, maps: &[Mapping]) -> Vec<Mapped> {
     let program = process.exe_path().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-    let program = program.strip_suffix(" (deleted)").unwrap_or(&program);
     let mut out: Vec<Mapped> = Vec::new();
     for mapping in maps.iter().filter(|mapping| mapping.perms.exec && is_program_file(mapping)) {
         let Some(id) = mapping.file else { continue };

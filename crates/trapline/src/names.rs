@@ -23,10 +23,10 @@ pub(crate) struct Known {
 impl Known {
     /// Asks the process.
     pub(crate) fn of(process: &Process) -> Result<Self, TargetError> {
-        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid())).unwrap_or_default();
+        let line = std::fs::read(process.folder().join("cmdline")).unwrap_or_default();
         let first = line.split(|&byte| byte == 0).next().unwrap_or_default();
         let argv0 = String::from_utf8_lossy(first).into_owned();
-        Ok(Self { comm: process.status()?.comm, argv0, exe: process.exe_name()? })
+        Ok(Self { comm: trapline_target::comm(process.pid()), argv0, exe: process.exe_name()? })
     }
     /// The first argument's last part. Programs that write a title there keep their name as its first word: `nginx: worker process`.
     fn started_as(&self) -> &str {
@@ -35,7 +35,9 @@ impl Known {
     }
     /// How reports call it: its comm, in full where the kernel has cut it.
     pub(crate) fn shown(&self) -> &str {
-        let full = |name: &&str| self.comm.len() >= COMM_LEN && name.starts_with(&self.comm);
+        // It may be cut inside of a letter.
+        let whole = self.comm.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let full = |name: &&str| self.comm.len() >= COMM_LEN && name.starts_with(whole);
         [self.started_as(), &self.exe].into_iter().find(full).unwrap_or(&self.comm)
     }
     /// Whether a user who says `wanted` means its program.

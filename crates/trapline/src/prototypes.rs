@@ -4,15 +4,16 @@
 //! Does not: attach, or fail: what cannot be looked at has no prototypes, and a session says why.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use trapline_image::{Btf, DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
 use trapline_record::Svma;
-use trapline_target::{FileId, Process, Seccomp};
+use trapline_target::{FileId, Process};
 
 use crate::builder::Builder;
 use crate::files::Files;
-use crate::inspect::{file_modules, find_file};
+use crate::inspect::{file_modules, find_program};
 use crate::modules::{Module, mapped};
 use crate::sites::{Place, Places};
 use crate::target::{Target, resolve};
@@ -144,13 +145,12 @@ fn in_process(
 
 /// Texts are read by a system call, which nobody may punish.
 fn may_read(pid: u32) -> bool {
-    let status = Process::open(pid).and_then(|process| process.status());
-    status.is_ok_and(|status| status.seccomp == Seccomp::Off)
+    Process::open(pid).and_then(|process| process.restricted()).is_ok_and(|restricted| restricted.is_none())
 }
 
 /// Of a command that is yet to be started.
-fn in_file(words: &[String], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
-    let program = find_file(words.first()?)?;
+fn in_file(words: &[OsString], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
+    let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
     noted(wishes, &modules, &places, true, known)
 }

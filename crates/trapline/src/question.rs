@@ -3,12 +3,12 @@
 //! In: modules, the places meant there, a session's wishes. Out: a [`Request`] that borrows from a [`Question`]; which tactic each
 //! place got, and which were refused. An attach and a rehearsal ask the same. Does not: touch the process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use trapline_patch::{AttachReport, Durations, Request, Semaphore};
+use trapline_patch::{AttachReport, Durations, Request, Semaphore, Threads};
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{CodeMap, Role, Tactic, Want};
+use trapline_plan::{CodeMap, PatchRole, Role, Tactic, Want};
 
 use crate::modules::Module;
 use crate::report::Refused;
@@ -78,6 +78,7 @@ impl<'a> Question<'a> {
         Request {
             modules: asked,
             go: program.is_some(),
+            threads: Threads::default(),
             durations,
             options: wishes.options,
             calls: None,
@@ -96,6 +97,27 @@ pub(crate) fn second_choice(refused: &[(usize, Refused)], places: &[Place]) -> V
     let timed = again.filter_map(|&(index, _)| Some((index, places.get(index)?)));
     let timed = timed.filter(|(_, place)| place.role == Role::Latency);
     timed.map(|(index, place)| (index, Place { role: Role::LatencySlot, ..place.clone() })).collect()
+}
+
+/// Said of functions whose exits are patched, where some are jumps to other functions.
+pub(crate) fn tails_notice(report: &AttachReport, places: &[Place]) -> Option<String> {
+    let lasts = |place: &Place| match place.role {
+        Role::Latency | Role::Record { returns: true, .. } => true,
+        Role::Tally { exits } => exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls()),
+        _ => false,
+    };
+    let tails = report.placed.iter().filter(|placed| placed.role == PatchRole::ExitTail);
+    let tails: BTreeSet<u32> = tails.map(|placed| placed.probe).collect();
+    let mut of = tails.iter().filter_map(|&probe| places.get(probe as usize)).filter(|place| lasts(place));
+    let first = &of.next()?.probe;
+    let others = match of.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "calls of {first}{others} that end by a jump to another function are timed until that jump, and how long they take is \
+         unknown to conditions; lat --ret=stack times them until they return"
+    ))
 }
 
 /// A place that was to get a slot, in a process that cannot be told of them.
@@ -130,6 +152,11 @@ pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, R
         Some((r.probe as usize, refused))
     };
     report.refused.iter().filter_map(one).collect()
+}
+
+/// A place of a batch that failed as a whole.
+pub(crate) fn batch_failed(place: &Place, why: &crate::Error) -> Refused {
+    Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
 
 /// Of a place that only a kernel uprobe would reach, when it is to be timed.

@@ -106,6 +106,32 @@ pub struct Refused {
     pub reason: String,
 }
 
+/// A file that a process mapped while it was traced, and that ran before it was probed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// Its path.
+    pub file: String,
+    /// How often it was mapped and then probed.
+    pub loads: u64,
+    /// The longest time from the mapping to the probes: calls in that time were not seen.
+    pub longest: Duration,
+    /// That is the time, and no upper bound of it.
+    pub exact: bool,
+    /// How often it was mapped, and unmapped or at the session's end before it could be probed.
+    pub passed: u64,
+}
+
+/// A process in which something was wanted, or that could not be asked, and that is not probed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unprobed {
+    /// Its pid.
+    pub pid: u32,
+    /// Its name, as far as it is known.
+    pub name: String,
+    /// Why not.
+    pub reason: String,
+}
+
 /// Durations of one function, or of several together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Times {
@@ -215,6 +241,8 @@ pub struct ProcessReport {
     pub times: Vec<Times>,
     /// What is not probed.
     pub refused: Arc<Vec<Refused>>,
+    /// Files that were mapped meanwhile, and ran before they were probed.
+    pub late: Vec<Late>,
     /// Hits that could not be recorded.
     pub missed: u64,
     /// Calls that returned EINTR to the program because of us.
@@ -245,6 +273,15 @@ impl ByTactic {
     }
 }
 
+/// Sites that another tool changed while they were probed: hits there are not seen while they are so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overwritten {
+    /// How many.
+    pub sites: u64,
+    /// The longest time that one of them may have been changed for.
+    pub longest: Duration,
+}
+
 /// What a whole session says at its end.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Summary {
@@ -260,6 +297,8 @@ pub struct Summary {
     pub patched: ByTactic,
     /// Places not probed.
     pub refused: Vec<Refused>,
+    /// Processes that are not probed as a whole: their batch failed, or they could not be looked at.
+    pub unprobed: Vec<Unprobed>,
     /// Hits recorded.
     pub hits: u64,
     /// Hits that could not be recorded.
@@ -288,10 +327,10 @@ pub struct Summary {
     pub left_resident: u64,
     /// Sites that no longer held our bytes and were left alone.
     pub foreign_sites: u64,
-    /// Cost of a hit as estimated on this machine.
-    pub ns_per_hit: f64,
-    /// Hits × cost as a share of the CPU time that the processes used meanwhile; `None` if they used none.
-    pub overhead: Option<f64>,
+    /// Sites that another tool changed for a time while they were probed.
+    pub overwritten: Overwritten,
+    /// Processes that could not be rid of all that is ours: patches, or a signal handler. The notices say which and why.
+    pub undone: u64,
     /// Things that went wrong without ending the session.
     pub notices: Vec<String>,
 }

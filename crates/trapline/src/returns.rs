@@ -1,7 +1,10 @@
 //! In which form each timed function's returns are seen: its exits patched, or its return address replaced.
 //!
-//! In: places to be timed, and what the user wants. Out: the same places, their roles decided before anything is patched, so that one
-//! batch takes all, and a listing asks what an attach asks. Does not: patch.
+//! In: places to be timed, and what the user wants. Out: the same places, their roles decided, so that a
+//! listing tells what an attach would do; an attach leaves the decision to the planner (`Options::or_slots`). Does not: patch.
+//!
+//! Unwinders that are not told of replaced return addresses see no further than the call. So without `--ret=stack` they are replaced only
+//! where all unwinders are told, or where there is none and none comes ([`Unwinding::is_told`](crate::unwinders::Unwinding::is_told)).
 
 use std::collections::HashMap;
 
@@ -16,22 +19,20 @@ use crate::question::{Question, refusals, second_choice};
 use crate::report::Refused;
 use crate::sites::Place;
 use crate::traced::Wishes;
-use crate::unwinders::{Unwinding, unwinding_now};
+use crate::unwinders::unwinding_now;
 
 /// Places as one batch is to take them.
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) places: Vec<Place>,
-    /// Who is told of replaced return addresses.
-    pub(crate) unwinding: Unwinding,
     /// Why a place's exits were not enough, by index: its return address is to be replaced.
     first: HashMap<usize, Refused>,
 }
 
 impl Decided {
     /// All as they are.
-    pub(crate) fn as_asked(places: &[Place], unwinding: Unwinding) -> Self {
-        Self { places: places.to_vec(), unwinding, first: HashMap::new() }
+    fn as_asked(places: &[Place]) -> Self {
+        Self { places: places.to_vec(), first: HashMap::new() }
     }
     /// Exits where they can be had; where not, the return address, if all who unwind can be told. Costs a rehearsal.
     pub(crate) fn by_need(
@@ -47,12 +48,12 @@ impl Decided {
         let report = rehearse(process, &question.request(&asked, question.filters(), wishes))?;
         let refused = refusals(&report, places);
         let again = second_choice(&refused, places);
-        let mut decided = Self::as_asked(places, Unwinding::default());
+        let mut decided = Self::as_asked(places);
         if again.is_empty() {
             return Ok(decided);
         }
         let Ok(found) = unwinding_now(process, files) else { return Ok(decided) };
-        if found.unwinders.is_empty() {
+        if !found.is_told() {
             return Ok(decided);
         }
         let mut refused: HashMap<usize, Refused> = refused.into_iter().collect();
@@ -60,7 +61,7 @@ impl Decided {
             decided.places[index] = place;
             decided.first.extend(refused.remove_entry(&index));
         }
-        Ok(Self { unwinding: found, ..decided })
+        Ok(decided)
     }
     /// The reason to show for a place that was refused after all: exits are what was asked for.
     pub(crate) fn reason(&self, index: usize, refused: Refused) -> Refused {
@@ -69,9 +70,5 @@ impl Decided {
     /// Whether this place's return address is to be replaced.
     pub(crate) fn is_slot(&self, index: usize) -> bool {
         self.places.get(index).is_some_and(|place| place.role == Role::LatencySlot)
-    }
-    /// Whether some were given their second choice.
-    pub(crate) fn has_second_choices(&self) -> bool {
-        !self.first.is_empty()
     }
 }

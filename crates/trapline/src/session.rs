@@ -5,26 +5,27 @@
 //! session only if it was named by its pid. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::Late;
-use trapline_target::{Launched, Process, TickClock};
+use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
-use crate::cost;
 use crate::decode::Clock;
 use crate::error::Error;
 use crate::files::Files;
 use crate::follow::Following;
-use crate::report::{By, Ended, ProcessReport, Refused, Summary};
+use crate::report::{By, Ended, ProcessReport, Refused, Summary, Unprobed};
 use crate::saved::{self, tables::Round};
 use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
 use crate::target::{Target, resolve};
 use crate::traced::{Aim, Traced, Wishes};
+use crate::unprobed::{nothing_had, with_follow};
 
 /// How often maps are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -41,8 +42,9 @@ pub struct Session {
     following: Following,
     looked: Instant,
     clock: TickClock,
-    ns_per_hit: f64,
     notices: Vec<String>,
+    /// Whole processes that are not probed.
+    unprobed: Vec<Unprobed>,
     /// Records are saved: the number of the next process of which some are.
     saving: Option<u32>,
     /// Some that were saved are told by the next round that is.
@@ -109,8 +111,8 @@ impl Session {
             following: Following::new(builder.follow),
             looked: Instant::now(),
             clock: TickClock::start(),
-            ns_per_hit: cost::per_hit(aim, builder.filters.iter().any(crate::filter::Filter::tallies_calls)),
             notices: Vec::new(),
+            unprobed: Vec::new(),
             saving: None,
             pending: false,
         };
@@ -138,8 +140,8 @@ impl Session {
             }
         }
         let launched = matches!(builder.target, Target::Launch(_));
-        if !(launched && builder.follow) {
-            session.check()?;
+        if !(launched || builder.follow) {
+            session.check().map_err(|error| with_follow(error, false))?;
         }
         if builder.follow && !launched {
             session.traced.iter().for_each(|traced| session.following.add(traced.process.pid()));
@@ -148,18 +150,33 @@ impl Session {
         }
         Ok(session)
     }
-    /// Starts a command, probes it at its entry point, and lets it run.
-    fn launch(&mut self, words: &[String]) -> Result<(), Error> {
+    /// Starts a command, probes it at its entry point, and lets it run: unprobed if that fails. Only what names nothing that it has is an error
+    /// before it ran, as a mistyped word is.
+    fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
         let Some((program, args)) = words.split_first() else { return Ok(()) };
         let mut command = Command::new(program);
         command.args(args);
-        let failed = |source| Error::Launch { command: program.clone(), source };
+        let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
         let (launched, parked) = Launched::start(command).map_err(failed)?;
         let pid = launched.pid();
         let mut launched = KillOnDrop(Some(launched));
-        self.add(Process::open(pid)?, true)?;
-        if !self.following.wanted {
-            self.check()?;
+        let Some(parked) = parked else {
+            self.unprobed.push(Unprobed::new(
+                pid,
+                format!("{} ended before its first instruction", program.display()),
+            ));
+            self.launched = launched.0.take();
+            return Ok(());
+        };
+        match Process::open(pid) {
+            Ok(process) => self.add(process, false)?,
+            Err(error) => self.is_unprobed(pid, &error),
+        }
+        if let Err(error @ Error::NoMatch { .. }) = self.check()
+            && !self.following.wanted
+            && self.unprobed.is_empty()
+        {
+            return Err(with_follow(error, true));
         }
         self.following.child = Some(pid);
         let troubles = self.following.resume();
@@ -168,15 +185,29 @@ impl Session {
         self.launched = launched.0.take();
         Ok(())
     }
+    /// What cannot be probed is an error if it `must` be, else told.
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
-        let mut traced = Traced::new(process)?;
-        let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
+        let looked = Traced::new(process).map(|mut traced| {
+            let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
+            (traced, looked)
+        });
         match looked {
-            Ok(_) => self.traced.push(traced),
-            Err(error) if must => return Err(error),
+            Ok((traced, Ok(_))) => self.traced.push(traced),
+            Ok((_, Err(error))) | Err(error) if must => return Err(error),
+            // One of many, which has ended since it was found.
+            Ok((_, Err(error))) | Err(error) if error.is_gone() => {}
+            Ok((traced, Err(error))) => {
+                self.is_unprobed(traced.process.pid(), &error);
+                self.traced.push(traced);
+            }
             Err(error) => self.notices.push(error.to_string()),
         }
         Ok(())
+    }
+    fn is_unprobed(&mut self, pid: u32, why: &dyn std::fmt::Display) {
+        let one = Unprobed::new(pid, why.to_string());
+        self.notices.push(one.line());
+        self.unprobed.push(one);
     }
     /// Whether anything is probed at all.
     fn check(&self) -> Result<(), Error> {
@@ -195,7 +226,7 @@ impl Session {
         if misses.is_empty() {
             // Programs that did not concern us are forgotten with what they lacked.
             let texts: Vec<&str> = self.wishes.specs.iter().map(|spec| spec.text.as_str()).collect();
-            misses.push(format!("no program that was run has {}", texts.join(", ")));
+            misses.push(nothing_had(&texts, &self.unprobed));
         }
         Err(Error::NoMatch { misses })
     }
@@ -217,7 +248,7 @@ impl Session {
         let mut any = self.following.wanted && self.following.is_busy();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
-            match look {
+            match look || self.traced[index].hear_of_mappings() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
                 false => self.traced[index].hear_of_names(),
@@ -237,19 +268,26 @@ impl Session {
         // Children that outlive a launched command are of interest only when they are followed.
         any && (self.status.is_none() || self.following.wanted)
     }
+    /// Waits for a signal that ends the run, at most so long, and no longer than until a process maps something: then [`poll`](Self::poll) has work.
+    #[must_use]
+    pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
+        let mapped: Vec<i32> = self.traced.iter().flat_map(Traced::descriptors).collect();
+        interrupts.wait_beside(&mapped, at_most)
+    }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
             Ok(_) => {}
-            Err(Error::Target(error)) if error.is_gone() => traced.end(Ended::Exited),
-            Err(Error::Patch(error)) if error.is_gone() => traced.end(Ended::Exited),
+            Err(error) if error.is_gone() => traced.end(Ended::Exited),
             Err(error) => traced.notices.push(error.to_string()),
         }
     }
     /// Programs that followed processes have executed: probes what is wanted there, and lets them run.
     fn probe_executed(&mut self) {
-        for parked in self.following.executed() {
+        let executed = self.following.executed();
+        self.unprobed.extend(self.following.take_unparked());
+        for parked in executed {
             let pid = parked.pid();
             let before = self.traced.iter_mut().filter(|traced| traced.process.pid() == pid);
             before.for_each(|traced| traced.end(Ended::Exec));
@@ -257,7 +295,11 @@ impl Session {
                 Ok(process) => {
                     // What does not concern the new program is no trouble: it is one of many.
                     let notices = self.notices.len();
-                    drop(self.add(process, false));
+                    if let Err(error) = self.add(process, false)
+                        && !error.is_gone()
+                    {
+                        self.is_unprobed(pid, &error);
+                    }
                     self.notices.truncate(notices);
                     if let Some(traced) = self.traced.last_mut().filter(|traced| traced.process.pid() == pid)
                     {
@@ -266,7 +308,7 @@ impl Session {
                     self.traced.retain(|traced| traced.ended.is_some() || traced.concerns_us());
                 }
                 Err(error) if error.is_gone() => continue,
-                Err(error) => self.notices.push(error.to_string()),
+                Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
             }
             if let Err(error) = self.following.let_go(parked)
                 && Process::open(pid).is_ok()
@@ -378,6 +420,7 @@ impl Session {
         self.following.stop();
         for traced in &mut self.traced {
             traced.alive();
+            traced.end_looks(&self.wishes);
             traced.detach(&self.wishes.options);
         }
         let nothing = self.check().err();
@@ -399,31 +442,28 @@ impl Session {
         let reports = self.report();
         // What is summed up is read of memory that is then given back.
         let mut summary = self.summary();
-        summary.left_resident = self.traced.iter_mut().map(Traced::forget).sum();
+        let options = self.wishes.options;
+        summary.left_resident = self.traced.iter_mut().map(|traced| traced.forget(&options)).sum();
+        let there = self.traced.iter().filter(|traced| traced.ended.is_none());
+        summary.left_mapped = there.map(|traced| traced.costs.left_mapped).sum();
         summary.notices.extend(self.take_notices());
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
         Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
     }
     fn summary(&mut self) -> Summary {
-        if self.wishes.options.by_thread {
-            self.ns_per_hit = cost::per_hit_by_thread(self.traced.iter().any(Traced::asks_for_thread));
-        }
-        let mut summary =
-            Summary { ns_per_hit: self.ns_per_hit, notices: self.take_notices(), ..Summary::default() };
-        let mut cost_ns = 0.0;
-        let mut cpu = Duration::ZERO;
+        let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };
+        summary.unprobed.clone_from(&self.unprobed);
         for traced in &self.traced {
             summary.processes += 1;
-            summary.notices.extend(traced.record_notices());
+            summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
             summary.ended += u64::from(traced.ended.is_some());
-            summary.children += if self.following.born > 0 { 0 } else { traced.children.len() as u64 };
-            summary.matched += traced.places;
+            summary.children += traced.forked();
+            summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));
             summary.refused.extend_from_slice(traced.refused());
             let (ours, kernel) = traced.total_hits();
             summary.hits += ours + kernel;
-            cost_ns += ours as f64 * self.ns_per_hit + kernel as f64 * cost::KERNEL_NS;
             summary.missed += traced.missed();
             if let Some(more) = traced.all_filtered() {
                 let sum = summary.filtered.get_or_insert_default();
@@ -432,7 +472,6 @@ impl Session {
                 sum.unended += more.unended;
             }
             summary.guard_traps += traced.guard_hits();
-            cpu += traced.cpu_time();
             let costs = traced.costs;
             summary.interrupted_syscalls += costs.interrupted;
             summary.restarted_timeouts += costs.restarted;
@@ -443,9 +482,11 @@ impl Session {
             summary.memory_per_cpu += costs.memory.per_cpu;
             summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
             summary.foreign_sites += costs.foreign_sites;
+            let overwritten = traced.overwritten();
+            summary.overwritten.sites += overwritten.sites;
+            summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
+            summary.undone += costs.undone;
         }
-        summary.children += self.following.born;
-        summary.overhead = (cpu > Duration::ZERO).then(|| cost_ns / cpu.as_nanos() as f64);
         summary
     }
 }

@@ -4,7 +4,7 @@
 //! aliases; and a line for each specification that found nothing. An IFUNC's place is the implementation that runs,
 //! read from the words that the loader filled. Does not: plan or patch.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use trapline_image::{Function, FunctionIndex, Image, Kind, NoMatch, Pattern, ProbeKind, ProbeSpec};
@@ -81,6 +81,22 @@ impl Places {
             }
         }
         Ok(())
+    }
+    /// Functions may have one name: constructors of a whole object and of a base, versions of a symbol, static functions of several
+    /// sources. Their labels get their addresses, by which each can be probed (`FILE:0xADDRESS`).
+    pub(crate) fn tell_apart(&mut self) {
+        let mut of: HashMap<(usize, &str), BTreeSet<u64>> = HashMap::new();
+        for place in &self.found {
+            of.entry((place.module, &place.label)).or_default().insert(place.at.0);
+        }
+        let shared: Vec<bool> = self
+            .found
+            .iter()
+            .map(|place| of.get(&(place.module, place.label.as_str())).is_some_and(|all| all.len() > 1))
+            .collect();
+        for (place, _) in self.found.iter_mut().zip(shared).filter(|(_, shared)| *shared) {
+            place.label.push_str(&format!(" ({:#x})", place.at.0));
+        }
     }
     #[allow(clippy::too_many_arguments, reason = "one call site, all of them different things")]
     fn put(

@@ -4,6 +4,7 @@
 //! Does not: launch commands; the session does.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 
 use trapline_image::ProbeSpec;
 use trapline_target::{Process, by_name};
@@ -25,7 +26,7 @@ pub enum Target {
         names: Vec<String>,
     },
     /// A command that is started, and probed before its first own instruction.
-    Launch(Vec<String>),
+    Launch(Vec<OsString>),
 }
 
 /// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.
@@ -96,12 +97,10 @@ fn all_pids() -> impl Iterator<Item = u32> {
 /// Names of running processes that are like `name`.
 fn near_names(name: &str) -> Vec<String> {
     let lower = name.to_lowercase();
-    let comm =
-        |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|c| c.trim_end().to_owned());
+    let comm = |pid: u32| Some(trapline_target::comm(pid));
     let alike = |comm: &String| {
         let other = comm.to_lowercase();
-        !other.is_empty()
-            && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
+        other != "?" && (other.contains(&lower) || lower.contains(&other) || other.get(..3) == lower.get(..3))
     };
     let mut near: Vec<String> = all_pids().filter_map(comm).filter(alike).collect();
     near.sort();

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use trapline_target::Changed;
+use trapline_target::{Changed, ThreadStatus};
 
 /// More threads than this are not remembered without need.
 const MANY: usize = 1 << 16;
@@ -162,9 +162,8 @@ fn namespace(pid: u32) -> Option<PathBuf> {
 
 /// The number that a thread sees itself, where its namespace is not ours.
 fn inner_number(task: &Path) -> Option<u32> {
-    let status = std::fs::read_to_string(task.join("status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_whitespace().last()?.parse().ok()
+    let status = std::fs::read(task.join("status")).ok()?;
+    ThreadStatus::parse(&status).ns_pids.last().copied()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Latency areas to durations: sums over lines and batches, ticks to nanoseconds.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     let (addr, len) = (view.get(control::at::STAMPS_ADDR), view.get(control::at::STAMPS_LEN));
     let len = if Stamps::is_len(len) { len } else { 0 };
     let mut entries = vec![0u8; (len / PAGE * 8) as usize];
-    let pagemap = std::fs::File::open(format!("/proc/{}/pagemap", process.pid()));
+    let pagemap = std::fs::File::open(process.folder().join("pagemap"));
     if pagemap.and_then(|map| map.read_exact_at(&mut entries, addr / PAGE * 8)).is_err() {
         return 0;
     }
@@ -53,9 +54,15 @@ pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     PAGE * words.filter(|word| word & PRESENT_OR_SWAPPED != 0).count() as u64
 }
 
-/// Reads one function's areas.
+/// Whether a stretch of bytes overlaps one of those written to, which are in order.
+fn is_written(written: &[Range<u64>], from: u64, to: u64) -> bool {
+    let next = written.partition_point(|one| one.end <= from);
+    written.get(next).is_some_and(|one| one.start < to)
+}
+
+/// Reads one function's areas, where they were written to: reading others would take memory for zeros.
 pub(crate) fn read_times<'a>(
-    areas: impl Iterator<Item = (&'a Segment, u32)>,
+    areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)>,
     site: Arc<Site>,
     in_flight: u64,
     scale: Scale,
@@ -64,11 +71,14 @@ pub(crate) fn read_times<'a>(
     let mut sums = [0u64; 6];
     let (mut min_not, mut max) = (0u64, 0u64);
     let mut buckets = vec![0u64; BUCKETS];
-    for (segment, index) in areas {
+    for (segment, written, index) in areas {
         let view = segment.view();
         let first = segment.layout().latency(index);
         for line in 0..u64::from(segment.counters().lines) {
             let base = first + line * STRIDE;
+            if !is_written(written, base, base + STRIDE) {
+                continue;
+            }
             let words = [at::RETURNS, at::TAIL_EXITS, at::UNPAIRED, at::UNRETURNED, at::CLAMPED, at::TOTAL];
             for (sum, word) in sums.iter_mut().zip(words) {
                 *sum = sum.wrapping_add(view.get(base + word));

@@ -24,10 +24,20 @@ pub(crate) struct Unwinding {
     pub(crate) own_code: Vec<Range<u64>>,
     /// The program is static: it loads none later.
     pub(crate) is_static: bool,
-    /// The program is Go's, whose return addresses are left alone.
+    /// A file calls one of [`LOADS`].
+    pub(crate) may_load: bool,
+    /// The program is Go's, whose return addresses are left alone; the plan says so.
     pub(crate) go: bool,
     /// One that may not be called yet, as its own addresses are perhaps not relocated.
     pub(crate) loading: Option<String>,
+}
+
+impl Unwinding {
+    /// Whether nobody unwinds stacks there who is not told of replaced return addresses: all unwinders are told, or there is none and none
+    /// comes.
+    pub(crate) const fn is_told(&self) -> bool {
+        !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
+    }
 }
 
 /// LLVM's libunwind takes frame information of another form.
@@ -35,6 +45,34 @@ const LLVM: &str = "__unw_init_local";
 /// What marks a file that unwinds: where libgcc looks frame information up, and LLVM's beginning. `_Unwind_Backtrace` and the like do
 /// not: libc has functions of these names that load libgcc_s.
 const UNWINDS: [&str; 2] = ["_Unwind_Find_FDE", LLVM];
+/// Functions that load an unwinder, or anything at all, at run time.
+const LOADS: [&str; 8] = [
+    "pthread_cancel",
+    "pthread_exit",
+    "thrd_exit",
+    "backtrace",
+    "dlopen",
+    "dlmopen",
+    "_Unwind_Backtrace",
+    "_Unwind_ForcedUnwind",
+];
+/// Runtimes that look up return addresses of their own code in tables of their own, for garbage collection, exceptions, or to give code up: an address that
+/// they do not know ends the process. By function names that their files have, and that nothing else defines.
+const FRAME_WALKERS: [(&str, &[&str]); 13] = [
+    ("V8", &["Builtins_InterpreterEntryTrampoline", "_ZN2v87Isolate5EnterEv", "_ZN2v87Isolate7DisposeEv"]),
+    ("JavaScriptCore", &["JSEvaluateScript", "JSGlobalContextCreate"]),
+    ("SpiderMonkey", &["_Z10JS_NewContextjP9JSRuntime", "JS_NewContext"]),
+    ("the Java virtual machine", &["JNI_CreateJavaVM"]),
+    ("GHC's runtime", &["hs_init_ghc", "hs_main"]),
+    ("OCaml's runtime", &["caml_startup_exn", "caml_main", "caml_call_gc"]),
+    ("LuaJIT", &["luaJIT_setmode", "lj_vm_call"]),
+    ("Erlang's runtime", &["erl_start", "erts_alloc_init"]),
+    ("Mono", &["mono_jit_init", "mono_jit_exec"]),
+    (".NET's runtime", &["coreclr_initialize", "coreclr_execute_assembly"]),
+    ("SBCL", &["call_into_lisp"]),
+    ("PyPy", &["pypy_main_startup", "rpython_startup_code"]),
+    ("Chez Scheme", &["Sscheme_init"]),
+];
 /// What a program with an allocator of its own defines.
 const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
 
@@ -53,7 +91,17 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
             // It is told nothing.
             return Ok(Unwinding { go: true, ..out });
         }
+        out.may_load |= file.image.imported().any(|name| LOADS.contains(&name.raw));
+        if file.image.is_go() {
+            return Err(format!(
+                "{} is Go's, which moves its stacks and must know every return address",
+                file.path
+            ));
+        }
         let defined = Defined::of(&file.image);
+        if let Some((runtime, _)) = FRAME_WALKERS.iter().find(|(_, names)| defined.has(names)) {
+            return Err(format!("{} has {runtime}, which must know every return address", file.path));
+        }
         if defined.has(&UNWINDS) {
             if !is_program && !is_relocated(&maps, &file.image, bias) {
                 out.loading = Some(file.path.clone());
@@ -123,6 +171,7 @@ impl<'a> Defined<'a> {
         let matters = |name: &str| {
             UNWINDS.contains(&name)
                 || ALLOCATES.contains(&name)
+                || FRAME_WALKERS.iter().any(|(_, names)| names.contains(&name))
                 || ["main", "_start", "__register_frame", "__deregister_frame"].contains(&name)
         };
         let named = image.functions().iter().flat_map(|function| {

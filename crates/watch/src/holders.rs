@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs;
 
 use trapline_target::perf::{Breakpoint, SampleRings, this_thread};
+use trapline_target::{ThreadStatus, comm};
 
 use crate::accounts::{held_for, slots};
 
@@ -140,17 +141,12 @@ pub(crate) fn no_slots(rings: &SampleRings, tid: u32, threads: &[u32], points: &
     }
 }
 
-pub(crate) fn comm(tid: u32) -> String {
-    fs::read_to_string(format!("/proc/{tid}/comm"))
-        .map_or_else(|_| "?".into(), |comm| comm.trim_end().to_owned())
-}
-
 /// Everybody but ourselves, for a thread.
 fn holders(tid: u32) -> Vec<Holder> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok());
+    let status = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    let pid = ThreadStatus::parse(&status).tracer;
     let mut found = Vec::new();
-    if let Some(pid) = tracer.filter(|&pid| pid != 0) {
+    if pid != 0 {
         found.push(Holder { pid, comm: comm(pid), how: How::Debugger });
     }
     let me = std::process::id();

@@ -19,6 +19,7 @@ mod stress;
 mod tally;
 mod test;
 mod unsteady;
+mod world;
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -42,7 +43,9 @@ cargo xtask COMMAND
   arm64-system  a stock arm64 kernel under full emulation: count, lat, watch and the trap path, beside its own uprobes, with figures [PART…]
            (not part of ci)
   stress   attach and detach under load [--cycles N]
-  storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]";
+  storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
+  world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
+           [--under VERB] [--lanes N] [--log FILE]";
 
 /// What a step came to.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -139,6 +142,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
         }
         "stress" => stress::run(flag(args, "--cycles", 2000)?),
         "storm" => storm::run(flag(args, "--seconds", 60)?),
+        "world" => world::run(args),
         _ => bail!("unknown command `{name}`\n\n{HELP}"),
     }
 }

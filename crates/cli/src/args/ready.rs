@@ -1,6 +1,7 @@
 //! What the typed words mean: checked, converted, no more strings to parse. In: [`super::typed`]. Out: plain values.
 //! Does not: look at any process or file.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use trapline::filter::Filter;
@@ -244,7 +245,7 @@ pub(super) fn run(texts: &[String], typed: typed::Common, offered: &[Format]) ->
 fn target(typed: TypedTarget) -> Result<Target, UsageError> {
     let running = !typed.pids.is_empty() || !typed.names.is_empty();
     let words = match typed.command {
-        Some(command) => Some(split_words(&command)?),
+        Some(command) => Some(split_words(&command)?.into_iter().map(OsString::from).collect::<Vec<_>>()),
         None if typed.words.is_empty() => None,
         None => Some(typed.words),
     };

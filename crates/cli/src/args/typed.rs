@@ -1,5 +1,6 @@
 //! What was typed, word by word; nothing is looked up or opened here. See [`super::ready`] for what becomes of it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -20,8 +21,9 @@ Probes are bpftrace's: uprobe:PATH:func[+off], uretprobe:PATH:func, usdt:PATH:pr
 PATH may be a path, a library's short name (libc) or the program's own name; without it: the program, then its
 libraries. func may hold * and ?, or be a /regular expression/, sym@VERSION or 0xADDRESS.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed (with -f known at the end); with a launched command, its own status
-(128+n if signal n ended it). Ctrl-C prints the result, detaches and exits 0.";
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed (with -f known at the end). A command that was launched
+gives its own status (128+n if signal n ended it), whatever became of the probes; it is not run if, without -f, it has
+nothing that the probes name (3), or if our output cannot be opened (1). Ctrl-C prints the result, detaches and exits 0.";
 
 /// The verbs.
 #[derive(Subcommand, Debug, Clone)]
@@ -70,7 +72,7 @@ pub(crate) struct TypedTarget {
     pub(crate) follow: bool,
     /// The same as -c, word by word
     #[arg(last = true, value_name = "CMD", conflicts_with = "command")]
-    pub(crate) words: Vec<String>,
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What every tracing verb knows.
@@ -173,7 +175,7 @@ pub(crate) struct Lat {
     #[arg(long, help_heading = "Histogram")]
     pub(crate) outermost: bool,
     /// How the end of a call is seen: its exits patched, its return address on the stack replaced, or the first and, where exits
-    /// cannot be found or patched, the second
+    /// cannot be found or patched, the second if all that unwind stacks there can be told
     #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Auto, help_heading = "Calls")]
     pub(crate) ret: TypedReturns,
     /// Calls whose return address can be replaced at a time, in all threads; others are missed, and counted. Each takes 97 bytes of

@@ -92,7 +92,7 @@ impl<'a> Here<'a> {
                     fields: fields(call),
                     tid: call.tid,
                     returned: call.returned,
-                    took_ns: call.took.map(|took| u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)),
+                    took_ns: call.whole_ns(),
                 };
                 tally.value.evaluate(&facts).map(|value| tally.key(value))
             }

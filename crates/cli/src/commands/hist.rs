@@ -88,7 +88,10 @@ impl Table<'_> {
             let now = Instant::now();
             let left = [end, next].into_iter().flatten().min().map(|at| at.saturating_duration_since(now));
             let wait = left.unwrap_or(tick).clamp(Duration::from_millis(1), tick);
-            if end.is_some_and(|end| now >= end) || interrupts.wait(wait).is_some() || !session.poll() {
+            if end.is_some_and(|end| now >= end)
+                || session.wait(interrupts, wait).is_some()
+                || !session.poll()
+            {
                 return Ok(());
             }
         }

@@ -117,7 +117,7 @@ pub(crate) fn detach(args: &Pids) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::Done;
     for &pid in &args.pids {
         let report = clean_up(pid)?;
-        if !report.untouched.is_empty() {
+        if !report.untouched.is_empty() || report.restored.iter().any(|one| one.barred.is_some()) {
             outcome = Outcome::Failed;
         }
         output.print(&if args.sink.json { detach_json(&report) } else { detach_text(pid, &report) })?;
@@ -162,7 +162,19 @@ fn detach_text(pid: u32, report: &DetachReport) -> String {
             let returns = plural(one.returns.into(), "return address", "return addresses");
             out.push_str(&format!("  {returns} of running calls put back\n"));
         }
-        one.left.iter().for_each(|left| out.push_str(&format!("  {left}\n")));
+        if let Some(why) = &one.barred {
+            out.push_str(&format!(
+                "  no calls could be made: {why}; its code is as it was, signal actions stay\n"
+            ));
+        }
+        // Another patcher may have changed all of them: one says what is to be seen there.
+        if let Some(first) = one.left.first() {
+            let more = match one.left.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            out.push_str(&format!("  {first}{more}\n"));
+        }
     }
     for one in &report.untouched {
         out.push_str(&format!("process {}: not cleaned up: {}\n", one.pid, one.why));

@@ -11,7 +11,7 @@ use super::{Failure, Outcome};
 use crate::args::command::Run;
 use crate::output::{Output, OutputError, say};
 use crate::report::format::Format;
-use crate::report::summary;
+use crate::report::{json, summary};
 
 /// What a run has besides its session.
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct Stage {
     pub(crate) output: Output,
     /// Notices and the summary are said.
     pub(crate) talkative: bool,
-    /// Reports are for people.
-    text: bool,
+    /// What reports are.
+    format: Format,
 }
 
 /// Begins a run.
@@ -44,7 +44,7 @@ impl Stage {
         let sink = &run.sink;
         let output = Output::reserve(sink, matches!(run.target, Target::Launch(_)))?;
         let talkative = !(sink.quiet || sink.json && output.is_stderr());
-        Ok(Self { interrupts, output, talkative, text: sink.format == Format::Text })
+        Ok(Self { interrupts, output, talkative, format: sink.format })
     }
     /// Starts the session, and says what it says.
     pub(crate) fn start(
@@ -61,19 +61,24 @@ impl Stage {
     }
     /// The last that is told: into the file, where that is for people.
     pub(crate) fn summary(&mut self, finished: &Finished) -> Result<(), OutputError> {
+        if self.format == Format::Json {
+            self.output.print(&json::unprobed(&finished.summary.unprobed))?;
+        }
         if !self.talkative {
             return Ok(());
         }
         let text = summary::text(&finished.summary);
         match &mut self.output {
-            Output::File(..) if self.text => self.output.print(&text)?,
+            Output::File(..) if self.format == Format::Text => self.output.print(&text)?,
             _ => say(text.trim_end()),
         }
         Ok(())
     }
-    /// What the run comes to, all having been told or not; waits for a launched command.
+    /// What the run comes to, all having been told or not; waits for a launched command, whose status it is then, whatever became of the probes.
     pub(crate) fn end(self, finished: Finished, told: Result<(), OutputError>) -> Result<Outcome, Failure> {
         let outcome = match told {
+            // Said among the notices; a launched command's status is its own.
+            _ if finished.summary.undone > 0 && finished.command.is_none() => Outcome::Failed,
             Ok(()) | Err(OutputError::Gone) => Outcome::Done,
             Err(error) => {
                 say(&format!("trapline: {error}"));
@@ -84,8 +89,15 @@ impl Stage {
             Some(command) if outcome == Outcome::Done => wait(command, &self.interrupts),
             _ => outcome,
         };
-        match finished.nothing {
-            Some(nothing) if outcome != Outcome::Failed => Err(nothing.into()),
+        match (finished.nothing, outcome) {
+            (Some(nothing), Outcome::Done) => Err(nothing.into()),
+            (Some(nothing), Outcome::Command(_)) => {
+                // Only JSON goes to a stream of JSON.
+                if !(self.format == Format::Json && self.output.is_stderr()) {
+                    say(&format!("trapline: {nothing}"));
+                }
+                Ok(outcome)
+            }
             _ => Ok(outcome),
         }
     }

@@ -83,7 +83,8 @@ fn watch(
         let tick = if run.follow { FOLLOW_TICK } else { TICK };
         let until =
             [end, next].into_iter().flatten().min().map_or(tick, |at| at.saturating_duration_since(now));
-        if interrupts.wait(until.clamp(Duration::from_millis(1), tick)).is_some() || !session.poll() {
+        let wait = until.clamp(Duration::from_millis(1), tick);
+        if session.wait(interrupts, wait).is_some() || !session.poll() {
             return Ok(());
         }
     }

@@ -10,6 +10,7 @@ use trapline::{Call, How, ProbeSpec, Site, time_of_day};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
+use super::visible;
 use super::{digits, text};
 use crate::args::types::{Parameter, Signature, Type, Value};
 
@@ -158,7 +159,7 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
     out.push(b' ');
     digits::padded(out, call.tid.into(), 7, b' ');
     out.push(b' ');
-    out.extend_from_slice(call.site.label.as_bytes());
+    out.extend_from_slice(visible::name(&call.site.label).as_bytes());
     out.push(b'(');
     for (n, parameter) in signature.iter().flat_map(|signature| &signature.parameters).enumerate() {
         if n > 0 {
@@ -215,7 +216,10 @@ fn number(out: &mut Vec<u8>, shown: &Type, raw: u64) -> bool {
 
 fn took(out: &mut Vec<u8>, call: &Call) {
     if let Some(took) = call.took {
+        // It goes on as another function.
+        let at_least = if call.how == How::TailCall { ">= " } else { "" };
         out.extend_from_slice(b" <");
+        out.extend_from_slice(at_least.as_bytes());
         digits::decimal(out, took.as_secs());
         out.push(b'.');
         digits::padded(out, took.subsec_nanos().into(), 9, b'0');

@@ -4,6 +4,7 @@ use trapline::{By, Count, ProcessReport, Share, Whose};
 
 use super::number::{grouped, plural, rate};
 use super::table::{Align, Table};
+use super::visible;
 
 /// Most rows of the live table; the final one shows all.
 const LIVE_ROWS: usize = 40;
@@ -24,7 +25,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
             table.row(cells);
         }
     }
-    let mut out = format!("{} ({}), {seconds:.2} s\n", report.name, report.pid);
+    let mut out = format!("{} ({}), {seconds:.2} s\n", visible::name(&report.name), report.pid);
     if shown > 0 {
         out.push_str(&table.text());
     }

@@ -12,6 +12,7 @@ use trapline::{Call, ProbeSpec};
 use super::calls::{means, nanos};
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped};
+use crate::report::visible;
 
 /// Most calls kept of one thread before those that are over are added up.
 const KEPT: usize = 1 << 18;
@@ -176,7 +177,7 @@ impl<'a> Trees<'a> {
     }
     /// What was added up of one process, as uftrace draws its graphs.
     pub(crate) fn text(&self, pid: u32, name: &str) -> String {
-        let mut out = format!("{name} ({pid})\n# total time  (calls) function\n");
+        let mut out = format!("{} ({pid})\n# total time  (calls) function\n", visible::name(name));
         let sums = self.sums.get(&pid).map_or(&[][..], Vec::as_slice);
         for sum in sums {
             self.draw_sum(sum, "", "", &mut out);
@@ -196,7 +197,7 @@ impl<'a> Trees<'a> {
         out
     }
     fn draw_sum(&self, sum: &Sum, stem: &str, branch: &str, out: &mut String) {
-        let (label, took) = (&self.labels[sum.label as usize], duration(sum.total_ns));
+        let (label, took) = (visible::name(&self.labels[sum.label as usize]), duration(sum.total_ns));
         out.push_str(&format!("{took:>12} : {stem}{branch}({}) {label}\n", sum.calls));
         let stem = match branch {
             "" => stem.to_owned(),

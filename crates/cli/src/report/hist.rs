@@ -9,6 +9,7 @@ use trapline::{Part, ProcessReport, Site, Tallied, Whose};
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
+use super::visible;
 use crate::args::hist::{ByKey, Hist};
 use crate::args::types::Type;
 
@@ -121,7 +122,7 @@ enum Shown {
 
 /// One process.
 pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
-    let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
+    let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     let mut quiet = 0;
     for (nth, tallied) in sums.tallied.iter().enumerate().filter(|(_, tallied)| tallied.pid == report.pid) {
         if tallied.hits() == 0 {

@@ -3,7 +3,7 @@
 //! Field order is part of the format: it is the order of the structs below.
 
 use serde::Serialize;
-use trapline::{By, Count, Listed, ProcessReport, Returns, Row, Share, Times, Whose};
+use trapline::{By, Count, Late, Listed, ProcessReport, Returns, Row, Share, Times, Unprobed, Whose};
 
 /// Version of every object here.
 pub(crate) const SCHEMA: u32 = 1;
@@ -21,6 +21,17 @@ struct Head<'a, P> {
     restarted_timeouts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late: Vec<LateRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct LateRow<'a> {
+    file: &'a str,
+    loads: u64,
+    longest_ns: u64,
+    exact: bool,
+    passed: u64,
 }
 
 #[derive(Serialize)]
@@ -105,6 +116,29 @@ struct ListRow<'a> {
     reason: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct UnprobedRow<'a> {
+    r#type: &'static str,
+    schema: u32,
+    pid: u32,
+    name: &'a str,
+    reason: &'a str,
+}
+
+/// An `unprobed` object for each.
+pub(crate) fn unprobed(all: &[Unprobed]) -> String {
+    let row = |one: &Unprobed| {
+        line(&UnprobedRow {
+            r#type: "unprobed",
+            schema: SCHEMA,
+            pid: one.pid,
+            name: &one.name,
+            reason: &one.reason,
+        })
+    };
+    all.iter().map(row).collect()
+}
+
 /// One `count` object.
 pub(crate) fn count(report: &ProcessReport, by: Option<By>, time: Option<&str>) -> String {
     let probes = report.counts.iter().map(|count: &Count| CountRow {
@@ -177,6 +211,11 @@ pub(crate) fn line(value: &impl Serialize) -> String {
     )
 }
 
+fn late(late: &Late) -> LateRow<'_> {
+    let longest_ns = u64::try_from(late.longest.as_nanos()).unwrap_or(u64::MAX);
+    LateRow { file: &late.file, loads: late.loads, longest_ns, exact: late.exact, passed: late.passed }
+}
+
 fn head<P: Serialize>(
     kind: &'static str,
     report: &ProcessReport,
@@ -198,6 +237,7 @@ fn head<P: Serialize>(
         interrupted_syscalls: report.interrupted_syscalls,
         restarted_timeouts: report.restarted_timeouts,
         time,
+        late: report.late.iter().map(late).collect(),
     })
 }
 
@@ -228,10 +268,11 @@ fn times_row(times: &Times) -> Option<TimesRow<'_>> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::{count, lat, list};
+    use super::{count, lat, list, unprobed};
     use std::sync::Arc;
     use trapline::{
-        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times, Whose,
+        By, Count, Listed, ProcessReport, Refused, Returns, Scale, Share, Site, Spread, Tactic, Times,
+        Unprobed, Whose,
     };
 
     fn site(name: &str, label: &str) -> Arc<Site> {
@@ -274,6 +315,7 @@ pub(crate) mod tests {
                 kind: "too-short",
                 reason: "3 bytes".to_owned(),
             }]),
+            late: Vec::new(),
             missed: 1,
             interrupted_syscalls: 2,
             restarted_timeouts: 3,
@@ -363,6 +405,13 @@ pub(crate) mod tests {
             "\n"
         );
         assert_eq!(list(&listed()), wanted);
+    }
+
+    #[test]
+    fn unprobed_is_as_documented() {
+        let one = Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() };
+        let wanted = r#"{"type":"unprobed","schema":1,"pid":7,"name":"git","reason":"no room"}"#;
+        assert_eq!(unprobed(&[one]), format!("{wanted}\n"));
     }
 
     #[test]

@@ -4,11 +4,12 @@ use trapline::{ProcessReport, Times};
 
 use super::histogram;
 use super::number::{duration, grouped};
+use super::visible;
 use crate::args::command::Shape;
 
 /// Renders one process: one histogram for all functions, or one for each.
 pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) -> String {
-    let mut out = format!("{} ({}), {:.2} s\n", report.name, report.pid, report.seconds);
+    let mut out = format!("{} ({}), {:.2} s\n", visible::name(&report.name), report.pid, report.seconds);
     if per_function {
         let mut times: Vec<&Times> = report.times.iter().collect();
         times.sort_by_key(|times| {
@@ -59,8 +60,8 @@ fn at_least(shape: &Shape) -> String {
 
 fn asides(times: &Times) -> String {
     let all = [
-        (times.tail_exits, "ended by a tail call"),
-        (times.in_flight, "still running"),
+        (times.tail_exits, "ended by a tail call, and took at least as long as is told"),
+        (times.in_flight, "not returned as far as was seen"),
         (times.unpaired, "ended that had begun before we attached"),
         (times.unreturned, "never returned (longjmp, exception, coroutine)"),
         (times.clamped, "with a clock that ran backwards, counted as 0"),
@@ -90,7 +91,7 @@ nsecs
 [256, 512)                    1 |{}|
 p50 = 102 ns, p90 = 310 ns, p99 = 310 ns, p99.9 = 310 ns, max = 310 ns
 avg = 170 nsecs, total = 511 nsecs, count = 3
-calls: 1 ended by a tail call, 1 still running
+calls: 1 ended by a tail call, and took at least as long as is told, 1 not returned as far as was seen
 ",
             bar(52),
             bar(0),
@@ -105,7 +106,7 @@ calls: 1 ended by a tail call, 1 still running
         let times = &mut report.times[0];
         (times.tail_exits, times.in_flight, times.unpaired, times.unreturned, times.clamped) =
             (1, 2, 3, 4, 5000);
-        let wanted = "\ncalls: 1 ended by a tail call, 2 still running, 3 ended that had begun before we attached, \
+        let wanted = "\ncalls: 1 ended by a tail call, and took at least as long as is told, 2 not returned as far as was seen, 3 ended that had begun before we attached, \
                       4 never returned (longjmp, exception, coroutine), 5,000 with a clock that ran backwards, counted as 0\n";
         let drawn = text(&report, true, &Shape::default());
         assert!(drawn.ends_with(wanted), "{drawn}");

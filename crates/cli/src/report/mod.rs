@@ -18,6 +18,7 @@ pub(crate) mod stacks;
 pub(crate) mod summary;
 pub(crate) mod table;
 pub(crate) mod text;
+pub(crate) mod visible;
 pub(crate) mod watch;
 pub(crate) mod watch_json;
 

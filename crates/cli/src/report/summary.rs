@@ -1,10 +1,10 @@
-//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left, cost.
+//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left.
 
 use std::collections::BTreeMap;
 
-use trapline::{Refused, Summary, Tactic};
+use trapline::{Overwritten, Refused, Summary, Tactic};
 
-use super::number::{bytes, duration, grouped, percent, plural};
+use super::number::{bytes, duration, grouped, plural};
 
 /// Examples shown for each kind of refusal.
 const EXAMPLES: usize = 3;
@@ -18,6 +18,8 @@ pub(crate) fn text(summary: &Summary) -> String {
     };
     say(patched(summary));
     refused(&summary.refused).into_iter().for_each(&mut say);
+    let unprobed = summary.unprobed.iter();
+    unprobed.map(|one| format!("not probed: {} ({}): {}", one.name, one.pid, one.reason)).for_each(&mut say);
     say(format!(
         "hits: {} recorded, {} missed; calls: {} interrupted, {} restarted with a timeout; guard traps: {}",
         grouped(summary.hits),
@@ -37,9 +39,9 @@ pub(crate) fn text(summary: &Summary) -> String {
             grouped(filtered.by_reader)
         ));
     }
+    overwritten(summary).into_iter().for_each(&mut say);
     say(left(summary));
     say(memory(summary));
-    say(cost(summary));
     summary.notices.iter().map(|notice| format!("note: {notice}")).for_each(&mut say);
     out
 }
@@ -104,6 +106,18 @@ fn left(summary: &Summary) -> String {
     line
 }
 
+/// What another tool did to our patches meanwhile.
+fn overwritten(summary: &Summary) -> Option<String> {
+    let Overwritten { sites, longest } = summary.overwritten;
+    (sites > 0).then(|| {
+        format!(
+            "overwritten: {} changed by another tool for up to {}; hits there in that time are missing, their number is unknown",
+            plural(sites, "site was", "sites were"),
+            duration(nanos(longest))
+        )
+    })
+}
+
 fn memory(summary: &Summary) -> String {
     let jumps: u64 =
         summary.patched.iter().filter(|(tactic, _)| *tactic != Tactic::Kernel).map(|(_, n)| n).sum();
@@ -115,15 +129,6 @@ fn memory(summary: &Summary) -> String {
     )
 }
 
-fn cost(summary: &Summary) -> String {
-    let share = summary.overhead.map_or_else(
-        || "no CPU time of the target to compare with".to_owned(),
-        |share| format!("{} of the target's CPU time", percent(share)),
-    );
-    let (hits, ns) = (grouped(summary.hits), summary.ns_per_hit);
-    format!("cost: {hits} hits x {ns:.1} ns, estimated from this machine's memory and clock speed = {share}")
-}
-
 fn nanos(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -132,7 +137,7 @@ fn nanos(time: std::time::Duration) -> u64 {
 mod tests {
     use super::text;
     use std::time::Duration;
-    use trapline::{ByTactic, Refused, Summary, Tactic};
+    use trapline::{ByTactic, Refused, Summary, Tactic, Unprobed};
 
     #[test]
     fn every_promise_has_its_line() {
@@ -147,6 +152,7 @@ mod tests {
             matched: 8,
             patched,
             refused: (0..4).map(refuse).collect(),
+            unprobed: vec![Unprobed { pid: 7, name: "git".to_owned(), reason: "no room".to_owned() }],
             hits: 1_000_000,
             missed: 3,
             interrupted_syscalls: 4,
@@ -159,8 +165,6 @@ mod tests {
             memory_per_cpu: 64,
             left_mapped: 68_157_440,
             left_resident: 8192,
-            ns_per_hit: 1.0,
-            overhead: Some(0.0004),
             notices: vec!["libx was replaced on disk".to_owned()],
             ..Summary::default()
         };
@@ -170,10 +174,10 @@ refused: 4 too-short
   u:a:f0: 0 bytes
   u:a:f1: 1 bytes
   u:a:f2: 2 bytes
+not probed: git (7): no room
 hits: 1,000,000 recorded, 3 missed; calls: 4 interrupted, 5 restarted with a timeout; guard traps: 7
 attach took 1.500 ms, detach 2.000 ms; longest stop of a thread 80.000 us; 8 KiB of memory in 65.0 MiB of address space stay, for threads that may still be in our code
 memory added: 2 KiB (300 B a site), and 64 B for each CPU that hits
-cost: 1,000,000 hits x 1.0 ns, estimated from this machine's memory and clock speed = 0.04 % of the target's CPU time
 note: libx was replaced on disk
 ";
         assert_eq!(text(&summary), wanted);
@@ -195,7 +199,6 @@ sites: 1 matched, 0 probed, 0 refused; 3 processes, 2 of them ended, 1 forked ch
 hits: 0 recorded, 0 missed; calls: 0 interrupted, 0 restarted with a timeout; guard traps: 0
 attach took 900 ns, detach 0 ns; longest stop of a thread 0 ns; nothing stays mapped; 2 sites were changed by someone else meanwhile, left alone
 memory added: 0 B (0 B a site), and 0 B for each CPU that hits
-cost: 0 hits x 0.0 ns, estimated from this machine's memory and clock speed = no CPU time of the target to compare with
 ";
         assert_eq!(text(&summary), wanted);
     }

@@ -1,5 +1,7 @@
 //! Aligned columns. In: rows of text. Out: lines; numbers to the right, words to the left, no trailing blanks.
 
+use super::visible;
+
 /// Where a column's text stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -24,7 +26,13 @@ impl Table {
     }
     /// Adds a row; cells beyond the columns are dropped.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().take(self.columns.len()).collect());
+        self.rows.push(
+            cells
+                .into_iter()
+                .take(self.columns.len())
+                .map(|cell| visible::name(&cell).into_owned())
+                .collect(),
+        );
     }
     /// Head and rows as lines, two blanks between columns.
     pub(crate) fn text(&self) -> String {

@@ -3,8 +3,9 @@
 //! In: decoded instructions and their bytes. Out: a yes, or a set of registers; "no" and "none" when in doubt.
 //! The line ends at the first instruction that does anything but go on to the next.
 
-use super::decode::{Flow, Insn, decoder, sweep};
+use super::decode::{Flow, Insn, Sweep, decoder, sweep};
 use super::gpr::Gpr;
+use super::lead::Lead;
 use iced_x86::{
     Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, Register, RflagsBits,
 };
@@ -47,9 +48,38 @@ impl Look {
         sure: impl Fn(&Insn) -> bool,
     ) -> Overwritten {
         insns.clear();
+        let mut sweep = sweep(bytes, addr);
+        self.follow(insns, &mut sweep, addr, (most, least), sure)
+    }
+
+    /// The same for the line that begins behind the first instruction, with what that one changed. `None` where it does anything but go on to the
+    /// next, or may fault where `sure` says so, or leaves an unknown stack pointer. `insns` has the first one too.
+    pub fn behind(
+        &mut self,
+        insns: &mut Vec<Insn>,
+        (bytes, addr): (&[u8], u64),
+        (most, least): (usize, u64),
+        sure: impl Fn(&Insn) -> bool,
+    ) -> Option<(Lead, Overwritten)> {
+        insns.clear();
+        let mut sweep = sweep(bytes, addr);
+        let first = sweep.next().filter(|first| first.flow == Flow::Next && sure(first))?;
+        insns.push(first);
+        let lead = Lead::of(&mut self.0, sweep.raw())?;
+        Some((lead, self.follow(insns, &mut sweep, addr, (most, least), sure)))
+    }
+
+    /// Appends the instructions that follow, and follows the line that they are.
+    fn follow(
+        &mut self,
+        insns: &mut Vec<Insn>,
+        sweep: &mut Sweep<'_>,
+        addr: u64,
+        (most, least): (usize, u64),
+        sure: impl Fn(&Insn) -> bool,
+    ) -> Overwritten {
         let mut line = Line::default();
         let mut open = true;
-        let mut sweep = sweep(bytes, addr);
         while insns.len() < most
             && let Some(insn) = sweep.next()
         {

@@ -4,6 +4,7 @@ pub mod decode;
 pub mod flags;
 pub mod function;
 pub mod gpr;
+pub mod lead;
 pub mod padding;
 pub mod regs;
 pub mod relocate;
@@ -15,6 +16,7 @@ pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_regis
 pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, Part, analyse};
 pub use gpr::Gpr;
+pub use lead::Lead;
 pub use padding::padding_len;
 pub use regs::Regs;
 pub use relocate::{

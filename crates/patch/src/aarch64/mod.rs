@@ -1,5 +1,6 @@
 //! arm64: the writer of our own code, and what differs where others' is written.
 
+pub(crate) mod contexts;
 pub(crate) mod number;
 pub mod own;
 pub(crate) mod protocol;

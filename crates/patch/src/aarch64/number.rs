@@ -9,6 +9,11 @@
 /// Bytes below the thread pointer that are looked at: glibc's block has some 1800.
 const FAR: u64 = 8192;
 
+/// Where blocks are linked, from the word of the number on: the link to the next one, and to the one before; in glibc, and in musl.
+pub(crate) const fn links(_: i32) -> [(i64, i64); 2] {
+    [(-16, -8), (-16, -24)]
+}
+
 /// Where the C library keeps the number of the thread whose control block this is, from there on. Both libraries store it before the
 /// thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {

@@ -167,7 +167,7 @@ impl Own {
             DataCounts { patches: 2 * SITES, guards: GUARDS, lines: counts.lines, ..DataCounts::default() };
         let stubs = room_for_calls(&DataCounts { patches: 2 * SITES, ..DataCounts::default() });
         let layout = DataLayout::new(&room);
-        let found = find_home(module.image, module.bias, &work.survey.space, layout.len, stubs);
+        let found = find_home(module.image, module.bias, &work.survey.space, layout.near, stubs);
         let Ok(home) = found else { return Ok(None) };
         let prepared = self.attempt(request, work, Some((home, layout)))?;
         let takes = prepared.plans.iter().all(|plan| plan.pun_regions.is_empty());
@@ -182,7 +182,7 @@ impl Own {
     ) -> Result<Option<Prepared>, PatchError> {
         let Some(calls) = request.calls else { return Ok(None) };
         let layout = layout(request, &work.survey);
-        let home = Home::anywhere(&work.survey.space, layout.len, room_for_calls(counts));
+        let home = Home::anywhere(&work.survey.space, layout.near, room_for_calls(counts));
         let Some(home) = home else { return Ok(None) };
         let callees: Vec<Callee> =
             calls.callees.iter().map(|callee| Callee { by_trap: true, ..*callee }).collect();

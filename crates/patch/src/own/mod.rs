@@ -15,13 +15,13 @@ use trapline_plan::{Call, PatchRole, Tactic};
 use trapline_record::RemoteAddr;
 use trapline_record::control::{State, at};
 use trapline_record::journal::{Entry, Kind};
-use trapline_target::{FileId, OwnCaller, Process};
+use trapline_target::{FileId, OwnCaller, Process, comm};
 
 use crate::attach::Work;
 use crate::attached::Attached;
 use crate::cpu::proven;
 use crate::error::PatchError;
-use crate::find::{check_free, comm, find_segments};
+use crate::find::{check_free, find_segments};
 use crate::map::{map_by, unmap_by};
 pub use crate::own_slots::OwnSlots;
 use crate::prepare::{Prepared, Site, refuse};

@@ -1,5 +1,6 @@
 //! x86-64: what differs where code is written.
 
+pub(crate) mod contexts;
 pub(crate) mod number;
 pub(crate) mod returns;
 pub(crate) mod threads;

@@ -3,11 +3,18 @@
 //! In: the thread pointer, the thread's number, its memory. Out: the number's offset from the thread pointer, in C libraries whose control
 //! block can be told from what else may lie there (glibc, musl); else nothing. Does not: guess.
 
+/// `struct pthread`'s tid, in every glibc for x86-64.
+const GLIBC: i32 = 0x2d0;
+
+/// Where blocks are linked, from the word of the number on: the link to the next one, and to the one before.
+pub(crate) fn links(kept: i32) -> [(i64, i64); 1] {
+    let kept = i64::from(kept);
+    if kept == GLIBC.into() { [(-16, -8)] } else { [(24 - kept, 16 - kept)] }
+}
+
 /// Where the C library keeps the number of the thread whose control block this is, from there on. Both libraries store it before the
 /// thread runs, and again in a forked child.
 pub(crate) fn kept(thread: u64, tid: u32, word: impl Fn(u64) -> Option<u64>) -> Option<i32> {
-    /// `struct pthread`'s tid, in every glibc for x86-64.
-    const GLIBC: i32 = 0x2d0;
     /// The same of musl, where threads are linked in a ring; since 1.2.0, and before.
     const MUSL: [i32; 2] = [48, 56];
     let at = |from: u64, offset: u64| word(from.checked_add(offset)?);

@@ -163,6 +163,7 @@ pub fn request<'a>(modules: &'a [Module<'a>]) -> Request<'a> {
     Request {
         modules,
         go: false,
+        threads: Default::default(),
         durations: Default::default(),
         options: Options::default(),
         calls: None,

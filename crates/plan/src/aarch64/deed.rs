@@ -16,7 +16,7 @@ use super::stub::{
     self, Code, ExitKind, Filtered, Latency, Machine, Rings, Signed, Table, Tallied, Threads, Timed, Traced,
 };
 use crate::filter::{Tally, TargetFilter, Tree};
-use crate::layout::DataLayout;
+use crate::layout::{DataAt, DataLayout};
 use crate::request::{Floats, LatencyInput, Read, Stacks, ThreadId, Unwind};
 
 /// What happens there.
@@ -105,7 +105,7 @@ const fn copying(loads: u32, goroutine: bool) -> u64 {
 pub(super) struct Setting<'a> {
     pub(super) machine: Machine,
     pub(super) layout: &'a DataLayout,
-    pub(super) data: RemoteAddr,
+    pub(super) data: DataAt,
     pub(super) latency: Option<Latency>,
     /// Where records go, if something is recorded.
     pub(super) rings: Option<Rings>,
@@ -138,16 +138,16 @@ pub(super) fn nodes(filter: &TargetFilter) -> u32 {
 impl<'a> Setting<'a> {
     pub(super) fn new(
         machine: Machine,
-        (layout, data): (&'a DataLayout, RemoteAddr),
+        (layout, data): (&'a DataLayout, DataAt),
         input: Option<LatencyInput>,
         (filters, id): (&'a [Option<TargetFilter>], ThreadId),
     ) -> Self {
         let latency = input.map(|input| Latency {
-            area: data.0 + layout.latency_off,
+            area: data.of(layout.latency_off),
             functions: layout.latency_count,
             stamps: input.stamps.0,
             shape: input.shape,
-            missed: data.0 + control::at::MISSED,
+            missed: data.of(control::at::MISSED),
             min_ticks: input.min_ticks,
             buckets: input.buckets,
             outermost: input.outermost,
@@ -161,15 +161,15 @@ impl<'a> Setting<'a> {
     /// What decides about a probe's hits, and where that is counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
-        let words = self.data.0 + self.layout.filtered.word(filtered::WORDS * probe);
+        let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
         let names = self.layout.names;
-        let names = (filter.by_name && !names.is_empty()).then_some(self.data.0 + names.off);
+        let names = (filter.by_name && !names.is_empty()).then_some(self.data.of(names.off));
         Some(Filtered { filter, words, names })
     }
     /// Where hits are counted by thread, if they are.
     fn threads(&self) -> Option<Threads> {
         let area = self.layout.threads;
-        (!area.is_empty()).then(|| Threads { area, tags: self.data.0 + area.off, id: self.id })
+        (!area.is_empty()).then(|| Threads { area, tags: self.data.of(area.off), id: self.id })
     }
     /// What is read of memory for a probe.
     fn reads(&self, probe: u32) -> &'a [Read] {
@@ -183,7 +183,7 @@ impl<'a> Setting<'a> {
             machine: &self.machine,
             rings: &self.places,
             probe,
-            dropped: self.data.0 + self.layout.counters.word(probe),
+            dropped: self.data.of(self.layout.counters.word(probe)),
             filter: Some(filtered),
             marks: Some(self.latency?.for_stage()),
             texts: tallied.tally.texts(),
@@ -199,7 +199,7 @@ impl<'a> Setting<'a> {
     fn tallied(&self, probe: u32) -> Option<Tallied<'a>> {
         let filter = self.filters.get(probe as usize)?.as_ref()?;
         let area = self.layout.tallies;
-        let table = Table { area, base: self.data.0 + area.table(probe) };
+        let table = Table { area, base: self.data.of(area.table(probe)) };
         Some(Tallied { tally: filter.tally.as_ref()?, table, reads: &filter.reads })
     }
     fn traced(&self, record: Record) -> Option<Traced<'_>> {
@@ -209,7 +209,7 @@ impl<'a> Setting<'a> {
             machine: &self.machine,
             rings: self.rings.as_ref()?,
             probe,
-            dropped: self.data.0 + self.layout.counters.word(probe),
+            dropped: self.data.of(self.layout.counters.word(probe)),
             filter,
             marks: if returns && filter.is_some() { Some(self.latency?.for_stage()) } else { None },
             texts,
@@ -230,12 +230,12 @@ impl<'a> Setting<'a> {
             Deed::Count { probe } => match self.threads() {
                 Some(threads) => Begun::Threads(stub::count_by_thread(at.0, &self.machine, &threads, probe)),
                 None => {
-                    let word = self.data.0 + self.layout.counters.word(probe);
+                    let word = self.data.of(self.layout.counters.word(probe));
                     Begun::Count(stub::count(at.0, &self.machine, word, false))
                 }
             },
             Deed::Passing { probe, .. } => {
-                let word = self.data.0 + self.layout.counters.word(probe);
+                let word = self.data.of(self.layout.counters.word(probe));
                 let filtered = self.filtered(probe)?;
                 Begun::Passing(stub::count_passing(at.0, &self.machine, self.id, filtered, word))
             }

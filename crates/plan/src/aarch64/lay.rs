@@ -15,6 +15,7 @@ use super::room::{Islands, for_islands, for_text};
 use super::site::{self, Place as Word};
 use super::stub::{Code as _, Latency, Machine, Rings, Rseq, SIGNATURE, slot_code};
 use crate::AddressSpace;
+use crate::layout::DataAt;
 use crate::plan::{Chunk, ModulePlan, Patch, Region, Tactic};
 use crate::refusal::{PlanError, Refusal};
 use crate::request::{LatencyInput, ModuleInput, ProcessTraits};
@@ -52,8 +53,9 @@ pub(super) fn lay(
     plan.spare = Region { addr: code + (len - SPARE), len: SPARE };
     plan.pun_regions = islands.regions;
     space.occupy(code, code + len);
-    let data = space.find(input.layout.len).ok_or(none)?;
-    plan.data = Region { addr: data, len: input.layout.len };
+    let data = space.find(input.layout.near).ok_or(none)?;
+    plan.data = Region { addr: data, len: input.layout.near };
+    let data = input.layout.mapped(data, input.far);
     let decided = (input.filters, input.traits.thread_id);
     let setting = Setting::new(machine(input.traits), (input.layout, data), input.latency, decided);
     let setting = Setting { rings: rings(input, data), ..setting };
@@ -182,8 +184,8 @@ fn machine(traits: &ProcessTraits) -> Machine {
 }
 
 /// Where records go, if something is recorded.
-fn rings(input: &ModuleInput<'_>, data: RemoteAddr) -> Option<Rings> {
+fn rings(input: &ModuleInput<'_>, data: DataAt) -> Option<Rings> {
     let (area, traits) = (input.layout.rings, input.traits);
-    let rings = Rings { area, base: data.0 + area.off, id: traits.thread_id, stacks: traits.stacks };
+    let rings = Rings { area, base: data.of(area.off), id: traits.thread_id, stacks: traits.stacks };
     (!area.is_empty()).then_some(rings)
 }

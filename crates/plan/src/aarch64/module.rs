@@ -66,14 +66,26 @@ pub(super) type Sites = BTreeMap<Svma, Site>;
 /// [`PlanError`] when nothing at all can be planned; what fails for one want is in [`ModulePlan::refused`].
 pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let mut sites = Sites::new();
-    let mut refused = Vec::new();
+    let (mut refused, mut slotted) = (Vec::new(), Vec::new());
+    let or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
     for (index, want) in (0..).zip(input.wants) {
         match words_of(input, want) {
             Ok(found) => add(&mut sites, index, found),
+            Err(why) if want.role == Role::Latency && or_slots && why.is_of_exits() => {
+                let instead = Want { role: Role::LatencySlot, ..*want };
+                let one = Refused { probe: want.probe, want: index, why };
+                match words_of(input, &instead) {
+                    Ok(found) => {
+                        add(&mut sites, index, found);
+                        slotted.push(one);
+                    }
+                    Err(_) => refused.push(one),
+                }
+            }
             Err(why) => refused.push(Refused { probe: want.probe, want: index, why }),
         }
     }
-    let mut plan = ModulePlan { refused, ..ModulePlan::default() };
+    let mut plan = ModulePlan { refused, slotted, ..ModulePlan::default() };
     while let Err((want, why)) = lay(input, &sites, &mut plan)? {
         // All of the want is refused, and the others are laid again.
         let probe = input.wants.get(want as usize).map_or(0, |want| want.probe);

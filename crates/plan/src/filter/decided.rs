@@ -1,4 +1,4 @@
-//! Conditions on what may not be known: a field that cannot be read, what a call returns that went on as another function.
+//! Conditions on what may not be known: a field that cannot be read, what a call returns and how long it takes that went on as another function.
 //!
 //! In: a tree. Out: one that is as true as the first is, and false where the first is not decided ([`Tree::holds`] is `None`): generated code,
 //! which knows two values of truth, decides by that. Invariant: FLT-1.
@@ -15,7 +15,7 @@ const MOST: usize = 4 * MAX_NODES;
 /// What may not be known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Open {
-    /// The call has returned nothing.
+    /// The call goes on as another function: what it returns and how long it takes is not known.
     tail: bool,
 }
 
@@ -25,7 +25,8 @@ impl Tree {
     pub fn decided(&self) -> Self {
         self.passes(Open { tail: false })
     }
-    /// The same of a call that went on as another function, which returned nothing yet: a comparison with that decides for nobody.
+    /// The same of a call that goes on as another function: it has returned nothing yet, and has not ended. A comparison with what it
+    /// returns, or with how long it takes, decides for nobody.
     #[must_use]
     pub fn at_tail(&self) -> Self {
         self.passes(Open { tail: true })
@@ -93,7 +94,7 @@ impl Tree {
         self.each_known(&mut |one| {
             any |= match one {
                 Known::Field(..) | Known::FloatField(..) => true,
-                Known::Returned(_) | Known::FloatReturned(_) => open.tail,
+                Known::Returned(_) | Known::FloatReturned(_) | Known::Took => open.tail,
                 _ => false,
             };
         });
@@ -155,9 +156,8 @@ mod tests {
     const INT: Int = Int { bits: 32, signed: true };
 
     fn read(text: &str) -> Tree {
-        let names =
-            [("n", Symbol::Known(Known::Argument(0, INT))), ("ret", Symbol::Known(Known::Returned(INT)))];
-        let names: Vec<_> = names.map(|(name, symbol)| (name.to_owned(), symbol)).into();
+        let names = [("n", Known::Argument(0, INT)), ("ret", Known::Returned(INT)), ("dur", Known::Took)];
+        let names: Vec<_> = names.map(|(name, known)| (name.to_owned(), Symbol::Known(known))).into();
         let field = |path: &str| match path {
             "p->a" => Ok(Symbol::Known(Known::Field(0, INT))),
             "p->b" => Ok(Symbol::Known(Known::Field(1, INT))),
@@ -186,13 +186,16 @@ mod tests {
             "(ret < 0 || n) + 1 == 2",
             "!(ret - 1 && n) * 2 > n",
             "ret",
+            "dur > 1 || n == 1",
+            "!(dur > 1)",
+            "!(dur > 1 && ret < 2) && p->a < 2",
         ] {
             let tree = read(text);
             let known = [None, Some(0), Some(1), Some(2)];
             for nth in 0..64 {
                 let [a, b, ret] = [nth & 3, nth >> 2 & 3, nth >> 4].map(|n: usize| known[n]);
                 for n in 0..3 {
-                    let mut facts = Facts { returned: ret, ..Facts::default() };
+                    let mut facts = Facts { returned: ret, took_ns: ret, ..Facts::default() };
                     (facts.fields[0], facts.fields[1], facts.arguments[0]) = (a, b, n);
                     let want = Some(tree.holds(&facts) == Some(true));
                     let code = if ret.is_some() { tree.decided() } else { tree.at_tail() };
@@ -209,6 +212,7 @@ mod tests {
     fn of_code(code: &Tree, mut facts: Facts, any: u64) -> Option<bool> {
         let readable = [facts.fields[0].is_some(), facts.fields[1].is_some()];
         facts.returned = facts.returned.or(Some(any));
+        facts.took_ns = facts.took_ns.or(Some(any));
         for field in &mut facts.fields {
             *field = field.or(Some(any));
         }

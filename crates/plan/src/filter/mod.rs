@@ -261,11 +261,13 @@ impl Tree {
         });
         known && self.is_small_decided()
     }
-    /// Whether it depends on what is returned.
+    /// Whether it depends on what is returned, or on how long that takes: neither is known of a call that ends by a tail call.
     #[must_use]
-    pub fn asks_for_value(&self) -> bool {
+    pub fn asks_for_end(&self) -> bool {
         let mut asks = false;
-        self.each_known(&mut |one| asks |= matches!(one, Known::Returned(_) | Known::FloatReturned(_)));
+        self.each_known(&mut |one| {
+            asks |= matches!(one, Known::Returned(_) | Known::FloatReturned(_) | Known::Took);
+        });
         asks
     }
     /// Whether it depends on the thread.

@@ -138,8 +138,8 @@ impl Tally {
     }
     /// Whether it depends on what is returned.
     #[must_use]
-    pub fn asks_for_value(&self) -> bool {
-        self.trees().any(Tree::asks_for_value)
+    pub fn asks_for_end(&self) -> bool {
+        self.trees().any(Tree::asks_for_end)
     }
     /// Arguments that point to text, as bits: at most one ([`Self::is_sound`]).
     #[must_use]

@@ -5,12 +5,13 @@
 //! to the stub, so the target must also be within reach of the module's arena.
 
 use super::window::JUMP;
+use crate::layout::SMALL_REGIONS;
 use crate::plan::Region;
 use crate::space::{AddressSpace, PAGE, REACH, TRAPPING};
 use trapline_record::RemoteAddr;
 
-/// More regions than this are not worth their mappings.
-const MAX_REGIONS: usize = 256;
+/// Planners of one module, which share its regions.
+const PLANNERS: u32 = 2;
 
 /// Where punned jumps lead.
 #[derive(Clone, Debug)]
@@ -20,11 +21,14 @@ pub(crate) struct Puns<'a> {
     own: (RemoteAddr, RemoteAddr),
     /// Five bytes each, sorted.
     landings: Vec<RemoteAddr>,
+    /// Landings at most: each takes a region.
+    most: usize,
 }
 
 impl<'a> Puns<'a> {
-    pub(crate) fn new(space: &'a AddressSpace, own: (RemoteAddr, RemoteAddr)) -> Self {
-        Self { space, own, landings: Vec::new() }
+    pub(crate) fn new(space: &'a AddressSpace, own: (RemoteAddr, RemoteAddr), regions: u32) -> Self {
+        let most = (regions.min(SMALL_REGIONS) / PLANNERS) as usize;
+        Self { space, own, landings: Vec::new(), most }
     }
 
     /// Chooses the free bytes of a displacement. `window` are the five bytes at live address `site`, of which the
@@ -37,7 +41,7 @@ impl<'a> Puns<'a> {
         free: u64,
         boundaries: u8,
     ) -> Option<([u8; 4], RemoteAddr)> {
-        if self.landings.len() >= MAX_REGIONS {
+        if self.landings.len() >= self.most {
             return None;
         }
         let free = free.clamp(1, 4) as usize - 1;

@@ -63,6 +63,8 @@ pub(crate) struct Act {
     pub(crate) dead: stub::Site,
     /// Index of the want that asked for it.
     pub(crate) want: u32,
+    /// The instruction before has lowered the stack pointer by this; for the deed it stands where it stood.
+    pub(crate) lowered: u32,
     /// Code that runs right before the deed, in place of what would follow.
     pub(crate) detour: Option<Detour>,
 }

@@ -68,6 +68,7 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         buckets: Buckets::Log,
         outermost: false,
         go_g: image.is_go().then_some(-8),
+        or_slots: false,
         slots: Some(SLOTS),
     };
     let input = ModuleInput {
@@ -79,6 +80,8 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         home: None,
         alone: false,
         layout: &layout,
+        far: trapline_record::RemoteAddr(0x2000_0000_0000),
+        regions: u32::MAX,
         latency: Some(latency),
         calls: None,
         filters: &[],

@@ -87,7 +87,7 @@ fn values_fall(machine: &Machine) {
             };
             if known(&late).holds(&facts) != Some(true) {
                 rejected += 1;
-            } else if kind == Kind::Tail && value.asks_for_value() {
+            } else if kind == Kind::Tail && value.asks_for_end() {
                 unseen += 1;
             } else {
                 let key = tally.key(known(&value).evaluate(&facts).expect("all is known"));

@@ -223,14 +223,18 @@ fn handle(served: &Served, signal: i32, code: i32, fault: u64, rip: u64) -> u64 
     context[21]
 }
 
+/// Where a segment's list of regions lies, in bytes of the block that have no other use.
+const LIST: u64 = 2048;
+
 #[test]
 fn a_thread_that_was_moved_already_is_left_alone() {
     let mut served = Served::new();
     let inside = served.arena.put(&RESUMED);
     let first = served.segment(0);
     set(first + at::REGION_COUNT, 2);
+    set(first + at::REGIONS_OFF, LIST);
     for (n, (from, kind)) in (0..).zip([(inside, RegionKind::Data), (inside, RegionKind::Code)]) {
-        let record = first + at::REGIONS + n * 32;
+        let record = first + LIST + n * 32;
         set(record, from);
         set(record + 8, 64);
         set(record + 24, kind as u64);
@@ -262,8 +266,9 @@ fn faults_of_our_loads_go_on_and_others_do_not() {
     let first = served.segment(0);
     served.guards(first, &[(inside + 1, inside + 5)]);
     set(first + at::REGION_COUNT, 1);
+    set(first + at::REGIONS_OFF, LIST);
     for (n, word) in (0..).zip([inside, 64, 0, RegionKind::Code as u64]) {
-        set(first + at::REGIONS + n * 8, word);
+        set(first + LIST + n * 8, word);
     }
     extern "C" fn chained(_: i32, _: *mut u64, context: *mut u64) {
         // SAFETY: `handle`'s buffer.

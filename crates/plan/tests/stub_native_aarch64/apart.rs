@@ -91,7 +91,7 @@ fn calls_are_told_apart_as_the_language_says() {
             let (state, facts) = hit(&mut random, &mut memory);
             assert_eq!(run(code, state, [0; 8]), state, "{what}");
             let of = |tree: &Tree| match kind {
-                Kind::Tail if tally.asks_for_value() => None,
+                Kind::Tail if tally.asks_for_end() => None,
                 Kind::Tail => tree.evaluate(&facts),
                 _ => with_returned(tree, facts.arguments[0], 0).evaluate(&facts),
             };

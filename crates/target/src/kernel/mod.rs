@@ -14,6 +14,7 @@ use std::path::Path;
 use trapline_record::FileOffset;
 
 use crate::error::TargetError;
+use crate::living;
 use crate::process::possible_cpus;
 use crate::sys::bpf;
 
@@ -129,9 +130,7 @@ fn sums(counts: &OwnedFd, entries: u32) -> Result<Vec<u64>, TargetError> {
 
 /// Threads of a process, as perf_event_open takes them.
 pub(crate) fn threads(pid: u32) -> Vec<i32> {
-    let dir = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let tids = dir.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    tids.collect()
+    living::threads(pid).unwrap_or_default().into_iter().map(u32::cast_signed).collect()
 }
 
 /// Entry and return probes with a BPF log2 histogram of nanoseconds, as bcc's funclatency makes.

@@ -15,6 +15,12 @@ pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
 }
+/// The same for a thread (Linux 6.9).
+pub(crate) fn pidfd_of_thread(tid: u32) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: i32 = libc::O_EXCL;
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, tid, PIDFD_THREAD) })
+}
 /// A copy of another process's descriptor.
 pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers; `pidfd` is open while borrowed.
@@ -56,6 +62,21 @@ pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: as above.
     let present = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if present >= 0 && present & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { added.map(drop) }
+}
+
+/// The next stretch of a file from `from` on that has memory behind it: its begin, and its end. `None`: there is none.
+pub(crate) fn next_data(fd: BorrowedFd<'_>, from: u64) -> io::Result<Option<(u64, u64)>> {
+    let seek = |from: u64, whence| {
+        let from = i64::try_from(from).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: plain numbers.
+        let at = unsafe { libc::lseek(fd.as_raw_fd(), from, whence) };
+        u64::try_from(at).map_err(|_| io::Error::last_os_error())
+    };
+    match seek(from, libc::SEEK_DATA) {
+        Ok(start) => Ok(Some((start, seek(start, libc::SEEK_HOLE)?))),
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A memfd of our own.

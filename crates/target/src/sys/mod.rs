@@ -9,6 +9,7 @@ pub(crate) mod aarch64;
 pub(crate) mod barrier;
 pub(crate) mod bpf;
 pub(crate) mod clock;
+pub(crate) mod compare;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod cpu;
 pub(crate) mod fault;

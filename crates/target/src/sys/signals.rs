@@ -3,9 +3,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::check;
+
+/// The signals that end a session.
+pub(crate) const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// The mask before we blocked anything.
 static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
@@ -42,12 +45,30 @@ pub(crate) fn unblock() {
     }
 }
 
-/// The next signal, waiting at most so long; 0 when none came.
-pub(crate) fn next(fd: &OwnedFd, at_most: Duration) -> io::Result<i32> {
+/// Whether a signal that ends a session waits ([`open`] has blocked it): a wait that began at `since` is not to be made longer then.
+/// Short ones are: they end by themselves before anybody notices.
+pub(crate) fn asked_to_end(since: Instant) -> bool {
+    const SHORT: Duration = Duration::from_millis(200);
+    if since.elapsed() < SHORT || ORIGINAL.get().is_none() {
+        return false;
+    }
+    // SAFETY: sigset_t is plain integers; all-zero is a value of it.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is live.
+    let known = unsafe { libc::sigpending(&raw mut set) } == 0;
+    // SAFETY: `set` is live and was filled.
+    let waits = |signal| unsafe { libc::sigismember(&raw const set, signal) } == 1;
+    known && ENDING.into_iter().any(waits)
+}
+
+/// The next signal, waiting at most so long, or until one of the others is readable; 0 when none came.
+pub(crate) fn next(fd: &OwnedFd, others: &[i32], at_most: Duration) -> io::Result<i32> {
     let millis = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live pollfd.
-    if unsafe { libc::poll(&raw mut poll, 1, millis) } <= 0 {
+    let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<libc::pollfd> = [fd.as_raw_fd()].iter().chain(others).copied().map(poll).collect();
+    // SAFETY: the array is live and as long as stated.
+    let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, millis) };
+    if ready <= 0 || polled[0].revents == 0 {
         return Ok(0);
     }
     // SAFETY: signalfd_siginfo is plain integers; all-zero is a value of it.

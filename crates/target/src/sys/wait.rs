@@ -64,10 +64,6 @@ pub(crate) fn peek_any() -> io::Result<Option<Stop>> {
 pub(crate) fn peek(tid: u32) -> io::Result<Option<Stop>> {
     wait(libc::P_PID, tid, libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD)
 }
-/// Waits for a thread's next stop; it stays waiting.
-pub(crate) fn peek_blocking(tid: u32) -> io::Result<Option<Stop>> {
-    wait(libc::P_PID, tid, libc::WNOWAIT | libc::__WNOTHREAD)
-}
 /// Takes a thread's stop, so that it is not seen again while the thread is held.
 pub(crate) fn take(tid: u32) -> io::Result<Option<Stop>> {
     wait(libc::P_PID, tid, libc::WNOHANG | libc::__WNOTHREAD)

@@ -16,7 +16,7 @@
 //! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
 //! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
 //! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |
-//! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick until which it tells what ended; how many processes were looked at; 1 for the last one, which tells all, else 0 |
+//! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick at which it began (what happened before the round before it began is told now); how many processes were looked at; 1 for the last one, which tells all, else 0 |
 //! | 7 `End` | a note |
 //!
 //! `Begin` is first, `End` last, each once. A process' `Probes` stand before its other blocks, and again whenever there are more. A thread's

@@ -45,7 +45,7 @@ pub(crate) struct Round {
     pub(crate) clock: Clock,
     /// Processes that were looked at.
     pub(crate) processes: u32,
-    /// The tick until which it tells what ended; without one, all, and nothing comes behind it.
+    /// The tick at which it began; without one, it tells all, and nothing comes behind it.
     pub(crate) until: Option<u64>,
 }
 

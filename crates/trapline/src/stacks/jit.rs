@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use trapline_target::{ThreadStatus, folder_of};
+
 /// What a process' file says.
 #[derive(Debug, Default)]
 pub(super) struct JitMap {
@@ -17,10 +19,9 @@ pub(super) struct JitMap {
 impl JitMap {
     /// The file of a process: in its own root if that is still to be seen, by its own number there.
     pub(super) fn of(pid: u32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let own = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last());
-        let inside = own.map(|own| format!("/proc/{pid}/root/tmp/perf-{own}.map"));
-        let paths = inside.into_iter().chain([format!("/tmp/perf-{pid}.map")]);
+        let status = ThreadStatus::parse(&std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default());
+        let inside = status.ns_pids.last().map(|own| folder_of(pid).join(format!("root/tmp/perf-{own}.map")));
+        let paths = inside.into_iter().chain([format!("/tmp/perf-{pid}.map").into()]);
         paths
             .filter_map(|path| std::fs::read(path).ok())
             .next()

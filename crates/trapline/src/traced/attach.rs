@@ -3,7 +3,7 @@
 //! In: places in modules. Out: tracked sites, each with where its hits are counted, and refusals. Places that no jump
 //! reaches go to `kernel`. Does not: decide how a place is reached; `trapline_patch` does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,13 +12,13 @@ use trapline_plan::Role;
 use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
 
-use super::{Aim, Returns, Source, Traced, Tracked, Wishes};
+use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
+use crate::library;
 use crate::modules::Module;
-use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics};
+use crate::question::{Question, no_goroutine, no_unwinder, refusals, tactics, tails_notice};
 use crate::report::{Ended, Refused, Site, Tactic};
-use crate::returns::Decided;
 use crate::sites::Place;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
@@ -26,6 +26,15 @@ use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
+
+/// The site of a place.
+fn key(modules: &[Module], place: &Place) -> Key {
+    let returns = matches!(
+        place.role,
+        Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
+    );
+    (modules[place.module].file.id, place.offset, returns)
+}
 
 impl Traced {
     /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine, which on arm64 is in a register.
@@ -45,22 +54,48 @@ impl Traced {
         wishes: &Wishes,
         modules: &[Module],
         places: &[Place],
-        refused: &mut Vec<Refused>,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<(usize, Refused)>, Error> {
+        self.threads = library::threads(&self.process, files);
         let calls = |place: &Place| place.filter.as_ref().is_some_and(|filter| filter.tallies_calls());
         if !self.returns_decide() && places.iter().any(calls) {
-            refused.extend(places.iter().map(no_goroutine));
-            return Ok(());
+            return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
-        let why = match wishes.aim {
-            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places)?,
-            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places)?,
-            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places)?,
-        };
-        refused.extend(why.into_iter().map(|(_, refused)| refused));
-        Ok(())
+        match wishes.aim {
+            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places),
+            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places),
+            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places),
+        }
     }
-    /// Exits where they can be patched, return addresses where not. The refusals, by index.
+    /// Refusals of places, as those of sites: none where the site is probed in another mapping of its file, or was refused in another, or is gone with it. The
+    /// modules of which some are gone.
+    pub(super) fn refusals_of_sites(
+        &mut self,
+        modules: &[Module],
+        places: &[Place],
+        why: Vec<(usize, Refused)>,
+    ) -> (Vec<Refused>, HashSet<usize>) {
+        let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
+        for (place, why) in why.into_iter().filter_map(|(index, why)| Some((places.get(index)?, why))) {
+            let key = key(modules, place);
+            match (why.kind, self.keys.contains_key(&key)) {
+                ("not-mapped", _) => drop(gone.insert(place.module)),
+                // The site's own patch stands there.
+                ("held", true) => {}
+                (_, true) => partly = Some(partly.map_or((1, why), |(n, first): (u64, _)| (n + 1, first))),
+                (_, false) if !self.not_probed.insert(key) => {}
+                (_, false) => refused.push(why),
+            }
+        }
+        if let Some((places, first)) = partly {
+            self.notices.push(format!(
+                "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
+                first.probe, first.reason
+            ));
+        }
+        (refused, gone)
+    }
+    /// Exits where they can be patched, return addresses where not, if all who unwind stacks can be told. One plan decides: what it costs is mostly
+    /// looking for exits. The refusals, by index.
     fn attach_by_need(
         &mut self,
         files: &mut Files,
@@ -69,18 +104,17 @@ impl Traced {
         places: &[Place],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
-        let guarded = self.is_guarded(modules);
-        let decided = Decided::by_need(&self.process, files, modules, places, wishes, guarded)?;
+        let found = unwinding_now(&self.process, files).ok().filter(Unwinding::is_told);
         self.costs.attach += start.elapsed();
-        let why = match self.attach_as_asked(&decided.unwinding, wishes, modules, &decided.places) {
-            Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. })))
-                if decided.has_second_choices() =>
-            {
-                return self.attach_as_asked(&Unwinding::default(), wishes, modules, places);
+        if let Some(unwinding) = found {
+            let options = Options { or_slots: true, ..wishes.options };
+            match self.attach_as_asked(&unwinding, &Wishes { options, ..wishes.clone() }, modules, places) {
+                // No thread is fit to tell unwinders.
+                Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. }))) => {}
+                other => return other,
             }
-            other => other?,
-        };
-        Ok(why.into_iter().map(|(index, refused)| (index, decided.reason(index, refused))).collect())
+        }
+        self.attach_as_asked(&Unwinding::default(), wishes, modules, places)
     }
     /// Return addresses replaced, if all who unwind stacks can be told. The refusals, by index.
     fn attach_slots(
@@ -152,6 +186,7 @@ impl Traced {
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
+            threads: self.threads,
             durations: Durations { go_g: self.go_g, ..wishes.durations },
             ..question.request(&asked, question.filters(), wishes)
         };
@@ -169,9 +204,9 @@ impl Traced {
         let start = Instant::now();
         let mut by_kernel = Vec::new();
         self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
-        // None of these has another reason, so it does not matter which.
-        refused.extend(by_kernel.into_iter().map(|refused| (usize::MAX, refused)));
+        refused.extend(by_kernel);
         self.note_slow(&report);
+        self.notices.extend(tails_notice(&report, places));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
         Ok(refused)
@@ -190,11 +225,7 @@ impl Traced {
     }
     pub(super) fn track(&mut self, modules: &[Module], place: &Place, tactic: Tactic, source: Source) {
         let file = &modules[place.module].file;
-        let returns = matches!(
-            place.role,
-            Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
-        );
-        let key = (file.id, place.offset, returns);
+        let key = key(modules, place);
         if let Some(&known) = self.keys.get(&key) {
             self.sites[known].sources.push(source);
             return;
@@ -223,6 +254,7 @@ impl Traced {
         if std::mem::replace(&mut self.detached, true) {
             return;
         }
+        self.look_once_more();
         let start = Instant::now();
         self.links.iter_mut().for_each(UprobeMulti::detach);
         if !self.attached.segments().is_empty() && self.ended != Some(Ended::Exec) {
@@ -243,9 +275,18 @@ impl Traced {
             self.costs.left_mapped += restored.stays_mapped;
             let foreign = restored.left.iter().filter(|left| left.found.is_some());
             self.costs.foreign_sites += foreign.count() as u64;
+            if let Some(why) = &restored.barred {
+                let pid = restored.pid;
+                self.costs.undone += 1;
+                self.notices.push(format!(
+                    "process {pid} may make no more calls for us: {why}; its code is as it was, but our signal handler and memory stay \
+                     until it ends"
+                ));
+            }
         }
         for untouched in &report.untouched {
             let (pid, why) = (untouched.pid, &untouched.why);
+            self.costs.undone += 1;
             self.notices
                 .push(format!("could not detach from process {pid}: {why}; try: trapline detach -p {pid}"));
         }

@@ -8,6 +8,7 @@ use trapline_plan::Role;
 use super::{Traced, Wishes};
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
+use crate::report::Refused;
 use crate::sites::{Miss, Places, miss_text};
 
 impl Traced {
@@ -41,9 +42,11 @@ impl Traced {
                             opened[index] = Some(modules.len() - 1);
                             modules.len() - 1
                         }
-                        Err(why) => {
+                        Err(reason) => {
                             if !anywhere {
-                                self.notices.push(why);
+                                let probe = spec.text.clone();
+                                places.refused.push(Refused { probe, kind: "file-unreadable", reason });
+                                self.matched.insert(nth);
                             }
                             continue;
                         }
@@ -77,6 +80,7 @@ impl Traced {
                 });
             }
         }
+        places.tell_apart();
         (modules, places)
     }
     fn note_replaced(&mut self, module: &Module) {

@@ -17,6 +17,8 @@ pub(crate) struct Costs {
     pub(crate) left_mapped: u64,
     pub(crate) memory: Memory,
     pub(crate) foreign_sites: u64,
+    /// Processes, this one or its children, that keep more of ours than memory.
+    pub(crate) undone: u64,
 }
 
 impl Costs {

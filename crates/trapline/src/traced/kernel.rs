@@ -28,37 +28,41 @@ impl Traced {
         modules: &[Module],
         places: &[Place],
         sites: &[(u32, KernelSite)],
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<(usize, Refused)>,
     ) {
-        let mut groups: BTreeMap<(usize, bool), Vec<&Place>> = BTreeMap::new();
-        for place in sites.iter().filter_map(|(_, site)| places.get(site.probe as usize)) {
+        let mut groups: BTreeMap<(usize, bool), Vec<(usize, &Place)>> = BTreeMap::new();
+        let indices = sites.iter().map(|(_, site)| site.probe as usize);
+        for (index, place) in indices.filter_map(|index| Some((index, places.get(index)?))) {
             match place.role {
-                Role::Latency | Role::LatencySlot => refused.push(kernel_cannot_time(place)),
-                role => groups.entry((place.module, role == Role::CountExits)).or_default().push(place),
+                Role::Latency | Role::LatencySlot => refused.push((index, kernel_cannot_time(place))),
+                role => {
+                    groups.entry((place.module, role == Role::CountExits)).or_default().push((index, place));
+                }
             }
         }
         let pid = self.process.pid();
         for ((module, returns), places) in groups {
             let file = &modules[module].file;
-            let path = self.process.rooted(&file.path);
+            let path = self.process.path_to(&file.path, file.id);
             if !leads_to(&path, file.id) {
                 // A link by this path would count in the file that stands there now, that is, nothing.
-                refused.extend(places.into_iter().map(replaced));
+                refused.extend(places.into_iter().map(|(index, place)| (index, replaced(place))));
                 continue;
             }
-            let probes: Vec<Uprobe> = places.iter().map(|place| self.probe(modules, place)).collect();
+            let probes: Vec<Uprobe> = places.iter().map(|(_, place)| self.probe(modules, place)).collect();
             let attach = |part| UprobeMulti::attach(&path, part, Some(pid), returns);
             let halved = halved(probes.len(), ATTEMPTS, |part| attach(&probes[part]));
             for (part, link) in halved.linked {
                 self.links.push(link);
                 let link = self.links.len() - 1;
-                for (nth, place) in places[part].iter().enumerate() {
+                for (nth, (_, place)) in places[part].iter().enumerate() {
                     self.track(modules, place, Tactic::Kernel, Source::Kernel { link, nth });
                 }
             }
             for (part, error) in halved.refused {
                 let culprits = part.len();
-                refused.extend(places[part].iter().map(|place| refusal(place, &error, culprits)));
+                let some = places[part].iter();
+                refused.extend(some.map(|(index, place)| (*index, refusal(place, &error, culprits))));
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `kernel` probes what no jump reaches; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
+//! again; `kernel` probes what no jump reaches; `foreign` finds patches that others changed; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
 //! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
 //! choose processes.
 //!
@@ -12,7 +12,9 @@ mod attach;
 mod called;
 mod choose;
 mod costs;
+mod foreign;
 mod kernel;
+mod late;
 mod procfs;
 mod read;
 mod records;
@@ -21,17 +23,20 @@ mod stacks;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options};
+use trapline_patch::{Attached, Durations, Options, Threads};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
-use trapline_target::{FileId, MapWatcher, Mapping, Process};
+use trapline_target::perf::monotonic_ns;
+use trapline_target::{FileId, Process};
 
 use self::called::Called;
 use self::costs::Costs;
+use self::foreign::Foreign;
+use self::late::Loads;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
@@ -39,9 +44,11 @@ use crate::error::Error;
 use crate::files::Files;
 use crate::filter::Filter;
 pub(crate) use crate::form::Returns;
-use crate::modules::{Mapped, mapped};
+use crate::modules::{Mapped, Module, mapped};
 use crate::names::Known;
-use crate::report::{By, Ended, Refused, Site};
+use crate::question::batch_failed;
+use crate::report::{By, Ended, Refused, Site, Tactic};
+use crate::sites::Place;
 use crate::split::Owner;
 use crate::spread::Steps;
 use crate::tallies::Settled;
@@ -170,12 +177,15 @@ pub(crate) struct Traced {
     name: String,
     /// Its calls belong to goroutines, which change threads.
     pub(crate) is_go: bool,
+    /// What its files say of its threads.
+    threads: Threads,
+    /// Its threads when they were last looked at, and those that the C library did not make.
+    known_threads: HashSet<u32>,
+    strangers: HashSet<u32>,
     /// Where its threads keep which goroutine they run, from the thread pointer on.
     go_g: Option<i32>,
     began: Instant,
     reported: Instant,
-    cpu_began: Duration,
-    cpu_last: Duration,
     attached: Attached,
     records: Records,
     links: Vec<UprobeMulti>,
@@ -184,7 +194,7 @@ pub(crate) struct Traced {
     steps: Option<Steps>,
     /// Slots are not looked through again before this.
     reclaim_after: Instant,
-    watcher: Option<MapWatcher>,
+    loads: Loads,
     /// An unwinder was loaded that is to be told of slots.
     untold: bool,
     sites: Vec<Tracked>,
@@ -193,7 +203,8 @@ pub(crate) struct Traced {
     seen: HashSet<(FileId, u64)>,
     /// Specifications that found something, by index.
     matched: HashSet<usize>,
-    pub(crate) places: u64,
+    /// Sites that were refused.
+    not_probed: HashSet<Key>,
     refused: Arc<Vec<Refused>>,
     pub(crate) misses: Vec<String>,
     pub(crate) notices: Vec<String>,
@@ -202,6 +213,7 @@ pub(crate) struct Traced {
     /// Whom filters pass over for what they are called.
     called: Option<Called>,
     pub(crate) costs: Costs,
+    foreign: Foreign,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
 }
@@ -210,32 +222,31 @@ impl Traced {
     /// Nothing patched yet.
     pub(crate) fn new(process: Process) -> Result<Self, Error> {
         let name = Known::of(&process)?.shown().to_owned();
-        // Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
-        let watcher = MapWatcher::new(process.pid()).ok();
+        let loads = Loads::new(process.pid());
         let now = Instant::now();
-        let cpu = cpu_time(process.pid()).unwrap_or_default();
         Ok(Self {
             process,
             name,
             is_go: false,
+            threads: Threads::default(),
+            known_threads: HashSet::new(),
+            strangers: HashSet::new(),
             go_g: None,
             began: now,
             reported: now,
-            cpu_began: cpu,
-            cpu_last: cpu,
             attached: Attached::default(),
             records: Records::default(),
             links: Vec::new(),
             in_flight: Vec::new(),
             steps: None,
             reclaim_after: now,
-            watcher,
+            loads,
             untold: false,
             sites: Vec::new(),
             keys: HashMap::new(),
             seen: HashSet::new(),
             matched: HashSet::new(),
-            places: 0,
+            not_probed: HashSet::new(),
             refused: Arc::default(),
             misses: Vec::new(),
             notices: Vec::new(),
@@ -243,6 +254,7 @@ impl Traced {
             names: Names::default(),
             called: None,
             costs: Costs::default(),
+            foreign: Foreign::new(now),
             ended: None,
             detached: false,
         })
@@ -258,10 +270,6 @@ impl Traced {
     pub(crate) fn refused(&self) -> &[Refused] {
         &self.refused
     }
-    /// CPU time that it used since we attached.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        self.cpu_last.saturating_sub(self.cpu_began)
-    }
     /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
     /// `before` is called before the process is seized.
     pub(crate) fn look(
@@ -270,7 +278,28 @@ impl Traced {
         wishes: &Wishes,
         before: &mut dyn FnMut(),
     ) -> Result<bool, Error> {
+        let mut began = None;
+        let looked = self.look_from(files, wishes, &mut || {
+            before();
+            began = Some(monotonic_ns());
+        });
+        self.loads.looked(&self.seen, began.unwrap_or_else(monotonic_ns));
+        looked
+    }
+    fn look_from(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        before: &mut dyn FnMut(),
+    ) -> Result<bool, Error> {
+        self.loads.reads();
         let maps = self.process.maps()?;
+        self.hear_of_mappings();
+        if self.loads.executed() {
+            // Whoever follows it probes the new program at its entry point.
+            self.end(Ended::Exec);
+            return Ok(false);
+        }
         if !self.attached.segments().is_empty() && !maps.iter().any(|m| m.path.starts_with("/memfd:trapline"))
         {
             self.end(Ended::Exec);
@@ -280,13 +309,14 @@ impl Traced {
             self.records.sums.get_or_insert_default();
             self.note_code(&maps);
         }
-        self.forget_unmapped(&maps);
+        self.loads.forget_unmapped(&maps, wishes, &mut self.seen);
         let first = self.seen.is_empty();
         let fresh: Vec<Mapped> = mapped(&self.process, &maps)
             .into_iter()
             .filter(|one| !self.seen.contains(&(one.id, one.mapping.start.0)))
             .collect();
         self.tell_unwinders(files, !fresh.is_empty() && !first);
+        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         if fresh.is_empty() {
             if first {
                 self.misses
@@ -294,7 +324,6 @@ impl Traced {
             }
             return Ok(false);
         }
-        self.seen.extend(fresh.iter().map(|one| (one.id, one.mapping.start.0)));
         let (modules, places) = self.choose(files, wishes, &fresh);
         if !first {
             self.misses.clear();
@@ -303,41 +332,86 @@ impl Traced {
             self.is_go = true;
             self.go_g = program.file.image.go_g_in_tls().and_then(|at| i32::try_from(at).ok());
         }
-        self.places += (places.found.len() + places.refused.len()) as u64;
         let mut refused = places.refused;
         if !places.found.is_empty() {
             before();
             self.listen(wishes);
-            self.attach(files, wishes, &modules, &places.found, &mut refused)?;
+            let done = self.attach(files, wishes, &modules, &places.found);
+            let (why, failed) = match done {
+                Ok(why) => (why, None),
+                Err(error) if error.is_gone() => return Err(error),
+                Err(error) => {
+                    let why = places.found.iter().map(|place| batch_failed(place, &error));
+                    (why.enumerate().collect(), Some(error))
+                }
+            };
+            self.loads.patched();
+            let (why, gone) = self.refusals_of_sites(&modules, &places.found, why);
+            refused.extend(why);
+            Arc::make_mut(&mut self.refused).extend(refused);
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
             self.note_all_names();
-        }
-        if !refused.is_empty() {
+            if !first {
+                self.note_late(&modules, &places.found, &fresh, &gone);
+            }
+        } else if !refused.is_empty() {
             Arc::make_mut(&mut self.refused).extend(refused);
         }
         Ok(true)
     }
-    /// What was unmapped, or mapped anew, is to be looked at again when it is there.
-    fn forget_unmapped(&mut self, maps: &[Mapping]) {
-        let there: HashSet<(FileId, u64)> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
-        let anew: HashSet<(FileId, u64)> = match &mut self.watcher {
-            Some(watcher) => {
-                let own = watcher.poll().into_iter().filter(|new| new.pid == self.process.pid());
-                own.map(|new| (new.file, new.start.0)).collect()
-            }
-            None => HashSet::new(),
-        };
-        self.seen.retain(|load| there.contains(load) && !anew.contains(load));
+    /// Takes what the kernel told of new mappings; whether there is something new to look at.
+    pub(crate) fn hear_of_mappings(&mut self) -> bool {
+        self.loads.hear(self.process.pid(), &self.seen)
+    }
+    /// The session's end: what was mapped and not looked at is told.
+    pub(crate) fn end_looks(&mut self, wishes: &Wishes) {
+        self.hear_of_mappings();
+        self.loads.end(wishes);
+    }
+    /// Forked children that inherited our patches; their hits there count with ours.
+    pub(crate) fn forked(&self) -> u64 {
+        if self.attached.segments().is_empty() {
+            return 0;
+        }
+        self.loads.forked().unwrap_or(self.children.len() as u64)
+    }
+    /// What counts in this process alone while others' hits count with their children's.
+    pub(crate) fn notice_of_children(&self) -> Option<String> {
+        let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
+        let (pid, forked) = (self.process.pid(), self.loads.forked().unwrap_or(self.children.len() as u64));
+        (kernel > 0 && forked > 0).then(|| {
+            format!(
+                "{kernel} places are probed by the kernel, in process {pid} alone: hits of its {forked} forked children there are not seen"
+            )
+        })
+    }
+    /// Descriptors that are readable when the process has mapped something.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        if self.ended.is_none() { self.loads.descriptors() } else { Vec::new() }
+    }
+    /// How late the files of these places were probed.
+    fn note_late(&mut self, modules: &[Module], places: &[Place], fresh: &[Mapped], gone: &HashSet<usize>) {
+        let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
+        for index in found {
+            let module = &modules[index];
+            let place = |one: &&Mapped| one.id == module.file.id && module.is_at(&one.mapping);
+            let load = fresh.iter().find(place).map(|one| (one.id, one.mapping.start.0));
+            load.into_iter().for_each(|load| self.loads.probed(&module.called, load, gone.contains(&index)));
+        }
     }
     /// Notes what became of the process since the last call; false when it is over.
     pub(crate) fn alive(&mut self) -> bool {
         if self.ended.is_none() {
             match cpu_time(self.process.pid()) {
-                Some(cpu) if self.process.alive() => {
-                    self.cpu_last = cpu;
+                Some(_) if self.process.alive() => {
                     self.children.extend(children(self.process.pid()));
                     self.name_threads(false);
                     self.hear_of_names();
                     self.reclaim();
+                    self.look_for_others();
+                    self.look_at_births();
                     if self.sites.iter().any(|tracked| matches!(tracked.role, Role::Tally { .. })) {
                         self.records.forget(self.attached.segments());
                     }
@@ -346,6 +420,29 @@ impl Traced {
             }
         }
         self.ended.is_none()
+    }
+    /// Tells of threads that the C library did not make, where stubs rely on it: they came after the attach, which asks all there are.
+    fn look_at_births(&mut self) {
+        if self.detached || self.attached.segments().is_empty() {
+            return;
+        }
+        let Ok(threads) = self.process.threads() else { return };
+        let threads: HashSet<u32> = threads.into_iter().collect();
+        if threads.is_subset(&self.known_threads) {
+            return;
+        }
+        let Ok(strangers) = self.attached.strangers(&self.process) else { return };
+        self.known_threads = threads;
+        for tid in strangers {
+            if self.strangers.insert(tid) && self.strangers.len() == 1 {
+                self.notices.push(format!(
+                    "thread {tid} of process {} was made without the C library while it was probed, and shares another thread's \
+                     control block or has none: hits may be lost from then on, so the counts are lower bounds; attach again, and \
+                     it is counted exactly",
+                    self.process.pid()
+                ));
+            }
+        }
     }
     /// Gives back slots of calls that were left without a return, when half of all are lent. All threads stand still for it, so that
     /// it takes no more than a hundredth of the time.

@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-/// User and system time of a process, from /proc/PID/stat.
+/// User and system time of a process, while there is such a process.
 pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
     // Linux reports it in units of USER_HZ, which is 100 on every architecture that we run on.
     const TICK: Duration = Duration::from_millis(10);
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
-    let ticks = fields.next()?.parse::<u32>().ok()?.checked_add(fields.next()?.parse().ok()?)?;
-    Some(TICK * ticks)
+    Some(TICK * u32::try_from(trapline_target::cpu_ticks(pid)?).unwrap_or(u32::MAX))
 }
 
 /// Processes that the threads of a process have forked.

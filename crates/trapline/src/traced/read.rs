@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trapline_patch::{Attached, armed};
+use trapline_patch::{Attached, Options, armed};
 use trapline_plan::Role;
 use trapline_target::Process;
 
@@ -156,6 +156,7 @@ impl Traced {
             counts,
             times,
             refused: self.refused.clone(),
+            late: self.loads.late(),
             missed: self.missed(),
             interrupted_syscalls: self.costs.interrupted,
             restarted_timeouts: self.costs.restarted,
@@ -196,6 +197,7 @@ impl Traced {
     }
     fn times(&mut self, scale: Scale) -> Vec<Times> {
         self.look_in_flight();
+        let written: Vec<_> = self.attached.segments().iter().map(trapline_patch::Segment::timed).collect();
         let one = |tracked: &Tracked| {
             let areas = tracked.sources.iter().filter_map(|source| match *source {
                 Source::Counter { segment, latency: Some(index), .. } => Some((segment, index)),
@@ -207,7 +209,7 @@ impl Traced {
             let in_flight = areas.clone().map(running).sum();
             let segments = self.attached.segments();
             read_times(
-                areas.map(|(at, index)| (&segments[at], index)),
+                areas.map(|(at, index)| (&segments[at], written[at].as_slice(), index)),
                 tracked.site.clone(),
                 in_flight,
                 scale,
@@ -216,9 +218,9 @@ impl Traced {
         };
         self.sites.iter().map(one).collect()
     }
-    /// After the last report: gives counters and latency areas back; returns the bytes of memory that stay behind.
-    pub(crate) fn forget(&mut self) -> u64 {
-        if self.ended.is_some() {
+    /// After the last report: gives back counters and latency areas, and all that no thread can be in; returns the bytes of memory that stay behind.
+    pub(crate) fn forget(&mut self, options: &Options) -> u64 {
+        if self.ended.is_some() || self.attached.segments().is_empty() {
             return 0;
         }
         let mut resident = 0;
@@ -228,15 +230,16 @@ impl Traced {
             }
             resident += segment.resident() + stamps_resident(&self.process, segment);
         }
+        // What cannot be told to be unused, or not now, stays as it is, and whoever comes next tries again.
+        if let Ok(freed) = self.attached.free(&self.process, options) {
+            self.costs.left_mapped = freed.stays;
+            resident = if freed.stays == 0 { 0 } else { resident };
+        }
         resident
     }
     pub(crate) fn missed(&self) -> u64 {
         let unstamped: u64 = self.attached.segments().iter().map(trapline_patch::Segment::missed).sum();
         unstamped + self.dropped()
-    }
-    /// Whether each hit there takes a system call.
-    pub(crate) fn asks_for_thread(&self) -> bool {
-        self.attached.asks_for_thread()
     }
     pub(crate) fn guard_hits(&self) -> u64 {
         self.costs.guards

@@ -172,7 +172,8 @@ impl Records {
 pub(super) type Never = std::convert::Infallible;
 
 impl Traced {
-    /// Calls that ended until a tick; without one, all, and those that have not ended. How many records were taken.
+    /// A round that begins at a tick: the calls that ended before the round before it. Without one, all, and those that have not ended. How
+    /// many records were taken.
     pub(crate) fn each_call(
         &mut self,
         clock: Clock,
@@ -295,6 +296,7 @@ impl Traced {
                 "process {pid} wrote over its rings of records, {times} times; what they held is lost"
             ));
         }
+        notices.extend(self.loads.late().iter().flat_map(|late| late.lines(pid)));
         notices
     }
 }

@@ -12,7 +12,7 @@ use trapline_plan::{Role, Unwind};
 use trapline_record::hist::BUCKETS;
 use trapline_record::ring::{Kind, Record};
 use trapline_record::stack::{FIRST, Stack};
-use trapline_target::{Mapping, Process};
+use trapline_target::{Mapping, Process, TickClock};
 
 use super::records::Records;
 use super::{Source, Traced, Tracked};
@@ -45,7 +45,9 @@ impl Traced {
         let Some(mut sums) = self.records.sums.take() else { return };
         let wanted = self.wanted(&sums.places);
         self.records.decoder.pairing.exits_name_no_thread = self.is_go || self.attached.asks_for_thread();
-        let (process, mut looked, mut round) = (&self.process, false, Vec::new());
+        let begun = (!last).then(TickClock::ticks);
+        let (process, mut looked) = (&self.process, false);
+        let mut round = std::mem::take(&mut self.records.decoder.round);
         let mut look = |places: &mut Places| !std::mem::replace(&mut looked, true) && update(process, places);
         let (mut addresses, mut words, mut early) = (Vec::new(), Vec::new(), Vec::new());
         self.records.drain(self.attached.segments(), |records, nth, room, record, word| {
@@ -78,7 +80,7 @@ impl Traced {
             }
         });
         early.into_iter().for_each(|(key, stack)| self.records.stacks.insert(key, stack));
-        self.records.end_calls(&mut sums, round, last);
+        self.records.end_calls(&mut sums, round, begun);
         self.records.sums = Some(sums);
     }
     fn wanted(&self, places: &Places) -> HashMap<(usize, u32), Wanted> {
@@ -175,11 +177,12 @@ impl Traced {
 }
 
 impl Records {
-    /// Puts entries and exits together, and adds what ended.
-    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, last: bool) {
+    /// Puts entries and exits together, and adds what ended; `begun` as in [`Pairing::feed`](crate::calls::Pairing::feed).
+    fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, begun: Option<u64>) {
         // What is in the round is of probes whose exits are recorded.
         let mut ended = Vec::new();
-        self.decoder.pairing.feed(&mut round, u64::MAX, |_, _| true, |paired| ended.push(paired));
+        self.decoder.pairing.feed(&mut round, begun, |_, _| true, |paired| ended.push(paired));
+        self.decoder.round = round;
         for Paired { segment, entry, exit, how } in ended {
             let sum = sums.ended.entry((segment, entry.probe)).or_default();
             match exit {
@@ -190,7 +193,7 @@ impl Records {
             self.end_call(sums, segment, &entry, exit);
         }
         // These go on, for all we know.
-        let rest = if last { self.decoder.pairing.rest() } else { Vec::new() };
+        let rest = if begun.is_none() { self.decoder.pairing.rest() } else { Vec::new() };
         rest.into_iter().for_each(|paired| self.end_call(sums, paired.segment, &paired.entry, paired.exit));
     }
     fn end_call(&mut self, sums: &mut Sums, segment: usize, entry: &Record, exit: Option<Record>) {

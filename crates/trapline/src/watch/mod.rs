@@ -48,6 +48,7 @@ pub use trapline_watch::{
 };
 
 use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
@@ -203,7 +204,7 @@ impl WatchBuilder {
             let mut launched = KillOnDrop(Some(launched));
             let process = Process::open(parked.pid())?;
             let mut session = self.arm(vec![process], Vec::new(), progress)?;
-            let failed = |source| Error::Launch { command: words[0].clone(), source };
+            let failed = |source| Error::Launch { command: words[0].to_string_lossy().into_owned(), source };
             parked.release().map_err(failed)?;
             session.launched = launched.0.take();
             return Ok(session);
@@ -312,12 +313,17 @@ fn neighbours(watched: &[Watched]) -> Option<String> {
     ))
 }
 
-fn launch(words: &[String]) -> Result<(Launched, Parked), Error> {
-    let (program, args) =
-        words.split_first().map_or(("", &words[..0]), |(program, args)| (program.as_str(), args));
+fn launch(words: &[OsString]) -> Result<(Launched, Parked), Error> {
+    let (program, args) = words
+        .split_first()
+        .map_or((OsStr::new(""), &words[..0]), |(program, args)| (program.as_os_str(), args));
     let mut command = Command::new(program);
     command.args(args);
-    Launched::start(command).map_err(|source| Error::Launch { command: program.to_owned(), source })
+    let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
+    let (launched, parked) = Launched::start(command).map_err(failed)?;
+    let parked =
+        parked.ok_or_else(|| failed(std::io::Error::other("it ended before its first instruction")))?;
+    Ok((launched, parked))
 }
 
 impl WatchSession {

@@ -120,5 +120,5 @@ impl Watching {
 }
 
 pub(super) fn name_of(tid: u32) -> Rc<str> {
-    crate::holders::comm(tid).into()
+    trapline_target::comm(tid).into()
 }

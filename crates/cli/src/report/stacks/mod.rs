@@ -14,6 +14,7 @@ use trapline::{Function, StackSum, Symbols};
 
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped, percent, plural};
+use crate::report::visible;
 
 /// Sums, with names.
 #[derive(Debug)]
@@ -169,7 +170,7 @@ fn plain(function: &Function) -> String {
         _ => String::new(),
     };
     let inlined = if function.inlined { " (inlined)" } else { "" };
-    format!("    {}{inlined}{place}\n", function.name)
+    format!("    {}\n", visible::name(&format!("{}{inlined}{place}", function.name)))
 }
 
 #[cfg(test)]

@@ -333,8 +333,7 @@ impl Own {
         if tracer == 0 {
             return Ok(());
         }
-        let comm = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
-        Err(PatchError::InUse { pid, tracer, comm: comm.trim().to_owned() })
+        Err(PatchError::InUse { pid, tracer, comm: trapline_target::comm(tracer) })
     }
 }
 

@@ -43,7 +43,7 @@ pub fn gather<'a>(at: u64, traced: Traced<'a>, what: Tallied<'_>, kind: Kind) ->
     let Tallied { tally, table, .. } = what;
     let mut asm = Asm::new(at);
     let condition = stage.condition(kind);
-    let seen = kind == Kind::Return || !tally.asks_for_value();
+    let seen = kind == Kind::Return || !tally.asks_for_end();
     stage::enter(&mut asm);
     if condition.asks_for_thread() || seen && tally.asks_for_thread() {
         threads::ask(id, &mut asm);

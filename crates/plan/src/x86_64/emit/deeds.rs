@@ -53,14 +53,14 @@ impl Setting<'_> {
 
     /// A probe's counter on line 0.
     const fn counter(&self, probe: u32) -> u64 {
-        self.place.data.addr.0 + self.layout.counters.word(probe)
+        self.data.of(self.layout.counters.word(probe))
     }
 
     /// What decides about a probe's hits, and where that is counted.
     fn filtered(&self, probe: u32) -> Option<Filtered<'_>> {
-        let words = self.place.data.addr.0 + self.layout.filtered.word(filtered::WORDS * probe);
+        let words = self.data.of(self.layout.filtered.word(filtered::WORDS * probe));
         let names = self.layout.names;
-        let names_at = self.place.data.addr.0 + names.off;
+        let names_at = self.data.of(names.off);
         self.env.filter(probe).map(|filter| {
             let by_name = filter.by_name && !names.is_empty();
             Filtered { filter, words, names: by_name.then_some(names_at) }
@@ -69,8 +69,8 @@ impl Setting<'_> {
 
     /// Of rings what hits need that write no record: how threads are told.
     fn no_rings(&self, area: RingArea, id: ThreadId) -> Rings {
-        let known = crate::module::known(self.layout, self.place);
-        Rings { area, base: self.place.data.addr.0, id, stacks: self.env.traits.stacks, known }
+        let known = crate::module::known(self.layout, self.data);
+        Rings { area, base: self.data.of(0), id, stacks: self.env.traits.stacks, known }
     }
 
     /// A hit of which nothing is told but that it was there, and passed.
@@ -134,7 +134,7 @@ impl Setting<'_> {
     ) -> Option<Pending<'static>> {
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
-        let table = Table { area, base: self.place.data.addr.0 + area.table(probe) };
+        let table = Table { area, base: self.data.of(area.table(probe)) };
         let filter = self.env.filter(probe);
         let staged = filter.is_some_and(|filter| filter.late.is_some());
         // Of the rings only how threads are told; and how long a record is that waits for its return.

@@ -9,9 +9,10 @@ use super::Env;
 use super::site::{Act, Deed, Reach, Site, When};
 use super::stub::{Gate, Latency, Machine, Pending, Rings, Threads};
 use super::window::JUMP;
-use crate::layout::DataLayout;
+use crate::layout::{DataAt, DataLayout};
 use crate::plan::{Call, Chunk, Guard, ModulePlan, Original, Patch, PatchRole};
 use crate::refusal::Refusal;
+use crate::request::TrapsPolicy;
 use crate::space::Place;
 use trapline_insn::x86_64::{Insn, Options, Relocated, relocate_into, sweep};
 use trapline_record::addr::Bias;
@@ -34,6 +35,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) env: Env<'a>,
     pub(crate) bias: Bias,
     pub(crate) place: Place,
+    /// Where the segment's data is mapped.
+    pub(crate) data: DataAt,
     /// Where the mirror ends: no stub reaches beyond it.
     pub(crate) mirror_end: RemoteAddr,
     /// Others' sites may come between these: nothing but jumps in the mirror.
@@ -134,6 +137,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
         self.plan.fixups.append(&mut self.fixups);
         self.keep_guards(site);
         self.padding_guards(site);
+        self.astray_guard(site, head);
         self.patch(site, head);
         Ok(())
     }
@@ -293,12 +297,22 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.stands_for(RemoteAddr(0), at);
         }
         for act in now {
+            self.raise_stack(act.lowered.cast_signed());
             self.act(act, at);
+            self.raise_stack(-act.lowered.cast_signed());
         }
         if let Some(detour) = detour {
             self.leave(detour.exit, at);
         }
         Ok(rest)
+    }
+
+    /// `lea rsp, [rsp + by]`, which leaves flags alone.
+    fn raise_stack(&mut self, by: i32) {
+        if by != 0 {
+            self.plan.bytes.extend_from_slice(&[0x48, 0x8D, 0xA4, 0x24]);
+            self.plan.bytes.extend_from_slice(&by.to_le_bytes());
+        }
     }
 
     /// From here on, a thread would be at `of` without us; at 0, that is not known.
@@ -394,6 +408,19 @@ impl<'a, 'p> Emitter<'a, 'p> {
         }
     }
 
+    /// When a kernel uprobe on the head goes, the file's first byte stands before our displacement. A prefix there has no effect on the int3 behind
+    /// it, so whoever traps on that has executed nothing yet, and begins with the stub (docs/foreign-patches.md).
+    fn astray_guard(&mut self, site: &Site, head: RemoteAddr) {
+        let first = self.set.env.image.text(site.start, 1).map_or(0, |bytes| bytes[0]);
+        let at = self.set.bias.live(site.start) + 1;
+        let traps =
+            self.set.place.k.to_le_bytes()[0] == INT3 && site.insns.first().is_some_and(|i| i.len > 1);
+        let served = self.set.gate.is_none() && self.set.env.traits.traps == TrapsPolicy::Guarded;
+        if site.reach == Reach::Mirror && served && traps && is_prefix_of_int3(first) {
+            self.plan.guards.push(Guard { at, resume: head });
+        }
+    }
+
     fn patch(&mut self, site: &Site, head: RemoteAddr) {
         let k = self.set.place.k.to_le_bytes();
         let mut new = [0; MAX_PATCH];
@@ -450,6 +477,11 @@ impl<'a, 'p> Emitter<'a, 'p> {
         };
         self.plan.patches.push(patch);
     }
+}
+
+/// Prefixes that int3 takes and does not heed: segments, sizes, `repne`, `rep`, REX.
+const fn is_prefix_of_int3(byte: u8) -> bool {
+    matches!(byte, 0x26 | 0x2E | 0x36 | 0x3E | 0x40..=0x4F | 0x64..=0x67 | 0xF2 | 0xF3)
 }
 
 fn jump(from: RemoteAddr, to: RemoteAddr) -> [u8; 5] {

@@ -211,7 +211,7 @@ impl Planner<'_> {
         self.place(
             stretch,
             i,
-            Act { at, when, deed: deed(at, kind), dead, want: owner(role).want, detour: None },
+            Act { at, when, deed: deed(at, kind), dead, want: owner(role).want, lowered: 0, detour: None },
             owner(role),
             true,
         )
@@ -244,7 +244,8 @@ impl Planner<'_> {
                     let owner = owner(PatchRole::ExitRet);
                     let dead = stub::Site::default();
                     let deed = deed(Svma(exit.insn.addr), stub::ExitKind::Return);
-                    let act = Act { at, when, deed, dead, want: owner.want, detour: Some(detour) };
+                    let act =
+                        Act { at, when, deed, dead, want: owner.want, lowered: 0, detour: Some(detour) };
                     p.place(stretch, i, act, owner, true)
                 })?;
                 let many = p.sites.len() - p.first > bound;

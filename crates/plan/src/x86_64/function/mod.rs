@@ -1,9 +1,10 @@
 //! All sites of one function: entry, exits, single instructions, and what they do to each other. How exits are found is in
-//! `exits`, which window and tactic a deed gets in `place`.
+//! `exits`, when an entry's window begins behind the first instruction in `behind`, which window and tactic a deed gets in `place`.
 //!
 //! In: a function and what is wanted there. Out: sites whose windows are disjoint; where two wants need the same window,
 //! one site that does both. A want is met whole or refused whole.
 
+mod behind;
 mod exits;
 mod frame;
 mod place;
@@ -19,7 +20,9 @@ use crate::codemap::body_of;
 use crate::plan::{KernelSite, PatchRole, Refused};
 use crate::refusal::Refusal;
 use crate::request::{Floats, Role, Want};
-use trapline_image::FunctionIndex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use trapline_image::{FunctionIndex, Image};
 use trapline_insn::x86_64::{
     Body, Class, ExitKind, Insn, Look, faults_on_register, flags_dead_after, overwritten_gprs, sweep,
 };
@@ -29,6 +32,8 @@ use trapline_record::ring::Kind;
 
 /// Instructions decoded at an entry: the window, and those that may show what is dead.
 const LOOK: usize = 6;
+/// Functions whose code is analysed at a time, where several threads do it.
+const ROUND: usize = 1024;
 /// Bytes decoded there at least: `endbr64` and a jump.
 const LEAST: u64 = 4 + JUMP;
 
@@ -42,8 +47,14 @@ pub(crate) struct Planner<'a> {
     pub(crate) sites: Vec<Site>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
+    /// Where exits cannot be had, return addresses are replaced.
+    pub(crate) or_slots: bool,
+    /// Of which functions, and why.
+    pub(crate) slotted: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
     first: usize,
+    /// Entries' windows begin at the first instruction, whatever that is.
+    at_head: bool,
     /// The functions wanted, sorted: no pun leans on their bytes.
     wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
@@ -58,6 +69,16 @@ impl core::fmt::Debug for Looking {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Looking")
     }
+}
+
+/// What a function's plan was at some moment.
+#[derive(Clone, Debug)]
+struct Mark {
+    sites: Vec<Site>,
+    claims: usize,
+    puns: Vec<trapline_record::RemoteAddr>,
+    kernel: usize,
+    slotted: usize,
 }
 
 /// A function's code in full.
@@ -78,6 +99,32 @@ impl Code {
     }
 }
 
+/// What is known of a function's code, where more is wanted than its entry.
+fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
+    let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
+    function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
+}
+
+fn code_of(image: &Image, function: FunctionIndex) -> Code {
+    let f = image.function(function);
+    let mut cold = f.cold.clone();
+    loop {
+        let body = body_of(image, f.start, f.len, &cold);
+        let fragment = body.exits.iter().find_map(|exit| match exit.kind {
+            ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
+            _ => None,
+        });
+        match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
+            Some(fragment) => cold.push(fragment),
+            None => {
+                let all = [(f.start, f.len)].into_iter().chain(cold);
+                let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
+                return Code { function, body, parts };
+            }
+        }
+    }
+}
+
 impl<'a> Planner<'a> {
     pub(crate) fn new(env: Env<'a>, bias: Bias, puns: Puns<'a>) -> Self {
         Self {
@@ -88,7 +135,10 @@ impl<'a> Planner<'a> {
             sites: Vec::new(),
             kernel: Vec::new(),
             refused: Vec::new(),
+            or_slots: false,
+            slotted: Vec::new(),
             first: 0,
+            at_head: false,
             wanted: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
@@ -101,6 +151,32 @@ impl<'a> Planner<'a> {
         let of_one = order.chunk_by(|a, b| a.1.function == b.1.function);
         of_one.for_each(|group| self.function(group[0].1.function, group));
     }
+    /// The same with the help of other threads: a function's code is analysed without regard to the others, which takes most of the time. What is
+    /// planned is the same. Few functions at a time, since an analysis is large.
+    pub(crate) fn functions_with_help(&mut self, order: &[(u32, Want)], threads: usize) {
+        self.wants_of(order.iter().filter_map(|(_, w)| w.function));
+        let groups: Vec<&[(u32, Want)]> = order.chunk_by(|a, b| a.1.function == b.1.function).collect();
+        let env = self.env;
+        for round in groups.chunks(ROUND) {
+            let (next, codes) = (AtomicUsize::new(0), Vec::from_iter(round.iter().map(|_| OnceLock::new())));
+            let work = || {
+                let take = || {
+                    let nth = next.fetch_add(1, Ordering::Relaxed);
+                    round.get(nth).copied().zip(codes.get(nth))
+                };
+                while let Some((group, code)) = take() {
+                    drop(code.set(code_for(env, group[0].1.function, group)));
+                }
+            };
+            std::thread::scope(|scope| {
+                (1..threads).for_each(|_| drop(scope.spawn(work)));
+                work();
+            });
+            for (group, code) in round.iter().zip(codes) {
+                self.plan(group, code.into_inner().flatten().as_ref());
+            }
+        }
+    }
     /// Says of which functions, sorted, something is wanted, before [`function`](Self::function) is called for each.
     pub(crate) fn wants_of(&mut self, functions: impl Iterator<Item = FunctionIndex>) {
         self.wanted = functions.collect();
@@ -109,22 +185,25 @@ impl<'a> Planner<'a> {
 
     /// Plans all wants of one function (or, without one, single instructions).
     pub(crate) fn function(&mut self, function: Option<FunctionIndex>, wants: &[(u32, Want)]) {
+        self.plan(wants, code_for(self.env, function, wants).as_ref());
+    }
+    fn plan(&mut self, wants: &[(u32, Want)], code: Option<&Code>) {
         self.first = self.sites.len();
-        let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
-        let code = function.filter(|_| !entry_only).map(|f| self.code_of(f));
         let order = |role: Role| match role {
             Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
             Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
             Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) => 3,
         };
-        for rank in 0..4 {
-            for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
-                if let Err(why) = self.want(*index, want, code.as_ref()) {
-                    self.refused.push(Refused { probe: want.probe, want: *index, why });
+        self.behind_or_at_head(|planner| {
+            for rank in 0..4 {
+                for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
+                    if let Err(why) = planner.want(*index, want, code) {
+                        planner.refused.push(Refused { probe: want.probe, want: *index, why });
+                    }
                 }
             }
-        }
+        });
     }
 
     fn want(&mut self, index: u32, want: &Want, code: Option<&Code>) -> Result<(), Refusal> {
@@ -132,6 +211,7 @@ impl<'a> Planner<'a> {
         let count = |kind| Deed::Count { probe: want.probe, kind };
         let call = |ip| Deed::Call { probe: want.probe, ip, exit: false };
         self.decides(want)?;
+        self.has_goroutine(want)?;
         match (want.role, want.function) {
             (Role::CountEntry, Some(f)) => {
                 let done = self.entry(f, count(Kind::Entry), owner(PatchRole::Entry));
@@ -180,7 +260,8 @@ impl<'a> Planner<'a> {
             (Role::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
-                self.whole(|p| p.latency(f, code, owner, latency))
+                let done = self.whole(|p| p.latency(f, code, owner, latency));
+                self.or_slot(done, (index, want), |p| p.armed(f, code, owner, latency))
             }
             (Role::LatencySlot, Some(f)) => {
                 let latency =
@@ -202,17 +283,57 @@ impl<'a> Planner<'a> {
         self.env.decides(at, want)
     }
 
+    /// A function whose exits cannot be had gets a slot, if that is allowed.
+    fn or_slot(
+        &mut self,
+        done: Result<(), Refusal>,
+        (index, want): (u32, &Want),
+        arm: impl FnOnce(&mut Self) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        match done {
+            Err(why) if self.or_slots && why.is_of_exits() && self.whole(arm).is_ok() => {
+                self.slotted.push(Refused { probe: want.probe, want: index, why });
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a goroutine can be read where this want asks for it. A program that begins has none: `rt0_go` sets the thread pointer, by `settls`, which
+    /// also threads of older versions call first. All that `rt0_go` calls later runs with one.
+    fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
+        let counts = matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_));
+        let (Some(function), true) = (want.function, self.env.traits.go && !counts) else { return Ok(()) };
+        let image = self.env.image;
+        let f = image.function(function);
+        let is_before = |name: &str| {
+            let name = name.strip_suffix(".abi0").unwrap_or(name);
+            matches!(name, "runtime.rt0_go" | "runtime.settls") || name.starts_with("_rt0_")
+        };
+        match image.names(f).any(|name| is_before(name.raw)) {
+            true => Err(Refusal::BeforeGoroutine { at: f.start }),
+            false => Ok(()),
+        }
+    }
+
     /// Undoes everything when `plan` fails.
     fn whole(&mut self, plan: impl FnOnce(&mut Self) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let before = self.mark();
+        plan(self).inspect_err(|_| self.roll_back(before))
+    }
+
+    fn mark(&self) -> Mark {
         let sites = self.sites[self.first..].to_vec();
-        let (claims, puns, kernel) = (self.claims.mark(), self.puns.mark(), self.kernel.len());
-        plan(self).inspect_err(|_| {
-            self.sites.truncate(self.first);
-            self.sites.extend(sites);
-            self.claims.rollback(claims);
-            self.puns.rollback(puns);
-            self.kernel.truncate(kernel);
-        })
+        let (claims, puns) = (self.claims.mark(), self.puns.mark());
+        Mark { sites, claims, puns, kernel: self.kernel.len(), slotted: self.slotted.len() }
+    }
+    fn roll_back(&mut self, to: Mark) {
+        self.sites.truncate(self.first);
+        self.sites.extend(to.sites);
+        self.claims.rollback(to.claims);
+        self.puns.rollback(to.puns);
+        self.kernel.truncate(to.kernel);
+        self.slotted.truncate(to.slotted);
     }
 
     fn or_kernel(&mut self, done: Result<(), Refusal>, owner: Owner, at: Svma) -> Result<(), Refusal> {
@@ -231,44 +352,39 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn code_of(&self, function: FunctionIndex) -> Code {
-        let image = self.env.image;
-        let f = image.function(function);
-        let mut cold = f.cold.clone();
-        loop {
-            let body = body_of(image, f.start, f.len, &cold);
-            let fragment = body.exits.iter().find_map(|exit| match exit.kind {
-                ExitKind::TailJump(to) | ExitKind::TailBranch(to) => fragment_at(image.fragments(), Svma(to)),
-                _ => None,
-            });
-            match fragment.filter(|f| !cold.contains(f) && cold.len() < 8) {
-                Some(fragment) => cold.push(fragment),
-                None => {
-                    let all = [(f.start, f.len)].into_iter().chain(cold);
-                    let parts = all.filter_map(|(start, len)| part_of(&body, start, len)).collect();
-                    return Code { function, body, parts };
-                }
-            }
-        }
-    }
-
     fn entry(&mut self, function: FunctionIndex, deed: Deed, owner: Owner) -> Result<(), Refusal> {
         let f = self.env.image.function(function);
         let bytes = self.env.image.text(f.start, f.len).ok_or(Refusal::NotInFile { at: f.start })?;
         let mut insns = core::mem::take(&mut self.scratch);
+        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
+        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
+        if let Some(behind) = self.behind(&mut insns, (bytes, f.start), &deed, red_zone_live) {
+            let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
+            let (at, want) = (Svma(insns[1].addr), owner.want);
+            let (dead, lowered) = (behind.dead, behind.lowered);
+            let act = Act { at, when: When::Before, deed, dead, want, lowered, detour: None };
+            let done = self.place(Stretch { insns: &insns, whole }, 1, act, owner, false);
+            self.scratch = insns;
+            return done;
+        }
         let faulty = |i: &Insn| self.env.traits.has_fault_handler && faults_on_register(i);
         // Where consumers are called everything is saved, so that nobody asks what is dead.
         let asks = !matches!(deed, Deed::Call { .. });
         // `endbr64` neither reads nor writes: what is dead at it is dead behind it.
         let found = self.look.0.ahead(&mut insns, (bytes, f.start.0), (LOOK, LEAST), |i| asks && !faulty(i));
-        // Nothing below rsp is live when a function is called; when it jumps back to its entry, its red zone is. Go has none.
-        let red_zone_live = self.env.map.is_looped(function) && !self.env.traits.go;
         let dead = stub::Site { flags_dead: found.flags, dead: found.gprs, red_zone_live };
         let whole = insns.last().is_some_and(|last| last.end() == f.end().0);
         let i = entry_index(&self.env, &insns);
         let stretch = Stretch { insns: &insns, whole };
-        let act =
-            Act { at: Svma(insns[i].addr), when: When::Before, deed, dead, want: owner.want, detour: None };
+        let act = Act {
+            at: Svma(insns[i].addr),
+            when: When::Before,
+            deed,
+            dead,
+            want: owner.want,
+            lowered: 0,
+            detour: None,
+        };
         let done = self.place(stretch, i, act, owner, false);
         self.scratch = insns;
         done
@@ -292,7 +408,7 @@ impl<'a> Planner<'a> {
             return self.place(
                 stretch,
                 i,
-                Act { at, when: When::Before, deed, dead, want: owner.want, detour: None },
+                Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None },
                 owner,
                 true,
             );
@@ -309,7 +425,7 @@ impl<'a> Planner<'a> {
             (1..=64).rev().find_map(|len| self.env.image.text(at, len)).ok_or(Refusal::NotInFile { at })?;
         let insns: Vec<Insn> = sweep(bytes, at.0).take(LOOK).collect();
         let dead = dead_at(&self.env, &insns, true);
-        let act = Act { at, when: When::Before, deed, dead, want: owner.want, detour: None };
+        let act = Act { at, when: When::Before, deed, dead, want: owner.want, lowered: 0, detour: None };
         self.place(Stretch { insns: &insns, whole: false }, 0, act, owner, false)
     }
 }

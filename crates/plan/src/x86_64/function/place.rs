@@ -152,7 +152,7 @@ impl Planner<'_> {
     }
 
     /// Whether nothing else is where this window's change would be, padding included.
-    fn is_clear(&self, window: &Window, changed: u64) -> bool {
+    pub(super) fn is_clear(&self, window: &Window, changed: u64) -> bool {
         let end = window.end(changed);
         !self.sites[self.first..].iter().any(|s| s.overlaps(window.start, end))
             && self.claims.is_free(window.start, end)

@@ -70,7 +70,7 @@ impl Stage<'_> {
         let lookup = whose.look(asm);
         let unmarked = self.look(asm);
         let condition = self.condition(kind);
-        let seen = kind == Kind::Return || !tally.asks_for_value();
+        let seen = kind == Kind::Return || !tally.asks_for_end();
         if [&condition].into_iter().chain(tally.trees()).any(asks_for_duration) {
             self.time(asm, true);
         }

@@ -136,6 +136,10 @@ impl Walk {
             asm.load(RDI, Mem::At(RSP, self.step));
             asm.store(Mem::At(R10, FIRST as i32 * 8), RDI);
             asm.mov_imm32(RDX, FIRST as u32 * 8 + 8);
+            // The loop looks for room behind each address.
+            if room <= FIRST as u32 * 8 + 8 {
+                return;
+            }
         }
         let again = asm.here();
         asm.mov(RDI, RSI);

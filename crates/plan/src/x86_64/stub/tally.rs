@@ -29,7 +29,7 @@ use crate::filter::{Apart, Sort, THREAD_UNIT, Tally};
 pub struct Table {
     /// Their shape; its offset is not used.
     pub area: TallyArea,
-    /// Address of the table on line 0, within ±2 GiB of the code.
+    /// Address of the table on line 0. Anywhere.
     pub base: u64,
 }
 
@@ -348,10 +348,13 @@ pub(super) fn add_shared(asm: &mut Asm<'_>, (machine, table): (Machine, Table), 
     let table = table.base.wrapping_add(last);
     match what {
         Shared::Cell => {
-            asm.lea(R11, Mem::Rip(table));
+            asm.mov_imm64(R11, table);
             asm.alu_mem_imm(Alu::Add, Mem::Sum(R11, RAX, 3, CELLS as i32), 1, true);
         }
-        Shared::Word(word) => asm.alu_mem_imm(Alu::Add, Mem::Rip(table.wrapping_add(word)), 1, true),
+        Shared::Word(word) => {
+            asm.mov_imm64(R11, table.wrapping_add(word));
+            asm.alu_mem_imm(Alu::Add, Mem::At(R11, 0), 1, true);
+        }
     }
 }
 

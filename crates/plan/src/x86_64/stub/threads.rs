@@ -97,7 +97,7 @@ pub fn count_by_thread(
     asm.mov32(RCX, RDX);
     asm.alu_imm(Alu::And, RCX, rows as i32 - 1, false);
     asm.lea(RDX, Mem::At(RDX, 1));
-    asm.lea(RSI, Mem::Rip(threads.tags));
+    asm.mov_imm64(RSI, threads.tags);
     let elsewhere = asm.unbroken(|asm| {
         asm.alu_store(Alu::Cmp, Mem::Sum(RSI, RCX, 3, 0), RDX, false);
         asm.jcc_later(Cond::NotEqual)

@@ -174,7 +174,8 @@ fn regions(asm: &mut Asm<'_>) -> Fix {
     asm.load(RDI, Mem::At(R10, at::REGION_COUNT as i32));
     asm.alu_imm(Alu::Cmp, RDI, MAX_REGIONS as i32, true);
     let absurd = asm.jcc_later(Cond::Above);
-    asm.lea(RSI, Mem::At(R10, at::REGIONS as i32));
+    asm.load(RSI, Mem::At(R10, at::REGIONS_OFF as i32));
+    asm.alu(Alu::Add, RSI, R10);
     let again = asm.here();
     asm.alu_imm(Alu::Sub, RDI, 1, true);
     let none = asm.jcc_later(Cond::Below);

@@ -123,6 +123,7 @@ pub(in crate::inside) fn place(
     let request = Request {
         modules: &modules,
         go: false,
+        threads: Default::default(),
         durations: Default::default(),
         options,
         calls: Some(calls),

@@ -84,7 +84,7 @@ impl Timed<'_> {
         } else {
             asm.store_imm(entry(slots, RSI, entry_at::UNDER), 0);
         }
-        asm.lea(RAX, Mem::Rip(self.block()));
+        asm.mov_imm64(RAX, self.block());
         asm.store(entry(slots, RSI, entry_at::WHAT), RAX);
         asm.shift(Shift::Left, RCX, slots::CODE.trailing_zeros() as u8, true);
         asm.mov_imm64(RAX, slots.code + slots::RETURN);

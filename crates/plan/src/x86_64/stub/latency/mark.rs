@@ -67,6 +67,6 @@ impl Timed<'_> {
     /// Behind the displaced code: an entry whose slot was not in the first place looked at. Without room for a block the call's
     /// exit will not be recorded, which counts as missed.
     pub(in super::super) fn finish_mark(&self, asm: &mut Asm<'_>, mark: Mark) {
-        self.miss(asm, mark.lookup, Claim::Yes, None, Mem::Rip(self.latency.missed), mark.after);
+        self.miss(asm, mark.lookup, Claim::Yes, None, self.latency.missed, mark.after);
     }
 }

@@ -53,7 +53,7 @@ pub enum Buckets {
 /// What is to be timed, and where it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latency {
-    /// Address of function 0's block on line 0, within ±2 GiB of the code.
+    /// Address of function 0's block on line 0. Anywhere.
     pub area: u64,
     /// How many functions the area holds.
     pub functions: u32,
@@ -184,6 +184,12 @@ fn reload(asm: &mut Asm<'_>, reg: Reg, at: i32) {
     asm.load(reg, Mem::At(RSP, at));
 }
 
+/// One more in a word that many threads write; spoils rax.
+fn add_one(asm: &mut Asm<'_>, word: u64) {
+    asm.mov_imm64(RAX, word);
+    asm.alu_mem_imm(Alu::Add, Mem::At(RAX, 0), 1, true);
+}
+
 /// `rax = rdtsc`, spoiling rdx.
 fn clock(asm: &mut Asm<'_>) {
     asm.rdtsc();
@@ -199,9 +205,9 @@ impl Timed<'_> {
     const fn block(&self) -> u64 {
         self.latency.area.wrapping_add(self.function as u64 * self.machine.lines as u64 * words::STRIDE)
     }
-    /// A word of the function's block on the last line.
-    const fn last(&self, word: u64) -> Mem {
-        Mem::Rip(self.block().wrapping_add((self.machine.lines as u64 - 1) * words::STRIDE + word))
+    /// Address of a word of the function's block on the last line.
+    const fn last(&self, word: u64) -> u64 {
+        self.block().wrapping_add((self.machine.lines as u64 - 1) * words::STRIDE + word)
     }
     /// Whether S must be kept in a register (r8), rather than computed from rsp again.
     pub(super) const fn special(&self) -> bool {
@@ -287,7 +293,7 @@ impl Timed<'_> {
         });
         let clamped = asm.here();
         asm.store_imm(Mem::At(RSI, 8), 0);
-        asm.lea(RSI, Mem::Rip(self.block()));
+        asm.mov_imm64(RSI, self.block());
         let rare = match self.machine.rseq {
             Some(rseq) => Some(self.record_owned(asm, rseq, kind)),
             None => {
@@ -305,12 +311,12 @@ impl Timed<'_> {
         match tail {
             Tail::Enter { loop_entry, occupied, stamp, lookup, leave } => {
                 self.occupied(asm, loop_entry, occupied, stamp, leave);
-                self.miss(asm, lookup, Claim::Yes, None, Mem::Rip(self.latency.missed), leave);
+                self.miss(asm, lookup, Claim::Yes, None, self.latency.missed, leave);
             }
             Tail::Armed(armed) => self.finish_armed(asm, armed),
             Tail::Exit { kind, lookup, other, negative, clamped, rare, leave } => {
                 asm.bind(negative);
-                asm.alu_mem_imm(Alu::Add, self.last(at::CLAMPED), 1, true);
+                add_one(asm, self.last(at::CLAMPED));
                 asm.mov_imm32(RDI, 0);
                 asm.jmp(clamped);
                 asm.bind(other);
@@ -335,13 +341,13 @@ impl Timed<'_> {
         }
         if self.latency.outermost {
             asm.jcc(Cond::Above, leave); // deeper than the outermost call
-            asm.alu_mem_imm(Alu::Add, self.last(at::UNRETURNED), 1, true);
+            add_one(asm, self.last(at::UNRETURNED));
         } else {
             asm.load(RAX, Mem::At(RSI, 8));
             asm.alu_imm(Alu::Cmp, RAX, self.latency.functions as i32, true);
             asm.jcc(Cond::Above, stamp); // not a number that we wrote
             asm.imul_imm(RAX, RAX, self.stride(), true);
-            asm.lea(RDX, Mem::Rip(self.latency.area.wrapping_sub(words::STRIDE)));
+            asm.mov_imm64(RDX, self.latency.area.wrapping_sub(words::STRIDE));
             asm.alu_mem_imm(Alu::Add, Mem::Sum(RDX, RAX, 0, at::UNRETURNED as i32), 1, true);
         }
         asm.jmp(stamp);

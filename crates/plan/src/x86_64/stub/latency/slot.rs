@@ -7,7 +7,7 @@ use trapline_record::latency as words;
 
 use super::super::asm::{Alu, Asm, Cond, Fix, Mem, R8, R9, R10, RAX, RDX, RSI, RSP, Reg, Shift};
 use super::super::rseq::PHI;
-use super::{Timed, reload, save, spill};
+use super::{Timed, add_one, reload, save, spill};
 
 /// A search for a slot, and where it leaves the usual path.
 #[derive(Clone, Copy, Debug)]
@@ -204,20 +204,20 @@ impl Timed<'_> {
         self.probe(asm, claim, lookup);
     }
 
-    /// A search that the first look did not end; counted at `lost` if it comes to nothing.
+    /// A search that the first look did not end; counted at the address `lost` if it comes to nothing. Spoils rax.
     pub(super) fn miss(
         &self,
         asm: &mut Asm<'_>,
         lookup: Lookup,
         claim: Claim,
         also: Option<Fix>,
-        lost: Mem,
+        lost: u64,
         leave: u64,
     ) {
         self.search(asm, lookup, claim);
         let nobody = lookup.nobody.filter(|_| self.latency.outermost).map(|(nobody, _)| nobody);
         nobody.into_iter().chain(also).for_each(|fix| asm.bind(fix));
-        asm.alu_mem_imm(Alu::Add, lost, 1, true);
+        add_one(asm, lost);
         asm.jmp(leave);
     }
 }

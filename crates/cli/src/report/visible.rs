@@ -1,0 +1,54 @@
+//! Text that others wrote (names of functions, files and threads, messages), as a terminal may get it.
+//!
+//! In: text. Out: the same, with control characters and marks of writing direction escaped as JSON does it (`\u001b`), so that a line of JSON
+//! means what it meant. Does not: know formats.
+
+use std::borrow::Cow;
+
+/// Whether a terminal does something for it, or shows what follows elsewhere.
+fn is_active(one: char) -> bool {
+    one.is_control()
+        || matches!(one, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let bad = |one: char| is_active(one) && !stays(one);
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for one in text.chars() {
+        match one {
+            _ if !bad(one) => out.push(one),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            _ => out.push_str(&format!("\\u{:04x}", u32::from(one))),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Text of several lines, which may have columns.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    escaped(text, |one| matches!(one, '\n' | '\t'))
+}
+
+/// What is to stand on one line.
+pub(crate) fn name(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{lines, name};
+
+    #[test]
+    fn what_a_terminal_would_act_on_is_escaped() {
+        assert_eq!(name("a\u{1b}[31mb\nc\td\u{9b}e"), "a\\u001b[31mb\\nc\\td\\u009be");
+        assert_eq!(lines("a\u{1b}]0;x\u{7}\n\tb\r\n"), "a\\u001b]0;x\\u0007\n\tb\\r\n");
+        assert_eq!(name("a\u{202e}b"), "a\\u202eb");
+        let plain = "naïve::функция<T> \u{fffd} \\n";
+        assert_eq!((name(plain), lines(plain)), (plain.into(), plain.into()));
+    }
+}

@@ -1,0 +1,104 @@
+//! What of a program's memory leads a thread into our code: F2 to F5 of `free`.
+//!
+//! In: a word that is an address in a segment's code, and what lies behind it. Out: whether it can lead there. A plain number of that value is not
+//! taken for one, near a text at a low address every other integer is one. Does not: read the program's memory.
+
+use trapline_record::RemoteAddr;
+use trapline_record::control::at;
+use trapline_target::Process;
+
+use crate::find::Found;
+use crate::slots::slots_of;
+
+/// User code's segment, in the lowest bits of the word behind the flags.
+const CODE_SEGMENT: u64 = 0x33;
+/// The flag that is always set, and the first bit above all flags.
+const ALWAYS: u64 = 1 << 1;
+const FLAGS_END: u64 = 1 << 22;
+/// Bytes from the restorer to the handler (`plan`'s `stub::trap`): each begins at a multiple of 16.
+const RESTORER: u64 = 16;
+/// A descriptor's alignment, and the longest sequence that stubs have.
+const DESCRIPTOR: u64 = 32;
+const LONGEST: u64 = 4096;
+
+/// CPUs that a kernel may be built for, at most.
+const MOST_CPUS: u64 = 8192;
+
+/// A word, and what lies around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Word {
+    /// Its address.
+    pub(crate) at: u64,
+    /// The word before it.
+    pub(crate) before: Option<u64>,
+    pub(crate) value: u64,
+    /// The two words behind it.
+    pub(crate) next: [Option<u64>; 2],
+}
+
+impl Word {
+    /// Whether it, an address in the segment's code, can lead a thread there.
+    pub(crate) fn leads_into(&self, process: &Process, segment: &Found) -> bool {
+        let handler = segment.block.get(at::HANDLER);
+        let is_handler = handler != 0 && (self.value == handler || self.value == handler - RESTORER);
+        let is_slot = slots_of(&segment.block).is_some_and(|slots| slots.slot_of(self.value).is_some());
+        self.is_context()
+            || is_handler
+            || is_slot
+            || self.is_in_area() && is_descriptor(process, segment, self.value)
+    }
+    /// As the kernel saves it: flags, then the segments.
+    fn is_context(&self) -> bool {
+        let [Some(flags), Some(segments)] = self.next else { return false };
+        flags & ALWAYS != 0 && flags < FLAGS_END && segments & 0xffff == CODE_SEGMENT
+    }
+    /// As `struct rseq` has it, which is aligned: behind the CPU's number, twice.
+    fn is_in_area(&self) -> bool {
+        let Some(cpu) = self.before else { return false };
+        self.at % DESCRIPTOR == 8 && cpu >> 32 == cpu & 0xffff_ffff && cpu >> 32 < MOST_CPUS
+    }
+}
+
+/// As `struct rseq_cs`: version and flags, start, length, where to go on.
+fn is_descriptor(process: &Process, segment: &Found, word: u64) -> bool {
+    let mut bytes = [0; DESCRIPTOR as usize];
+    if !word.is_multiple_of(DESCRIPTOR) || process.read(RemoteAddr(word), &mut bytes).is_err() {
+        return false;
+    }
+    let field = |nth: usize| bytes[nth * 8..nth * 8 + 8].try_into().map_or(0, u64::from_le_bytes);
+    let [version, start, length, abort] = [0, 1, 2, 3].map(field);
+    version == 0 && segment.is_code(start) && length < LONGEST && segment.is_code(abort)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Word;
+
+    fn word(before: u64, next: [Option<u64>; 2]) -> Word {
+        Word { at: 0x1008, before: Some(before), value: 0x1_0000, next }
+    }
+
+    #[test]
+    fn a_context_has_flags_and_segments_behind_it_and_a_number_has_not() {
+        assert!(word(0, [Some(0x246), Some(0x002b_0000_0000_0033)]).is_context());
+        assert!(word(0, [Some(0x10202), Some(0x33)]).is_context());
+        for next in [
+            [Some(0x246), Some(0x34)],
+            [Some(0x244), Some(0x33)],
+            [Some(0x1000_1001), Some(0x1000_2033)],
+            [Some(0x246), None],
+            [None, None],
+        ] {
+            assert!(!word(0, next).is_context(), "{next:x?}");
+        }
+    }
+
+    #[test]
+    fn an_area_says_its_cpu_twice_and_is_aligned() {
+        let area = word(0x0000_0003_0000_0003, [None; 2]);
+        assert!(area.is_in_area());
+        assert!(!Word { at: 0x1010, ..area }.is_in_area());
+        assert!(!word(0x0000_0003_0000_0004, [None; 2]).is_in_area());
+        assert!(!word(0x0b00_1001, [None; 2]).is_in_area());
+    }
+}

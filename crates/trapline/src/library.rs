@@ -1,0 +1,42 @@
+//! What the C library of a process says of its threads.
+//!
+//! In: the process' files, and their variables as they are now. Out: [`Threads`]: where glibc registers rseq areas (`__rseq_offset`, of its loader or of a
+//! static program, when `__rseq_size` says that it does), and whether the program's runtime sets thread pointers itself. Does not: ask a thread.
+
+use trapline_patch::Threads;
+use trapline_target::Process;
+
+use crate::files::Files;
+use crate::modules::{Module, mapped};
+
+/// Asks all files that may know.
+pub(crate) fn threads(process: &Process, files: &mut Files) -> Threads {
+    let Ok(maps) = process.maps() else { return Threads::default() };
+    let mut out = Threads::default();
+    for one in mapped(process, &maps) {
+        let is_loader = one.mapping.path.rsplit('/').next().is_some_and(|name| name.starts_with("ld-"));
+        if !is_loader && !one.is_program {
+            continue;
+        }
+        let Ok(module) = one.open(process, files) else { continue };
+        // What Go links by itself needs no library; with the C library, that makes the threads (runtime.iscgo).
+        out.own_pointers |=
+            one.is_program && module.file.image.is_go() && module.file.image.needed().is_empty();
+        // Of a program with a loader, the loader says it.
+        if is_loader || module.file.image.is_static() {
+            out.rseq = out.rseq.or_else(|| registered(process, &module));
+        }
+    }
+    out
+}
+
+/// Where areas lie, if the library registers some.
+fn registered(process: &Process, module: &Module) -> Option<i32> {
+    let word = |name| {
+        let symbol = module.file.image.data_symbol(name)?;
+        process.read_u64(module.bias.live(symbol.at)).ok()
+    };
+    let registers = word("__rseq_size")? as u32 != 0;
+    let offset = word("__rseq_offset")?.cast_signed();
+    i32::try_from(offset).ok().filter(|_| registers)
+}

@@ -1,0 +1,156 @@
+//! Patches that other tools change while they count: found a few times a second, put right, and told.
+//!
+//! In: what `patch` sees of its patches. Out: how many were changed, for how long at most; a notice when the first is. Invariant: FGN-1 a change that
+//! is still there at a look is told, with a time that is not shorter than it was. A change that came and went between two looks leaves a trace if a
+//! kernel uprobe made it, since that leaves a byte of the file; what a debugger put back is not seen, and lost no hit: it steps over our jump.
+//! Does not: look into forked children, or count hits that were lost.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use trapline_patch::Changed;
+use trapline_record::RemoteAddr;
+
+use super::Traced;
+use crate::report::Overwritten;
+
+/// Looks take no more than this part of the time.
+const SHARE: u32 = 100;
+
+/// What is known of changes by others.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    /// When the patches were looked at last.
+    looked: Instant,
+    /// Not again before this.
+    again: Instant,
+    /// What is changed now, since when at most.
+    since: HashMap<RemoteAddr, Instant>,
+    /// What held the file's bytes alone at the last look.
+    file: HashSet<RemoteAddr>,
+    /// All that ever were changed.
+    ever: HashSet<RemoteAddr>,
+    longest: Duration,
+}
+
+impl Foreign {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            looked: now,
+            again: now,
+            since: HashMap::new(),
+            file: HashSet::new(),
+            ever: HashSet::new(),
+            longest: Duration::ZERO,
+        }
+    }
+    /// Takes what a look at `now` saw. Whether something was changed for the first time.
+    fn take(&mut self, changed: &[Changed], now: Instant) -> bool {
+        let news = self.ever.is_empty();
+        // A library that was mapped anew holds the file's bytes until it is patched again.
+        let file: HashSet<RemoteAddr> = changed.iter().filter(|c| c.is_file).map(|c| c.addr).collect();
+        let told = changed.iter().filter(|c| !c.is_file || self.file.contains(&c.addr));
+        let mut since = HashMap::new();
+        for one in told {
+            let from = self.since.get(&one.addr).copied().unwrap_or(self.looked);
+            self.ever.insert(one.addr);
+            self.longest = self.longest.max(now - from);
+            if !one.repaired {
+                since.insert(one.addr, from);
+            }
+        }
+        // What is whole again was so since some moment behind the last look.
+        for (addr, from) in &self.since {
+            if !changed.iter().any(|one| one.addr == *addr) {
+                self.longest = self.longest.max(now - *from);
+            }
+        }
+        (self.since, self.file, self.looked) = (since, file, now);
+        news && !self.ever.is_empty()
+    }
+    fn told(&self) -> Overwritten {
+        Overwritten { sites: self.ever.len() as u64, longest: self.longest }
+    }
+}
+
+impl Traced {
+    /// Looks whether others changed our patches, and repairs what a kernel uprobe left.
+    pub(super) fn look_for_others(&mut self) {
+        if !self.detached && self.foreign.again <= Instant::now() {
+            self.inspect(true);
+        }
+    }
+    /// The last look, before the patches go.
+    pub(super) fn look_once_more(&mut self) {
+        if self.ended.is_none() {
+            self.inspect(false);
+        }
+    }
+    fn inspect(&mut self, repair: bool) {
+        if self.attached.segments().is_empty() {
+            return;
+        }
+        let start = Instant::now();
+        let changed = self.attached.inspect(&self.process, repair);
+        let news = self.foreign.take(&changed, start);
+        self.foreign.again = Instant::now() + start.elapsed() * SHARE;
+        if news {
+            self.notices.push(format!(
+                "another tool (a kernel uprobe or a debugger) changed code of process {} that is probed, at {:#x} for one; hits there \
+                 may be missed while it is at work",
+                self.process.pid(),
+                changed.first().map_or(0, |one| one.addr.0)
+            ));
+        }
+    }
+    pub(crate) fn overwritten(&self) -> Overwritten {
+        self.foreign.told()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Foreign;
+    use std::time::{Duration, Instant};
+    use trapline_patch::Changed;
+    use trapline_record::RemoteAddr;
+
+    const STEP: Duration = Duration::from_millis(50);
+
+    fn changed(addr: u64) -> Changed {
+        Changed { addr: RemoteAddr(addr), repaired: false, is_file: false }
+    }
+
+    #[test]
+    fn a_change_is_told_from_the_last_look_without_it_to_the_first_without_it_again() {
+        let began = Instant::now();
+        let mut foreign = Foreign::new(began);
+        assert!(!foreign.take(&[], began + STEP));
+        assert!(foreign.take(&[changed(1)], began + 2 * STEP), "the first");
+        assert!(!foreign.take(&[changed(1), changed(2)], began + 3 * STEP));
+        assert!(!foreign.take(&[changed(2)], began + 4 * STEP));
+        assert!(!foreign.take(&[], began + 9 * STEP));
+        assert_eq!((foreign.told().sites, foreign.told().longest), (2, 7 * STEP));
+    }
+
+    #[test]
+    fn what_is_repaired_is_changed_no_more() {
+        let began = Instant::now();
+        let mut foreign = Foreign::new(began);
+        assert!(foreign.take(&[Changed { repaired: true, ..changed(1) }], began + STEP));
+        assert!(!foreign.take(&[], began + 9 * STEP));
+        assert_eq!((foreign.told().sites, foreign.told().longest), (1, STEP));
+    }
+
+    #[test]
+    fn text_that_is_mapped_anew_is_nobodys_change() {
+        let began = Instant::now();
+        let mut foreign = Foreign::new(began);
+        let file = Changed { is_file: true, ..changed(1) };
+        assert!(!foreign.take(&[file], began + STEP));
+        assert!(!foreign.take(&[], began + 2 * STEP));
+        assert_eq!(foreign.told().sites, 0);
+        assert!(!foreign.take(&[file], began + 3 * STEP));
+        assert!(foreign.take(&[file], began + 4 * STEP), "it stays so");
+    }
+}

@@ -1,0 +1,244 @@
+//! Libraries that the process maps while it is traced: how long they ran before they were probed.
+//!
+//! In: mappings as the kernel tells of them, with their times (`MapWatcher`); the maps as looks find them. Out: which modules are mapped anew, and
+//! for each file with probed places how late these came ([`Late`]). Does not: probe, or hold anything up.
+//!
+//! # What is told, and when
+//!
+//! | step | who | what |
+//! |---|---|---|
+//! | K | the kernel | makes the mapping, and writes its record, with the time, before `mmap` returns |
+//! | M | [`reads`](Loads::reads), `look` | notes the time, and reads the maps |
+//! | H | [`hear`](Loads::hear) | takes all records out of the rings |
+//! | A | `look` | notes the time, and probes what is new there |
+//! | N | [`looked`](Loads::looked) | the time since K is how long calls were not seen |
+//!
+//! Interleavings: *K before M*: the maps have it and H takes its record, so N is exact. *K between M's time and the reading of the maps*: the same; its record is younger
+//! than M's time, and is dropped at N since its module was looked at and A began later. *K after the maps were read, before A*, at a new place: no look has it, and the record
+//! stays for the next one; in the place of a module that M saw (unmapped and mapped anew): A patches what is there now, which is the new one, and the old one
+//! passed. *K after A began*: the record stays, and
+//! the next look takes the module for a new one. *Unmapped before M*: no look finds it; its record is older than M's time, or another one of its place follows it,
+//! and it is told as one that passed.
+//! *The kernel drops records, or gives none*: N says "at most" the time since the look before.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use trapline_target::perf::monotonic_ns;
+use trapline_target::{Family, FileId, MapWatcher, Mapping};
+
+use super::Wishes;
+use crate::modules::is_short_name;
+use crate::report::Late;
+
+/// A load of a file: which, and where.
+type Load = (FileId, u64);
+
+/// Loads of a process.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    watcher: Option<MapWatcher>,
+    /// Told of, and not yet looked at: when, and under which path.
+    told: HashMap<Load, (u64, String)>,
+    /// Paths of those that were mapped anew at their place before any look.
+    replaced: Vec<String>,
+    /// When the maps were read last, and the time before.
+    read_ns: [u64; 2],
+    /// When A began last.
+    began: u64,
+    /// The process runs another program. The kernel tells so before it maps that, so H knows when the maps are the new program's.
+    executed: bool,
+    /// When A ended first: who was forked before has none of our patches.
+    patched: Option<u64>,
+    /// Forked since then, and of these those that have not run another program.
+    forked: u64,
+    kin: HashSet<u32>,
+    late: BTreeMap<String, Late>,
+}
+
+impl Loads {
+    /// Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
+    pub(super) fn new(pid: u32) -> Self {
+        Self { watcher: MapWatcher::new(pid).ok(), ..Self::default() }
+    }
+    /// Descriptors that are readable when something was mapped.
+    pub(super) fn descriptors(&self) -> Vec<i32> {
+        self.watcher.as_ref().map(MapWatcher::descriptors).unwrap_or_default()
+    }
+    /// Takes what the kernel told; whether the process itself mapped a file since the last look.
+    pub(super) fn hear(&mut self, pid: u32, seen: &HashSet<Load>) -> bool {
+        if let Some(watcher) = &mut self.watcher {
+            // Compilers at run time map memory of no file all the time.
+            let own = watcher.poll().into_iter().filter(|new| new.pid == pid && new.file.inode != 0);
+            for new in own {
+                if new.time_ns < self.began && seen.contains(&(new.file, new.start.0)) {
+                    // A patched this one; the look's was gone by then.
+                    self.replaced.push(new.path);
+                    continue;
+                }
+                let before = self.told.insert((new.file, new.start.0), (new.time_ns, new.path));
+                self.replaced.extend(before.map(|(_, path)| path));
+            }
+        }
+        self.hear_of_family(pid);
+        !self.told.is_empty()
+    }
+    fn hear_of_family(&mut self, own: u32) {
+        let family = self.watcher.as_mut().map(MapWatcher::take_family).unwrap_or_default();
+        self.executed |= family.iter().any(|one| matches!(one, Family::Exec { pid, .. } if *pid == own));
+        let Some(patched) = self.patched else { return };
+        for one in family.into_iter().filter(|one| one.time_ns() > patched) {
+            match one {
+                Family::Born { pid, parent, .. } if parent == own || self.kin.contains(&parent) => {
+                    self.forked += 1;
+                    self.kin.insert(pid);
+                }
+                Family::Born { .. } => {}
+                Family::Exec { pid, .. } => drop(self.kin.remove(&pid)),
+            }
+        }
+    }
+    /// Whether the process runs another program than when this was made.
+    pub(super) const fn executed(&self) -> bool {
+        self.executed
+    }
+    /// There are patches now, which children inherit.
+    pub(super) fn patched(&mut self) {
+        self.patched.get_or_insert_with(monotonic_ns);
+    }
+    /// Processes that were forked since there are patches, by this one and by those; `None` when the kernel does not tell.
+    pub(super) fn forked(&self) -> Option<u64> {
+        self.watcher.as_ref().map(|_| self.forked)
+    }
+    /// The maps are about to be read.
+    pub(super) fn reads(&mut self) {
+        self.read_ns = [self.read_ns[1], monotonic_ns()];
+    }
+    /// Loads that the maps do not have as they were looked at: gone, or made anew. Of those that were told and are gone, what the probes name by its file counts
+    /// as passed.
+    pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], wishes: &Wishes, seen: &mut HashSet<Load>) {
+        let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
+        seen.retain(|load| there.contains(load) && !self.told.contains_key(load));
+        let read_ns = self.read_ns[1];
+        self.note_replaced(wishes);
+        let late = &mut self.late;
+        self.told.retain(|load, (time_ns, path)| {
+            if there.contains(load) || *time_ns > read_ns {
+                return true;
+            }
+            if named(wishes, path) {
+                entry(late, path).passed += 1;
+            }
+            false
+        });
+    }
+    /// N: a file that was found is probed, or was gone before that. What was there at the first look is not late.
+    pub(super) fn probed(&mut self, path: &str, load: Load, gone: bool) {
+        let told = self.told.get(&load).map(|told| told.0);
+        let since = monotonic_ns().saturating_sub(told.unwrap_or(self.read_ns[0]));
+        let late = entry(&mut self.late, path);
+        if gone {
+            late.passed += 1;
+            return;
+        }
+        late.loads += 1;
+        late.exact &= told.is_some();
+        late.longest = late.longest.max(Duration::from_nanos(since));
+    }
+    /// N: forgets what was told and is dealt with. `seen`: what was looked at; `began`: when A did.
+    pub(super) fn looked(&mut self, seen: &HashSet<Load>, began: u64) {
+        let read_ns = self.read_ns[1];
+        self.began = began;
+        self.told.retain(|load, told| told.0 > read_ns && !(seen.contains(load) && told.0 < began));
+    }
+    /// The end: what was told since the last look is not probed any more.
+    pub(super) fn end(&mut self, wishes: &Wishes) {
+        self.replaced.extend(self.told.drain().map(|(_, (_, path))| path));
+        self.note_replaced(wishes);
+    }
+    fn note_replaced(&mut self, wishes: &Wishes) {
+        for path in self.replaced.drain(..).filter(|path| named(wishes, path)) {
+            entry(&mut self.late, &path).passed += 1;
+        }
+    }
+    pub(super) fn late(&self) -> Vec<Late> {
+        self.late.values().cloned().collect()
+    }
+}
+
+fn entry<'a>(late: &'a mut BTreeMap<String, Late>, path: &str) -> &'a mut Late {
+    let new = || Late { file: path.to_owned(), loads: 0, longest: Duration::ZERO, exact: true, passed: 0 };
+    late.entry(path.to_owned()).or_insert_with(new)
+}
+
+/// Whether a probe names the file; one that names none may mean any.
+fn named(wishes: &Wishes, path: &str) -> bool {
+    let means = |file: &str| if file.contains('/') { path == file } else { is_short_name(path, file) };
+    wishes.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
+}
+
+impl Late {
+    /// The lines that say so.
+    pub(crate) fn lines(&self, pid: u32) -> Vec<String> {
+        let file = &self.file;
+        let most = if self.exact { "" } else { "at most " };
+        let ms = self.longest.as_secs_f64() * 1e3;
+        let late = match self.loads {
+            0 => None,
+            1 => Some(format!(
+                "{file} was mapped {most}{ms:.1} ms before it was probed in process {pid}; calls in that time were not seen"
+            )),
+            loads => Some(format!(
+                "{file} was mapped {loads} times, {most}{ms:.1} ms at the longest before it was probed in process {pid}; calls in \
+                 these times were not seen"
+            )),
+        };
+        let passed = (self.passed > 0).then(|| {
+            let times = self.passed;
+            format!(
+                "{file} was mapped, and unmapped or at the end before it could be probed, {times} times in process {pid}; calls \
+                 meanwhile were not seen"
+            )
+        });
+        late.into_iter().chain(passed).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads() -> (Loads, Load) {
+        let load = (FileId { dev: 1, inode: 2 }, 0x1000);
+        let mut loads = Loads { read_ns: [100, 200], ..Loads::default() };
+        loads.told.insert(load, (150, "/lib/libp.so".to_owned()));
+        (loads, load)
+    }
+
+    #[test]
+    fn what_was_told_is_exact_and_else_the_time_since_the_look_before() {
+        let (mut known, load) = loads();
+        known.probed("/lib/libp.so", load, false);
+        known.looked(&HashSet::from([load]), 250);
+        assert!(known.late()[0].exact && known.told.is_empty());
+        let (mut untold, _) = loads();
+        untold.told.clear();
+        untold.probed("/lib/libp.so", load, false);
+        let late = &untold.late()[0];
+        assert!(!late.exact && late.longest > Duration::from_nanos(100), "{late:?}");
+        assert!(late.lines(7)[0].contains(" was mapped at most "), "{late:?}");
+    }
+
+    #[test]
+    fn what_is_mapped_behind_the_maps_waits_for_the_next_look_unless_it_is_patched_already() {
+        let (mut known, load) = loads();
+        for (told, seen, waits) in
+            [(201, false, true), (201, true, false), (251, true, true), (199, false, false)]
+        {
+            known.told.insert(load, (told, "/lib/libp.so".to_owned()));
+            let seen = seen.then_some(load).into_iter().collect();
+            known.looked(&seen, 250);
+            assert_eq!(known.told.contains_key(&load), waits, "{told} {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Processes in which something was wanted, or that could not be asked, and that are not probed.
+//!
+//! In: a process, and what went wrong. Out: an [`Unprobed`], which reports tell with its reason. Does not: decide what goes on without
+//! probes; the session does.
+
+use crate::error::Error;
+use crate::report::Unprobed;
+
+impl Unprobed {
+    /// A process by its number; its name as the kernel has it, which is empty once it is gone.
+    pub(crate) fn new(pid: u32, reason: impl Into<String>) -> Self {
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned();
+        Self { pid, name, reason: reason.into() }
+    }
+    /// The line that says so.
+    pub(crate) fn line(&self) -> String {
+        let Self { pid, name, reason } = self;
+        let name = if name.is_empty() { "a process" } else { name };
+        format!("{name} ({pid}) is not probed: {reason}")
+    }
+}
+
+/// Why a session that follows has probed nothing, in the words of an [`Error::NoMatch`].
+pub(crate) fn nothing_had(texts: &[&str], unprobed: &[Unprobed]) -> String {
+    let texts = texts.join(", ");
+    match unprobed {
+        [] => format!("no program that was run has {texts}"),
+        [first, ..] => format!(
+            "no program that could be looked at has {texts}, and {} could not; for example {}",
+            unprobed.len(),
+            first.line()
+        ),
+    }
+}
+
+/// What to do where what was asked for is not there: it may come later. `launched`: a command was started for it.
+pub(crate) fn with_follow(error: Error, launched: bool) -> Error {
+    const LATER: &str = "-f waits for programs and libraries that come later";
+    match error {
+        Error::NoMatch { mut misses } => {
+            misses.push(match launched {
+                true => format!("the command was not run; {LATER}"),
+                false => LATER.to_owned(),
+            });
+            Error::NoMatch { misses }
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Unprobed, nothing_had};
+
+    #[test]
+    fn what_could_not_be_looked_at_is_not_said_to_lack_it() {
+        assert_eq!(nothing_had(&["a:f", "b:g"], &[]), "no program that was run has a:f, b:g");
+        let one = Unprobed { pid: 7, name: "x".to_owned(), reason: "it runs a 32-bit program".to_owned() };
+        let said = nothing_had(&["a:f"], &[one.clone(), one]);
+        assert!(said.starts_with("no program that could be looked at has a:f, and 2 could not"), "{said}");
+        assert!(said.ends_with("x (7) is not probed: it runs a 32-bit program"), "{said}");
+    }
+}

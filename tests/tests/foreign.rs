@@ -1,0 +1,259 @@
+//! Other tools at work on the same functions: kernel uprobes and gdb's breakpoints that come and go while Trapline counts, in either order.
+//! The victim lives, and each hit is seen or told as missing (docs/foreign-patches.md).
+
+#![cfg(target_arch = "x86_64")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trapline_tests::oracle::{Kernel, attach_at, offsets};
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::victims::{Variant, c};
+use trapline_tests::{debugger, or_skip};
+
+/// All of these leave their first instruction alone.
+const SIDE_BY_SIDE: [&str; 8] =
+    ["f_push", "f_endbr", "f_sub", "f_r15", "f_movee", "f_xor", "f_cmp", "f_movzx"];
+/// These are patched at their first instruction, and what a uprobe leaves there is survived.
+const AT_HEAD: [&str; 2] = ["h_lea", "h_pop"];
+const TIMES: u64 = 1000;
+/// What a report says of changes by others.
+const OVERWRITTEN: &str = "overwritten: ";
+
+/// A position-independent victim's K is all int3, another's is not.
+const BUILT: [Variant; 2] = [Variant::Plain, Variant::NonPie];
+
+fn calls(running: &mut Running, name: &str) {
+    running.send(&format!("{name} {TIMES}"));
+    let told = running.told();
+    assert_eq!((told["did"], told["wrong"]), (TIMES, 0), "{name}");
+}
+
+fn bytes(running: &mut Running, name: &str) -> String {
+    running.send(&format!("bytes {name}"));
+    running.line()
+}
+
+/// The kernel's own probe, so many bytes behind the first of a function.
+fn uprobe(path: &Path, name: &str, behind: u64, pid: u32) -> Result<Kernel, String> {
+    let at = offsets(path, &[name])[0] + behind;
+    attach_at(path, &[(at, false)], pid)
+}
+
+fn start(verb: &str, running: &Running, names: &[&str]) -> Tracing {
+    let pid = running.pid().to_string();
+    Tracing::start(verb, &[&["-p", &pid][..], names].concat()).expect("attaches")
+}
+
+/// Waits until the tracer has looked at its patches again: it does so every 50 ms.
+fn a_look_later() {
+    std::thread::sleep(std::time::Duration::from_millis(400));
+}
+
+/// The victim ended well, and its text is the file's.
+fn ends_well(mut running: Running) {
+    let mut fresh = Running::start(&exe(&running), &[]);
+    for name in SIDE_BY_SIDE.into_iter().chain(AT_HEAD) {
+        assert_eq!(bytes(&mut running, name), bytes(&mut fresh, name), "{name}");
+    }
+    assert!(running.finish().success());
+}
+
+fn exe(running: &Running) -> PathBuf {
+    std::fs::read_link(format!("/proc/{}/exe", running.pid())).expect("it runs")
+}
+
+fn hits(report: &Report, name: &str) -> u64 {
+    report.field(name, "hits")
+}
+
+/// A uprobe comes and goes while each function is counted: both tools see each call.
+#[test]
+fn a_uprobe_on_the_first_byte_and_our_jump_see_each_call() {
+    for variant in BUILT {
+        let path = or_skip!(c("firsts", variant));
+        for name in SIDE_BY_SIDE {
+            let mut running = Running::start(&path, &[]);
+            let tracing = start("count", &running, &[name]);
+            calls(&mut running, name);
+            let kernel = or_skip!(uprobe(&path, name, 0, running.pid()));
+            calls(&mut running, name);
+            assert_eq!(kernel.counts(), [TIMES], "{name}");
+            drop(kernel);
+            calls(&mut running, name);
+            let report = tracing.stop();
+            assert_eq!(hits(&report, name), 3 * TIMES, "{name} {variant:?}: {}", report.errors);
+            assert!(!report.errors.contains(OVERWRITTEN), "{}", report.errors);
+            ends_well(running);
+        }
+    }
+}
+
+/// The uprobe is there first, or stays longer.
+#[test]
+fn either_tool_may_come_first_and_go_last() {
+    let path = or_skip!(c("firsts", Variant::Plain));
+    let mut running = Running::start(&path, &[]);
+    for name in SIDE_BY_SIDE {
+        let kernel = or_skip!(uprobe(&path, name, 0, running.pid()));
+        calls(&mut running, name);
+        let tracing = start("count", &running, &[name]);
+        calls(&mut running, name);
+        let report = tracing.stop();
+        calls(&mut running, name);
+        assert_eq!(
+            (hits(&report, name), kernel.counts()),
+            (TIMES, vec![3 * TIMES]),
+            "{name}: {}",
+            report.errors
+        );
+        let tracing = start("count", &running, &[name]);
+        drop(kernel);
+        calls(&mut running, name);
+        let report = tracing.stop();
+        assert_eq!(hits(&report, name), TIMES, "{name}: {}", report.errors);
+    }
+    ends_well(running);
+}
+
+/// Stubs that look at the stack and at arguments stand one instruction behind the entry as well.
+#[test]
+fn what_is_recorded_or_timed_is_the_entrys() {
+    let path = or_skip!(c("firsts", Variant::Plain));
+    for verb in [&["lat"][..], &["lat", "--ret=stack"], &["trace"], &["stack"]] {
+        for name in SIDE_BY_SIDE {
+            let mut running = Running::start(&path, &[]);
+            let tracing = start(verb[0], &running, &[&verb[1..], &[name]].concat());
+            calls(&mut running, name);
+            let kernel = or_skip!(uprobe(&path, name, 0, running.pid()));
+            calls(&mut running, name);
+            drop(kernel);
+            calls(&mut running, name);
+            let report = tracing.stop();
+            assert!(report.status.success(), "{verb:?} {name}: {}", report.errors);
+            assert!(
+                report.errors.contains("hits: 3,000 recorded, 0 missed"),
+                "{verb:?} {name}: {}",
+                report.errors
+            );
+            assert!(!report.errors.contains(OVERWRITTEN), "{verb:?} {name}: {}", report.errors);
+            if verb[0] == "lat" {
+                assert_eq!(report.field(name, "calls"), 3 * TIMES, "{verb:?} {name}: {}", report.errors);
+            }
+            ends_well(running);
+        }
+    }
+}
+
+/// A uprobe on the head of a window: the file's first byte over our displacement is survived, found, put right and told.
+#[test]
+fn a_uprobe_on_our_jump_is_survived_and_told() {
+    for variant in BUILT {
+        let path = or_skip!(c("firsts", variant));
+        let heads = AT_HEAD.map(|name| (name, 0)).into_iter().chain([("f_push", 1), ("f_r15", 2)]);
+        for (name, behind) in heads {
+            let mut running = Running::start(&path, &[]);
+            let mut tracing = start("count", &running, &[name]);
+            calls(&mut running, name);
+            let patched = bytes(&mut running, name);
+            let kernel = or_skip!(uprobe(&path, name, behind, running.pid()));
+            calls(&mut running, name);
+            assert_eq!(kernel.counts(), [TIMES], "{name}");
+            drop(kernel);
+            // At once, before anything is put right.
+            calls(&mut running, name);
+            a_look_later();
+            assert_eq!(bytes(&mut running, name), patched, "{name}+{behind} is put right");
+            calls(&mut running, name);
+            tracing.wait_for("probes");
+            let report = tracing.stop();
+            let seen = hits(&report, name);
+            assert!((2 * TIMES..=4 * TIMES).contains(&seen), "{name}: {seen}, {}", report.errors);
+            assert!(report.errors.contains(OVERWRITTEN), "{name}: {}", report.errors);
+            assert!(report.errors.contains("another tool"), "{name}: {}", report.errors);
+            ends_well(running);
+        }
+    }
+}
+
+/// Many times over, while the function runs all the time.
+#[test]
+fn uprobes_come_and_go_while_the_function_runs() {
+    let path = or_skip!(c("firsts", Variant::Plain));
+    drop(or_skip!(uprobe(&path, "f_push", 0, std::process::id())));
+    for name in SIDE_BY_SIDE.into_iter().chain(AT_HEAD) {
+        let mut running = Running::start(&path, &[]);
+        let tracing = start("count", &running, &[name]);
+        let (pid, file) = (running.pid(), path.clone());
+        let others = std::thread::spawn(move || {
+            (0..8).for_each(|_| drop(uprobe(&file, name, 0, pid).expect("a uprobe")));
+        });
+        let mut rounds = 0;
+        while !others.is_finished() {
+            calls(&mut running, name);
+            rounds += 1;
+        }
+        others.join().expect("the other tool");
+        let report = tracing.stop();
+        if SIDE_BY_SIDE.contains(&name) {
+            assert_eq!(hits(&report, name), rounds * TIMES, "{name}: {}", report.errors);
+        }
+        ends_well(running);
+    }
+}
+
+/// gdb's breakpoint on the first byte: both see each call, and it puts back what it found.
+#[test]
+fn a_debuggers_breakpoint_on_the_first_byte_is_hit() {
+    or_skip!(debugger::ready());
+    let path = or_skip!(c("firsts", Variant::Plain));
+    for name in ["f_push", "f_sub", "f_xor", "f_movee"] {
+        let mut running = Running::start(&path, &[]);
+        let tracing = start("count", &running, &[name]);
+        let place = format!("break *{name}");
+        let gdb = gdb(running.pid(), &[&place, "ignore 1 20", "continue", "delete", "detach"]);
+        let mut rounds = 1;
+        while !gdb.is_finished() {
+            calls(&mut running, name);
+            rounds += 1;
+        }
+        let said = gdb.join().expect("gdb ends");
+        assert!(said.contains("Breakpoint 1, "), "{name}: {said}");
+        calls(&mut running, name);
+        let report = tracing.stop();
+        assert_eq!(hits(&report, name), rounds * TIMES, "{name}: {}", report.errors);
+        ends_well(running);
+    }
+}
+
+/// gdb's breakpoint behind the prologue, and on the jump itself: inside our window, put in and out.
+#[test]
+fn a_debuggers_breakpoint_in_our_window_is_taken_out_again() {
+    or_skip!(debugger::ready());
+    let path = or_skip!(c("firsts", Variant::Plain));
+    for place in ["*f_push+1", "*f_push+4", "f_push", "f_sub", "*h_lea"] {
+        let name = place.trim_start_matches('*').split('+').next().expect("a name");
+        let mut running = Running::start(&path, &[]);
+        let tracing = start("count", &running, &[name]);
+        calls(&mut running, name);
+        let place = format!("break {place}");
+        let inserted = "set breakpoint always-inserted on";
+        gdb(running.pid(), &[inserted, &place, "detach"]).join().expect("gdb ends");
+        calls(&mut running, name);
+        let report = tracing.stop();
+        assert_eq!(hits(&report, name), 2 * TIMES, "{place}: {}", report.errors);
+        ends_well(running);
+    }
+}
+
+/// Runs gdb on a process, with these commands; what it says at its end.
+fn gdb(pid: u32, commands: &[&str]) -> std::thread::JoinHandle<String> {
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-p", &pid.to_string()]);
+    commands.iter().for_each(|command| _ = gdb.args(["-ex", command]));
+    std::thread::spawn(move || {
+        let output = gdb.output().expect("gdb");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    })
+}

@@ -1,0 +1,86 @@
+//! Large programs: what is probed in one batch is bounded by memory, and what finds no room is refused by itself.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trapline_tests::or_skip;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::Tracing;
+
+// 30,000 functions: of the calls of `many`, 1,000 in a hundred rounds.
+const LIBRARIES: usize = 5;
+const FUNCTIONS: usize = 6000;
+
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?}: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+/// A library of many functions, as assembly: a compiler would take a minute.
+fn library(dir: &Path, number: usize) -> Result<(), String> {
+    let mut text = String::from(".text\n");
+    for nth in 0..FUNCTIONS {
+        let name = format!("l{number}_f{nth}");
+        let _ = write!(
+            text,
+            ".p2align 4\n.globl {name}\n.type {name}, @function\n{name}:\nimul ${nth}, %edi, %eax\nadd $7, %eax\nadd %edi, %eax\nnop\nret\n\
+             .size {name}, . - {name}\n"
+        );
+    }
+    let source = dir.join(format!("l{number}.s"));
+    std::fs::write(&source, text).map_err(|error| error.to_string())?;
+    run(Command::new("cc").args(["-shared", "-o"]).arg(dir.join(format!("libmany{number}.so"))).arg(source))
+}
+
+/// A program with all of them, which calls two functions of each.
+fn program() -> Result<PathBuf, String> {
+    let dir = trapline_tests::target_dir().join("victims").join("many");
+    let path = dir.join("many");
+    if path.exists() {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
+    let (mut declared, mut called) = (String::new(), String::new());
+    for number in 1..=LIBRARIES {
+        library(&dir, number)?;
+        let _ = writeln!(declared, "int l{number}_f7(int); int l{number}_f5999(int);");
+        let _ = writeln!(called, "s += l{number}_f7(s); s += l{number}_f5999(s);");
+    }
+    let source = format!(
+        "#include <stdio.h>\n{declared}\nint main(void) {{ char w[9]; long n, s = 0; puts(\"ready\"); fflush(stdout);\n\
+         while (scanf(\"%8s %ld\", w, &n) == 2) {{ for (long i = 0; i < n; i++) {{ {called} }}\n\
+         printf(\"calls=%ld sum=%ld\\n\", n, s & 0xff); fflush(stdout); }} return 0; }}\n"
+    );
+    let main = dir.join("many.c");
+    std::fs::write(&main, source).map_err(|error| error.to_string())?;
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wl,-rpath,$ORIGIN", "-L"]).arg(&dir).arg("-o").arg(dir.join("many.new")).arg(main);
+    run(cc.args((1..=LIBRARIES).map(|number| format!("-lmany{number}"))))?;
+    std::fs::rename(dir.join("many.new"), &path).map_err(|error| error.to_string())?;
+    Ok(path)
+}
+
+/// Each library maps what all of them have in common, and they lie together.
+#[test]
+fn many_functions_of_several_libraries_are_timed_and_traced() {
+    let path = or_skip!(program());
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let told = victim.run(1);
+    let probes: Vec<String> = (1..=LIBRARIES).map(|number| format!("libmany{number}:l{number}_f*")).collect();
+    for verb in ["count", "lat", "trace"] {
+        let mut words = vec!["-p", &pid];
+        words.extend(probes.iter().map(String::as_str));
+        let tracing =
+            Tracing::start(verb, &words).unwrap_or_else(|report| panic!("{verb}: {}", report.errors));
+        assert_eq!(victim.run(100).get("calls"), Some(&100));
+        let said = tracing.stop().errors;
+        assert!(said.contains("sites: 30,000 matched, 30,000 probed"), "{verb}: {said}");
+        assert!(said.contains("hits: 1,000 recorded, 0 missed"), "{verb}: {said}");
+    }
+    assert_eq!(victim.run(1).get("calls"), told.get("calls"));
+}

@@ -1,0 +1,188 @@
+//! Processes with a thread that is not like others: it has ended, it is the kernel's, it cannot be stopped, its name is no text.
+
+use trapline_tests::running::{Running, Told};
+use trapline_tests::tracing::{Report, Tracing};
+use trapline_tests::{or_skip, skip, text, victims};
+
+/// Attaches, lets the program do `meanwhile` and some work, detaches. What was reported and what the work told.
+fn attached(verb: &str, victim: &mut Running, meanwhile: &str, times: u64) -> (Report, Told) {
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start(verb, &["-p", &pid, "work"]).unwrap_or_else(|report| {
+        panic!("{verb} does not attach: {} {}", report.status, report.errors);
+    });
+    if !meanwhile.is_empty() {
+        victim.send(meanwhile);
+        while !is_zombie(victim.pid()) {
+            std::thread::yield_now();
+        }
+    }
+    let told = victim.run(times);
+    (tracing.stop(), told)
+}
+
+fn is_zombie(pid: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).expect("it runs");
+    String::from_utf8_lossy(&stat).contains(") Z ")
+}
+
+/// All that is executable is as in its file. `TID` shows the memory where the main thread does not.
+fn is_clean(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+    let tid = tids.filter(|&tid: &u32| tid != pid).last().expect("another thread");
+    text::differences(tid).is_empty()
+}
+
+fn sound(verb: &str, kind: &str, meanwhile: &str) {
+    let path = or_skip!(victims::plain("odd"));
+    let mut victim = Running::start(&path, &[kind]);
+    let (report, told) = attached(verb, &mut victim, meanwhile, 1000);
+    assert!(report.status.success(), "{verb} {kind}: {}", report.errors);
+    assert_eq!(told["sum"], 1_499_500, "{verb} {kind}");
+    if verb == "count" {
+        assert_eq!((report.hits("work"), report.number("missed")), (1000, 0), "{kind}: {}", report.errors);
+    }
+    assert!(is_clean(victim.pid()), "{verb} {kind}: patches stay: {}", report.errors);
+}
+
+#[test]
+fn a_process_lives_on_when_its_main_thread_has_ended() {
+    for verb in ["count", "lat"] {
+        sound(verb, "leader", "");
+    }
+}
+
+#[test]
+fn a_process_lives_on_when_its_main_thread_ends_while_it_is_traced() {
+    for verb in ["count", "lat"] {
+        sound(verb, "plain", "leave");
+    }
+}
+
+#[test]
+fn threads_of_the_kernel_make_no_calls_for_us() {
+    let path = or_skip!(victims::plain("odd"));
+    let mut probe = std::process::Command::new(&path);
+    let tried = probe.arg("uring").stdin(std::process::Stdio::null()).output().expect("it runs");
+    if !tried.status.success() {
+        skip!("{}", String::from_utf8_lossy(&tried.stdout));
+    }
+    for verb in ["count", "lat"] {
+        sound(verb, "uring", "");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_the_child_of_its_vfork_keeps_nobody_waiting() {
+    for verb in ["count", "lat"] {
+        sound(verb, "vfork", "");
+    }
+}
+
+#[test]
+fn a_process_whose_name_is_no_text_is_one_like_others() {
+    for verb in ["count", "lat"] {
+        sound(verb, "name", "");
+    }
+}
+
+/// A control group of our own that can be frozen. Thawed and removed when dropped.
+struct Freezer(std::path::PathBuf);
+
+impl Freezer {
+    fn new(name: &str) -> Result<Self, String> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").map_err(|error| error.to_string())?;
+        let mount = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let at = fields.next()?;
+            (fields.next()? == "cgroup2").then(|| at.to_owned())
+        });
+        let mount = mount.ok_or("no cgroup2 is mounted")?;
+        let group = std::path::Path::new(&mount).join(format!("trapline-test-{}-{name}", std::process::id()));
+        std::fs::create_dir(&group).map_err(|error| format!("{}: {error}", group.display()))?;
+        Ok(Self(group))
+    }
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.0.join(file), text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+    fn freeze(&self, pid: u32) {
+        self.write("cgroup.procs", &pid.to_string());
+        self.write("cgroup.freeze", "1");
+        while !std::fs::read_to_string(self.0.join("cgroup.events")).expect("ours").contains("frozen 1") {
+            std::thread::yield_now();
+        }
+    }
+    fn thaw(&self) {
+        self.write("cgroup.freeze", "0");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        std::fs::write(self.0.join("cgroup.freeze"), "0").ok();
+        // It is empty when its processes have gone; they are killed by then.
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_frozen_process_is_told_and_not_waited_for() {
+    let path = or_skip!(victims::plain("odd"));
+    let freezer = or_skip!(Freezer::new("before"));
+    let mut victim = Running::start(&path, &["plain"]);
+    freezer.freeze(victim.pid());
+    let pid = victim.pid().to_string();
+    let begun = std::time::Instant::now();
+    let said = match Tracing::start("count", &["-p", &pid, "work"]) {
+        Ok(_) => panic!("a frozen process makes no calls"),
+        Err(report) => report.errors,
+    };
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(said.contains("frozen") && said.contains("thaw"), "{said}");
+    freezer.thaw();
+    let (report, told) = attached("count", &mut victim, "", 1000);
+    assert_eq!((report.hits("work"), told["sum"]), (1000, 1_499_500), "{}", report.errors);
+    assert!(is_clean(victim.pid()), "{}", report.errors);
+}
+
+/// What only calls of its own can give back stays until then, and the remedy that is told works.
+#[test]
+fn a_process_that_is_frozen_while_it_is_traced_can_be_cleaned_up_when_it_is_thawed() {
+    let path = or_skip!(victims::plain("odd"));
+    let freezer = or_skip!(Freezer::new("meanwhile"));
+    let mut victim = Running::start(&path, &["plain"]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-p", &pid, "work"]).expect("attaches");
+    victim.run(10);
+    freezer.freeze(victim.pid());
+    let begun = std::time::Instant::now();
+    let report = tracing.stop();
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}: {}", begun.elapsed(), report.errors);
+    let remedy = format!("trapline detach -p {pid}");
+    assert!(report.errors.contains("frozen") && report.errors.contains(&remedy), "{}", report.errors);
+    freezer.thaw();
+    assert_eq!(victim.run(1000)["sum"], 1_499_500);
+    let cleaned = trapline_tests::tracing::once(&["detach", "-p", &pid]);
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    assert!(is_clean(victim.pid()), "{}", String::from_utf8_lossy(&cleaned.stdout));
+    assert_eq!(victim.run(1000)["sum"], 1_499_500);
+}
+
+/// What is followed is traced by another: that keeps nobody from looking.
+#[test]
+fn a_followed_process_can_be_looked_at() {
+    let path = or_skip!(victims::plain("odd"));
+    let mut victim = Running::start(&path, &["plain"]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("count", &["-f", "-p", &pid, "work"]).expect("attaches");
+    let looked = trapline_tests::tracing::once(&["status", "-p", &pid]);
+    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(said.contains("armed"), "{said}{}", String::from_utf8_lossy(&looked.stderr));
+    victim.run(10);
+    assert_eq!(tracing.stop().hits("work"), 10);
+}

@@ -1,0 +1,114 @@
+//! What was wanted and is not probed: it is told, and a launched command keeps its status.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use trapline_tests::tracing::once;
+use trapline_tests::{or_skip, victims};
+
+/// Too little for our code, and enough for the victim.
+const LIMIT: &str = "ulimit -v 2800";
+
+fn family() -> Result<(PathBuf, String), String> {
+    let path = victims::plain("family")?;
+    let probe = format!("{}:*_work", path.display());
+    Ok((path, probe))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A program of a followed command whose batch fails: alone, and beside one that is probed.
+#[test]
+fn a_followed_program_whose_probes_fail_is_told() {
+    let (path, probe) = or_skip!(family());
+    let alone = format!("{LIMIT}; {} once; exit 5", path.display());
+    let beside = format!("{} once; {alone}", path.display());
+    for (script, probed) in [(alone, false), (beside, true)] {
+        for verb in ["lat", "trace", "graph", "stack"] {
+            let mut args = vec![verb, "-f"];
+            args.extend(["family:child_work"].iter().filter(|_| verb == "graph"));
+            let output = once(&[&args[..], &[&probe, "--", "sh", "-c", &script]].concat());
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(5), "{verb}: the command's own status; {said}");
+            let line = said.lines().find(|line| line.starts_with("not probed: family (")).unwrap_or("");
+            assert!(line.contains("Cannot allocate memory"), "{verb}: {said}");
+            assert!(!said.contains("no program that was run has"), "{verb}: it was run, and has it; {said}");
+            assert_eq!(said.contains("nothing could be probed: "), !probed, "{verb}: {said}");
+        }
+    }
+}
+
+#[test]
+fn json_tells_each_process_that_is_not_probed() {
+    let (path, probe) = or_skip!(family());
+    let script = format!("{LIMIT}; {0} once; {0} once; exit 6", path.display());
+    let output = once(&["lat", "-f", "--json", &probe, "--", "sh", "-c", &script]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    let objects: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect("nothing but JSON")).collect();
+    let unprobed: Vec<_> = objects.iter().filter(|object| object["type"] == "unprobed").collect();
+    assert_eq!(unprobed.len(), 2, "{said}");
+    for one in unprobed {
+        assert_eq!(one["name"], "family", "{said}");
+        let sites = objects.iter().find(|object| object["type"] == "lat" && object["pid"] == one["pid"]);
+        let refused = sites.expect("it is reported")["refused"].as_array().expect("a list").clone();
+        assert_eq!(refused.len(), 2, "{said}");
+        assert!(refused.iter().all(|site| site["reason"] == one["reason"]), "{said}");
+    }
+}
+
+/// It is the command itself, by an exec of its own.
+#[test]
+fn a_launched_program_runs_unprobed_where_its_probes_fail() {
+    let (path, probe) = or_skip!(family());
+    let script = format!("{LIMIT}; exec {} once", path.display());
+    let output = once(&["lat", "-f", &probe, "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("nothing could be probed"), "{}", said(&output));
+}
+
+#[test]
+fn a_launched_command_keeps_its_status_where_nothing_is_found() {
+    let script = "echo it ran; exit 7";
+    let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", script]);
+    let text = said(&output);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"it ran\n"[..]), "{text}");
+    assert!(text.contains("trapline: nothing to probe: no program that was run has libnothere:f*"), "{text}");
+    // A signal's number, too.
+    let output = once(&["count", "-f", "libnothere:f*", "--", "sh", "-c", "kill -TERM $$"]);
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", said(&output));
+    // Without -f it is taken for a slip, and nothing is run.
+    let output = once(&["count", "libnothere:f*", "--", "sh", "-c", script]);
+    let text = said(&output);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
+    assert!(text.contains("the command was not run; -f waits for"), "{text}");
+}
+
+/// One that the loader ends, as it does where a library is missing.
+#[test]
+fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
+    let output = once(&["count", "-f", "main", "--", "/bin/sh", "/dev/null"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let lib = std::env::temp_dir().join(format!("trapline-no-library-{}", std::process::id()));
+    let (source, program) = (lib.with_extension("c"), lib.with_extension("out"));
+    std::fs::write(&source, "int gone(void) { return 1; } int main(void) { return gone(); }").expect("ours");
+    let library = lib.with_extension("so");
+    let gcc = |args: &[&std::ffi::OsStr]| {
+        std::process::Command::new("gcc").args(args).status().is_ok_and(|status| status.success())
+    };
+    let built =
+        gcc(&["-shared".as_ref(), "-fPIC".as_ref(), source.as_ref(), "-o".as_ref(), library.as_ref()]) && {
+            std::fs::write(&source, "int gone(void); int main(void) { return gone(); }").expect("ours");
+            gcc(&[source.as_ref(), library.as_ref(), "-o".as_ref(), program.as_ref()])
+        };
+    std::fs::remove_file(&library).ok();
+    let output = built.then(|| once(&["count", "main", "--", program.to_str().expect("a path")]));
+    [&source, &program].iter().for_each(|file| drop(std::fs::remove_file(file)));
+    let Some(output) = output else { return println!("SKIP: no gcc") };
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(127), "as the loader says it; {text}");
+    assert!(text.contains("ended before its first instruction"), "{text}");
+}
