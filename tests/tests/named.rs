@@ -71,7 +71,7 @@ fn one_overload_is_traced() {
     }
     let report = traced(&mut victim, "stack", &["Cart::add(int)"]);
     let stacks = report.objects.iter().filter(|one| one["type"] == "stack");
-    assert_eq!(stacks.filter_map(|one| one["count"].as_u64()).sum::<u64>(), TIMES);
+    assert_eq!(stacks.filter_map(|one| one["hits"].as_u64()).sum::<u64>(), TIMES);
 }
 
 /// What an entry's registers would be is not read at a marker.

@@ -12,6 +12,15 @@ use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN};
 
+/// A parameter as the source has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    /// Its entry, at which that of a compiled copy points.
+    pub(crate) at: UnitOffset,
+    pub(crate) name: String,
+    pub(crate) of: UnitOffset,
+}
+
 impl DebugInfo {
     /// What the function that begins at an address takes and returns. `None`: nothing is noted, or not in C's way.
     #[must_use]
@@ -47,21 +56,21 @@ impl DebugInfo {
             Some(of) => known(of)?,
         };
         let mut parameters = Vec::new();
-        for (name, of) in self.parameters(unit, entry)? {
-            let (meaning, passed) = known(of)?;
-            parameters.push((name, meaning, passed));
+        let declared = self.parameters(unit, entry)?;
+        for one in &declared {
+            let (meaning, passed) = known(one.of)?;
+            parameters.push((one.name.clone(), meaning, passed));
         }
         let passed: Vec<Passed> = parameters.iter().map(|(_, _, passed)| *passed).collect();
-        let compiled = self.compiled(unit, entry, at)?;
         let by_abi = places(value, parameters);
-        Ok(Some(if self.is_x86_64 { corrected(by_abi, &passed, &compiled) } else { by_abi }))
+        if !self.is_x86_64 {
+            return Ok(Some(by_abi));
+        }
+        let compiled = self.compiled(unit, entry, &declared, at)?;
+        Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
-    /// Names and types of parameters; those of the source where the function is a copy of one.
-    pub(crate) fn parameters(
-        &self,
-        unit: &Unit<Slice>,
-        entry: &Entry<'_>,
-    ) -> gimli::Result<Vec<(String, UnitOffset)>> {
+    /// Parameters; those of the source where the function is a copy of one.
+    pub(crate) fn parameters(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
         let source = reference(entry, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| entry.offset());
         let mut parameters = Vec::new();
         let mut tree = unit.entries_tree(Some(source))?;
@@ -72,7 +81,8 @@ impl DebugInfo {
                 continue;
             }
             let Some(of) = Self::type_of(entry)? else { return Err(gimli::Error::UnexpectedNull) };
-            parameters.push((self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default(), of));
+            let name = self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default();
+            parameters.push(Declared { at: entry.offset(), name, of });
         }
         Ok(parameters)
     }
@@ -220,7 +230,7 @@ fn is_record(entry: &Entry<'_>) -> bool {
     records.contains(&entry.tag())
 }
 
-fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
+pub(super) fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
     Ok(match entry.attr_value(which)? {
         Some(gimli::AttributeValue::UnitRef(of)) => Some(of),
         Some(_) => return Err(gimli::Error::UnexpectedNull),

@@ -3,11 +3,14 @@
 //! In: the entry of a function in DWARF. Out: for each parameter what its location says at the first instruction ([`AtEntry`]), and whether
 //! the compiler may have changed what a caller passes and gets. The ABI holds for functions that others call; of functions that it knows all
 //! callers of, clang removes parameters and values, and the next parameters move up. Invariant: PRO-3 a parameter whose location
-//! contradicts the ABI, or that has none there, has the place that its location says, or none. Does not: know x86-64's numbers alone;
-//! other machines have no locations here, so the ABI decides.
+//! contradicts the ABI, or that has none there, has the place that its location says, or none; PRO-4 a compiled parameter is told to be
+//! the source's by what it points at, not by its position. Does not: know other machines' registers: there the ABI alone decides.
 
-use gimli::{AttributeValue, Operation, Unit};
+use std::collections::HashMap;
 
+use gimli::{AttributeValue, Operation, Unit, UnitOffset};
+
+use super::dwarf::{Declared, reference};
 use super::passing::Passed;
 use super::{ParameterPlace, Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
@@ -34,7 +37,7 @@ pub(super) enum AtEntry {
 /// What is noted of a function as it was compiled.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Compiled {
-    /// One for each parameter; empty where none of them has a location at all.
+    /// One for each of the source's parameters, in their order.
     pub(super) parameters: Vec<AtEntry>,
     /// The compiler says that callers do not call it as the ABI has it.
     pub(super) is_changed: bool,
@@ -48,28 +51,30 @@ impl DebugInfo {
         &self,
         unit: &Unit<Slice>,
         function: &Entry<'_>,
+        declared: &[Declared],
         at: u64,
     ) -> gimli::Result<Compiled> {
-        if !self.is_x86_64 {
-            return Ok(Compiled::default());
-        }
         let convention = function.attr_value(gimli::DW_AT_calling_convention)?;
         let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
         let is_external = self.has_flag(unit, function, gimli::DW_AT_external)?;
         let is_optimized = function.attr_value(gimli::DW_AT_call_all_calls)?.is_some()
             || function.attr_value(gimli::DW_AT_GNU_all_call_sites)?.is_some();
         let old_clang = self.clang(unit)?.is_some_and(|version| version < MARKS);
-        let mut parameters = Vec::new();
+        let mut said = HashMap::new();
         let mut tree = unit.entries_tree(Some(function.offset()))?;
         let mut children = tree.root()?.children();
         while let Some(child) = children.next()? {
-            if child.entry().tag() == gimli::DW_TAG_formal_parameter {
-                parameters.push(self.at_entry(unit, child.entry(), at)?);
+            let child = child.entry();
+            if child.tag() == gimli::DW_TAG_formal_parameter {
+                let source =
+                    reference(child, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| child.offset());
+                said.insert(source, self.at_entry(unit, child, at)?);
             }
         }
+        let (parameters, has_others) = paired(declared.iter().map(|one| one.at), said);
         Ok(Compiled {
             parameters,
-            is_changed: convention == Some(nocall),
+            is_changed: has_others || convention == Some(nocall),
             may_lose_value: old_clang && is_optimized && !is_external,
         })
     }
@@ -94,6 +99,15 @@ impl DebugInfo {
         let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
         Ok(self.text(unit, root, gimli::DW_AT_producer)?.as_deref().and_then(clang_version))
     }
+}
+
+/// What is said of each of the source's parameters (PRO-4), and whether something is said of others that the source does not have.
+fn paired(
+    declared: impl Iterator<Item = UnitOffset>,
+    mut said: HashMap<UnitOffset, AtEntry>,
+) -> (Vec<AtEntry>, bool) {
+    let parameters = declared.map(|one| said.remove(&one).unwrap_or(AtEntry::Nowhere)).collect();
+    (parameters, !said.is_empty())
 }
 
 /// `Debian clang version 14.0.6`.
@@ -136,8 +150,6 @@ fn named(register: u16) -> Option<ParameterPlace> {
 /// A prototype by the ABI, corrected by what the compiler says (PRO-3).
 pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &Compiled) -> Prototype {
     let said = &compiled.parameters;
-    // As many as the source has, or the two are not about the same.
-    let same = said.len() == prototype.parameters.len();
     let takes_any = |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(0, 0)));
     let agrees = |nth: usize, place: ParameterPlace| match said.get(nth) {
         Some(AtEntry::In(there)) => place == *there || place == ParameterPlace::Elsewhere,
@@ -146,10 +158,10 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
     };
     let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
     let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(said.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
-    let changed = compiled.is_changed || same && places.iter().enumerate().any(is_moved);
+    let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
     for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
         let is_record = matches!(parameter.of, ValueType::Other(_));
-        parameter.place = match (said.get(nth).filter(|_| same), changed) {
+        parameter.place = match (said.get(nth), changed) {
             (Some(AtEntry::In(there)), true) if !is_record => *there,
             (_, true) => ParameterPlace::Elsewhere,
             (_, false) if agrees(nth, parameter.place) => parameter.place,
@@ -167,7 +179,23 @@ pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &
 
 #[cfg(test)]
 mod tests {
-    use super::clang_version;
+    use std::collections::HashMap;
+
+    use gimli::UnitOffset;
+
+    use super::{AtEntry, clang_version, paired};
+    use crate::prototype::ParameterPlace;
+
+    #[test]
+    fn a_removed_parameter_shifts_no_other() {
+        let at = |nth| AtEntry::In(ParameterPlace::General(nth));
+        // Of three the compiler kept the last two, and wrote them down in another order.
+        let kept = HashMap::from([(UnitOffset(30), at(1)), (UnitOffset(20), at(0))]);
+        let source = [10, 20, 30].map(UnitOffset);
+        assert_eq!(paired(source.into_iter(), kept), (vec![AtEntry::Nowhere, at(0), at(1)], false));
+        let other = HashMap::from([(UnitOffset(10), at(0)), (UnitOffset(99), at(1))]);
+        assert_eq!(paired([UnitOffset(10)].into_iter(), other), (vec![at(0)], true));
+    }
 
     #[test]
     fn versions_are_read() {

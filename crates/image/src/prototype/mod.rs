@@ -10,6 +10,7 @@ mod entry;
 mod passing;
 
 pub use btf::Btf;
+pub(crate) use dwarf::Declared;
 
 /// How a value is meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
