@@ -139,6 +139,19 @@ pub fn plain(name: &str) -> Result<PathBuf, String> {
     c(name, Variant::Plain)
 }
 
+/// A C victim by clang, at `-O2`.
+///
+/// # Errors
+/// See [`c`].
+pub fn clang(name: &str) -> Result<PathBuf, String> {
+    let files = [sources().join(format!("{name}.c")), sources().join("victim.h")];
+    cached(folder("Clang")?.join(name), &files, |to| {
+        let mut command = Command::new("clang");
+        command.args(["-O2", "-g", "-D_GNU_SOURCE"]).arg(&files[0]).arg("-o").arg(to);
+        command
+    })
+}
+
 /// A shared library beside the plain victims.
 ///
 /// # Errors

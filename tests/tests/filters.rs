@@ -174,7 +174,7 @@ fn calls_that_never_return_are_counted_as_such() {
     let path = or_skip!(victims::plain("jumps"));
     let mut victim = Running::start(&path, &[]);
     for (func, probe, unended) in [
-        ("leaver", "leaver(u64 n)", true),
+        ("leaver", "leaver(u64 n) -> u64", true),
         ("stayer", "stayer(u64 n) -> u64", false),
         ("resumer", "resumer(u64 n) -> u64", false),
         ("signalled", "signalled(u64 n) -> u64", false),

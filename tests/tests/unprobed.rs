@@ -1,9 +1,10 @@
 //! What was wanted and is not probed: it is told, and a launched command keeps its status.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 
-use trapline_tests::tracing::once;
+use trapline_tests::tracing::{binary, once};
 use trapline_tests::{or_skip, victims};
 
 /// Too little for our code, and enough for the victim.
@@ -85,6 +86,34 @@ fn a_launched_command_keeps_its_status_where_nothing_is_found() {
     let text = said(&output);
     assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b""[..]), "{text}");
     assert!(text.contains("the command was not run; -f waits for"), "{text}");
+}
+
+/// The tracer's limit of file sizes holds for memory that it shares, too: it is raised, or that is said; neither process dies of it.
+#[test]
+fn a_limit_of_file_sizes_ends_neither_process() {
+    let (path, probe) = or_skip!(family());
+    let is_root = std::fs::metadata("/proc/self").expect("ourselves").uid() == 0;
+    // Root may go beyond the hard limit, unless that is taken from it.
+    let hard =
+        if is_root { "ulimit -f 1; exec setpriv --bounding-set=-sys_resource" } else { "ulimit -f 1; exec" };
+    for (limited, probed) in [("ulimit -Sf 1; exec", true), (hard, false)] {
+        for verb in ["count", "lat", "trace", "stack"] {
+            let inner = format!("ulimit -f; {} once; exit 7", path.display());
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("{limited} \"$@\""), "sh"]).arg(binary());
+            let output = command.args([verb, "-f", &probe, "--", "sh", "-c", &inner]).output().expect("runs");
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(7), "{verb}: the command's own status; {said}");
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(printed.lines().any(|line| line == "1"), "{verb}: its limit stays; {printed}");
+            assert_eq!(said.contains("not probed: family ("), !probed, "{verb}: {said}");
+            assert_eq!(
+                said.contains("limit of file sizes (ulimit -f) is 512 bytes"),
+                !probed,
+                "{verb}: {said}"
+            );
+        }
+    }
 }
 
 /// One that the loader ends, as it does where a library is missing.

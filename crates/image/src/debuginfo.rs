@@ -11,7 +11,7 @@ use gimli::{EndianArcSlice, LittleEndian};
 use trapline_record::Svma;
 
 use crate::debugdata;
-use crate::elf::Elf;
+use crate::elf::{Elf, Machine};
 
 /// Larger debug information is not read, in bytes of `.debug_info`.
 const MAX_INFO: u64 = 512 << 20;
@@ -111,6 +111,12 @@ pub enum NoVariable {
         /// Where it lies.
         why: &'static str,
     },
+    /// It does not begin and end with bytes.
+    #[error("{of} is a bit-field, which shares its bytes with others; watch what holds it, 0xADDRESS:LEN")]
+    Bits {
+        /// The path so far.
+        of: String,
+    },
     /// Not `name.field[3]`.
     #[error("cannot read `{0}`; write for example server.clients[2].count")]
     Syntax(String),
@@ -124,6 +130,8 @@ fn near(nearest: &[String]) -> String {
 pub struct DebugInfo {
     pub(crate) dwarf: Arc<gimli::Dwarf<Slice>>,
     pub(crate) lines: Option<addr2line::Context<Slice>>,
+    /// Registers have the numbers of x86-64.
+    pub(crate) is_x86_64: bool,
 }
 
 impl fmt::Debug for DebugInfo {
@@ -143,7 +151,7 @@ impl DebugInfo {
         };
         let dwarf = Arc::new(gimli::Dwarf::load(load).ok()?);
         let lines = addr2line::Context::from_arc_dwarf(dwarf.clone()).ok();
-        Some(Self { dwarf, lines })
+        Some(Self { dwarf, lines, is_x86_64: elf.machine == Machine::X86_64 })
     }
     /// The line that an instruction was made from.
     #[must_use]

@@ -9,7 +9,7 @@ use gimli::{Unit, UnitOffset};
 use trapline_record::Svma;
 
 use crate::debuginfo::{DebugInfo, Slice};
-use crate::prototype::{ParameterPlace, Prototype, ValueType};
+use crate::prototype::{Declared, ParameterPlace, Prototype, ValueType};
 use crate::select::nearest_of;
 use crate::types::MAX_CHAIN;
 
@@ -190,7 +190,7 @@ impl DebugInfo {
     fn walk(
         &self,
         unit: &Unit<Slice>,
-        parameters: &[(String, UnitOffset)],
+        parameters: &[Declared],
         prototype: &Prototype,
         path: &str,
         (name, steps): (&str, &[Placed<'_>]),
@@ -198,15 +198,15 @@ impl DebugInfo {
         let at_name = |why| Misplaced { at: 0..name.len(), why };
         let numbered =
             || name.strip_prefix("arg").and_then(|n| n.parse().ok()).filter(|n| *n < parameters.len());
-        let nth = parameters.iter().position(|(one, _)| one == name).or_else(numbered).ok_or_else(|| {
-            let known: Vec<String> = parameters.iter().map(|(name, _)| name.clone()).collect();
+        let nth = parameters.iter().position(|one| one.name == name).or_else(numbered).ok_or_else(|| {
+            let known: Vec<String> = parameters.iter().map(|one| one.name.clone()).collect();
             let nearest = nearest_of(name, known.into_iter());
             at_name(NoField::NoArgument { name: name.to_owned(), nearest })
         })?;
         let ParameterPlace::General(register) = prototype.parameters[nth].place else {
             return Err(at_name(NoField::Elsewhere(name.to_owned())));
         };
-        let mut walk = Walk { of: parameters[nth].1, offsets: Vec::new(), is_bits: false };
+        let mut walk = Walk { of: parameters[nth].of, offsets: Vec::new(), is_bits: false };
         let mut reached = name.len();
         for (step, at) in steps {
             let stepped = self.step_into(unit, &mut walk, step, &path[..reached]);
@@ -332,7 +332,7 @@ impl DebugInfo {
                 return Ok(walk.load(to).map(|()| (walk.offsets, ValueType::Text, TEXT as u8)));
             }
             ValueType::Other(what) => what,
-            ValueType::Void => "nothing".to_owned(),
+            ValueType::Void | ValueType::Unknown => "nothing".to_owned(),
             of => return Ok(Ok((walk.offsets, of, size.clamp(1, 8) as u8))),
         };
         Ok(Err(NoField::NotAValue { of: path.to_owned(), what }))

@@ -359,6 +359,20 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
+    /// Words in which the loader leaves the address that this file uses for a variable of its own, if it asks the loader for it. Another
+    /// file's definition may come first: the program's copy, most often.
+    #[must_use]
+    pub fn data_slots(&self, variable: Svma) -> Vec<Svma> {
+        use object::{LittleEndian as LE, elf};
+        let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
+        let wanted = |r: &&Reloc| {
+            let symbol = table.symbol(r.symbol).filter(|one| one.st_shndx.get(LE) != elf::SHN_UNDEF);
+            r.kind == RelocKind::Symbol
+                && r.addend == 0
+                && symbol.is_some_and(|one| one.st_value.get(LE) == variable.0)
+        };
+        self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
+    }
     /// Code addresses that something other than a direct branch may reach: relocated pointers, the loader's arrays,
     /// every symbol, every unwind entry, landing pads, where Go resumes after a panic, addresses that Go's runtime makes up. Sorted, each once. Jump tables
     /// of distances are not among them (see [`Image::rodata`]).

@@ -2,7 +2,7 @@
 //!
 //! In: text. Out: [`Pattern`], which says whether a name matches. Does not: know a file's functions (see `select`).
 
-use crate::SpecError;
+use crate::{SpecError, demangle};
 use std::fmt;
 use std::str::FromStr;
 use trapline_record::Svma;
@@ -106,6 +106,20 @@ impl Pattern {
         }
     }
 
+    /// Whether it means a function of this name: as it stands, or demangled with or without its parameters.
+    #[must_use]
+    pub fn means(&self, name: &str) -> bool {
+        let fits = |text: &str| match self {
+            // `f(char*)` is a name before it is a glob.
+            Self::Exact(Exact { name, .. }) | Self::Glob(Glob(name)) if name.contains('(') => {
+                spaceless(name) == spaceless(text) || self.matches(text)
+            }
+            _ => self.matches(text),
+        };
+        let demangled = || [demangle::full(name), demangle::short(name)].into_iter().flatten();
+        fits(name) || demangled().any(|text| fits(&text))
+    }
+
     /// Whether it can mean several functions by design.
     #[must_use]
     pub const fn is_wild(&self) -> bool {
@@ -143,6 +157,11 @@ impl FromStr for Pattern {
         }
         Ok(Self::Exact(Exact { name: name.to_owned(), version, offset }))
     }
+}
+
+/// Without spaces, which the spellings of C++ names differ in.
+pub(crate) fn spaceless(text: &str) -> String {
+    text.chars().filter(|c| *c != ' ').collect()
 }
 
 /// `func+0x10`. A plus that no digit follows belongs to the name: `operator+`, `operator+=(X)`.

@@ -4,6 +4,7 @@
 //! Raw names are looked at first, for all functions; names are demangled only where the raw one does not match and
 //! could contain what is asked for. Does not: choose between files.
 
+use crate::pattern::spaceless;
 use crate::{Exact, FunctionIndex, Image, Name, NoMatch, Pattern, Selected, demangle};
 use trapline_record::Svma;
 
@@ -159,10 +160,6 @@ fn with_version(name: &Name<'_>) -> String {
         Some(version) => format!("{}{}{version}", name.raw, if name.default { "@@" } else { "@" }),
         None => name.raw.to_owned(),
     }
-}
-
-fn spaceless(text: &str) -> String {
-    text.chars().filter(|c| *c != ' ').collect()
 }
 
 /// The longest run of a name's or glob's letters that must stand in every mangled name that matches; `None` when

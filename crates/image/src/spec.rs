@@ -144,6 +144,18 @@ impl FromStr for ProbeSpec {
     }
 }
 
+impl ProbeSpec {
+    /// Whether it means the function that a probe's text or a label names, whatever file that is in.
+    #[must_use]
+    pub fn means(&self, text: &str) -> bool {
+        let mut name = text;
+        while let Some((_, rest)) = split(name) {
+            name = rest;
+        }
+        self.func.means(name)
+    }
+}
+
 /// Whether an offset stands where none can. `BASENAME+0x…` is how a nameless function is called, not an offset into one;
 /// without a file only a look at the functions can tell, so that is left to whoever selects.
 fn misplaced_offset(kind: ProbeKind, file: Option<&str>, pattern: &Pattern) -> bool {

@@ -69,6 +69,49 @@ impl DebugInfo {
     }
 }
 
+/// The namespaces, classes and functions around an entry.
+#[derive(Debug, Default)]
+struct Scopes {
+    depth: isize,
+    names: Vec<(isize, String)>,
+}
+
+impl Scopes {
+    /// To the next entry, so many levels below the last.
+    fn move_by(&mut self, step: isize) {
+        self.depth = self.depth.saturating_add(step);
+        while self.names.last().is_some_and(|(depth, _)| *depth >= self.depth) {
+            self.names.pop();
+        }
+    }
+    fn enter(&mut self, name: String) {
+        self.names.push((self.depth, name));
+    }
+    fn qualified(&self, name: &str) -> String {
+        let around = self.names.iter().map(|(_, name)| name.as_str());
+        around.chain([name]).collect::<Vec<_>>().join("::")
+    }
+}
+
+fn is_scope(tag: gimli::DwTag) -> bool {
+    matches!(
+        tag,
+        gimli::DW_TAG_namespace
+            | gimli::DW_TAG_class_type
+            | gimli::DW_TAG_structure_type
+            | gimli::DW_TAG_union_type
+            | gimli::DW_TAG_subprogram
+    )
+}
+
+/// Whether a name as typed means a variable: the last parts of its qualified name, as many as were typed.
+fn means(typed: &str, qualified: &str) -> bool {
+    match typed.strip_prefix("::") {
+        Some(whole) => qualified == whole,
+        None => qualified.strip_suffix(typed).is_some_and(|rest| rest.is_empty() || rest.ends_with("::")),
+    }
+}
+
 struct Search<'a> {
     info: &'a DebugInfo,
     name: &'a str,
@@ -92,8 +135,14 @@ impl Search<'_> {
     fn unit(&mut self, unit: &Unit<Slice>, steps: &[Step], path: &str) -> gimli::Result<()> {
         // Declarations (of class members) by offset, for the definitions that point at them.
         let mut declared: HashMap<UnitOffset, String> = HashMap::new();
+        let mut scopes = Scopes::default();
         let mut entries = unit.entries();
-        while let Some((_, entry)) = entries.next_dfs()? {
+        while let Some((step, entry)) = entries.next_dfs()? {
+            scopes.move_by(step);
+            if is_scope(entry.tag()) {
+                let name = self.info.text(unit, entry, gimli::DW_AT_name)?;
+                scopes.enter(name.unwrap_or_else(|| "(anonymous)".to_owned()));
+            }
             if !matches!(entry.tag(), gimli::DW_TAG_variable | gimli::DW_TAG_member) {
                 continue;
             }
@@ -101,7 +150,7 @@ impl Search<'_> {
                 Some(AttributeValue::UnitRef(of)) => Some(of),
                 _ => None,
             };
-            let own = self.info.text(unit, entry, gimli::DW_AT_name)?;
+            let own = self.info.text(unit, entry, gimli::DW_AT_name)?.map(|own| scopes.qualified(&own));
             let name = own.or_else(|| specified.and_then(|of| declared.get(&of).cloned()));
             let Some(name) = name else { continue };
             if entry.attr_value(gimli::DW_AT_location)?.is_none() {
@@ -111,7 +160,7 @@ impl Search<'_> {
                 }
                 continue;
             }
-            if name != self.last_part() && !self.is_linked_as(unit, entry)? {
+            if !means(self.name, &name) && !self.is_linked_as(unit, entry)? {
                 self.known.push(name);
                 continue;
             }
@@ -125,9 +174,6 @@ impl Search<'_> {
             }
         }
         Ok(())
-    }
-    fn last_part(&self) -> &str {
-        self.name.rsplit_once("::").map_or(self.name, |(_, last)| last)
     }
     fn is_linked_as(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<bool> {
         Ok(self.info.text(unit, entry, gimli::DW_AT_linkage_name)?.is_some_and(|name| name == self.name))
@@ -198,7 +244,10 @@ impl Search<'_> {
                 let mut known = Vec::new();
                 let mut budget = MAX_MEMBERS;
                 match self.field(unit, entry.offset(), field, &mut known, (0, &mut budget))? {
-                    Some((offset, of)) => Ok(Ok(place.inside(offset, of, format!("{}.{field}", place.path)))),
+                    Some((_, _, true)) => Ok(Err(NoVariable::Bits { of: format!("{}.{field}", place.path) })),
+                    Some((offset, of, false)) => {
+                        Ok(Ok(place.inside(offset, of, format!("{}.{field}", place.path))))
+                    }
                     None => Ok(Err(NoVariable::NoField {
                         of: place.path.clone(),
                         nearest: nearest_of(field, known.into_iter()),
@@ -209,7 +258,7 @@ impl Search<'_> {
             Step::Index(index) => self.element(unit, &entry, place, *index),
         }
     }
-    /// Distance and type of a field, also of one in an anonymous member or a base class.
+    /// Distance and type of a field, also of one in an anonymous member or a base class; and whether it is bits.
     fn field(
         &self,
         unit: &Unit<Slice>,
@@ -217,7 +266,7 @@ impl Search<'_> {
         field: &str,
         known: &mut Vec<String>,
         (depth, budget): (u32, &mut u32),
-    ) -> gimli::Result<Option<(u64, UnitOffset)>> {
+    ) -> gimli::Result<Option<(u64, UnitOffset, bool)>> {
         if depth > MAX_CHAIN {
             return Ok(None);
         }
@@ -232,15 +281,16 @@ impl Search<'_> {
             *budget = left;
             let Some(AttributeValue::UnitRef(typed)) = entry.attr_value(gimli::DW_AT_type)? else { continue };
             let offset = member_offset(entry)?;
+            let is_bits = entry.attr_value(gimli::DW_AT_bit_size)?.is_some();
             match self.info.text(unit, entry, gimli::DW_AT_name)? {
-                Some(name) if name == field => return Ok(offset.map(|offset| (offset, typed))),
+                Some(name) if name == field => return Ok(offset.map(|offset| (offset, typed, is_bits))),
                 Some(name) => known.push(name),
                 None => {
                     let inner = self.info.bare(unit, typed)?.offset();
-                    if let Some((inside, typed)) =
+                    if let Some((inside, typed, is_bits)) =
                         self.field(unit, inner, field, known, (depth + 1, budget))?
                     {
-                        return Ok(offset.map(|offset| (offset + inside, typed)));
+                        return Ok(offset.map(|offset| (offset + inside, typed, is_bits)));
                     }
                 }
             }
@@ -286,7 +336,31 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::{Step, steps};
+    use super::{Scopes, Step, means, steps};
+
+    #[test]
+    fn qualified_names_mean_what_ends_in_them() {
+        for (typed, qualified, wanted) in [
+            ("count", "Server::count", true),
+            ("Server::count", "ns::Server::count", true),
+            ("Server::count", "Client::count", false),
+            ("NoSuch::count", "count", false),
+            ("unt", "Server::count", false),
+            ("::count", "Server::count", false),
+            ("::count", "count", true),
+        ] {
+            assert_eq!(means(typed, qualified), wanted, "{typed} {qualified}");
+        }
+        let mut scopes = Scopes::default();
+        for (step, name) in [(0, None), (1, Some("ns")), (1, Some("A")), (0, Some("B"))] {
+            scopes.move_by(step);
+            name.into_iter().for_each(|name: &str| scopes.enter(name.to_owned()));
+        }
+        scopes.move_by(1);
+        assert_eq!(scopes.qualified("x"), "ns::B::x");
+        scopes.move_by(-2);
+        assert_eq!(scopes.qualified("x"), "x");
+    }
 
     #[test]
     fn paths_are_taken_apart() {

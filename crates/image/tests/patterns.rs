@@ -72,6 +72,26 @@ int main(int argc, char **argv) { ns::Box b{argc}; return b.get(*argv, only_inli
 "#;
 
 #[test]
+fn a_probe_means_the_names_that_it_would_select() {
+    for (probe, text, wanted) in [
+        ("Cart::add(int)", "uprobe:/tmp/o:Cart::add(int)", true),
+        ("Cart::add(int)", "uprobe:/tmp/o:_ZN4Cart3addEi", true),
+        ("Cart::add(int)", "uprobe:/tmp/o:_ZN4Cart3addEd", false),
+        ("Cart::add( int )", "lib:Cart::add(int)", true),
+        ("Cart::put(char*)", "o:Cart::put(char *)", true),
+        ("Cart::put(char*)", "o:Cart::put(int)", false),
+        ("/Cart::add.int/", "o:Cart::add(int)", true),
+        ("Cart::add", "_ZN4Cart3addEi", true),
+        ("add", "o:Cart::add", false),
+        ("libc:malloc", "uprobe:/usr/lib/libc.so.6:malloc", true),
+        ("lib*", "libc:malloc", false),
+    ] {
+        let spec: ProbeSpec = probe.parse().expect(probe);
+        assert_eq!(spec.means(text), wanted, "{probe} {text}");
+    }
+}
+
+#[test]
 fn names_are_selected_as_people_write_them() {
     let path = compile("g++", "boxes", CPP, &["-O2", "-g"]);
     let image = image(&path);

@@ -171,6 +171,16 @@ pub enum TargetError {
         /// Its state, what it waits in, what to do.
         doing: String,
     },
+    /// Our limit of file sizes holds for the shared memory, too.
+    #[error(
+        "cannot make {needed} bytes of shared memory: trapline's own limit of file sizes (ulimit -f) is {limit} bytes; raise it, or let it hold for the command alone: trapline ... -- sh -c 'ulimit -f N; exec CMD'"
+    )]
+    FileSizes {
+        /// The hard limit, in bytes.
+        limit: u64,
+        /// So many bytes were wanted.
+        needed: u64,
+    },
     /// The kernel's own probes cannot be used.
     #[error("kernel uprobes cannot be used: {why}")]
     Kernel {

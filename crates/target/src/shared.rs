@@ -12,7 +12,7 @@ use trapline_record::view::View;
 
 use crate::error::TargetError;
 use crate::maps::FileId;
-use crate::sys::{fd, map::Map};
+use crate::sys::{fd, limit, map::Map};
 
 /// A memfd mapped read-write here, whatever its mappings in the target.
 #[derive(Debug)]
@@ -36,7 +36,9 @@ impl SharedMap {
     pub fn new(fd: OwnedFd, len: u64) -> Result<Self, TargetError> {
         let file = File::from(fd);
         if file.metadata().map_err(|e| failed("examine", e))?.len() < len {
-            file.set_len(len).map_err(|e| failed("grow", e))?;
+            let grown = limit::with_file_size(len, || file.set_len(len));
+            let too_low = |limit::TooLow(limit)| TargetError::FileSizes { limit, needed: len };
+            grown.map_err(too_low)?.map_err(|e| failed("grow", e))?;
         }
         fd::seal_size(file.as_fd()).map_err(|e| failed("seal", e))?;
         // What was true before the seal need not be true any more.

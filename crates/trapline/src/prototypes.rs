@@ -46,6 +46,15 @@ impl Noted {
         };
         same_file && self.at == other.at && self.prototype == other.prototype
     }
+    /// Its probe is of the kind that was asked for.
+    fn probed_as(&mut self, asked: &ProbeSpec) {
+        if self.spec.kind != asked.kind {
+            self.spec.kind = asked.kind;
+            if self.spec.text != asked.text {
+                self.spec.text = format!("{}:{}", asked.kind, self.spec.text);
+            }
+        }
+    }
     /// A field of what an argument leads to: `req->next->len`.
     ///
     /// # Errors
@@ -83,10 +92,12 @@ impl Builder {
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
         let aim = Aim::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
-            if spec.kind != ProbeKind::Entry {
+            if spec.kind == ProbeKind::Usdt {
                 return Vec::new();
             }
-            let wishes = Wishes { specs: vec![spec.clone()], ..self.wishes(aim) };
+            // A function is noted by its entry, whatever of it is probed.
+            let entry = ProbeSpec { kind: ProbeKind::Entry, ..spec.clone() };
+            let wishes = Wishes { specs: vec![entry], ..self.wishes(aim) };
             let looked = match &self.target {
                 Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
                 _ => {
@@ -96,7 +107,9 @@ impl Builder {
             };
             // Elsewhere a glob may mean other functions.
             let alone = pids.len() < 2 || spec.file.is_some();
-            looked.filter(|all| alone || all.len() == 1).unwrap_or_default()
+            let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
+            found.iter_mut().for_each(|one| one.probed_as(spec));
+            found
         };
         self.specs.iter().map(one).collect()
     }

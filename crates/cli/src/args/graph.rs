@@ -48,10 +48,8 @@ pub(crate) struct Graph {
 pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
     let TypedGraph { root, mut below, each, depth, common } = typed;
     if below.is_empty() {
-        below.push(match root.rsplit_once(':') {
-            Some((file, _)) => format!("{file}:*"),
-            None => "*".to_owned(),
-        });
+        let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
+        below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));
     }
     let texts: Vec<String> = std::iter::once(root).chain(below).collect();
     let run = run(&texts, common, LINES)?;

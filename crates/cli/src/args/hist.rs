@@ -11,9 +11,8 @@ use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::{self, Wishes};
 use super::gather::{Gather, Split, Value, gather, shown, values};
-use super::prototype::{Look, complete};
-use super::ready::{is_function, run};
-use super::signature;
+use super::prototype::{Look, complete, split};
+use super::ready::is_function;
 use super::sink::LINES;
 use super::typed::{Common, TypedBy};
 use super::types::Type;
@@ -112,8 +111,7 @@ pub(crate) enum Either {
 
 /// Checks and converts.
 pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageError> {
-    let (texts, signatures) = signature::split_all(&typed.probes)?;
-    let mut run = run(&texts, typed.common, LINES)?;
+    let (mut run, signatures) = split(&typed.probes, typed.common, LINES, look)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::HistNotAFunction(wrong.text.clone()));
     }

@@ -90,6 +90,7 @@ enum Of {
     Str,
     Buf(u8),
     Opaque,
+    Unknown,
     Void,
 }
 
@@ -221,6 +222,7 @@ impl Of {
             Type::Str => Self::Str,
             Type::Buf(length) => Self::Buf(*length),
             Type::Opaque => Self::Opaque,
+            Type::Unknown => Self::Unknown,
             Type::Void => Self::Void,
         }
     }
@@ -242,6 +244,7 @@ impl Of {
             Self::Str => Type::Str,
             Self::Buf(length) => return (*length < 6).then_some(Type::Buf(*length)),
             Self::Opaque => Type::Opaque,
+            Self::Unknown => Type::Unknown,
             Self::Void => Type::Void,
         })
     }
@@ -277,6 +280,7 @@ mod tests {
             Of::Str,
             Of::Buf(5),
             Of::Opaque,
+            Of::Unknown,
             Of::Void,
         ];
         for one in all {

@@ -7,13 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trapline::filter::{Float, Int, MAX_FIELDS, Misread};
-use trapline::{DeclaredParameter, Noted, ParameterPlace, ProbeSpec, Prototype, ValueType};
+use trapline::{
+    DeclaredParameter, Noted, ParameterPlace, Pattern, ProbeKind, ProbeSpec, Prototype, ValueType,
+};
 
 use super::command::Run;
 use super::error::UsageError;
-use super::fields::{FieldOf, find};
-use super::ready::is_function;
+use super::fields::{FieldOf, find, is_path};
+use super::ready::run;
+use super::signature::{self, SignatureError};
+use super::typed::Common;
 use super::types::{Enumeration, Parameter, Place, Signature, Type};
+use crate::report::format::Format;
 
 /// What asks for noted functions: [`look`], or in tests of the arguments alone nobody.
 pub(crate) type Look<'a> = &'a dyn Fn(&Run) -> Vec<Vec<Noted>>;
@@ -23,6 +28,70 @@ pub(crate) fn look(run: &Run) -> Vec<Vec<Noted>> {
     crate::commands::trace::builder(run).prototypes()
 }
 
+/// A run and its typed signatures. What stands in brackets is a signature, unless the whole is the name of a function: of an overload,
+/// as C++ writes it.
+pub(crate) fn split(
+    texts: &[String],
+    common: Common,
+    offered: &[Format],
+    look: Look<'_>,
+) -> Result<(Run, Vec<Option<Signature>>), UsageError> {
+    let halves: Vec<_> = texts.iter().map(|text| signature::split(text)).collect();
+    let overload = |(text, half): (&String, &Result<_, SignatureError>)| match half {
+        Ok((_, None)) => None,
+        Ok((_, Some(signature))) if !may_be_overload(signature) => None,
+        _ => Some(signature::call(text).0.to_owned()),
+    };
+    let overloads: Vec<Option<String>> = texts.iter().zip(&halves).map(overload).collect();
+    let asked: Vec<String> = overloads.iter().flatten().cloned().collect();
+    let is_probe = |text: &String| text.parse::<ProbeSpec>().is_ok();
+    let found = if asked.is_empty() || !asked.iter().all(is_probe) {
+        Vec::new()
+    } else {
+        look(&run(&asked, common.clone(), offered)?)
+    };
+    let mut found = found.into_iter();
+    let (mut probes, mut signatures) = (Vec::new(), Vec::new());
+    for ((text, half), overload) in texts.iter().zip(halves).zip(overloads) {
+        let is_one = overload.is_some() && found.next().is_some_and(|functions| !functions.is_empty());
+        let wrong = |why| UsageError::Signature { text: text.clone(), why };
+        let (probe, signature) = match overload.filter(|_| is_one) {
+            Some(name) => {
+                (name, signature::call(text).1.map(signature::value_alone).transpose().map_err(wrong)?)
+            }
+            None => half.map_err(wrong)?,
+        };
+        probes.push(probe);
+        signatures.push(signature);
+    }
+    let run = run(&probes, common, offered)?;
+    for (probe, signature) in run.probes.iter().zip(&signatures) {
+        refuse(probe, signature.as_ref())?;
+    }
+    Ok((run, signatures))
+}
+
+/// Types without names, or nothing, may tell overloads apart.
+fn may_be_overload(signature: &Signature) -> bool {
+    signature.parameters.iter().all(|parameter| parameter.name.is_empty()) || !signature.selected.is_empty()
+}
+
+/// Signatures where no call begins: what the registers for arguments hold there is something else.
+fn refuse(probe: &ProbeSpec, signature: Option<&Signature>) -> Result<(), UsageError> {
+    let takes = signature.is_some_and(|one| !one.parameters.is_empty() || !one.selected.is_empty());
+    match probe.kind {
+        ProbeKind::Usdt if signature.is_some() => Err(UsageError::MarkerWithSignature(probe.text.clone())),
+        ProbeKind::Return if takes => Err(UsageError::ArgumentsAtReturn(probe.text.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Functions, at their entries or exits.
+fn is_noted(probe: &ProbeSpec) -> bool {
+    let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
+    probe.kind != ProbeKind::Usdt && !inside
+}
+
 /// Probes with their signatures: those typed, and those noted of the others. A probe that means several functions becomes one for
 /// each of them; the run's probes change with it.
 pub(crate) fn complete(
@@ -30,13 +99,16 @@ pub(crate) fn complete(
     signatures: Vec<Option<Signature>>,
     look: Look<'_>,
 ) -> Result<Vec<(ProbeSpec, Option<Signature>)>, UsageError> {
-    let asks = |signature: &Option<Signature>| signature.as_ref().is_none_or(|one| !one.selected.is_empty());
-    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && is_function(probe));
+    let asks = |signature: &Option<Signature>| {
+        signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
+    };
+    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && is_noted(probe));
     let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
     let mut probes = Vec::new();
     for (probe, signature) in run.probes.iter().zip(signatures) {
         let functions = noted.next().unwrap_or_default();
-        if !asks(&signature) || signature.is_none() && functions.iter().all(|one| one.prototype.is_none()) {
+        let needs = signature.as_ref().is_some_and(|one| one.selected.iter().any(|word| is_path(word)));
+        if !asks(&signature) || !needs && functions.iter().all(|one| one.prototype.is_none()) {
             probes.push((probe.clone(), signature));
             continue;
         }
@@ -46,6 +118,7 @@ pub(crate) fn complete(
         for one in functions {
             let spec = one.spec.clone();
             let own = match &signature {
+                Some(typed) if typed.selected.is_empty() => Some(valued(typed, one)),
                 Some(typed) => Some(selected(probe, typed, Some(one))?),
                 None => one.prototype.is_some().then(|| signature_of(Rc::new(one))),
             };
@@ -56,12 +129,30 @@ pub(crate) fn complete(
     Ok(probes)
 }
 
-/// The arguments and fields that were typed by name.
+/// What was typed, with the value that is noted.
+fn valued(typed: &Signature, noted: Noted) -> Signature {
+    let value = noted.prototype.is_some().then(|| signature_of(Rc::new(noted)).value).flatten();
+    Signature { value: typed.value.clone().or(value), ..typed.clone() }
+}
+
+/// The arguments and fields that were typed by name. Names that are not the source's stand for the arguments in their order.
 fn selected(probe: &ProbeSpec, typed: &Signature, noted: Option<Noted>) -> Result<Signature, UsageError> {
     let all = noted.map(|noted| signature_of(Rc::new(noted)));
     let mut parameters = Vec::new();
     let mut fields: Vec<FieldOf> = Vec::new();
-    for word in &typed.selected {
+    let known = all.as_ref().filter(|all| !all.parameters.is_empty()).map(|all| all.parameters.clone());
+    let is_known = |word: &String| {
+        let numbered = word.strip_prefix("arg").is_some_and(|n| n.parse::<usize>().is_ok());
+        numbered || known.iter().flatten().any(|one| one.name == *word)
+    };
+    let by_order = !typed.parameters.is_empty() && !typed.selected.iter().all(is_known);
+    for (nth, word) in typed.selected.iter().enumerate() {
+        if by_order {
+            let known = known.as_ref().and_then(|known| known.get(nth).cloned());
+            let unknown = Parameter { name: String::new(), shown: Type::Unknown, place: Place::Unseen };
+            parameters.push(Parameter { name: word.clone(), ..known.unwrap_or(unknown) });
+            continue;
+        }
         let wrong = |wrong: Misread| UsageError::path(&probe.text, word, &wrong);
         let by_number = || word.strip_prefix("arg").and_then(|n| n.parse::<usize>().ok());
         let named = all.as_ref().and_then(|all| {
@@ -90,6 +181,8 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
         let (parameters, value) = (Vec::new(), None);
         return Signature { parameters, value, selected: Vec::new(), fields: Vec::new(), noted: Some(noted) };
     };
+    let at_return = noted.spec.kind == ProbeKind::Return;
+    let parameters = if at_return { Vec::new() } else { parameters };
     let parameter = |DeclaredParameter { name, of, place }: DeclaredParameter| {
         let place = match place {
             ParameterPlace::General(n) => Place::General(n),
@@ -109,7 +202,7 @@ fn signature_of(noted: Rc<Noted>) -> Signature {
         value: Some(value),
         selected: Vec::new(),
         fields: Vec::new(),
-        noted: Some(noted),
+        noted: Some(noted).filter(|_| !at_return),
     }
 }
 
@@ -127,5 +220,6 @@ pub(super) fn type_of(of: ValueType) -> Type {
             Type::Enum(Arc::new(Enumeration { int: Int { bits: bytes * 8, signed }, names }))
         }
         ValueType::Other(_) => Type::Opaque,
+        ValueType::Unknown => Type::Unknown,
     }
 }

@@ -15,9 +15,8 @@ use super::filters;
 use super::graph;
 use super::hist;
 use super::otlp;
-use super::prototype::{Look, complete};
+use super::prototype::{Look, complete, split};
 use super::serve;
-use super::signature;
 
 use super::sink::{CALLS, LINES, READ, REPORTS, Sink};
 use super::stack;
@@ -133,8 +132,7 @@ const fn returns(typed: TypedReturns) -> Returns {
 }
 
 fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
-    let (texts, signatures) = signature::split_all(&typed.probes)?;
-    let mut run = run(&texts, typed.common, CALLS)?;
+    let (mut run, signatures) = split(&typed.probes, typed.common, CALLS, look)?;
     let probes = complete(&mut run, signatures, look)?;
     let returns = !typed.entry_only;
     let wishes = filters::Wishes {

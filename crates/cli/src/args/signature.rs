@@ -5,7 +5,6 @@
 
 use trapline::filter::Float;
 
-use super::error::UsageError;
 use super::fields::is_path;
 use super::types::{Parameter, Place, Signature, Type};
 
@@ -39,19 +38,26 @@ pub(crate) enum SignatureError {
     ManyFloats(usize),
 }
 
-/// Splits probes from their signatures.
-pub(crate) fn split_all(texts: &[String]) -> Result<(Vec<String>, Vec<Option<Signature>>), UsageError> {
-    let one = |text: &String| split(text).map_err(|why| UsageError::Signature { text: text.clone(), why });
-    Ok(texts.iter().map(one).collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+/// What stands before `->`, and the type behind it.
+pub(super) fn call(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once("->") {
+        Some((call, value)) if call.trim_end().ends_with([')', 't']) && call.contains(')') => {
+            (call.trim_end(), Some(value.trim()))
+        }
+        _ => (text.trim_end(), None),
+    }
+}
+
+/// A signature that says the value's type alone.
+pub(super) fn value_alone(value: &str) -> Result<Signature, SignatureError> {
+    let value = Some(type_of(value)?);
+    Ok(Signature { parameters: Vec::new(), value, selected: Vec::new(), fields: Vec::new(), noted: None })
 }
 
 /// Splits a probe from its signature. A name may hold brackets itself (C++): only a last pair that ends the text, or stands before
 /// `->`, is one.
 pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), SignatureError> {
-    let (call, value) = match text.rsplit_once("->") {
-        Some((call, value)) if call.trim_end().ends_with(')') => (call.trim_end(), Some(value.trim())),
-        _ => (text.trim_end(), None),
-    };
+    let (call, value) = call(text);
     let Some((probe, list)) = call.split_once('(') else { return Ok((text.to_owned(), None)) };
     let Some((list, behind)) = list.rsplit_once(')') else { return Err(SignatureError::Open) };
     if !behind.trim().is_empty() {
@@ -63,7 +69,10 @@ pub(crate) fn split(text: &str) -> Result<(String, Option<Signature>), Signature
         return Err(SignatureError::Nothing(nth + 1));
     }
     let paths = words.iter().any(|word| is_path(word));
-    let selected = words.iter().filter(|_| paths).map(|&word| word.to_owned()).collect();
+    // Names alone are the source's where that is noted.
+    let is_name = |word: &&str| known(word).is_none() && *word != "str" && is_word(word);
+    let named = paths || words.iter().all(is_name);
+    let selected = words.iter().filter(|_| named).map(|&word| word.to_owned()).collect();
     let parameters = if paths { Vec::new() } else { parameters(&words)? };
     let value = value.map(type_of).transpose()?;
     Ok((
@@ -94,6 +103,10 @@ fn parameters(words: &[&str]) -> Result<Vec<Parameter>, SignatureError> {
         Ok(Parameter { name, shown, place })
     };
     words.iter().zip(&places).map(one).collect()
+}
+
+fn is_word(text: &str) -> bool {
+    text.chars().all(|c| c.is_alphanumeric() || c == '_') && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn is_float(word: &str) -> bool {

@@ -8,9 +8,8 @@ use super::command::Run;
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::{self, Wishes};
-use super::prototype::{Look, complete};
-use super::ready::{is_function, run};
-use super::signature;
+use super::prototype::{Look, complete, split};
+use super::ready::is_function;
 use super::typed::Common;
 use crate::report::format::Format;
 
@@ -90,8 +89,7 @@ pub(crate) struct Stacks {
 
 /// Checks and converts.
 pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageError> {
-    let (texts, signatures) = signature::split_all(&typed.probes)?;
-    let mut run = run(&texts, typed.common, PICTURES)?;
+    let (mut run, signatures) = split(&typed.probes, typed.common, PICTURES, look)?;
     let wrong = |probe: &&ProbeSpec| probe.kind == ProbeKind::Return || typed.time && !is_function(probe);
     if let Some(probe) = run.probes.iter().find(wrong) {
         return Err(match typed.time {

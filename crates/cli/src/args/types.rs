@@ -34,6 +34,8 @@ pub(crate) enum Type {
     Buf(u8),
     /// More than one value.
     Opaque,
+    /// Nobody knows whether there is one.
+    Unknown,
     /// Nothing.
     Void,
 }
@@ -162,7 +164,7 @@ impl Type {
             Self::Bool | Self::Char => Int { bits: 8, signed: false },
             Self::Hex | Self::Str | Self::Buf(_) => Int::U64,
             Self::Enum(of) => of.int,
-            Self::Float(_) | Self::Opaque | Self::Void => return None,
+            Self::Float(_) | Self::Opaque | Self::Unknown | Self::Void => return None,
         })
     }
     /// A register's value, as wide as the type.
@@ -170,7 +172,7 @@ impl Type {
         match self {
             Self::Float(Float::Single) => Value::Single(f32::from_bits(raw as u32)),
             Self::Float(Float::Double) => Value::Double(f64::from_bits(raw)),
-            Self::Opaque => Value::Nothing,
+            Self::Opaque | Self::Unknown => Value::Nothing,
             Self::Bool => Value::Number((raw as u8 != 0).into()),
             other => Value::Number(number(other.int().unwrap_or(Int::U64), raw)),
         }
@@ -192,6 +194,7 @@ impl Type {
                 None => enum_number(of.int, raw),
             },
             Self::Opaque => "{...}".to_owned(),
+            Self::Unknown => "?".to_owned(),
             Self::Void => String::new(),
             Self::Signed(_) | Self::Unsigned(_) | Self::Float(_) => self.value(raw).cell(),
         }

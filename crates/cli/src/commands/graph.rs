@@ -42,9 +42,8 @@ fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
     if later || sites.any(|site| means(&args.root, site)) {
         return Ok(session);
     }
-    let last = |probe: &str| probe.rsplit(':').next().is_some_and(|name| args.root.func.matches(name));
-    let refused =
-        reports.iter().flat_map(|report| report.refused.iter()).find(|refused| last(&refused.probe));
+    let mut all = reports.iter().flat_map(|report| report.refused.iter());
+    let refused = all.find(|refused| args.root.means(&refused.probe));
     Err(match refused {
         Some(refused) => {
             let example = format!("{}: {}", refused.probe, refused.reason);

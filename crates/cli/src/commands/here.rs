@@ -4,6 +4,7 @@
 //! hold: values and keys together, and the texts they are. Does not: read rings, print.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use trapline::filter::{Facts, Sort, fields};
 use trapline::{By, Call, Part, Site, Tallied, Whose};
@@ -28,7 +29,7 @@ pub(super) struct Here<'a> {
 }
 
 struct Added {
-    site: std::sync::Arc<Site>,
+    site: Arc<Site>,
     parts: BTreeMap<Key, BTreeMap<u64, u64>>,
     values: usize,
     overflow: u64,
@@ -54,8 +55,14 @@ impl<'a> Here<'a> {
     pub(super) fn add(&mut self, calls: &[Call], mut name: impl FnMut(&Call) -> Option<String>) {
         let Gather::Here { of, keys, .. } = &self.args.gather else { return };
         let mut names = HashMap::new();
+        let mut last: Option<(&Arc<Site>, Option<usize>)> = None;
         for call in calls {
-            let Some(nth) = of.iter().position(|(spec, _)| means(spec, &call.site)) else { continue };
+            let nth = match last {
+                Some((site, nth)) if Arc::ptr_eq(site, &call.site) => nth,
+                _ => of.iter().position(|(spec, _)| means(spec, &call.site)),
+            };
+            last = Some((&call.site, nth));
+            let Some(nth) = nth else { continue };
             let key = match (keys.as_ref().and_then(|keys| keys.get(nth)), self.args.by) {
                 (Some(key), _) => self.value(call, key).map(Key::Value),
                 (None, None) => Some(Key::All),

@@ -142,9 +142,8 @@ impl<'a> Shown<'a> {
 
 /// Whether a site has a name that was asked for.
 pub(crate) fn means(spec: &ProbeSpec, site: &Site) -> bool {
-    let last = |text: &str| text.rsplit(':').next().unwrap_or_default().to_owned();
     let mut names = [&site.probe, &site.label].into_iter().chain(&site.aliases);
-    names.any(|name| spec.func.matches(&last(name)))
+    names.any(|name| spec.means(name))
 }
 
 fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {

@@ -6,16 +6,26 @@
 use gimli::{DwLang, Unit, UnitOffset};
 use trapline_record::Svma;
 
+use super::entry::corrected;
 use super::passing::{Passed, Shape, passed, places};
 use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN};
 
+/// A parameter as the source has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    /// Its entry, at which that of a compiled copy points.
+    pub(crate) at: UnitOffset,
+    pub(crate) name: String,
+    pub(crate) of: UnitOffset,
+}
+
 impl DebugInfo {
     /// What the function that begins at an address takes and returns. `None`: nothing is noted, or not in C's way.
     #[must_use]
     pub fn prototype(&self, function: Svma) -> Option<Prototype> {
-        self.with_function(function, |unit, entry| self.noted(unit, entry)).ok()?
+        self.with_function(function, |unit, entry| self.noted(unit, entry, function.0)).ok()?
     }
     /// Calls with the entry of the function that begins at an address.
     pub(crate) fn with_function<T>(
@@ -39,25 +49,28 @@ impl DebugInfo {
         }
         Ok(None)
     }
-    fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<Prototype>> {
+    fn noted(&self, unit: &Unit<Slice>, entry: &Entry<'_>, at: u64) -> gimli::Result<Option<Prototype>> {
         let known = |of| gimli::Result::Ok((self.value_type(unit, of)?, self.passed(unit, of)?));
         let value = match self.returned(unit, entry)? {
             None => (ValueType::Void, Passed::Registers(0, 0)),
             Some(of) => known(of)?,
         };
         let mut parameters = Vec::new();
-        for (name, of) in self.parameters(unit, entry)? {
-            let (meaning, passed) = known(of)?;
-            parameters.push((name, meaning, passed));
+        let declared = self.parameters(unit, entry)?;
+        for one in &declared {
+            let (meaning, passed) = known(one.of)?;
+            parameters.push((one.name.clone(), meaning, passed));
         }
-        Ok(Some(places(value, parameters)))
+        let passed: Vec<Passed> = parameters.iter().map(|(_, _, passed)| *passed).collect();
+        let by_abi = places(value, parameters);
+        if !self.is_x86_64 {
+            return Ok(Some(by_abi));
+        }
+        let compiled = self.compiled(unit, entry, &declared, at)?;
+        Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
-    /// Names and types of parameters; those of the source where the function is a copy of one.
-    pub(crate) fn parameters(
-        &self,
-        unit: &Unit<Slice>,
-        entry: &Entry<'_>,
-    ) -> gimli::Result<Vec<(String, UnitOffset)>> {
+    /// Parameters; those of the source where the function is a copy of one.
+    pub(crate) fn parameters(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
         let source = reference(entry, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| entry.offset());
         let mut parameters = Vec::new();
         let mut tree = unit.entries_tree(Some(source))?;
@@ -68,9 +81,31 @@ impl DebugInfo {
                 continue;
             }
             let Some(of) = Self::type_of(entry)? else { return Err(gimli::Error::UnexpectedNull) };
-            parameters.push((self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default(), of));
+            let name = self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default();
+            parameters.push(Declared { at: entry.offset(), name, of });
         }
         Ok(parameters)
+    }
+    /// Whether a function has a mark, or its source or declaration has.
+    pub(super) fn has_flag(
+        &self,
+        unit: &Unit<Slice>,
+        entry: &Entry<'_>,
+        which: gimli::DwAt,
+    ) -> gimli::Result<bool> {
+        let mut at = entry.offset();
+        for _ in 0..MAX_CHAIN {
+            let entry = unit.entry(at)?;
+            if entry.attr_value(which)?.is_some() {
+                return Ok(true);
+            }
+            let origin = reference(&entry, gimli::DW_AT_abstract_origin)?;
+            match origin.or(reference(&entry, gimli::DW_AT_specification)?) {
+                Some(next) => at = next,
+                None => return Ok(false),
+            }
+        }
+        Err(gimli::Error::UnexpectedNull)
     }
     fn returned(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Option<UnitOffset>> {
         let mut at = entry.offset();
@@ -195,7 +230,7 @@ fn is_record(entry: &Entry<'_>) -> bool {
     records.contains(&entry.tag())
 }
 
-fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
+pub(super) fn reference(entry: &Entry<'_>, which: gimli::DwAt) -> gimli::Result<Option<UnitOffset>> {
     Ok(match entry.attr_value(which)? {
         Some(gimli::AttributeValue::UnitRef(of)) => Some(of),
         Some(_) => return Err(gimli::Error::UnexpectedNull),

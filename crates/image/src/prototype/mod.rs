@@ -1,14 +1,16 @@
 //! A function's parameters and value, as its compiler noted them, and the registers that hold them.
 //!
 //! In: DWARF and a function's address, or BTF and its name. Out: a [`Prototype`]. The registers follow from the types ([`passing`]).
-//! Invariant: PRO-1 from a type on whose way of passing is not known for certain, no parameter has a register.
+//! Invariants: PRO-1 from a type on whose way of passing is not known for certain, no parameter has a register.
 //! Does not: know calling conventions but C's.
 
 mod btf;
 mod dwarf;
+mod entry;
 mod passing;
 
 pub use btf::Btf;
+pub(crate) use dwarf::Declared;
 
 /// How a value is meant.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub enum ValueType {
     },
     /// What fits into no register, or is no single value; what it is called.
     Other(String),
+    /// A value that the compiler may have removed, since no caller asks for it.
+    Unknown,
 }
 
 /// Where a parameter lies at the function's entry.

@@ -1,32 +1,75 @@
-//! How many descriptors we may have.
+//! Our own limits: how many descriptors we may have, and how long our files may be.
 
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use super::check;
 
-fn get() -> io::Result<libc::rlimit> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is live and of the type that is filled.
-    check(i64::from(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })).map(|_| limit)
+/// What is limited.
+#[derive(Clone, Copy)]
+enum Of {
+    Descriptors,
+    FileSizes,
 }
 
-fn set(limit: libc::rlimit) -> io::Result<()> {
+fn get(of: Of) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and of the type that is filled.
+    let result = unsafe {
+        match of {
+            Of::Descriptors => libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit),
+            Of::FileSizes => libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit),
+        }
+    };
+    check(i64::from(result)).map(|_| limit)
+}
+
+fn set(of: Of, limit: libc::rlimit) -> io::Result<()> {
     // SAFETY: `limit` is live.
-    check(i64::from(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })).map(drop)
+    let result = unsafe {
+        match of {
+            Of::Descriptors => libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit),
+            Of::FileSizes => libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit),
+        }
+    };
+    check(i64::from(result)).map(drop)
 }
 
 /// Makes room for `more` descriptors beyond a few of our own; gives the limit that holds now. Beyond the hard limit only
 /// root may go; where it is not allowed, the limit stays what it can be and opening says the rest.
 pub(crate) fn raise(more: u64) -> io::Result<u64> {
     const OWN: u64 = 256;
-    let now = get()?;
+    let now = get(Of::Descriptors)?;
     let wanted = more.saturating_add(OWN);
     if now.rlim_cur >= wanted {
         return Ok(now.rlim_cur);
     }
-    if now.rlim_max < wanted && set(libc::rlimit { rlim_cur: wanted, rlim_max: wanted }).is_ok() {
+    let set = |cur, max| set(Of::Descriptors, libc::rlimit { rlim_cur: cur, rlim_max: max });
+    if now.rlim_max < wanted && set(wanted, wanted).is_ok() {
         return Ok(wanted);
     }
     let most = wanted.min(now.rlim_max);
-    set(libc::rlimit { rlim_cur: most, rlim_max: now.rlim_max }).map(|()| most)
+    set(most, now.rlim_max).map(|()| most)
+}
+
+/// The limit of file sizes, where it is too low for what is wanted and may not be raised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooLow(pub(crate) u64);
+
+/// Calls with a limit of file sizes that allows `len` bytes, and puts the old limit back. Beyond the hard limit only root may go. A process
+/// that is started meanwhile would inherit the raised limit: targets are launched before there is memory to share with them.
+pub(crate) fn with_file_size<T>(len: u64, grow: impl FnOnce() -> T) -> Result<T, TooLow> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Where the limit cannot be asked for, the kernel decides.
+    let Ok(old) = get(Of::FileSizes) else { return Ok(grow()) };
+    if old.rlim_cur >= len {
+        return Ok(grow());
+    }
+    let raised = libc::rlimit { rlim_cur: len, rlim_max: old.rlim_max.max(len) };
+    set(Of::FileSizes, raised).map_err(|_| TooLow(old.rlim_max))?;
+    let grown = grow();
+    // It was allowed before, and what is lower is allowed to all.
+    drop(set(Of::FileSizes, old));
+    Ok(grown)
 }

@@ -13,7 +13,8 @@ pub(crate) const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// The mask before we blocked anything.
 static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Blocks these signals in the calling thread and those it starts later, and opens a descriptor that tells of them.
+/// Blocks these signals in the calling thread and those it starts later, and opens a descriptor that tells of them. A write beyond the
+/// limit of file sizes fails from then on, instead of ending us (SIGXFSZ) while a target is patched.
 pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: sigset_t is plain integers; all-zero is a value of it, and sigemptyset makes it empty anyway.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
@@ -21,9 +22,11 @@ pub(crate) fn open(signals: &[i32]) -> io::Result<OwnedFd> {
         // SAFETY: `set` is live.
         unsafe { libc::sigaddset(&raw mut set, signal) };
     }
-    let mut old = set;
+    let (mut all, mut old) = (set, set);
+    // SAFETY: `all` is live.
+    unsafe { libc::sigaddset(&raw mut all, libc::SIGXFSZ) };
     // SAFETY: both sets are live.
-    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old) };
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut old) };
     if blocked != 0 {
         return Err(io::Error::from_raw_os_error(blocked));
     }

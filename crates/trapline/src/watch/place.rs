@@ -2,12 +2,13 @@
 //!
 //! In: a process' modules, specifications. Out: [`Watched`]s, and a line for each specification that means nothing here.
 //! A symbol is sought before a variable with fields, in the program first, then in its libraries, as the loader would; of
-//! several static variables of a name all are taken.
+//! several static variables of a name all are taken. A library's variable lies where the loader told the library: where the program has
+//! one of that name (a copy relocation, or its own), the library's is dead.
 
 use std::rc::Rc;
 
 use trapline_image::{DebugInfo, Encoding, Exact, NoVariable, Pattern};
-use trapline_record::RemoteAddr;
+use trapline_record::{RemoteAddr, Svma};
 use trapline_target::Process;
 use trapline_watch::spec::check_range;
 use trapline_watch::{Access, WatchError};
@@ -77,7 +78,7 @@ fn one(
         let found = if spec.access == Access::Execute {
             code(module, name)
         } else {
-            data(locator, module, name, &mut near, &mut trouble)
+            data(process, locator, module, name, &mut near, &mut trouble)
         };
         if !found.is_empty() {
             let moved = |one: Found| Found {
@@ -127,7 +128,20 @@ fn code(module: &Module, name: &str) -> Vec<Found> {
     selected.into_iter().map(|one| found(one.function)).collect()
 }
 
+/// The address that a library's own code uses for its variable. A word that the loader has not filled yet says nothing.
+fn used(process: &Process, locator: &Locator, module: &Module, at: Svma) -> RemoteAddr {
+    let own = module.bias.live(at);
+    if module.is_program {
+        return own;
+    }
+    let filled = |slot: Svma| process.read_u64(module.bias.live(slot)).ok().map(RemoteAddr);
+    let is_mapped = |addr: &RemoteAddr| locator.maps().iter().any(|one| one.contains(*addr));
+    let slots = module.file.image.data_slots(at);
+    slots.into_iter().filter_map(filled).find(is_mapped).unwrap_or(own)
+}
+
 fn data(
+    process: &Process,
     locator: &mut Locator,
     module: &Module,
     name: &str,
@@ -152,7 +166,7 @@ fn data(
         let found = symbols.into_iter().map(|symbol| {
             let variable = variables.iter().find(|one| one.at == symbol.at);
             Found {
-                addr: module.bias.live(symbol.at),
+                addr: used(process, locator, module, symbol.at),
                 size: variable.map_or(symbol.size, |one| one.size),
                 encoding: variable.map_or(Encoding::Unsigned, |one| one.encoding),
             }

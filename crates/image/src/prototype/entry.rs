@@ -1,0 +1,211 @@
+//! Where the compiler says that parameters lie when a function is entered.
+//!
+//! In: the entry of a function in DWARF. Out: for each parameter what its location says at the first instruction ([`AtEntry`]), and whether
+//! the compiler may have changed what a caller passes and gets. The ABI holds for functions that others call; of functions that it knows all
+//! callers of, clang removes parameters and values, and the next parameters move up. Invariant: PRO-3 a parameter whose location
+//! contradicts the ABI, or that has none there, has the place that its location says, or none; PRO-4 a compiled parameter is told to be
+//! the source's by what it points at, not by its position. Does not: know other machines' registers: there the ABI alone decides.
+
+use std::collections::HashMap;
+
+use gimli::{AttributeValue, Operation, Unit, UnitOffset};
+
+use super::dwarf::{Declared, reference};
+use super::passing::Passed;
+use super::{ParameterPlace, Prototype, ValueType};
+use crate::debuginfo::{DebugInfo, Slice};
+use crate::types::Entry;
+
+/// The registers for arguments by DWARF's numbers: rdi, rsi, rdx, rcx, r8, r9.
+const GENERAL: [u16; 6] = [5, 4, 1, 2, 8, 9];
+/// xmm0.
+const VECTOR: u16 = 17;
+/// The first clang that marks all functions whose callers it changed (`DW_CC_nocall`).
+const MARKS: u32 = 17;
+
+/// What a parameter's location says at the function's first instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum AtEntry {
+    /// In this register.
+    In(ParameterPlace),
+    /// In memory, or in parts: the ABI says where.
+    Apart,
+    /// Nowhere: the compiler removed it, or lost it.
+    Nowhere,
+}
+
+/// What is noted of a function as it was compiled.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Compiled {
+    /// One for each of the source's parameters, in their order.
+    pub(super) parameters: Vec<AtEntry>,
+    /// The compiler says that callers do not call it as the ABI has it.
+    pub(super) is_changed: bool,
+    /// The value may have been removed without a word.
+    pub(super) may_lose_value: bool,
+}
+
+impl DebugInfo {
+    /// What a function's own entry says, not that of its source.
+    pub(super) fn compiled(
+        &self,
+        unit: &Unit<Slice>,
+        function: &Entry<'_>,
+        declared: &[Declared],
+        at: u64,
+    ) -> gimli::Result<Compiled> {
+        let convention = function.attr_value(gimli::DW_AT_calling_convention)?;
+        let nocall = AttributeValue::CallingConvention(gimli::DW_CC_nocall);
+        let is_external = self.has_flag(unit, function, gimli::DW_AT_external)?;
+        let is_optimized = function.attr_value(gimli::DW_AT_call_all_calls)?.is_some()
+            || function.attr_value(gimli::DW_AT_GNU_all_call_sites)?.is_some();
+        let old_clang = self.clang(unit)?.is_some_and(|version| version < MARKS);
+        let mut said = HashMap::new();
+        let mut tree = unit.entries_tree(Some(function.offset()))?;
+        let mut children = tree.root()?.children();
+        while let Some(child) = children.next()? {
+            let child = child.entry();
+            if child.tag() == gimli::DW_TAG_formal_parameter {
+                let source =
+                    reference(child, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| child.offset());
+                said.insert(source, self.at_entry(unit, child, at)?);
+            }
+        }
+        let (parameters, has_others) = paired(declared.iter().map(|one| one.at), said);
+        Ok(Compiled {
+            parameters,
+            is_changed: has_others || convention == Some(nocall),
+            may_lose_value: old_clang && is_optimized && !is_external,
+        })
+    }
+    fn at_entry(&self, unit: &Unit<Slice>, parameter: &Entry<'_>, at: u64) -> gimli::Result<AtEntry> {
+        let Some(location) = parameter.attr_value(gimli::DW_AT_location)? else {
+            return Ok(AtEntry::Nowhere);
+        };
+        if let AttributeValue::Exprloc(expression) = location {
+            return place(unit, expression);
+        }
+        let Some(mut list) = self.dwarf.attr_locations(unit, location)? else { return Ok(AtEntry::Nowhere) };
+        while let Some(entry) = list.next()? {
+            if (entry.range.begin..entry.range.end).contains(&at) {
+                return place(unit, entry.data);
+            }
+        }
+        Ok(AtEntry::Nowhere)
+    }
+    /// The major version of the clang that made a unit.
+    fn clang(&self, unit: &Unit<Slice>) -> gimli::Result<Option<u32>> {
+        let mut entries = unit.entries();
+        let Some((_, root)) = entries.next_dfs()? else { return Ok(None) };
+        Ok(self.text(unit, root, gimli::DW_AT_producer)?.as_deref().and_then(clang_version))
+    }
+}
+
+/// What is said of each of the source's parameters (PRO-4), and whether something is said of others that the source does not have.
+fn paired(
+    declared: impl Iterator<Item = UnitOffset>,
+    mut said: HashMap<UnitOffset, AtEntry>,
+) -> (Vec<AtEntry>, bool) {
+    let parameters = declared.map(|one| said.remove(&one).unwrap_or(AtEntry::Nowhere)).collect();
+    (parameters, !said.is_empty())
+}
+
+/// `Debian clang version 14.0.6`.
+fn clang_version(producer: &str) -> Option<u32> {
+    let version = producer.split_once("clang version ")?.1;
+    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    // A version that cannot be read may be an old one.
+    Some(version[..end].parse().unwrap_or(0))
+}
+
+fn place(unit: &Unit<Slice>, expression: gimli::Expression<Slice>) -> gimli::Result<AtEntry> {
+    let mut operations = expression.operations(unit.encoding());
+    let (first, second) = (operations.next()?, operations.next()?);
+    Ok(match (first, second) {
+        (None, _) => AtEntry::Nowhere,
+        // What is passed by its address lies where the register points.
+        (
+            Some(Operation::Register { register } | Operation::RegisterOffset { register, offset: 0, .. }),
+            None,
+        ) => match named(register.0) {
+            Some(place) => AtEntry::In(place),
+            None => AtEntry::Apart,
+        },
+        (Some(Operation::FrameOffset { .. } | Operation::RegisterOffset { .. }), None)
+        | (Some(Operation::Register { .. } | Operation::Piece { .. }), Some(Operation::Piece { .. }))
+        | (Some(Operation::CallFrameCFA), _) => AtEntry::Apart,
+        // A constant, or computed of what other parameters were.
+        _ => AtEntry::Nowhere,
+    })
+}
+
+fn named(register: u16) -> Option<ParameterPlace> {
+    let general = GENERAL.iter().position(|one| *one == register);
+    let vector = register.checked_sub(VECTOR).filter(|nth| *nth < 8);
+    general
+        .map(|nth| ParameterPlace::General(nth as u8))
+        .or_else(|| vector.map(|nth| ParameterPlace::Vector(nth as u8)))
+}
+
+/// A prototype by the ABI, corrected by what the compiler says (PRO-3).
+pub(super) fn corrected(mut prototype: Prototype, passed: &[Passed], compiled: &Compiled) -> Prototype {
+    let said = &compiled.parameters;
+    let takes_any = |nth: usize| !matches!(passed.get(nth), Some(Passed::Registers(0, 0)));
+    let agrees = |nth: usize, place: ParameterPlace| match said.get(nth) {
+        Some(AtEntry::In(there)) => place == *there || place == ParameterPlace::Elsewhere,
+        Some(AtEntry::Apart) => true,
+        Some(AtEntry::Nowhere) | None => !takes_any(nth),
+    };
+    let places: Vec<ParameterPlace> = prototype.parameters.iter().map(|one| one.place).collect();
+    let is_moved = |(nth, place): (usize, &ParameterPlace)| matches!(said.get(nth), Some(AtEntry::In(there)) if *place != ParameterPlace::Elsewhere && place != there);
+    let changed = compiled.is_changed || places.iter().enumerate().any(is_moved);
+    for (nth, parameter) in prototype.parameters.iter_mut().enumerate() {
+        let is_record = matches!(parameter.of, ValueType::Other(_));
+        parameter.place = match (said.get(nth), changed) {
+            (Some(AtEntry::In(there)), true) if !is_record => *there,
+            (_, true) => ParameterPlace::Elsewhere,
+            (_, false) if agrees(nth, parameter.place) => parameter.place,
+            (_, false) => ParameterPlace::Elsewhere,
+        };
+    }
+    if changed || compiled.may_lose_value {
+        prototype.value = match prototype.value {
+            ValueType::Void => ValueType::Void,
+            _ => ValueType::Unknown,
+        };
+    }
+    prototype
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use gimli::UnitOffset;
+
+    use super::{AtEntry, clang_version, paired};
+    use crate::prototype::ParameterPlace;
+
+    #[test]
+    fn a_removed_parameter_shifts_no_other() {
+        let at = |nth| AtEntry::In(ParameterPlace::General(nth));
+        // Of three the compiler kept the last two, and wrote them down in another order.
+        let kept = HashMap::from([(UnitOffset(30), at(1)), (UnitOffset(20), at(0))]);
+        let source = [10, 20, 30].map(UnitOffset);
+        assert_eq!(paired(source.into_iter(), kept), (vec![AtEntry::Nowhere, at(0), at(1)], false));
+        let other = HashMap::from([(UnitOffset(10), at(0)), (UnitOffset(99), at(1))]);
+        assert_eq!(paired([UnitOffset(10)].into_iter(), other), (vec![at(0)], true));
+    }
+
+    #[test]
+    fn versions_are_read() {
+        for (producer, version) in [
+            ("Debian clang version 14.0.6", Some(14)),
+            ("clang version 19.1.0 (https://x)", Some(19)),
+            ("clang version git", Some(0)),
+            ("GNU C17 12.2.0 -O2", None),
+        ] {
+            assert_eq!(clang_version(producer), version, "{producer}");
+        }
+    }
+}
