@@ -6,8 +6,6 @@ struct Server { static int count; };
 int Server::count = 100;
 struct Client { static int count; };
 int Client::count = 200;
-struct Flags { unsigned first : 3, second : 5; };
-Flags flags;
 struct Cart {
     int total = 0;
     __attribute__((noipa)) int add(int id) { return total += id; }
@@ -22,7 +20,6 @@ static void run(u64 times) {
         cart.add(2, 3);
         *(volatile int *)&Server::count = (int)i;
         *(volatile int *)&Client::count = -1;
-        flags.second = (unsigned)i;
     }
     TELL("one", times);
 }
