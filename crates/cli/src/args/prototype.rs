@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use trapline::filter::{Float, Int, MAX_FIELDS, Misread};
-use trapline::{DeclaredParameter, Noted, ParameterPlace, ProbeSpec, Prototype, ValueType};
+use trapline::{DeclaredParameter, Noted, ParameterPlace, ProbeKind, ProbeSpec, Prototype, ValueType};
 
 use super::command::Run;
 use super::error::UsageError;
@@ -31,7 +31,8 @@ pub(crate) fn complete(
     look: Look<'_>,
 ) -> Result<Vec<(ProbeSpec, Option<Signature>)>, UsageError> {
     let asks = |signature: &Option<Signature>| signature.as_ref().is_none_or(|one| !one.selected.is_empty());
-    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && is_function(probe));
+    let notes = |probe: &ProbeSpec| is_function(probe) || probe.kind == ProbeKind::Usdt;
+    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && notes(probe));
     let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
     let mut probes = Vec::new();
     for (probe, signature) in run.probes.iter().zip(signatures) {
