@@ -250,11 +250,32 @@ pub fn go_for_arm64(name: &str) -> Result<PathBuf, String> {
     go_for("arm64", name, "Arm64", ["0", ""])
 }
 
-fn go_linked(name: &str, to: &str, options: [&str; 2]) -> Result<PathBuf, String> {
-    go_for(if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, name, to, options)
+/// A static one that is position-independent.
+///
+/// # Errors
+/// See [`c`].
+pub fn go_pie(name: &str) -> Result<PathBuf, String> {
+    go_built(&["-buildmode=pie"], PROCESSOR, name, "GoPie", ["0", ""])
 }
 
-fn go_for(processor: &str, name: &str, to: &str, [cgo, flags]: [&str; 2]) -> Result<PathBuf, String> {
+/// As Go calls this machine's.
+const PROCESSOR: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+
+fn go_linked(name: &str, to: &str, options: [&str; 2]) -> Result<PathBuf, String> {
+    go_for(PROCESSOR, name, to, options)
+}
+
+fn go_for(processor: &str, name: &str, to: &str, how: [&str; 2]) -> Result<PathBuf, String> {
+    go_built(&[], processor, name, to, how)
+}
+
+fn go_built(
+    mode: &[&str],
+    processor: &str,
+    name: &str,
+    to: &str,
+    [cgo, flags]: [&str; 2],
+) -> Result<PathBuf, String> {
     let source = sources().join(format!("{name}.go"));
     let go = if Path::new("/usr/local/go/bin/go").exists() { "/usr/local/go/bin/go" } else { "go" };
     cached(folder(to)?.join(name), std::slice::from_ref(&source), |to| {
@@ -264,7 +285,7 @@ fn go_for(processor: &str, name: &str, to: &str, [cgo, flags]: [&str; 2]) -> Res
             .env("CGO_ENABLED", cgo)
             .env("GOFLAGS", "-mod=mod")
             .current_dir(sources());
-        command.args(["build", "-ldflags", flags, "-o"]).arg(to).arg(&source);
+        command.arg("build").args(mode).args(["-ldflags", flags, "-o"]).arg(to).arg(&source);
         command
     })
 }

@@ -126,7 +126,7 @@ fn returns_of_goroutines_decide_in_the_target() {
         let mut victim = Running::start(&path, &[]);
         victim.run(1);
         let before = text::signals(victim.pid());
-        let probe = "main.moved(i64 n) -> i64";
+        let probe = "main.moved(i64 a, i64 b, i64 c, i64 n) -> i64";
         for (condition, passes) in [
             ("ret % 5 == 2", &(|n: u64| (n + 7) % 5 == 2) as &dyn Fn(u64) -> bool),
             ("ret - n == 7 && n & 1", &|n| n & 1 == 1),
@@ -134,12 +134,12 @@ fn returns_of_goroutines_decide_in_the_target() {
             ("dur > 3600s || ret < 8", &|n| n == 0),
         ] {
             let seen = traced(&mut victim, "main.moved", probe, &["--if", condition]);
-            let mut got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 0)).collect();
+            let mut got: Vec<u64> = seen.lines.iter().map(|call| argument(call, 3)).collect();
             got.sort_unstable();
             assert_eq!(got, (0..seen.told).filter(|&n| passes(n)).collect::<Vec<_>>(), "{condition}");
             assert_eq!((seen.hits, seen.left_out, seen.unended), (got.len() as u64, 0, 0), "{condition}");
             assert_eq!(seen.hits + seen.filtered, seen.told, "{condition}");
-            let right = |call: &Value| call["how"] == "returned" && call["ret"] == argument(call, 0) + 7;
+            let right = |call: &Value| call["how"] == "returned" && call["ret"] == argument(call, 3) + 7;
             assert!(seen.lines.iter().all(right), "{condition}");
         }
         text::assert_clean(victim.pid(), &before);

@@ -124,7 +124,13 @@ fn calls_of_goroutines_are_added_up() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
         let mut victim = Running::start(&path, &[]);
         victim.run(1);
-        let words = ["--if", "n % 2", "--top", "ret - n + (dur > 0)", "main.moved(i64 n) -> i64"];
+        let words = [
+            "--if",
+            "n % 2",
+            "--top",
+            "ret - n + (dur > 0)",
+            "main.moved(i64 a, i64 b, i64 c, i64 n) -> i64",
+        ];
         let seen = seen(&mut victim, "main.moved", &words);
         let told = seen.told["main.moved"];
         assert_eq!(rows(&seen.probe), BTreeMap::from([("8".to_owned(), told / 2)]));

@@ -217,7 +217,13 @@ fn calls_of_goroutines_are_told_apart() {
     for path in [or_skip!(victims::go("arguments")), or_skip!(victims::go_with_libc("arguments"))] {
         let mut victim = Running::start(&path, &[]);
         victim.run(1);
-        let words = ["--by", "n % 2", "--top", "ret - n + (dur > 0)", "main.moved(i64 n) -> i64"];
+        let words = [
+            "--by",
+            "n % 2",
+            "--top",
+            "ret - n + (dur > 0)",
+            "main.moved(i64 a, i64 b, i64 c, i64 n) -> i64",
+        ];
         let seen = seen(&mut victim, "main.moved", &words);
         assert!(in_target(&seen), "{}", seen.errors);
         assert_whole(&seen, "main.moved", &words);

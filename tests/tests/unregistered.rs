@@ -44,13 +44,13 @@ fn go_without_the_c_library_under_load() {
     const TIMES: u64 = 2000;
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let before = text::signals(victim.pid());
-    let probe = "main.mixed(i64 d, i64 e, i64, i64 c, i64 f) -> i64";
+    let probe = "main.mixed(i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) -> i64";
     let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
     let hits = told["main.mixed"];
     let mut seen = BTreeMap::new();
     for (_, arguments, returned) in calls(&report, "main.mixed") {
-        let n = arguments[3];
-        assert_eq!((arguments[0], arguments[1], arguments[4]), (n * 3, -n, n + 7));
+        let n = arguments[2];
+        assert_eq!(arguments, [1, 2, n, n * 3, -n, n + 7]);
         let want = 1 ^ 2 ^ n ^ (n * 3) ^ -n ^ (n + 7);
         assert!(returned.is_none_or(|value| value == want), "{n}: {returned:?}");
         *seen.entry(n).or_insert(0_u64) += u64::from(returned.is_some());
@@ -82,7 +82,7 @@ fn go_names_its_threads() {
     const TIMES: u64 = 1000;
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     victim.run(10);
-    let probe = "main.mixed(i64 d, i64 e, i64, i64 c, i64 f) -> i64";
+    let probe = "main.mixed(i64 a, i64 b, i64 c, i64 d, i64 e, i64 f) -> i64";
     let (report, told) = traced(&mut victim, "trace", &[probe], TIMES);
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     calls(&report, "main.mixed").for_each(|(tid, ..)| *seen.entry(tid).or_default() += 1);
@@ -112,13 +112,13 @@ fn go_is_heard() {
     const SPOKEN: &str = "what is said by goroutines";
     let mut victim = Running::start(&or_skip!(victims::go("arguments")), &[]);
     let before = text::signals(victim.pid());
-    let probe = "main.said(buf(len=n) text, u64 n, i64, i64 depth) -> i64";
+    let probe = "main.said(i64 a, i64 b, i64 depth, buf(len=n) text, u64 n) -> i64";
     let (report, told) = traced(&mut victim, "trace", &["--entry-only", probe], 10);
     let mut seen = 0;
     for call in report.objects.iter().filter(|object| object["type"] == "call") {
         let argument = |n: usize| &call["args"][n]["value"];
-        let len = argument(3).as_u64().expect("a depth") as usize % SPOKEN.len();
-        assert_eq!((argument(0).as_str(), argument(1).as_u64()), (Some(&SPOKEN[..len]), Some(len as u64)));
+        let len = argument(2).as_u64().expect("a depth") as usize % SPOKEN.len();
+        assert_eq!((argument(3).as_str(), argument(4).as_u64()), (Some(&SPOKEN[..len]), Some(len as u64)));
         seen += 1;
     }
     assert_eq!((seen + report.number("missed"), told["wrong"]), (told["main.said"], 0), "{}", report.errors);

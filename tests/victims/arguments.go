@@ -1,5 +1,5 @@
 // A function with integer arguments, called by eight goroutines at once, N times each at `run N`. Go passes them in registers of its own
-// choice (rax, rbx, rcx, rdi, rsi, r8); those that are the C convention's too are the third to the sixth.
+// choice (rax, rbx, rcx, rdi, rsi, r8).
 package main
 
 import (
@@ -26,7 +26,7 @@ func mixed(a, b, c, d, e, f int) int {
 	return a ^ b ^ c ^ d ^ e ^ f
 }
 
-// A text in rdi and rsi; rcx is a number of it.
+// A text, and a number of it.
 //
 //go:nosplit
 //go:noinline
@@ -47,7 +47,7 @@ func deeper(n int, text string, wrong *int) int {
 	return deeper(n-1, text, wrong) + n
 }
 
-// Its stack moves while it runs, and another thread may go on with it. n is in rdi.
+// Its stack moves while it runs, and another thread may go on with it.
 //
 //go:nosplit
 //go:noinline

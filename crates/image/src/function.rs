@@ -49,6 +49,17 @@ impl Function {
     }
 }
 
+/// Where a function takes its arguments and leaves what it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Convention {
+    /// As the platform's C does (System V ABI, AAPCS64).
+    C,
+    /// In Go's registers (ABIInternal): x86-64 rax, rbx, rcx, rdi, rsi, r8, …; arm64 x0 and on.
+    Go,
+    /// On the stack, as Go's assembly does (ABI0), or it cannot be told.
+    Unknown,
+}
+
 /// Which names of an image belong to a function; empty for functions known only from unwind entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Names {

@@ -14,7 +14,23 @@ pub(crate) struct GoFunction {
     pub(crate) name: u64,
     /// Address of the call that a recovered panic resumes at; reached by no branch.
     pub(crate) resume: Option<u64>,
+    /// Where its arguments are, as far as the table tells.
+    pub(crate) passes: Passes,
 }
+
+/// What the table tells of where a function's arguments are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Passes {
+    /// Go's compiler made it: in registers.
+    Registers,
+    /// Two functions have this name: one takes its arguments on the stack and calls the other, or the reverse.
+    Either,
+    /// Assembly, or a Go whose compiler used the stack: not known.
+    Unknown,
+}
+
+/// In `_func`: written in assembly (internal/abi, `FuncFlagAsm`).
+const FLAG_ASM: u8 = 4;
 
 const GO_1_16: u32 = 0xffff_fffa;
 const GO_1_18: u32 = 0xffff_fff0;
@@ -55,6 +71,8 @@ struct Header<'a> {
     text: u64,
     /// Bytes of an address in the function table and in `_func`: 4 from Go 1.18, 8 before.
     word: usize,
+    /// Where in `_func` its flags are, from Go 1.18 on.
+    flags: Option<usize>,
 }
 
 fn header(elf: &Elf) -> Option<Header<'_>> {
@@ -75,10 +93,22 @@ fn header(elf: &Elf) -> Option<Header<'_>> {
             count,
             text: 0,
             word: 8,
+            flags: None,
         }
     } else {
         let text = text_start(elf, field(2)?);
-        Header { table, offset: section.offset, names: field(3)?, functab: field(7)?, count, text, word: 4 }
+        // Go 1.20 put the line that a function starts at before them.
+        let flags = Some(if magic == GO_1_18 { 37 } else { 41 });
+        Header {
+            table,
+            offset: section.offset,
+            names: field(3)?,
+            functab: field(7)?,
+            count,
+            text,
+            word: 4,
+            flags,
+        }
     };
     // An entry takes two words, so a count that does not fit is forged.
     (count.checked_mul(2 * header.word)? <= table.len()).then_some(header)
@@ -126,11 +156,27 @@ fn read(elf: &Elf) -> Option<Vec<GoFunction>> {
         let len = without_padding(elf, start, next - entry);
         let resume = (resume != 0 && u64::from(resume) < len).then(|| start + u64::from(resume));
         let name = header.offset.wrapping_add(header.names).wrapping_add(u64::from(name));
-        found.push(GoFunction { start, len, name, resume });
+        let flags = header.flags.and_then(|at| func.get(at));
+        let in_registers = flags.is_some_and(|flags| flags & FLAG_ASM == 0);
+        let passes = if in_registers { Passes::Registers } else { Passes::Unknown };
+        found.push(GoFunction { start, len, name, resume, passes });
     }
+    tell_wrappers(elf.bytes.get(), &mut found);
     // The linker's markers of C code in between have no name.
     found.retain(|f| text(elf.bytes.get(), f.name).is_some_and(|name| !name.is_empty()));
     Some(found)
+}
+
+/// Go's linker calls a function and its wrapper alike here; only the symbol table tells them apart, by `.abi0`.
+fn tell_wrappers(bytes: &[u8], found: &mut [GoFunction]) {
+    let mut names: Vec<&str> = found.iter().filter_map(|one| text(bytes, one.name)).collect();
+    names.sort_unstable();
+    let is_shared = |name: &str| names.get(names.partition_point(|&other| other < name) + 1) == Some(&name);
+    for one in found.iter_mut().filter(|one| one.passes == Passes::Registers) {
+        if text(bytes, one.name).is_none_or(is_shared) {
+            one.passes = Passes::Either;
+        }
+    }
 }
 
 /// A length without what Go fills the space between functions with: int3 on x86-64, words of 0 on arm64.

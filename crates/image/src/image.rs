@@ -5,13 +5,15 @@
 
 use crate::dynamic::{Dynamic, Reloc, RelocKind};
 use crate::elf::Elf;
+use crate::function::Convention;
 use crate::functions::{self, Functions};
-use crate::gopclntab::{self, GoFunction};
+use crate::gopclntab::{self, GoFunction, Passes};
 use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
 use crate::unwind::{self, Fde};
 use crate::{
     Btf, Bytes, DataSymbol, DebugFile, DebugFiles, DebugInfo, Function, FunctionIndex, ImageError, ImageKind,
-    Machine, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined, notes, targets,
+    Machine, MarkArgument, Name, RseqSection, Segment, Usdt, data, debugdata, demangle, dynamic, inlined,
+    notes, operands, targets,
 };
 use object::elf as constants;
 use std::sync::OnceLock;
@@ -284,6 +286,11 @@ impl Image {
     pub fn usdt(&self) -> &[Usdt] {
         self.usdt.get_or_init(|| notes::usdt(&self.elf))
     }
+    /// Where a marker's arguments are, from the first on.
+    #[must_use]
+    pub fn mark_arguments(&self, marker: &Usdt) -> Vec<MarkArgument> {
+        operands::parse(&marker.args, self.machine())
+    }
     /// Whether Go linked it.
     #[must_use]
     pub fn is_go(&self) -> bool {
@@ -293,6 +300,24 @@ impl Image {
     #[must_use]
     pub fn is_go_at(&self, start: Svma) -> bool {
         self.go.binary_search_by_key(&start.0, |function| function.start).is_ok()
+    }
+    /// Where the function that begins there takes its arguments and leaves what it returns.
+    #[must_use]
+    pub fn convention_at(&self, start: Svma) -> Convention {
+        let Ok(nth) = self.go.binary_search_by_key(&start.0, |function| function.start) else {
+            return Convention::C;
+        };
+        // The table's own name, without this, may stand beside the symbol's.
+        let names = self.function_at(start).map(|index| self.names(self.function(index)));
+        let is_abi0 = names.into_iter().flatten().any(|name| name.raw.ends_with(".abi0"));
+        match self.go[nth].passes {
+            Passes::Registers if !is_abi0 => Convention::Go,
+            Passes::Either if !is_abi0 && self.has_symbols() => Convention::Go,
+            _ => Convention::Unknown,
+        }
+    }
+    fn has_symbols(&self) -> bool {
+        Table::find(&self.elf, constants::SHT_SYMTAB).is_some()
     }
     /// Places that no branch leads to, sorted: where exceptions land, and where Go resumes after a panic.
     pub fn landings(&self) -> &[Svma] {

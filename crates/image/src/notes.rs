@@ -1,6 +1,6 @@
 //! Notes: the build id and the USDT markers.
 //!
-//! In: note sections and segments. Out: values. Does not: read a marker's arguments (they stay text).
+//! In: note sections and segments. Out: values. Does not: read a marker's arguments (`operands`).
 
 use crate::elf::{Elf, slice, u32_at, u64_at};
 use object::elf as constants;

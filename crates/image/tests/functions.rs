@@ -5,7 +5,7 @@ mod common;
 use common::{GIT, LIBC, LIBSTDCXX, PYTHON, compile, image, present, readelf_fdes, readelf_functions, run};
 use std::collections::{BTreeMap, BTreeSet};
 use trapline_image::{
-    Bytes, DebugFile, DebugFiles, Function, FunctionIndex, Image, Kind, NoDebugFiles, Source,
+    Bytes, Convention, DebugFile, DebugFiles, Function, FunctionIndex, Image, Kind, NoDebugFiles, Source,
 };
 use trapline_record::Svma;
 
@@ -221,7 +221,7 @@ fn stripped_go_programs_keep_their_functions() {
         assert!(full_image.is_go() && bare.is_go(), "{mode}");
         assert_eq!(full_image.go_g_in_tls(), Some(-8), "{mode}");
         assert!(readelf_functions(&stripped).len() < 20, "{mode}: it is stripped");
-        let mut checked = 0;
+        let (mut checked, mut in_registers) = (0, 0);
         // C code that cgo linked in has no place in Go's table.
         let packages = ["main.", "fmt.", "os.", "net/http.", "strconv.", "runtime."];
         let of_go = |name: &str| packages.iter().any(|package| name.starts_with(package));
@@ -245,9 +245,17 @@ fn stripped_go_programs_keep_their_functions() {
                 "{mode}: {symbol:?} has {}",
                 function.len
             );
+            let conventions = [&full_image, &bare].map(|image| image.convention_at(function.start));
+            if symbol.name.ends_with(".abi0")
+                || ["runtime.rt0_go", "runtime.memmove"].contains(&&*symbol.name)
+            {
+                assert_eq!(conventions, [Convention::Unknown; 2], "{mode}: {symbol:?}");
+            }
             checked += 1;
+            in_registers += u32::from(conventions == [Convention::Go; 2]);
         }
         assert!(checked > 1500, "{mode}: {checked}");
+        assert!(in_registers > checked * 3 / 4, "{mode}: {in_registers} of {checked}");
         let run = bare.select(&"main.(*T).Run".parse().expect("pattern"), "x").expect("method");
         assert_eq!(run.len(), 1, "{mode}: a name before it is a glob");
         let function = bare.function(run[0].function);

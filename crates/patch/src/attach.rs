@@ -343,6 +343,8 @@ fn thread_id(
     if !request.options.by_thread && !is_recorded(request) && !asked {
         return Ok(ThreadId::Call);
     }
+    // The kernel's answer is the child's own; where it must not be asked, the parent's number is better than none.
+    let kept = kept.filter(|_| restricted || !request.threads.lent_blocks);
     match (kept, restricted) {
         (Some(at), _) => Ok(ThreadId::At(at)),
         (None, false) => Ok(ThreadId::Call),
@@ -360,7 +362,11 @@ fn is_timed(request: &Request<'_>) -> bool {
 
 /// Whether stubs make system calls to read what arguments point to.
 fn has_texts(request: &Request<'_>) -> bool {
-    let texts = |role| matches!(role, Role::Record { texts, fields, .. } if texts != 0 || fields != 0);
+    let texts = |role| match role {
+        Role::Record { texts, fields, .. } => texts != 0 || fields != 0,
+        Role::RecordMark(_, fields) => fields != 0,
+        _ => false,
+    };
     let tallied = |filter: &TargetFilter| {
         filter.tally.as_ref().is_some_and(|tally| tally.texts() != 0 || !filter.reads.is_empty())
     };
@@ -369,7 +375,7 @@ fn has_texts(request: &Request<'_>) -> bool {
 }
 
 fn is_recorded(request: &Request<'_>) -> bool {
-    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(..));
+    let recorded = |role| matches!(role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..));
     request.modules.iter().flat_map(|m| m.wants).any(|w| recorded(w.role))
 }
 

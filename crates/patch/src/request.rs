@@ -101,9 +101,11 @@ pub struct Durations {
 pub struct Threads {
     /// Where the C library says that the rseq areas of its threads lie, from the thread pointer on; nothing where it registers none.
     pub rseq: Option<i32>,
-    /// The program's runtime sets thread pointers itself: Go without the C library. What a thread shows now, or before that runtime began, is true
-    /// of no other.
+    /// The program sets thread pointers itself (Go without the C library), or makes threads that may have none of their own (`clone`). What a thread
+    /// shows now, or before its runtime began, is true of no other.
     pub own_pointers: bool,
+    /// Children run on a thread's block for a while (vfork, posix_spawn), and would be taken for it by what stands there.
+    pub lent_blocks: bool,
 }
 
 /// All that one batch is to do.

@@ -28,6 +28,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             | Role::CallArmed
             | Role::CallAt(_)
             | Role::RecordAt(..)
+            | Role::RecordMark(..)
             | Role::LatencySlot
             | Role::Tally { exits: false }
             | Role::Record { returns: false, .. } => 1,
@@ -78,6 +79,7 @@ const fn record(role: Role) -> (u32, u32) {
             if all > RingArea::slot_for(1) { all } else { RingArea::slot_for(1) }
         }
         Role::RecordAt(..) => RingArea::slot_for(0),
+        Role::RecordMark(_, fields) => RingArea::slot_with_floats(6, 0, fields as usize),
         _ => 0,
     };
     (slot, slot)

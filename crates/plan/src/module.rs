@@ -17,6 +17,7 @@ use crate::x86_64::function::Planner;
 use crate::x86_64::pun::Puns;
 use crate::x86_64::site::{Reach, Site};
 use crate::x86_64::stub::filter::NODE_BYTES;
+use crate::x86_64::stub::passed::{GO_BYTES, MARK_BYTES};
 use crate::x86_64::stub::stack::BYTES as STACK_BYTES;
 use crate::x86_64::stub::{self, Known, Latency, Machine, Rings, ThreadId, Threads};
 use crate::x86_64::window::JUMP;
@@ -283,7 +284,15 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
         + u64::from(texts) * TEXT_BYTES
         + floats.next_multiple_of(64)
         + stack
+        + moving(input)
         + fields as u64 * TEXT_BYTES
+}
+
+/// Bytes of what moves a hit's arguments to where stubs look for them.
+fn moving(input: &ModuleInput<'_>) -> u64 {
+    let is_mark = |want: &Want| matches!(want.role, Role::RecordMark(..));
+    let mark = if input.wants.iter().any(is_mark) { MARK_BYTES } else { 0 };
+    mark + if input.image.is_go() { GO_BYTES } else { 0 }
 }
 
 /// What the module needs room for. The mirror covers the functions wanted only.
@@ -291,7 +300,9 @@ fn need(input: &ModuleInput<'_>) -> Result<Need, PlanError> {
     let mut text = (Svma(u64::MAX), Svma(0));
     let mut cover = |start: Svma, end: Svma| text = (text.0.min(start), text.1.max(end));
     for want in input.wants {
-        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at, _) = want.role {
+        if let Role::CountAt(at) | Role::CallAt(at) | Role::RecordAt(at, _) | Role::RecordMark(at, _) =
+            want.role
+        {
             cover(at, at + 16);
         }
         let Some(function) = want.function.map(|f| input.image.function(f)) else { continue };

@@ -137,6 +137,28 @@ impl Read {
     }
 }
 
+/// What stands for an argument register at a mark ([`Role::RecordMark`]); registers by their hardware numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operand {
+    /// What a general register holds.
+    Register(u8),
+    /// A number.
+    Constant(i64),
+    /// The address of this place of the file.
+    Static(Svma),
+    /// An address: a register and another one times a power of two.
+    Sum {
+        /// The first.
+        base: u8,
+        /// The other; not rsp.
+        index: u8,
+        /// The power, 3 at most.
+        scale: u8,
+    },
+    /// Nothing that can be told: 0.
+    Unknown,
+}
+
 /// What is wanted at a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -167,6 +189,9 @@ pub enum Role {
     },
     /// Write a record, without values but maybe with a stack, whenever this instruction is about to run.
     RecordAt(Svma, Unwind),
+    /// Write a record whenever this instruction, a mark, is about to run: with six values that the want's filter says
+    /// ([`TargetFilter::operands`]), and this many words of fields behind them.
+    RecordMark(Svma, u16),
     /// Add one to a value's row of the counter's table, at every entry or at every exit: the want's filter says of which value.
     Tally {
         /// At exits; with [`TargetFilter::late`] of calls, whose entries leave what is known there.

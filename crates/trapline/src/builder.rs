@@ -38,6 +38,7 @@ pub struct Builder {
     pub(crate) filters: Vec<Filter>,
     texts: Vec<u8>,
     floats: Vec<Floats>,
+    ended: Vec<u8>,
     pub(crate) min: Duration,
     pub(crate) steps: Option<Steps>,
 }
@@ -154,6 +155,12 @@ impl Builder {
         self.texts = texts;
         self
     }
+    /// Which of these texts end at a 0: Go's do not, and are refused there.
+    #[must_use]
+    pub fn ended_texts(mut self, ended: Vec<u8>) -> Self {
+        self.ended = ended;
+        self
+    }
     /// Floats that records are to hold, the first for the first probe and so on: [`Call::floats`](crate::Call::floats).
     #[must_use]
     pub fn floats(mut self, floats: Vec<Floats>) -> Self {
@@ -254,6 +261,7 @@ impl Builder {
             filters,
             texts: self.texts.clone(),
             floats: self.floats.clone(),
+            ended: self.ended.clone(),
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Call {
     pub at: Duration,
     /// The first integer arguments, as registers hold them; as many as were asked for.
     pub arguments: [u64; 6],
+    /// Bit `n`: argument `n` is not known: it is neither in a register nor where memory could be read. Its word is 0.
+    pub unseen: u8,
     /// The low 64 bits of the vector registers that hold the first floats; 0 for those that were not asked for.
     pub floats: [u64; 8],
     /// What arguments pointed to at the entry, where that was asked for.

@@ -15,6 +15,7 @@ use crate::calls::{Call, Found, Paired, Pairing, Text};
 use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Site;
+use crate::values::Values;
 
 /// One process' records on their way to calls.
 #[derive(Debug, Default)]
@@ -73,7 +74,8 @@ impl Decoder {
             let (segment, probe) = (paired.segment, paired.entry.probe);
             let Some(known) = probes.get(segment, probe) else { return };
             let beside = known.shape.as_ref().and_then(|_| texts.remove(&text_key(segment, &paired.entry)));
-            let call = known.call(pid, paired, beside.unwrap_or_default(), clock);
+            let mut call = known.call(pid, paired, beside.unwrap_or_default(), clock);
+            known.values.finish(&mut call);
             let passes = |filter: &Filter| {
                 let comm = if filter.is_named() { names(call.tid) } else { None };
                 filter.passes(&call, comm.as_deref())
@@ -119,6 +121,7 @@ pub(crate) struct Known {
     /// Its exits are recorded.
     pub(crate) waits: bool,
     pub(crate) shape: Option<Shape>,
+    pub(crate) values: Values,
     /// What the reader decides.
     pub(crate) late: Option<Arc<Filter>>,
 }
@@ -143,6 +146,7 @@ impl Known {
             site: Arc::clone(&self.site),
             at,
             arguments,
+            unseen: 0,
             floats: beside.floats,
             texts: beside.texts,
             fields: beside.fields,

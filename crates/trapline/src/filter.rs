@@ -15,9 +15,10 @@ pub use trapline_plan::filter::{
 };
 
 use trapline_plan::filter::Late;
-use trapline_plan::{Floats, Read, Role, Unwind, filter};
+use trapline_plan::{Floats, Operand, Read, Role, Unwind, filter};
 
 use crate::calls::{Call, Text};
+use crate::values::Marked;
 
 /// Most bytes of a thread's name.
 const COMM_LEN: usize = 15;
@@ -35,6 +36,8 @@ pub struct Filter {
     /// The tally is of whole calls.
     of_calls: bool,
     reads: Vec<Read>,
+    /// At a mark: what stands for argument registers.
+    operands: Vec<Operand>,
 }
 
 impl Filter {
@@ -83,7 +86,44 @@ impl Filter {
     }
     /// Whether it is there for fields alone.
     pub(crate) const fn only_reads(&self) -> bool {
-        !self.reads.is_empty() && !self.rejects()
+        let reads = !self.reads.is_empty() || !self.operands.is_empty();
+        reads && !self.rejects()
+    }
+    /// The same of a mark's arguments, with what stands for argument registers there and what is read of memory. What cannot be told is
+    /// the last field, which cannot be read.
+    pub(crate) fn at_mark(&self, marked: &Marked, operands: Vec<Operand>, reads: Vec<Read>) -> Self {
+        let nothing = reads.len().saturating_sub(1) as u8;
+        let whole = self.whole().map(|tree| tree.with_known(&|known| marked.known(known, nothing)));
+        let bare = Self { early: None, read: None, late: None, operands, reads, ..self.clone() };
+        match whole {
+            Some(tree) => bare.tree(tree),
+            None => bare,
+        }
+    }
+    /// The same with other numbers of threads.
+    pub(crate) fn with_threads(&self, other: &impl Fn(u64) -> u64) -> Self {
+        let one = |tree: &Option<Tree>| tree.as_ref().map(|tree| tree.with_threads(other));
+        let (early, read, late) = (one(&self.early), one(&self.read), one(&self.late));
+        let tally = self.tally.clone().map(|tally| Tally { value: tally.value.with_threads(other), ..tally });
+        Self { early, read, late, tally, ..self.clone() }
+    }
+    /// Arguments that it names, as bits.
+    pub(crate) fn arguments_named(&self) -> u8 {
+        self.named_values(|known| if let Known::Argument(nth, _) = known { 1 << (nth & 7) } else { 0 })
+    }
+    /// Whether it asks for anything that a function takes or returns.
+    pub(crate) fn asks_for_values(&self) -> bool {
+        let asks = |known| !matches!(known, Known::Thread | Known::Took);
+        !self.reads.is_empty()
+            || self.tally.as_ref().is_some_and(|tally| tally.texts() != 0)
+            || self.named_values(|known| asks(known).into()) != 0
+    }
+    fn named_values(&self, bits: impl Fn(Known) -> u8) -> u8 {
+        let mut all = 0;
+        let trees = [&self.early, &self.read, &self.late].into_iter().flatten();
+        let trees = trees.chain(self.tally.iter().flat_map(Tally::trees));
+        trees.for_each(|tree| tree.each_known(&mut |known| all |= bits(known)));
+        all
     }
     /// Hits that pass are tallied by this value, at entries or at exits. `None` if the target cannot do that, because there it does not know
     /// the value or what decides who passes. Threads are chosen by name where rows are threads' ([`Apart::Thread`]), not on arm64: there the reader knows.
@@ -200,7 +240,10 @@ impl Filter {
     }
     /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
-        let told = matches!(role, Role::Record { .. } | Role::RecordAt(..) | Role::Tally { .. });
+        let told = matches!(
+            role,
+            Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }
+        );
         // Of a record the reader decides the rest, and a tally knows what it does ([`Self::tally`]); elsewhere what is not decided is refused.
         let whole = !told;
         let condition = if whole { self.whole() } else { self.early.clone() };
@@ -213,8 +256,10 @@ impl Filter {
         let on_stack =
             matches!(role, Role::Record { stack, .. } | Role::RecordAt(_, stack) if stack != Unwind::None);
         let by_name = !on_stack && self.is_named();
-        let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name };
-        (!filter.passes_all() || filter.tally.is_some() || !filter.reads.is_empty()).then_some(filter)
+        let operands = self.operands.clone();
+        let filter = TargetFilter { condition, sample, tally, reads, fields, late, by_name, operands };
+        let tells = filter.tally.is_some() || !filter.reads.is_empty() || !filter.operands.is_empty();
+        (!filter.passes_all() || tells).then_some(filter)
     }
     /// Whether the reader decides too.
     #[must_use]
@@ -248,6 +293,7 @@ impl Filter {
     pub fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
         let facts = Facts {
             arguments: call.arguments,
+            unseen: call.unseen,
             floats: call.floats,
             fields: fields(call),
             tid: call.tid,

@@ -59,6 +59,7 @@ mod times;
 mod traced;
 mod unprobed;
 mod unwinders;
+mod values;
 pub mod watch;
 mod why;
 

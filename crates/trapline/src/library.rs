@@ -1,7 +1,9 @@
 //! What the C library of a process says of its threads.
 //!
 //! In: the process' files, and their variables as they are now. Out: [`Threads`]: where glibc registers rseq areas (`__rseq_offset`, of its loader or of a
-//! static program, when `__rseq_size` says that it does), and whether the program's runtime sets thread pointers itself. Does not: ask a thread.
+//! static program, when `__rseq_size` says that it does), whether the program
+//! sets thread pointers itself or makes threads that may have none, and whether it makes children that run on a thread's control block. Does not: ask a thread, or see
+//! what a static program calls.
 
 use trapline_patch::Threads;
 use trapline_target::Process;
@@ -22,6 +24,12 @@ pub(crate) fn threads(process: &Process, files: &mut Files) -> Threads {
         // What Go links by itself needs no library; with the C library, that makes the threads (runtime.iscgo).
         out.own_pointers |=
             one.is_program && module.file.image.is_go() && module.file.image.needed().is_empty();
+        if one.is_program {
+            let imports = |names: &[&str]| module.file.image.imported().any(|name| names.contains(&name.raw));
+            // Without CLONE_SETTLS a thread has its maker's pointer; who ends within milliseconds is not seen by those who look.
+            out.own_pointers |= imports(&["clone", "__clone"]);
+            out.lent_blocks = imports(&["vfork", "posix_spawn", "posix_spawnp"]);
+        }
         // Of a program with a loader, the loader says it.
         if is_loader || module.file.image.is_static() {
             out.rseq = out.rseq.or_else(|| registered(process, &module));

@@ -7,7 +7,10 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use trapline_image::{Btf, DebugInfo, Field, Misplaced, NoField, ProbeKind, ProbeSpec, Prototype};
+use trapline_image::{
+    Btf, DebugInfo, DeclaredParameter, Field, MarkArgument, MarkPlace, Misplaced, NoField, ParameterPlace,
+    ProbeKind, ProbeSpec, Prototype, ValueType,
+};
 use trapline_record::Svma;
 use trapline_target::{FileId, Process};
 
@@ -92,12 +95,10 @@ impl Builder {
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
         let aim = Aim::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
-            if spec.kind == ProbeKind::Usdt {
-                return Vec::new();
-            }
             // A function is noted by its entry, whatever of it is probed.
-            let entry = ProbeSpec { kind: ProbeKind::Entry, ..spec.clone() };
-            let wishes = Wishes { specs: vec![entry], ..self.wishes(aim) };
+            let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
+            let noted = ProbeSpec { kind, ..spec.clone() };
+            let wishes = Wishes { specs: vec![noted], ..self.wishes(aim) };
             let looked = match &self.target {
                 Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
                 _ => {
@@ -168,6 +169,10 @@ fn noted(
     }
     let mut all: Vec<Noted> = Vec::new();
     for place in found {
+        if let Some(arguments) = &place.arguments {
+            all.extend(of_mark(wishes, place, arguments, (found.len() == 1, reads_texts), &all));
+            continue;
+        }
         let file = &modules[place.module].file;
         let said = known.entry(file.id).or_insert_with(|| {
             let debug = file.image.debug_info().map(Arc::new);
@@ -184,6 +189,32 @@ fn noted(
         }
     }
     Some(all)
+}
+
+/// What a mark's note says, of the first of its places.
+fn of_mark(
+    wishes: &Wishes,
+    place: &Place,
+    arguments: &[MarkArgument],
+    (is_alone, reads): (bool, bool),
+    before: &[Noted],
+) -> Option<Noted> {
+    let spec: ProbeSpec = if is_alone { wishes.specs[0].clone() } else { place.probe.parse().ok()? };
+    let parameter = |(nth, argument): (u8, &MarkArgument)| {
+        let of = match *argument {
+            MarkArgument { bytes: 8, signed: false, .. } => ValueType::Pointer,
+            MarkArgument { bytes, signed, .. } => ValueType::Integer { bytes, signed },
+        };
+        // What is in memory is read by a system call.
+        let is_near = matches!(argument.place, MarkPlace::Register(_) | MarkPlace::Constant(_));
+        let is_told = nth < 6 && (is_near || reads);
+        let place = if is_told { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
+        DeclaredParameter { name: String::new(), of, place }
+    };
+    let parameters = (0..).zip(arguments).map(parameter).collect();
+    let prototype = Some(Prototype { parameters, value: ValueType::Void });
+    let is_new = before.iter().all(|other| other.spec.text != spec.text);
+    is_new.then_some(Noted { spec, prototype, reads_texts: false, at: place.at, debug: None })
 }
 
 impl Said {

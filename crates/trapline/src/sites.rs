@@ -7,7 +7,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use trapline_image::{Function, FunctionIndex, Image, Kind, NoMatch, Pattern, ProbeKind, ProbeSpec};
+use trapline_image::{
+    Function, FunctionIndex, Image, Kind, MarkArgument, NoMatch, Pattern, ProbeKind, ProbeSpec,
+};
 use trapline_plan::Role;
 use trapline_record::{FileOffset, Svma};
 use trapline_target::Process;
@@ -17,6 +19,7 @@ use crate::filter::Filter;
 use crate::modules::Module;
 use crate::report::Refused;
 use crate::traced::Aim;
+use crate::values::Values;
 
 /// A place that a probe means.
 #[derive(Clone, Debug)]
@@ -34,6 +37,12 @@ pub(crate) struct Place {
     pub(crate) semaphore: Option<Svma>,
     /// Which of its hits are told.
     pub(crate) filter: Option<Arc<Filter>>,
+    /// What its values are.
+    pub(crate) values: Values,
+    /// Of a mark whose arguments are told: which of its hits were asked for.
+    pub(crate) asked: Option<Arc<Filter>>,
+    /// Of a mark: its arguments.
+    pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
 
 /// What specifications found.
@@ -138,6 +147,9 @@ impl Places {
                 label,
                 semaphore: None,
                 filter: None,
+                values: Values::default(),
+                asked: None,
+                arguments: None,
             },
         );
     }
@@ -170,6 +182,9 @@ impl Places {
                     label: format!("{}:{name}", one.basename()),
                     semaphore: marker.semaphore,
                     filter: None,
+                    values: Values::default(),
+                    asked: None,
+                    arguments: Some(image.mark_arguments(marker)),
                 },
             );
         }
@@ -194,7 +209,9 @@ impl Places {
                 place.aliases.push(name);
             }
         }
-        if place.semaphore.is_some() && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(..)) {
+        if place.semaphore.is_some()
+            && !matches!(place.role, Role::CountAt(_) | Role::RecordAt(..) | Role::RecordMark(..))
+        {
             place.semaphore = None;
         }
     }

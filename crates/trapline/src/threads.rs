@@ -156,6 +156,16 @@ fn number(task: &Path) -> Option<u32> {
     task.file_name()?.to_str()?.parse().ok()
 }
 
+/// Whether threads of a process see other numbers of themselves than we do.
+pub(crate) fn are_renumbered(pid: u32) -> bool {
+    namespace(pid) != namespace(std::process::id())
+}
+
+/// The number that one of these processes' threads sees itself, by ours; none if there is no such thread.
+pub(crate) fn own_number(pid: u32, tid: u32) -> Option<u32> {
+    inner_number(&PathBuf::from(format!("/proc/{pid}/task/{tid}")))
+}
+
 fn namespace(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }

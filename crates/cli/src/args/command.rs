@@ -155,6 +155,10 @@ impl Calls {
         };
         self.probes.iter().enumerate().map(one).collect()
     }
+    /// Of arguments that point to text those that end at a 0, probe by probe.
+    pub(crate) fn ended(&self) -> Vec<u8> {
+        self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::ended)).collect()
+    }
     /// Arguments that point to text, probe by probe.
     pub(crate) fn texts(&self) -> Vec<u8> {
         self.probes.iter().map(|(_, signature)| signature.as_ref().map_or(0, Signature::texts)).collect()

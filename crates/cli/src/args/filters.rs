@@ -71,7 +71,8 @@ pub(super) fn symbols(
     let inside = matches!(&probe.func, Pattern::Exact(exact) if exact.offset > 0);
     let (mut symbols, mut constants) = (Vec::new(), constants());
     let mut add = |name: &str, known| symbols.push((name.to_owned(), Symbol::Known(known)));
-    if probe.kind != ProbeKind::Usdt && !inside {
+    let is_mark = probe.kind == ProbeKind::Usdt;
+    if !inside {
         let parameters = signature.map_or(&[][..], |signature| &signature.parameters);
         for parameter in parameters.iter().filter(|parameter| !parameter.name.is_empty()) {
             match (parameter.place, parameter.shown.int(), &parameter.shown) {
@@ -90,7 +91,7 @@ pub(super) fn symbols(
         }
         (0..6).for_each(|index| add(&format!("arg{index}"), Known::Argument(index, Int::U64)));
         let value = signature.and_then(|signature| signature.value.as_ref());
-        if returns {
+        if returns && !is_mark {
             if let Some(Type::Float(float)) = value {
                 add("ret", Known::FloatReturned(*float));
             } else if let Some(int) = value.map_or(Some(Int::U64), Type::int) {
@@ -126,7 +127,7 @@ mod tests {
             (open, true, "flag & O_CREAT", "did you mean `flags`?"),
             (open, false, "ret < 0", "`ret` is unknown"),
             ("libc:free(ptr p) -> void", true, "ret == 0", "`ret` is unknown"),
-            ("usdt:libc:setjmp", true, "arg0 == 0", "`arg0` is unknown; a call here has tid"),
+            ("usdt:libc:setjmp", true, "ret == 0", "`ret` is unknown"),
             ("libc:close+4", true, "arg0 == 0", "`arg0` is unknown"),
         ] {
             let error = read(probe, returns, condition).expect_err(condition);

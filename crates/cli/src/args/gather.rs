@@ -3,7 +3,7 @@
 //! In: expressions, probe by probe, and filters. Out: a [`Gather`] with the filters that belong to it, or what is wrong. Does not: add up.
 
 use trapline::filter::{Apart, Filter, Known, Sort, Tally, Tree, parse_with};
-use trapline::{By, Floats, ProbeSpec};
+use trapline::{By, Floats, ProbeKind, ProbeSpec};
 
 use super::error::UsageError;
 use super::fields::Fields;
@@ -27,6 +27,8 @@ pub(crate) enum Gather {
         returns: bool,
         /// Arguments that point to text, probe by probe.
         texts: Vec<u8>,
+        /// Those of them that end at a 0.
+        ended: Vec<u8>,
         /// Floats, probe by probe.
         floats: Vec<Floats>,
     },
@@ -115,7 +117,9 @@ pub(super) fn gather(
 ) -> Result<(Vec<Filter>, Gather), UsageError> {
     let Split { by, named, keys } = split;
     let by_thread = named || matches!(by, Some(By::Thread | By::ThreadName));
-    let apart = aparts(keys.as_deref(), values.len(), by_thread);
+    // Each place of a mark has its arguments elsewhere.
+    let marks = probes.iter().any(|(probe, _)| probe.kind == ProbeKind::Usdt);
+    let apart = aparts(keys.as_deref(), values.len(), by_thread).filter(|_| !marks);
     if let Some(found) = apart.and_then(|apart| in_target(&values, sort, &apart, &filters)) {
         return Ok(found);
     }
@@ -129,12 +133,13 @@ pub(super) fn gather(
     let all = || (0..values.len()).flat_map(asked);
     let returns = !all().filter_map(Value::tree).all(at_entry) || filters.iter().any(Filter::is_late);
     let texts = (0..values.len()).map(|nth| asked(nth).fold(0, |bits, value| bits | value.texts())).collect();
+    let ended = (0..values.len()).map(|nth| asked(nth).fold(0, |bits, value| bits | value.ended())).collect();
     let of_filter = |nth: usize| filters.get(nth).map_or_else(Floats::default, Filter::floats);
     let floats = |nth| asked(nth).fold(of_filter(nth), |all, value| all.and(value.floats()));
     let floats = (0..values.len()).map(floats).collect();
     let keys = keys.map(|keys| keys.into_iter().map(|key| key.of(Sort::Each)).collect());
     let of = probes.iter().zip(values).map(|((probe, _), value)| (probe.clone(), value.of(sort))).collect();
-    Ok((filters, Gather::Here { of, keys, returns, texts, floats }))
+    Ok((filters, Gather::Here { of, keys, returns, texts, ended, floats }))
 }
 
 fn at_entry(tree: &Tree) -> bool {
@@ -197,6 +202,10 @@ impl Value {
             Self::Text(Parameter { place: Place::General(n), shown: Type::Str, .. }) => Some(*n),
             _ => None,
         }
+    }
+    /// The same, as bits.
+    fn ended(&self) -> u8 {
+        self.text().map_or(0, |nth| 1 << nth)
     }
     /// Which argument's text records are to hold.
     const fn texts(&self) -> u8 {

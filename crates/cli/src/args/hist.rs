@@ -4,7 +4,7 @@
 
 use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
-use trapline::{By, ProbeSpec, Returns};
+use trapline::{By, ProbeKind, ProbeSpec, Returns};
 
 use super::command::{Lat, Run, Shape};
 use super::error::UsageError;
@@ -112,7 +112,8 @@ pub(crate) enum Either {
 /// Checks and converts.
 pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageError> {
     let (mut run, signatures) = split(&typed.probes, typed.common, LINES, look)?;
-    if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
+    let has_values = |probe: &&ProbeSpec| is_function(probe) || probe.kind == ProbeKind::Usdt;
+    if let Some(wrong) = run.probes.iter().find(|probe| !has_values(probe)) {
         return Err(UsageError::HistNotAFunction(wrong.text.clone()));
     }
     let linear = typed.linear.as_deref().map(units::linear).transpose();
@@ -260,7 +261,7 @@ mod tests {
             (&["m", "f(int n)"][..], "`m` is unknown; did you mean"),
             (&["n +", "f(int n)"], "a value is missing here"),
             (&["n", "f+4"], "hist takes functions"),
-            (&["n", "usdt:x:y:z"], "hist takes functions"),
+            (&["n", "x:y+4"], "hist takes functions"),
             (&["n", "--linear", "1:2", "f(int n)"], "--linear: `1:2` is no range"),
             (&["p", "--linear", "1:9:1", "f(str p)"], "--linear is for numbers"),
             (&["data", "--by=cpu", "f(buf(len=n) data, int n)"], "--by cpu is for what the target adds up"),

@@ -102,7 +102,8 @@ pub(crate) fn complete(
     let asks = |signature: &Option<Signature>| {
         signature.as_ref().is_none_or(|one| !one.selected.is_empty() || one.value.is_none())
     };
-    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && is_noted(probe));
+    let notes = |probe: &ProbeSpec| is_noted(probe) || probe.kind == ProbeKind::Usdt;
+    let any = run.probes.iter().zip(&signatures).any(|(probe, one)| asks(one) && notes(probe));
     let mut noted = if any { look(run) } else { Vec::new() }.into_iter();
     let mut probes = Vec::new();
     for (probe, signature) in run.probes.iter().zip(signatures) {

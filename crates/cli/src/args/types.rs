@@ -108,6 +108,12 @@ impl Signature {
         };
         self.parameters.iter().map(bit).fold(0, |all, one: u8| all | one)
     }
+    /// Those that end at a 0.
+    pub(crate) fn ended(&self) -> u8 {
+        let ends = |parameter: &&Parameter| parameter.shown == Type::Str;
+        let bit = |parameter: &Parameter| if let Place::General(n) = parameter.place { 1 << n } else { 0 };
+        self.parameters.iter().filter(ends).map(bit).fold(0, |all, one: u8| all | one)
+    }
     /// Which of its values are floats.
     pub(crate) fn floats(&self) -> Floats {
         let bit = |parameter: &Parameter| match parameter.place {
@@ -133,6 +139,7 @@ impl Parameter {
         match (self.place, &self.shown) {
             (Place::Unseen, Type::Opaque) => self.shown.show(0),
             (Place::Unseen, _) => "?".to_owned(),
+            (Place::General(_), _) if self.raw(call).is_none() => "?".to_owned(),
             _ => self.raw(call).map_or_else(|| "<fault>".to_owned(), |raw| self.shown.show(raw)),
         }
     }
@@ -147,6 +154,7 @@ impl Parameter {
     /// The word that the call had there, if that is known.
     pub(crate) fn raw(&self, call: &Call) -> Option<u64> {
         match self.place {
+            Place::General(n) if call.unseen >> (n & 7) & 1 == 1 => None,
             Place::General(n) => Some(call.arguments[usize::from(n) % 6]),
             Place::Vector(n) => Some(call.floats[usize::from(n) % 8]),
             Place::Field(n) => call.fields.get(usize::from(n))?.word(),

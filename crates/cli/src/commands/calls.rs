@@ -29,6 +29,7 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     }
     let start = |builder: Builder| {
         let builder = builder.filters(args.filters.clone()).texts(args.texts()).floats(args.floats());
+        let builder = builder.ended_texts(args.ended());
         let saves = args.run.sink.format == Format::Saved;
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
         builder.record(args.arguments(), args.returns)

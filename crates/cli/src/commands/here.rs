@@ -95,6 +95,7 @@ impl<'a> Here<'a> {
             Of::Number(tally) => {
                 let facts = Facts {
                     arguments: call.arguments,
+                    unseen: call.unseen,
                     floats: call.floats,
                     fields: fields(call),
                     tid: call.tid,

@@ -28,7 +28,8 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
         let builder = builder.by(args.by).filters(args.filters.clone());
         match &args.gather {
             Gather::InTarget { exits } => builder.tally(*exits),
-            Gather::Here { returns, texts, floats, .. } => {
+            Gather::Here { returns, texts, ended, floats, .. } => {
+                let builder = builder.ended_texts(ended.clone());
                 builder.texts(texts.clone()).floats(floats.clone()).record(6, *returns)
             }
         }

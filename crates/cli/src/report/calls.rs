@@ -182,7 +182,12 @@ fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestam
             shown(out, value, Some(returned), || value.show(returned));
             took(out, call);
         }
-        (How::Returned | How::TailCall, _) => {
+        // It is not where it is looked for.
+        (How::Returned, None) => {
+            out.extend_from_slice(b" = ?");
+            took(out, call);
+        }
+        (How::TailCall, _) => {
             out.extend_from_slice(b" = ? (tail call)");
             took(out, call);
         }
@@ -349,6 +354,7 @@ mod tests {
             site: site("open"),
             at: Duration::from_nanos(1500),
             arguments: [0x1000, u64::MAX, 3, 4, 5, 6],
+            unseen: 0,
             floats: [0; 8],
             texts: vec![text],
             fields: Vec::new(),

@@ -289,6 +289,7 @@ mod tests {
             site: Arc::new(site),
             at: Duration::from_nanos(begin),
             arguments: [0; 6],
+            unseen: 0,
             floats: [0; 8],
             texts: Vec::new(),
             fields: Vec::new(),

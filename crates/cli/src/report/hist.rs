@@ -129,7 +129,7 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
             quiet += 1;
             continue;
         }
-        out.push_str(&format!("\nFunction = {}, {}\n", tallied.site.label, args.expression));
+        out.push_str(&format!("\nFunction = {}, {}\n", visible::name(&tallied.site.label), args.expression));
         for (at, part) in tallied.parts.iter().enumerate() {
             if let Some((by, key)) = args.key.as_ref().zip(sums.key(nth, at)) {
                 out.push_str(&format!("{} = {}\n", by.text, label(key, by.shown(&tallied.site))));

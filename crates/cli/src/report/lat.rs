@@ -18,7 +18,7 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
         let (called, quiet): (Vec<&Times>, Vec<&Times>) =
             times.into_iter().partition(|times| times.calls > 0);
         for times in called {
-            let label = times.site.as_ref().map_or("all", |site| &site.label);
+            let label = times.site.as_ref().map_or("all".into(), |site| visible::name(&site.label));
             out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape)));
         }
         if !quiet.is_empty() {

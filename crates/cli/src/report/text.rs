@@ -39,6 +39,7 @@ pub(crate) fn read<'a>(call: &'a Call, parameter: &Parameter) -> Option<Read<'a>
     };
     let wanted = match parameter.shown {
         Type::Str => text.bytes.iter().position(|&byte| byte == 0),
+        Type::Buf(length) if call.unseen >> (length & 7) & 1 == 1 => None,
         Type::Buf(length) => usize::try_from(call.arguments[usize::from(length)]).ok(),
         _ => return None,
     };
@@ -108,6 +109,7 @@ mod tests {
             site: Arc::new(site),
             at: Duration::ZERO,
             arguments: [0x1000, length, 0, 0, 0, 0],
+            unseen: 0,
             floats: [0; 8],
             texts: vec![Text { argument: 0, bytes: bytes.to_vec(), reading }],
             fields: Vec::new(),

@@ -10,6 +10,7 @@ use trapline::watch::{
 
 use super::number::{duration, grouped, percent, plural};
 use super::table::{Align, Table};
+use super::visible;
 
 /// What was counted of one writer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -218,14 +219,16 @@ pub(crate) fn line(one: &Accessed, tallied: &Tallied, since_ns: u64, time: bool)
     let event = &one.event;
     let mut out = format!(
         "{when} {}/{} {} {} {}{}\n",
-        event.comm,
+        visible::name(&event.comm),
         event.tid,
         kind_word(event.kind),
-        watched.label,
-        place(&one.by),
+        visible::name(&watched.label),
+        visible::name(&place(&one.by)),
         values(one, watched)
     );
-    one.stack.iter().for_each(|caller| out.push_str(&format!("             {}\n", place(caller))));
+    one.stack
+        .iter()
+        .for_each(|caller| out.push_str(&format!("             {}\n", visible::name(&place(caller)))));
     out
 }
 

@@ -123,7 +123,7 @@ fn add(sites: &mut Sites, want: u32, found: Vec<(Site, Deed)>) {
 fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, Refusal> {
     let image = input.image;
     let at = match (want.role, want.function) {
-        (Role::CountAt(at) | Role::RecordAt(at, _), _) => at,
+        (Role::CountAt(at) | Role::RecordAt(at, _) | Role::RecordMark(at, _), _) => at,
         (_, Some(function)) => image.function(function).start,
         (_, None) => return Err(Refusal::Incomplete { at: Svma(0) }),
     };
@@ -143,6 +143,9 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             return Err(Refusal::InsideInstruction { site, starts: Svma(at.0 & !3) });
         }
         Role::CountAt(at) => vec![(one(((at - start) / 4) as usize, PatchRole::Entry), count)],
+        Role::RecordMark(..) => {
+            return Err(Refusal::NotHere { at, what: "no code reads a mark's arguments" });
+        }
         Role::RecordAt(at, unwind) => {
             let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
             let (nodes, at_entry, returns) = (decided, false, false);

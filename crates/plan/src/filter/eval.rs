@@ -7,6 +7,8 @@ use super::{Binary, Known, MAX_FIELDS, Tree, Unary};
 pub struct Facts {
     /// The six argument registers at the entry.
     pub arguments: [u64; 6],
+    /// Bit `n`: argument `n` is not known.
+    pub unseen: u8,
     /// The low 64 bits of the eight vector registers of arguments, at the entry.
     pub floats: [u64; 8],
     /// The probe's fields, as far as they could be read.
@@ -34,6 +36,7 @@ impl Tree {
         match self {
             Self::Number(value, _) => Some(*value),
             Self::Known(known) => match *known {
+                Known::Argument(index, _) if facts.unseen >> (index & 7) & 1 == 1 => None,
                 Known::Argument(index, int) => Some(int.value(facts.arguments[usize::from(index) % 6])),
                 Known::Float(index, float) => {
                     Some(float.key(facts.floats[usize::from(index) % 8]).cast_unsigned())
@@ -70,6 +73,41 @@ impl Tree {
                     _ => {}
                 }
                 Some(binary(*op, (a?, left.is_unsigned()), (b?, right.is_unsigned())))
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// The same with other numbers of threads, where threads are compared for being one.
+    #[must_use]
+    pub fn with_threads(&self, other: &impl Fn(u64) -> u64) -> Self {
+        let number = |tree: &Self| match tree {
+            Self::Number(thread, unsigned) => Self::Number(other(*thread), *unsigned),
+            tree => tree.clone(),
+        };
+        match self {
+            Self::Binary(op @ (Binary::Equal | Binary::NotEqual), left, right)
+                if [left, right].iter().any(|tree| ***tree == Self::Known(Known::Thread)) =>
+            {
+                Self::Binary(*op, Box::new(number(left)), Box::new(number(right)))
+            }
+            Self::Number(..) | Self::Known(_) => self.clone(),
+            Self::Unary(op, of) => Self::Unary(*op, Box::new(of.with_threads(other))),
+            Self::Binary(op, left, right) => {
+                Self::Binary(*op, Box::new(left.with_threads(other)), Box::new(right.with_threads(other)))
+            }
+        }
+    }
+    /// The same of other things that differ from hit to hit.
+    #[must_use]
+    pub fn with_known(&self, other: &impl Fn(Known) -> Known) -> Self {
+        match self {
+            Self::Number(..) => self.clone(),
+            Self::Known(known) => Self::Known(other(*known)),
+            Self::Unary(op, of) => Self::Unary(*op, Box::new(of.with_known(other))),
+            Self::Binary(op, left, right) => {
+                Self::Binary(*op, Box::new(left.with_known(other)), Box::new(right.with_known(other)))
             }
         }
     }

@@ -7,7 +7,7 @@ use trapline_record::ring::RingArea;
 use trapline_record::tally::{LOG2_CELLS, Shape, log2_cell};
 
 use super::{ARGUMENTS, Tree};
-use crate::request::{Floats, Read};
+use crate::request::{Floats, Operand, Read};
 
 /// What decides at a call's return whether it is recorded, from what its entry left for that (`x86_64::stub::stage`).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +49,8 @@ pub struct TargetFilter {
     pub late: Option<Late>,
     /// Hits of threads that the reader noted are rejected (`trapline_record::names`); where hits are tallied, of others the reader decides by rows' threads.
     pub by_name: bool,
+    /// At a mark: what stands for the six argument registers.
+    pub operands: Vec<Operand>,
 }
 
 /// What a hit adds to.

@@ -13,8 +13,12 @@ use crate::codemap::CodeMap;
 use crate::filter::{Tally, TargetFilter, Tree};
 use crate::refusal::Refusal;
 use crate::request::{CallInput, Callee, ProcessTraits, Read, Role, ThreadId, Want};
-use trapline_image::Image;
+use site::Deed;
+use stub::passed::Passed;
+use trapline_image::{Convention, Image};
 use trapline_record::Svma;
+use trapline_record::addr::Bias;
+use trapline_record::ring::Kind;
 
 /// What deciding about a site depends on.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,27 @@ impl<'a> Env<'a> {
     /// What this probe's records hold of memory.
     pub(crate) fn reads(&self, probe: u32) -> &'a [Read] {
         self.filters.get(probe as usize).and_then(Option::as_ref).map_or(&[], |filter| &filter.reads)
+    }
+    /// Where a deed at an instruction finds arguments; as in C where it asks for none.
+    pub(crate) fn passed(&self, at: Svma, deed: &Deed, bias: Bias) -> Passed<'a> {
+        let (Deed::Record { probe, kind: Kind::Entry, .. }
+        | Deed::Tally { probe, kind: Kind::Entry }
+        | Deed::Count { probe, kind: Kind::Entry }) = *deed
+        else {
+            return Passed::AsInC;
+        };
+        let filter = self.filters.get(probe as usize).and_then(Option::as_ref);
+        if let Some(filter) = filter.filter(|filter| !filter.operands.is_empty()) {
+            return Passed::AsNoted(&filter.operands, bias);
+        }
+        let asks = !matches!(deed, Deed::Count { .. }) || self.filter(probe).is_some();
+        if asks && self.is_go_at(at) { Passed::AsInGo } else { Passed::AsInC }
+    }
+    /// Whether arguments are in Go's registers in this function.
+    pub(crate) fn is_go_at(&self, at: Svma) -> bool {
+        let function = if self.image.is_go() { self.image.function_at(at) } else { None };
+        let start = function.map(|function| self.image.function(function).start);
+        start.is_some_and(|start| self.image.convention_at(start) == Convention::Go)
     }
     /// Whether this probe's records can be written.
     pub(crate) fn recordable(&self, at: Svma, probe: u32, texts: bool) -> Result<(), Refusal> {

@@ -59,6 +59,7 @@ impl Filter {
             Role::RecordAt(_, stack) => {
                 (stack != Unwind::None && self.is_named()).then_some(Undecided::Names)
             }
+            Role::RecordMark(..) => self.unrecorded(6, false, Unwind::None),
             Role::Tally { exits } => self.untallied(exits),
             _ if !self.rejects() => None,
             Role::CountEntry | Role::CountExits | Role::CountAt(_) if by_thread => Some(Undecided::ByThread),

@@ -10,6 +10,7 @@ use super::tables::{Loss, Round, Table, put_losses, put_names};
 use super::{begin, end};
 use crate::decode::{Clock, Known, Probes, Shape};
 use crate::report::{Site, Tactic};
+use crate::values::Values;
 
 /// Bytes of its slots.
 const SLOT: usize = 256;
@@ -30,8 +31,16 @@ pub(super) fn site(name: &str, offset: u64) -> Arc<Site> {
 fn probes() -> Probes {
     let mut probes = Probes::default();
     let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8] });
-    probes.set(0, 3, Known { site: site("f", 0x1000), waits: true, shape, late: None });
-    probes.set(1, 0, Known { site: site("g", 0x2000), waits: false, shape: None, late: None });
+    probes.set(
+        0,
+        3,
+        Known { site: site("f", 0x1000), waits: true, shape, values: Values::AsRecorded, late: None },
+    );
+    probes.set(
+        1,
+        0,
+        Known { site: site("g", 0x2000), waits: false, shape: None, values: Values::AsRecorded, late: None },
+    );
     probes
 }
 

@@ -12,7 +12,7 @@
 //! | kind | holds |
 //! |---|---|
 //! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
-//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded, its site, and what its records hold besides integers |
+//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded (bit 0) and its values are others than registers' (bit 1), its site, what its records hold besides integers, and with bit 1 what its values are (`crate::values`) |
 //! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
 //! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
 //! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |

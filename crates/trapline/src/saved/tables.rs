@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use super::frame::{Get, Kind, Put};
 use crate::decode::{Clock, Known, Probes, Shape};
+use crate::filter::Int;
 use crate::report::{Site, Tactic};
+use crate::values::{Marked, Slot, Values};
 
 /// Segments and probes in one of them have smaller numbers than these.
 const MOST_SEGMENTS: u32 = 1 << 12;
@@ -55,13 +57,17 @@ impl Table {
         put.u32(self.process).u32(self.pid).text(&self.name).u8(self.exits_name_no_thread.into());
         put.len(self.probes.iter().count());
         for (segment, probe, known) in self.probes.iter() {
-            put.u32(u32::try_from(segment).unwrap_or(u32::MAX)).u32(probe).u8(known.waits.into());
+            put.u32(u32::try_from(segment).unwrap_or(u32::MAX)).u32(probe);
+            // Others than registers' values have a bit of their own: older readers refuse what they would misread.
+            let others = known.values != Values::AsRecorded;
+            put.u8(u8::from(known.waits) | u8::from(others) << 1);
             put_site(&mut put, &known.site);
             let shape = known.shape.as_ref();
             put.u8(shape.is_some().into());
             if let Some(Shape { values, texts, floats, fields }) = shape {
                 put.u8(*values).u8(*texts).u8(*floats).bytes(fields);
             }
+            put_values(&mut put, &known.values);
         }
         put.done()
     }
@@ -72,12 +78,13 @@ impl Table {
         let (mut ends, mut numbers): (Vec<u32>, u64) = (Vec::new(), 0);
         let mut before: Option<Arc<Site>> = None;
         for _ in 0..get.u32()? {
-            let (segment, probe, waits) = (get.u32()?, get.u32()?, flag(&mut get)?);
+            let (segment, probe, bits) = (get.u32()?, get.u32()?, get.u8().filter(|bits| *bits < 4)?);
             let site = get_site(&mut get)?;
             // A site in several segments is one.
             let site = before.filter(|other| **other == site).unwrap_or_else(|| Arc::new(site));
             before = Some(Arc::clone(&site));
             let shape = if flag(&mut get)? { Some(get_shape(&mut get)?) } else { None };
+            let values = if bits & 2 == 0 { Values::AsRecorded } else { get_values(&mut get)? };
             if segment >= MOST_SEGMENTS {
                 return None;
             }
@@ -88,7 +95,7 @@ impl Table {
             if numbers > MOST_PROBES {
                 return None;
             }
-            table.probes.set(nth, probe, Known { site, waits, shape, late: None });
+            table.probes.set(nth, probe, Known { site, waits: bits & 1 == 1, shape, values, late: None });
         }
         get.end()?;
         Some(table)
@@ -125,6 +132,56 @@ fn get_site(get: &mut Get<'_>) -> Option<Site> {
 fn get_shape(get: &mut Get<'_>) -> Option<Shape> {
     let (values, texts, floats) = (get.u8()?, get.u8()?, get.u8()?);
     Some(Shape { values, texts, floats, fields: get.bytes()?.to_vec() })
+}
+
+/// Nothing for what registers hold; else how each argument is told, and which fields are texts.
+fn put_values(put: &mut Put, values: &Values) {
+    let int = |put: &mut Put, int: Int| {
+        put.u8(int.bits).u8(int.signed.into());
+    };
+    match values {
+        Values::AsRecorded => {}
+        Values::Unknown => {
+            put.u8(0);
+        }
+        Values::Marked(marked) => {
+            put.u8(1);
+            for slot in marked.slots {
+                match slot {
+                    Slot::Unknown => {
+                        put.u8(0);
+                    }
+                    Slot::Value(of) => int(put.u8(1), of),
+                    Slot::Field(field, of) => int(put.u8(2).u8(field), of),
+                }
+            }
+            put.len(marked.texts.len());
+            for &(argument, field) in &marked.texts {
+                put.u8(argument).u8(field);
+            }
+        }
+    }
+}
+
+fn get_values(get: &mut Get<'_>) -> Option<Values> {
+    if get.u8()? == 0 {
+        return Some(Values::Unknown);
+    }
+    let int = |get: &mut Get<'_>| {
+        let (bits, signed) = (get.u8()?, flag(get)?);
+        matches!(bits, 8 | 16 | 32 | 64).then_some(Int { bits, signed })
+    };
+    let mut marked = Marked { slots: [Slot::Unknown; 6], texts: Vec::new() };
+    for slot in &mut marked.slots {
+        *slot = match get.u8()? {
+            0 => Slot::Unknown,
+            1 => Slot::Value(int(get)?),
+            2 => Slot::Field(get.u8()?, int(get)?),
+            _ => return None,
+        };
+    }
+    marked.texts = get.many(|get| Some((get.u8().filter(|nth| *nth < 6)?, get.u8()?)))?;
+    Some(Values::Marked(Box::new(marked)))
 }
 
 /// Threads by number, with their names as far as they have one.

@@ -12,7 +12,9 @@ use super::tables::{Round, Table, put_names};
 use super::{Saved, SavedError, Step, begin, end};
 use crate::calls::{Call, How, Reading, in_order};
 use crate::decode::{Decoder, Known, Probes, Shape};
+use crate::filter::Int;
 use crate::filter::{Filter, Known as Fact, Symbol};
+use crate::values::{Marked, Slot, Values};
 
 /// All calls of a file, and how it ends.
 fn read(file: &[u8]) -> (Vec<Call>, Result<Step, SavedError>) {
@@ -121,7 +123,11 @@ fn chance(seed: &mut u64, below: u64) -> u64 {
 fn probes() -> Probes {
     let mut probes = Probes::default();
     let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8] });
-    probes.set(0, 3, Known { site: site("f", 1), waits: true, shape, late: None });
+    probes.set(
+        0,
+        3,
+        Known { site: site("f", 1), waits: true, shape, values: Values::AsRecorded, late: None },
+    );
     probes
 }
 
@@ -260,7 +266,11 @@ fn what_is_wrong_is_said_and_where() {
 fn numbers_that_would_take_all_memory_are_refused() {
     for (segment, probe) in [(1 << 12, 0), (0, 1 << 21), (0, u32::MAX)] {
         let mut probes = probes();
-        probes.set(1, 0, Known { site: site("g", 2), waits: false, shape: None, late: None });
+        probes.set(
+            1,
+            0,
+            Known { site: site("g", 2), waits: false, shape: None, values: Values::AsRecorded, late: None },
+        );
         let mut block = Table { probes, ..Table::default() }.put();
         // The first probe's segment and number stand behind the process, its pid, an empty name, a flag and how many.
         let at = BLOCK + 4 + 4 + 4 + 1 + 4;
@@ -291,5 +301,33 @@ fn the_reader_may_choose() {
         let (calls, _) = saved.calls().expect("a round");
         assert_eq!(calls.iter().map(|call| call.tid).collect::<Vec<_>>(), [9]);
         assert_eq!(saved.left_out(), 1);
+    }
+}
+
+/// What a mark's values are is kept, and what could not be such is not read.
+#[test]
+fn values_come_back_as_they_were() {
+    const HEAD: usize = 16;
+    let int = Int { bits: 32, signed: true };
+    let slots = [
+        Slot::Value(int),
+        Slot::Field(1, Int::U64),
+        Slot::Unknown,
+        Slot::Unknown,
+        Slot::Value(int),
+        Slot::Unknown,
+    ];
+    let marked = Values::Marked(Box::new(Marked { slots, texts: vec![(1, 2), (5, 3)] }));
+    for values in [Values::AsRecorded, Values::Unknown, marked] {
+        let mut probes = Probes::default();
+        let known =
+            Known { site: site("m", 1), waits: true, shape: None, values: values.clone(), late: None };
+        probes.set(0, 0, known);
+        let bytes = Table { probes, ..Table::default() }.put();
+        let read = Table::get(&bytes[HEAD..]).expect("a table");
+        let read = read.probes.get(0, 0).expect("a probe");
+        assert_eq!((&read.values, read.waits), (&values, true));
+        let end = bytes.len() - 1;
+        assert!(Table::get(&bytes[HEAD..end]).is_none(), "cut");
     }
 }

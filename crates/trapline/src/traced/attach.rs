@@ -243,6 +243,8 @@ impl Traced {
             site: Arc::new(site),
             role: place.role,
             filter: place.filter.clone(),
+            values: place.values.clone(),
+            asked: place.asked.clone(),
             sources: vec![source],
             last: 0,
             parts: HashMap::new(),

@@ -3,13 +3,88 @@
 //! In: modules that are newly mapped. Out: places to probe, and a line for each specification that found nothing. A
 //! specification without a file is for the first module that has what it names, the program first. Does not: patch.
 
-use trapline_plan::Role;
+use std::sync::Arc;
 
-use super::{Traced, Wishes};
+use trapline_image::{Convention, Image, MarkArgument};
+use trapline_plan::{Floats, Role, Unwind};
+
+use super::{Aim, Traced, Wishes};
 use crate::files::Files;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
-use crate::sites::{Miss, Places, miss_text};
+use crate::sites::{Miss, Place, Places, miss_text};
+use crate::threads::{are_renumbered, own_number};
+use crate::values::{Asked, Marked, Values, convention};
+
+/// Why what is asked of a place's values cannot be told: its kind, and for people.
+type Untold = (&'static str, &'static str);
+
+/// Says of a place what its values are.
+fn values(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+    match place.arguments.clone() {
+        Some(arguments) => of_mark(image, wishes, nth, place, &arguments),
+        None => of_function(image, wishes, nth, place),
+    }
+}
+
+fn of_mark(
+    image: &Image,
+    wishes: &Wishes,
+    nth: usize,
+    place: &mut Place,
+    arguments: &[MarkArgument],
+) -> Result<(), Untold> {
+    let texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
+    let filter = place.filter.clone();
+    let asks = filter.as_ref().map_or(0, |filter| filter.arguments_named()) | texts;
+    let (values, at) = match (wishes.aim, place.role) {
+        (Aim::Record { values, .. }, Role::RecordAt(at, Unwind::None)) => (values, Some(at)),
+        _ => (0, None),
+    };
+    let at = match at {
+        _ if asks == 0 && values == 0 => return Ok(()),
+        Some(at) => at,
+        None => return Err(("mark-arguments", "only trace and hist read a mark's arguments")),
+    };
+    if !cfg!(target_arch = "x86_64") {
+        place.values = Values::Unknown;
+        let why = ("mark-arguments", "no code reads a mark's arguments on this processor");
+        return if asks == 0 { Ok(()) } else { Err(why) };
+    }
+    place.asked = filter.clone();
+    let filter = filter.unwrap_or_default();
+    let (marked, operands, reads) = Marked::new(image, arguments, Asked { values, texts }, &filter);
+    let filter = filter.at_mark(&marked, operands, reads);
+    place.role = Role::RecordMark(at, filter.field_words());
+    place.values = Values::Marked(Box::new(marked));
+    place.filter = Some(Arc::new(filter));
+    Ok(())
+}
+
+fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
+    const TEXT: &str =
+        "Go's strings end by their length, which is the argument behind: say buf(len=n) text, u64 n";
+    const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
+                         probe it without a signature and conditions";
+    let filter = place.filter.as_ref();
+    // The target adds up no others than those that end at a 0.
+    let tally = filter.and_then(|filter| filter.tallied());
+    let ends = wishes.ended.get(nth).is_some_and(|ended| *ended != 0)
+        || tally.is_some_and(|tally| tally.texts() != 0);
+    let asks = ends
+        || wishes.texts.get(nth).is_some_and(|texts| *texts != 0)
+        || wishes.floats.get(nth).is_some_and(|floats| *floats != Floats::default())
+        || filter.is_some_and(|filter| filter.asks_for_values());
+    match convention(image, place) {
+        Convention::Go if ends => Err(("go-text", TEXT)),
+        Convention::Unknown if asks => Err(("go-assembly", STACK)),
+        Convention::Unknown => {
+            place.values = Values::Unknown;
+            Ok(())
+        }
+        Convention::C | Convention::Go => Ok(()),
+    }
+}
 
 impl Traced {
     /// The places that the specifications mean in new modules.
@@ -21,6 +96,15 @@ impl Traced {
     ) -> (Vec<Module>, Places) {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
         let (mut modules, mut places) = (Vec::new(), Places::default());
+        let pid = self.process.pid();
+        let is_apart = are_renumbered(pid);
+        // Stubs compare threads by the numbers that these see themselves.
+        let own = |tid: u64| {
+            let own = u32::try_from(tid).ok().and_then(|tid| own_number(pid, tid));
+            own.unwrap_or(u32::MAX).into()
+        };
+        // Places whose values cannot be told; they stay until all are found, which is by number.
+        let mut unknown = Vec::new();
         for (nth, spec) in wishes.specs.iter().enumerate() {
             let anywhere = spec.file.is_none();
             let mut missed: (Vec<String>, Vec<Miss>) = Default::default();
@@ -56,13 +140,23 @@ impl Traced {
                 let known = places.found.len();
                 let selected = places.select(Some(&self.process), &modules, module, spec, wishes.aim);
                 places.found[known..].iter_mut().for_each(|place| {
-                    place.filter = wishes.filters.get(nth).cloned();
+                    let filter = wishes.filters.get(nth);
+                    let renumbered =
+                        filter.filter(|_| is_apart).map(|filter| Arc::new(filter.with_threads(&own)));
+                    place.filter = renumbered.or_else(|| filter.cloned());
                     if let Role::Record { texts, floats, fields, .. } = &mut place.role {
                         *texts = wishes.texts.get(nth).copied().unwrap_or(0) & 0x3f;
                         *fields = place.filter.as_ref().map_or(0, |filter| filter.field_words());
                         *floats = wishes.floats.get(nth).copied().unwrap_or_default();
                     }
                 });
+                for (index, place) in places.found.iter_mut().enumerate().skip(known) {
+                    if let Err((kind, reason)) = values(&modules[module].file.image, wishes, nth, place) {
+                        let (probe, reason) = (place.probe.clone(), reason.to_owned());
+                        places.refused.push(Refused { probe, kind, reason });
+                        unknown.push(index);
+                    }
+                }
                 match selected {
                     Ok(()) => drop(self.matched.insert(nth)),
                     Err(miss) => {
@@ -80,6 +174,7 @@ impl Traced {
                 });
             }
         }
+        unknown.into_iter().rev().for_each(|index| drop(places.found.remove(index)));
         places.tell_apart();
         (modules, places)
     }

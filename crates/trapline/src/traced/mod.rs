@@ -53,6 +53,7 @@ use crate::split::Owner;
 use crate::spread::Steps;
 use crate::tallies::Settled;
 use crate::threads::Names;
+use crate::values::Values;
 
 /// What a session wants everywhere.
 #[derive(Clone, Debug)]
@@ -74,6 +75,8 @@ pub(crate) struct Wishes {
     pub(crate) texts: Vec<u8>,
     /// Which floats records hold, for each of the first specifications.
     pub(crate) floats: Vec<Floats>,
+    /// Which of the texts end at a 0, in the same order.
+    pub(crate) ended: Vec<u8>,
 }
 
 /// What is learnt of a hit.
@@ -162,6 +165,9 @@ struct Tracked {
     site: Arc<Site>,
     role: Role,
     filter: Option<Arc<Filter>>,
+    values: Values,
+    /// What the reader decides by, where the target's filter says it of other places.
+    asked: Option<Arc<Filter>>,
     sources: Vec<Source>,
     last: u64,
     /// The same, split.

@@ -20,6 +20,8 @@ use crate::filter::Filter;
 use crate::quick::InTurn;
 use crate::report::Filtered;
 use crate::stacks::{StackId, Sums};
+use crate::threads::are_renumbered;
+use crate::values::Values;
 
 /// What was read so far.
 #[derive(Debug, Default)]
@@ -188,14 +190,20 @@ impl Traced {
         self.hear_of_names();
         let mut records = std::mem::take(&mut self.records);
         let taken = records.take(self.attached.segments());
-        if records.are_named {
+        let is_apart = are_renumbered(self.process.pid());
+        if records.are_named || is_apart {
             // An exit is of a thread whose entry was read before or is beside it.
             let threads = records.decoder.threads();
             self.names.look(self.process.pid(), &self.children, &threads, false);
             self.note_names(&threads);
         }
         let names = |tid| self.names.get(tid).comm;
-        records.decoder.tell(self.process.pid(), clock, until, &names, each);
+        // What is told are our numbers.
+        let mut tell = |call: Call| {
+            let tid = if is_apart { self.names.get(call.tid).tid } else { call.tid };
+            each(Call { tid, ..call });
+        };
+        records.decoder.tell(self.process.pid(), clock, until, &names, &mut tell);
         self.records = records;
         taken
     }
@@ -210,7 +218,11 @@ impl Traced {
         let (mut probes, mut are_named) = (Probes::default(), false);
         for tracked in &self.sites {
             let left = |filter: &Arc<Filter>| filter.left_to_reader(tracked.role, self.returns_decide());
-            let late = tracked.filter.as_ref().map(left);
+            let of_calls = |filter: &Arc<Filter>| Filter::clone(filter).by_reader();
+            let late = match (&tracked.values, &tracked.asked) {
+                (Values::Marked(_), asked) => asked.as_ref().map(of_calls),
+                _ => tracked.filter.as_ref().map(left),
+            };
             let late = late.filter(|filter| filter.is_late()).map(Arc::new);
             are_named |= late.as_ref().is_some_and(|filter| filter.is_named());
             for (segment, probe) in tracked.counters() {
@@ -218,6 +230,7 @@ impl Traced {
                     site: Arc::clone(&tracked.site),
                     waits: matches!(tracked.role, Role::Record { returns: true, .. }),
                     shape: tracked.shape(),
+                    values: tracked.values.clone(),
                     late: late.clone(),
                 };
                 probes.set(segment, probe, known);
@@ -228,8 +241,9 @@ impl Traced {
         self.records.are_named = are_named;
         true
     }
-    /// The name of a thread by the number in its records.
+    /// The name of a thread by our number.
     pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
+        let tid = self.names.seen(tid).unwrap_or(tid);
         self.names.look(self.process.pid(), &self.children, &std::iter::once(tid).collect(), false);
         self.names.get(tid).comm
     }
@@ -314,7 +328,7 @@ impl Tracked {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
-        matches!(self.role, Role::Record { .. } | Role::RecordAt(..))
+        matches!(self.role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..))
     }
     /// What its records hold, where that is anything else than integers.
     fn shape(&self) -> Option<Shape> {
@@ -324,6 +338,10 @@ impl Tracked {
             {
                 let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
                 Some(Shape { values, texts, floats: floats.arguments, fields })
+            }
+            Role::RecordMark(_, 1..) => {
+                let fields = self.filter.as_ref().map_or_else(Vec::new, |filter| filter.field_bytes());
+                Some(Shape { values: 6, texts: 0, floats: 0, fields })
             }
             _ => None,
         }

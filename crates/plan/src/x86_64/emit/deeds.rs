@@ -17,7 +17,12 @@ use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadI
 impl Emitter<'_, '_> {
     /// Emits what happens at one moment.
     pub(super) fn act(&mut self, act: &Act, at: RemoteAddr) {
-        let (set, here) = (self.set, at.0 + self.len());
+        let set = self.set;
+        let passed = set.env.passed(act.at, &act.deed, set.bias);
+        let here = at.0 + self.len();
+        passed.before(&mut self.plan.bytes, here);
+        let act = &Act { dead: passed.dead(act.dead), ..*act };
+        let here = at.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
         self.pending.extend(match act.deed {
@@ -40,6 +45,8 @@ impl Emitter<'_, '_> {
                 None
             }
         });
+        let here = at.0 + self.len();
+        passed.after(&mut self.plan.bytes, here);
     }
 }
 

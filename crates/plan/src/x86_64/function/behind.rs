@@ -113,7 +113,8 @@ impl Planner<'_> {
         if first.class == Class::Int3 || env.map.is_target(Svma(second.addr)) {
             return None;
         }
-        let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), env.traits.go);
+        let go = env.traits.go || env.is_go_at(start);
+        let asked = Asked::of(deed, |probe| env.filter(probe).is_some(), go);
         let lowered = if asked.stack { seen(lead, asked, red_zone_live)? } else { 0 };
         self.fits(insns, start + bytes.len() as u64)?;
         let red_zone_live = red_zone_live || (lowered != 0 && lead.pushed);

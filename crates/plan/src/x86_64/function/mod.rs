@@ -193,7 +193,7 @@ impl<'a> Planner<'a> {
             Role::CountEntry | Role::CallEntry | Role::CallArmed => 0,
             Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
-            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) => 3,
+            Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) | Role::RecordMark(..) => 3,
         };
         self.behind_or_at_head(|planner| {
             for rank in 0..4 {
@@ -237,6 +237,13 @@ impl<'a> Planner<'a> {
                 let deed = Deed::Record { probe, kind, values: 0, marked: false, texts: 0, floats, stack };
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
+            (Role::RecordMark(at, fields), f) => {
+                self.env.recordable(at, want.probe, fields != 0)?;
+                let (probe, kind, floats) = (want.probe, Kind::Entry, Floats::default());
+                let stack = Stack::default();
+                let deed = Deed::Record { probe, kind, values: 6, marked: false, texts: 0, floats, stack };
+                self.instruction(f, at, code, deed, owner(PatchRole::Entry))
+            }
             (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
             (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want)),
             (Role::Tally { exits }, Some(f)) => {
@@ -275,7 +282,9 @@ impl<'a> Planner<'a> {
     /// Of hits that are not recorded or tallied: see [`Env::decides`].
     fn decides(&self, want: &Want) -> Result<(), Refusal> {
         let at = match (want.role, want.function) {
-            (Role::Record { .. } | Role::RecordAt(..) | Role::Tally { .. }, _) => return Ok(()),
+            (Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }, _) => {
+                return Ok(());
+            }
             (Role::CountAt(at) | Role::CallAt(at), _) => at,
             (_, Some(f)) => self.env.image.function(f).start,
             (_, None) => Svma(0),

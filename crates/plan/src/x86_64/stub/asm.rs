@@ -255,6 +255,9 @@ impl<'a> Asm<'a> {
     pub(super) fn mov(&mut self, to: Reg, from: Reg) {
         self.regs(true, &[0x89], from.0, to);
     }
+    pub(super) fn exchange(&mut self, one: Reg, other: Reg) {
+        self.regs(true, &[0x87], one.0, other);
+    }
     pub(super) fn mov32(&mut self, to: Reg, from: Reg) {
         self.regs(false, &[0x89], from.0, to);
     }

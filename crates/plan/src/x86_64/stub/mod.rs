@@ -17,6 +17,7 @@ mod gather;
 pub mod landing;
 pub mod latency;
 mod pass;
+pub(crate) mod passed;
 mod passing;
 mod put;
 mod reject;

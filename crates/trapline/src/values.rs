@@ -1,0 +1,205 @@
+//! What the values of a place's records are: a function's, a mark's, or nothing that is known.
+//!
+//! In: an image, a mark's note, what is asked of its arguments. Out: what stands for the six argument registers there and what is read of memory
+//! ([`Marked`]); of a function whose arguments are not where they are looked for, that; and calls whose values say so ([`Values::finish`]).
+//! Invariant VAL-1: a value is what the program has there, or it is unknown ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
+//!
+//! An argument in a register, or a number, is a value of the record as a function's is. One in memory is a field that the kernel reads for the stub, of
+//! the address that stands in its place, so a note that is wrong faults nowhere; where it cannot be read, it is unknown. What a text argument points to is a
+//! field, too.
+
+use trapline_image::{Convention, Image, MarkArgument, MarkPlace};
+use trapline_plan::{Operand, Read};
+use trapline_record::Svma;
+use trapline_record::ring::TEXT_BYTES;
+
+use crate::calls::{Call, Text};
+use crate::filter::{Filter, Int, Known, MAX_FIELDS};
+use crate::sites::Place;
+
+/// Arguments that records have room for.
+const MOST: usize = 6;
+
+/// What the values of records are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Values {
+    /// Arguments as registers hold them, and what is returned.
+    #[default]
+    AsRecorded,
+    /// Neither is where it was looked for.
+    Unknown,
+    /// A mark's.
+    Marked(Box<Marked>),
+}
+
+/// A mark's arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Marked {
+    pub(crate) slots: [Slot; MOST],
+    /// Texts: which argument's, and which field it is.
+    pub(crate) texts: Vec<(u8, u8)>,
+}
+
+/// One argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    /// The record's value, as narrow as this.
+    Value(Int),
+    /// This field, which is as wide.
+    Field(u8, Int),
+    Unknown,
+}
+
+/// What is asked of a place's arguments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked {
+    /// The first ones.
+    pub(crate) values: u8,
+    /// Bit `n`: what argument `n` points to.
+    pub(crate) texts: u8,
+}
+
+impl Marked {
+    /// What is recorded at a mark, what stands for the argument registers there, and what is read of memory.
+    pub(crate) fn new(
+        image: &Image,
+        arguments: &[MarkArgument],
+        asked: Asked,
+        filter: &Filter,
+    ) -> (Self, Vec<Operand>, Vec<Read>) {
+        let mut marked = Self { slots: [Slot::Unknown; MOST], texts: Vec::new() };
+        let (mut operands, mut reads) = (vec![Operand::Unknown; MOST], Vec::new());
+        let decides = filter.arguments_named();
+        for (nth, argument) in arguments.iter().enumerate().take(MOST) {
+            let register = nth as u8;
+            let int = Int { bits: argument.bytes * 8, signed: argument.signed };
+            let bit = 1 << register;
+            let is_asked = register < asked.values || (decides | asked.texts) & bit != 0;
+            let Some((operand, offset)) = operand(image, &argument.place).filter(|_| is_asked) else {
+                continue;
+            };
+            operands[nth] = operand;
+            let mut read = |offsets: Vec<i32>, bytes: u8| {
+                let field = (reads.len() < MAX_FIELDS).then_some(reads.len() as u8)?;
+                reads.push(Read { register, offsets, bytes });
+                Some(field)
+            };
+            let text = asked.texts & bit != 0;
+            marked.slots[nth] = match offset {
+                None => Slot::Value(int),
+                Some(offset) => {
+                    let field = read(vec![offset], argument.bytes);
+                    field.map_or(Slot::Unknown, |field| Slot::Field(field, int))
+                }
+            };
+            // Only a whole pointer leads anywhere.
+            if text && argument.bytes == 8 {
+                let offsets = offset.map_or(vec![0], |offset| vec![offset, 0]);
+                marked.texts.extend(read(offsets, TEXT_BYTES as u8).map(|field| (register, field)));
+            }
+        }
+        // A condition on what is not known is decided by what cannot be read.
+        if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.slots[nth] == Slot::Unknown)
+            && reads.len() < MAX_FIELDS
+            && let Some(free) = (0..MOST).find(|&nth| operands[nth] == Operand::Unknown)
+        {
+            reads.push(Read { register: free as u8, offsets: vec![0], bytes: 8 });
+        }
+        (marked, operands, reads)
+    }
+    /// What a condition's argument is here. `nothing` is a field that cannot be read.
+    pub(crate) fn known(&self, known: Known, nothing: u8) -> Known {
+        let Known::Argument(nth, asked) = known else { return known };
+        // What is asked beyond the argument's own width is its sign, or nothing.
+        let narrow = |own: Int| if own.bits <= asked.bits { own } else { asked };
+        match self.slots.get(usize::from(nth)) {
+            Some(Slot::Value(own)) => Known::Argument(nth, narrow(*own)),
+            Some(Slot::Field(field, own)) => Known::Field(*field, *own),
+            _ => Known::Field(nothing, Int::U64),
+        }
+    }
+    fn finish(&self, call: &mut Call) {
+        let fields = std::mem::take(&mut call.fields);
+        let word = |nth: u8| fields.get(usize::from(nth)).and_then(Text::word);
+        for (nth, slot) in self.slots.iter().enumerate() {
+            let value = match *slot {
+                Slot::Value(int) => Some(int.value(call.arguments[nth])),
+                Slot::Field(field, int) => word(field).map(|value| int.value(value)),
+                Slot::Unknown => None,
+            };
+            call.arguments[nth] = value.unwrap_or(0);
+            call.unseen |= u8::from(value.is_none()) << nth;
+        }
+        let text = |&(argument, field): &(u8, u8)| {
+            let text = fields.get(usize::from(field))?.clone();
+            Some(Text { argument, ..text })
+        };
+        call.texts = self.texts.iter().filter_map(text).collect();
+    }
+}
+
+/// What stands for an argument: its value, or its address but for a distance.
+fn operand(image: &Image, place: &MarkPlace) -> Option<(Operand, Option<i32>)> {
+    Some(match place {
+        MarkPlace::Register(nth) => (Operand::Register(*nth), None),
+        MarkPlace::Constant(value) => (Operand::Constant(*value), None),
+        MarkPlace::Memory { base, index: None, offset } => (Operand::Register(*base), Some(*offset)),
+        MarkPlace::Memory { base, index: Some((index, scale)), offset } => {
+            (Operand::Sum { base: *base, index: *index, scale: *scale }, Some(*offset))
+        }
+        MarkPlace::Symbol { name, offset } => {
+            let found = image.data_named(name);
+            let [symbol] = &found[..] else { return None };
+            let at = Svma(symbol.at.0.wrapping_add_signed(*offset));
+            (!symbol.thread_local).then_some((Operand::Static(at), Some(0)))?
+        }
+        MarkPlace::Unknown => return None,
+    })
+}
+
+impl Values {
+    /// Makes of what a record holds what the program had.
+    pub(crate) fn finish(&self, call: &mut Call) {
+        match self {
+            Self::AsRecorded => {}
+            Self::Unknown => {
+                call.unseen = u8::MAX;
+                call.returned = None;
+            }
+            Self::Marked(marked) => marked.finish(call),
+        }
+    }
+}
+
+/// Where a function's arguments are; C's where there is none.
+pub(crate) fn convention(image: &Image, place: &Place) -> Convention {
+    let start = place.function.map(|index| image.function(index).start);
+    start.map_or(Convention::C, |start| image.convention_at(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Int, Known, Marked, Slot};
+
+    const BYTE: Int = Int { bits: 8, signed: true };
+
+    #[test]
+    fn conditions_ask_for_what_is_there() {
+        let slots = [
+            Slot::Value(BYTE),
+            Slot::Field(1, BYTE),
+            Slot::Unknown,
+            Slot::Value(Int::U64),
+            Slot::Unknown,
+            Slot::Unknown,
+        ];
+        let marked = Marked { slots, texts: Vec::new() };
+        let wide = Int { bits: 32, signed: true };
+        let known = |nth| marked.known(Known::Argument(nth, wide), 7);
+        assert_eq!(known(0), Known::Argument(0, BYTE), "an int of eight bits has their sign");
+        assert_eq!(known(1), Known::Field(1, BYTE));
+        assert_eq!(known(2), Known::Field(7, Int::U64));
+        assert_eq!(known(3), Known::Argument(3, wide));
+        assert_eq!(marked.known(Known::Thread, 7), Known::Thread);
+    }
+}

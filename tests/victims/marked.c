@@ -1,0 +1,17 @@
+/* Passes marks whose arguments are in registers, numbers and memory (marked.S). Tells how often, and how often a register was not what it should
+ * be behind them. */
+#include "victim.h"
+
+u64 pass_marks(u64 n, const char *text);
+
+static void run(u64 times) {
+    u64 wrong = 0;
+    for (u64 n = 0; n < times; n++)
+        wrong += pass_marks(n, "what is said") != 1;
+    TELL("registers", times);
+    TELL("memory", times);
+    TELL("twice", 2 * times);
+    TELL("wrong", wrong);
+}
+
+int main(void) { return victim_serve(run); }
