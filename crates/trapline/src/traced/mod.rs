@@ -13,6 +13,7 @@ mod called;
 mod choose;
 mod costs;
 mod foreign;
+mod held;
 mod kernel;
 mod late;
 mod procfs;
@@ -36,6 +37,7 @@ use trapline_target::{FileId, Process};
 use self::called::Called;
 use self::costs::Costs;
 use self::foreign::Foreign;
+use self::held::Held;
 use self::late::Loads;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
@@ -214,6 +216,7 @@ pub(crate) struct Traced {
     called: Option<Called>,
     pub(crate) costs: Costs,
     foreign: Foreign,
+    held: Held,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
 }
@@ -255,6 +258,7 @@ impl Traced {
             called: None,
             costs: Costs::default(),
             foreign: Foreign::new(now),
+            held: Held::default(),
             ended: None,
             detached: false,
         })
@@ -324,7 +328,11 @@ impl Traced {
             }
             return Ok(false);
         }
-        let (modules, places) = self.choose(files, wishes, &fresh);
+        let (mut modules, mut places) = self.choose(files, wishes, &fresh);
+        self.keep_closed(&modules, &mut places);
+        if !places.found.is_empty() {
+            self.want_holds(files, wishes, &fresh, &mut modules, &mut places.found);
+        }
         if !first {
             self.misses.clear();
         }
@@ -353,7 +361,7 @@ impl Traced {
                 return Err(failed);
             }
             self.note_all_names();
-            if !first {
+            if !first && !self.held.again() {
                 self.note_late(&modules, &places.found, &fresh, &gone);
             }
         } else if !refused.is_empty() {
