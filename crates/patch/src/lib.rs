@@ -87,5 +87,6 @@ pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};
 #[doc(hidden)]
 pub use toggle::toggle;
+pub use translated::translator;
 pub use unwinder::Unwinder;
 pub use why::{NoTraps, Why};

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options, Threads};
+use trapline_patch::{Attached, Durations, Options, PatchError, Threads, translator};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
@@ -329,6 +329,10 @@ impl Traced {
             return Ok(false);
         }
         let (mut modules, mut places) = self.choose(files, wishes, &fresh);
+        if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
+            // What is translated is not mapped as a program, so that nothing else explains why it has no such function.
+            self.misses = vec![PatchError::Translated { pid: self.process.pid(), by }.to_string()];
+        }
         self.keep_closed(&modules, &mut places);
         if !places.found.is_empty() {
             self.want_holds(files, wishes, &fresh, &mut modules, &mut places.found);
