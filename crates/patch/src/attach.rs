@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trapline_plan::filter::TargetFilter;
 use trapline_plan::{PlanError, Role, RseqTraits, ThreadId};
 use trapline_record::RemoteAddr;
-use trapline_record::control::{State, at};
+use trapline_record::control::{State, at, fact};
 use trapline_target::{
     Batch, BatchOptions, BatchReport, Process, RemoteCaller, RemoteOptions, Seccomp, ThreadStatus,
 };
@@ -21,7 +21,7 @@ use crate::free::free;
 use crate::library_threads::LibraryThreads;
 use crate::map::{SERVED, map, unmap};
 use crate::native::number;
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, Site, prepare};
 use crate::publish::publish;
 use crate::request::{AttachReport, Memory, Placed, Refused, Request, Why};
 use crate::slots::write_hints;
@@ -132,8 +132,16 @@ impl Attached {
     ) -> Result<Work, PatchError> {
         let start = Instant::now();
         check_free(process.pid(), &find_segments(process)?, &self.memfds(), false)?;
+        let pid = process.pid();
         if let (true, Some((tid, _))) = (has_texts(request), process.restricted()?) {
-            return Err(PatchError::NoTexts { pid: process.pid(), tid });
+            return Err(PatchError::NoTexts { pid, tid });
+        }
+        // What a thread is about to do counts as done.
+        if has_texts(request) && self.has_changed(fact::FILTER) {
+            return Err(PatchError::NoTexts { pid, tid: pid });
+        }
+        if is_timed(request) && self.has_changed(fact::CLOCK) {
+            return Err(PatchError::NoClock { pid, tid: pid, why: "PR_SET_TSC or seccomp strict mode" });
         }
         let mut survey = Survey::new(process, request.go, &request.options, idle)?;
         survey.still |= self.is_trap_the_programs(&process.status()?);
@@ -160,12 +168,13 @@ impl Attached {
         if self.only_our_faults {
             work.survey.traits.has_fault_handler = false;
         }
+        work.survey.traits.has_fault_handler |= self.has_changed(fact::FAULTS);
         work.report.fault_handler = work.survey.traits.has_fault_handler;
     }
     fn must_ask(&self, request: &Request<'_>) -> bool {
         self.rseq.is_none() || (is_timed(request) && !self.clock_allowed) || self.takes_faults()
     }
-    fn takes_faults(&self) -> bool {
+    pub(crate) fn takes_faults(&self) -> bool {
         self.installed.is_some_and(|installed| installed.faults().iter().any(Option::is_some))
     }
     /// Whether faults are caught by nobody but us: our handler is there, in front of none.
@@ -246,6 +255,21 @@ impl Attached {
         let found = left_behind(batch.process(), &self.memfds())?;
         Ok(!found.is_empty() && free(batch, &found, &|addr| self.resume(addr), remote)?.unmapped > 0)
     }
+    /// H0 of `hold`.
+    fn note_reliance(&mut self, prepared: &Prepared, request: &Request<'_>, survey: &Survey) {
+        let holds = |site: &Site| {
+            let module = request.modules.get(site.module as usize);
+            let want = module.and_then(|module| module.wants.get(site.patch.want as usize));
+            want.is_some_and(|want| matches!(want.role, Role::Hold(_)))
+        };
+        self.holds.extend(prepared.sites.iter().filter(|site| holds(site)).map(|site| site.patch.addr.0));
+        let faults = !survey.traits.has_fault_handler && !request.options.faults_are_fatal;
+        let faults = faults && prepared.sites.iter().any(|site| site.patch.faults && !holds(site));
+        let by_call = request.options.by_thread || is_recorded(request) || asks_for_thread(request);
+        let calls = has_texts(request) || by_call && self.asks_by_call();
+        self.rely(is_timed(request), calls, faults);
+        self.say_closed();
+    }
     /// I5 to I10.
     fn install(
         &mut self,
@@ -279,6 +303,7 @@ impl Attached {
         }
         segment.set_state(State::Armed);
         self.push(segment);
+        self.note_reliance(&prepared, request, survey);
         report.timings.fill = clock.elapsed();
 
         let clock = Instant::now();
@@ -338,9 +363,7 @@ fn thread_id(
     request: &Request<'_>,
     restricted: bool,
 ) -> Result<ThreadId, PatchError> {
-    let asked = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
-    let asked = request.filters.iter().flatten().any(asked);
-    if !request.options.by_thread && !is_recorded(request) && !asked {
+    if !request.options.by_thread && !is_recorded(request) && !asks_for_thread(request) {
         return Ok(ThreadId::Call);
     }
     // The kernel's answer is the child's own; where it must not be asked, the parent's number is better than none.
@@ -352,6 +375,12 @@ fn thread_id(
         (None, _) if !request.options.by_thread => Ok(ThreadId::Unknown),
         (None, _) => Err(PatchError::NoThreadNumber { pid: process.pid() }),
     }
+}
+
+/// Whether a filter asks for the thread's number, or tallies by it.
+fn asks_for_thread(request: &Request<'_>) -> bool {
+    let asks = |filter: &TargetFilter| filter.tally.is_some() || filter.asks_for_thread();
+    request.filters.iter().flatten().any(asks)
 }
 
 /// Whether the stubs read the clock.

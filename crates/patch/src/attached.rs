@@ -4,6 +4,7 @@
 //! after the process ended.
 //! Does not: touch the process.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use trapline_plan::{Patch, RseqTraits, ThreadId};
@@ -76,6 +77,13 @@ pub struct Attached {
     pub(crate) is_unfinished: bool,
     /// Patches that were published, by address. Some may be gone with their library.
     pub(crate) held: Vec<Patch>,
+    /// Facts that patches rely on, and those that have changed or are about to (`hold`).
+    pub(crate) relied: u64,
+    pub(crate) changed: u64,
+    /// Those of which the threads that asked were let go.
+    pub(crate) answered: u64,
+    /// Where threads wait before they change one.
+    pub(crate) holds: HashSet<u64>,
     /// Segments of the process that this one was forked from; in our own process only.
     pub(crate) inherited: Vec<FileId>,
 }
@@ -209,6 +217,7 @@ mod tests {
             head: RemoteAddr(0),
             crosses_line: false,
             starts: 0,
+            faults: false,
         }
     }
 

@@ -193,6 +193,10 @@ fn clean_in(
         change(&mut space, &entries, way, &mut outcomes)
     };
     result.map_err(SpaceError::into_error)?;
+    // Nothing relies on anything any more: who waits in our code goes on (`hold`).
+    for removal in &removals {
+        removal.words.set(at::CLOSED, u64::MAX)?;
+    }
     tally(&entries, &outcomes, &mut restored);
     forget_pages(process, &removals)?;
     restored.restore = clock.elapsed();

@@ -171,6 +171,7 @@ mod tests {
             head: RemoteAddr(0),
             crosses_line: false,
             starts: 0,
+            faults: false,
         }
     }
 

@@ -30,6 +30,7 @@ mod fake;
 mod find;
 mod foreign;
 mod free;
+mod hold;
 mod library_threads;
 mod map;
 #[cfg(target_arch = "x86_64")]
@@ -76,6 +77,7 @@ pub use error::PatchError;
 pub use find::{Found, SegmentStatus, find_segments, status};
 pub use foreign::Changed;
 pub use free::Freed;
+pub use hold::Closed;
 pub use rehearse::rehearse;
 pub use request::{
     AttachReport, DetachReport, Durations, Left, Memory, Module, Options, Placed, Refused, Request, Restored,
@@ -85,5 +87,6 @@ pub use segment::Segment;
 pub use slots::{Armed, Reclaimed, armed};
 #[doc(hidden)]
 pub use toggle::toggle;
+pub use translated::translator;
 pub use unwinder::Unwinder;
 pub use why::{NoTraps, Why};

@@ -71,6 +71,10 @@ impl LibraryThreads {
             looks += 1;
             match found {
                 Some(strangers) if strangers.is_empty() => return Ok(strangers),
+                // Its memory has gone: it ends, and its threads run nothing.
+                None if self.begins.first().is_some_and(|&at| process.read_u64(RemoteAddr(at)).is_err()) => {
+                    return Ok(Vec::new());
+                }
                 found if looks >= LOOKS && start.elapsed() >= TRANSIENT => {
                     // Rings that never close prove nothing of anybody.
                     return Ok(found.map_or_else(|| process.threads(), Ok)?);

@@ -58,8 +58,9 @@ impl Survey {
             fsgsbase: features.fsgsbase,
             lse: features.lse,
             sve: features.sve,
+            // Go's runtime installs its own soon after the first instruction.
             has_fault_handler: !options.faults_are_fatal
-                && status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0,
+                && (go || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },

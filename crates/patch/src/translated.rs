@@ -31,7 +31,8 @@ const QEMU: [&str; 20] = [
 ];
 
 /// Who translates code in a process that maps this, if anybody.
-pub(crate) fn translator(maps: &[Mapping]) -> Option<&'static str> {
+#[must_use]
+pub fn translator(maps: &[Mapping]) -> Option<&'static str> {
     maps.iter().filter(|m| m.perms.exec || m.path.starts_with("/memfd:")).find_map(|m| by_path(&m.path))
 }
 

@@ -27,6 +27,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
             | Role::CallEntry
             | Role::CallArmed
             | Role::CallAt(_)
+            | Role::Hold(_)
             | Role::RecordAt(..)
             | Role::RecordMark(..)
             | Role::LatencySlot
@@ -40,7 +41,7 @@ pub fn bounds(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: &[Wan
         copies += texts(want.role);
         let record = record(want.role);
         (slot, most) = (slot.max(record.0), most.max(record.1));
-        counters = counters.max(if want.role.calls() { 0 } else { want.probe + 1 });
+        counters = counters.max(if want.role.counts() { want.probe + 1 } else { 0 });
         latency = latency.max(want.latency.map_or(0, |index| index + 1));
     }
     let sites = sites + fragments_bound(image, timed);

@@ -217,7 +217,7 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
         if want.role.calls() {
             let callee = input.calls.and_then(|calls| calls.callees.get(want.probe as usize));
             callee.ok_or(PlanError::NoCallee { probe: want.probe })?;
-        } else {
+        } else if want.role.counts() {
             outside("counter", want.probe, input.layout.counters.count)?;
         }
         if let Some(latency) = want.latency {
@@ -625,6 +625,7 @@ mod tests {
             head: RemoteAddr(0),
             crosses_line: false,
             starts: 0,
+            faults: false,
         };
         let mut plan = ModulePlan { patches: vec![patch(1), patch(2)], ..ModulePlan::default() };
         let lost = Refused { probe: 0, want: 0, why: Refusal::NotInFile { at: Svma(0x10) } };

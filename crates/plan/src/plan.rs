@@ -99,6 +99,8 @@ pub struct Patch {
     pub crosses_line: bool,
     /// Bit n: an instruction that may run starts at byte n of the changed bytes, which is not the first: whoever is there traps.
     pub starts: u8,
+    /// A displaced instruction may fault, with the copy's address.
+    pub faults: bool,
 }
 
 impl Patch {

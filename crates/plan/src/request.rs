@@ -205,6 +205,19 @@ pub enum Role {
     CallAt(Svma),
     /// Call a consumer at every return. An exit by a tail call is refused: the value is not there yet.
     CallExits,
+    /// Hold threads that are about to change a fact which patches rely on, at the entry of this function of the C library's. No counter is used.
+    Hold(Hold),
+}
+
+/// Functions of the C library by which a program changes such facts (`record::control::fact`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hold {
+    /// `sigaction`.
+    Sigaction,
+    /// `prctl`.
+    Prctl,
+    /// `syscall`.
+    Syscall,
 }
 
 impl Role {
@@ -217,6 +230,11 @@ impl Role {
     #[must_use]
     pub const fn calls(self) -> bool {
         matches!(self, Self::CallEntry | Self::CallArmed | Self::CallAt(_) | Self::CallExits)
+    }
+    /// Whether a counter is its own.
+    #[must_use]
+    pub const fn counts(self) -> bool {
+        !self.calls() && !matches!(self, Self::Hold(_))
     }
 }
 

@@ -83,12 +83,26 @@ pub mod at {
     /// Tables of pages that texts may be loaded from (see [`crate::pages`]): byte offset, and how many; 0 when there are none.
     pub const PAGES_OFF: u64 = FAULT_HANDLER + 8;
     pub const PAGES_TABLES: u64 = FAULT_HANDLER + 16;
+    /// Bits of [`super::fact`]: what threads are about to change, and wait for patches that rely on it to be taken out.
+    pub const ASKED: u64 = PAGES_TABLES + 8;
+    /// The same bits: nothing relies on these any more, so no thread waits.
+    pub const CLOSED: u64 = PAGES_TABLES + 16;
+}
+
+/// Facts that patches rely on and that the program may change (`patch`'s `hold`).
+pub mod fact {
+    /// No handler of the program's sees the address of a fault.
+    pub const FAULTS: u64 = 1;
+    /// No thread filters its system calls.
+    pub const FILTER: u64 = 2;
+    /// Every thread may read the time-stamp counter.
+    pub const CLOCK: u64 = 4;
 }
 
 /// At most this many unwinders are told.
 pub const MAX_UNWINDERS: u64 = 2;
 
-const _: () = assert!(at::PAGES_TABLES + 8 <= CONTROL_LEN);
+const _: () = assert!(at::CLOSED + 8 <= CONTROL_LEN);
 
 /// At most this many region records: more is a broken block.
 pub const MAX_REGIONS: u64 = 1 << 15;

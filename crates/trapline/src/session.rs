@@ -27,6 +27,8 @@ use crate::target::{Target, resolve};
 use crate::traced::{Aim, Traced, Wishes};
 use crate::unprobed::{nothing_had, with_follow};
 
+/// How long a thread waits for an answer, mostly.
+const ANSWER_EVERY: Duration = Duration::from_millis(10);
 /// How often maps are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -246,11 +248,13 @@ impl Session {
     }
     /// Looks for new modules, executed programs and processes that ended; false when nothing is left to trace. To be
     /// called a few times a second, and every few milliseconds when programs are followed (each waits for it), or where hits are told apart by their threads' names.
+    /// A thread that is about to change what patches rely on waits for it too, some seconds at most.
     pub fn poll(&mut self) -> bool {
         self.probe_executed();
         let mut any = self.following.wanted && self.following.is_busy();
         let look = self.looked.elapsed() >= LOOK_EVERY;
         for index in 0..self.traced.len() {
+            self.answer(index, look);
             match look || self.traced[index].hear_of_mappings() {
                 true if self.traced[index].alive() => self.look(index),
                 true => {}
@@ -275,7 +279,14 @@ impl Session {
     #[must_use]
     pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
         let mapped: Vec<i32> = self.traced.iter().flat_map(Traced::descriptors).collect();
-        interrupts.wait_beside(&mapped, at_most)
+        // A thread may wait for an answer.
+        let holds = self.traced.iter().any(Traced::holds);
+        interrupts.wait_beside(&mapped, if holds { at_most.min(ANSWER_EVERY) } else { at_most })
+    }
+    /// Lets threads go on that are about to change what patches rely on.
+    fn answer(&mut self, index: usize, look: bool) {
+        let following = &mut self.following;
+        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut || following.pause());
     }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];

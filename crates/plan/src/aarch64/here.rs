@@ -28,6 +28,7 @@ pub(super) fn check(input: &ModuleInput<'_>, want: &Want, at: Svma) -> Result<()
             what
         }
         () if want.role.calls() => "no code calls consumers",
+        () if matches!(want.role, Role::Hold(_)) => "no code holds threads",
         // Its rings are one for each CPU.
         () if recorded && input.traits.rseq.is_some_and(other) => "no code ends rseq sections otherwise",
         () if filter.is_some() && timed => "no code filters what it times",

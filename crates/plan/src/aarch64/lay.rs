@@ -9,6 +9,7 @@ use trapline_record::slots::Slots;
 
 use super::deed::Setting;
 use super::go::{Lowered, begins};
+use super::here::may_fault;
 use super::island::{self, Landed};
 use super::module::{Site, Sites};
 use super::room::{Islands, for_islands, for_text};
@@ -158,6 +159,7 @@ fn patch_of(
         head: island.unwrap_or(head),
         crosses_line: false,
         starts: 0,
+        faults: may_fault(site.words.get(site.index).copied().unwrap_or(0)),
     }
 }
 

@@ -3,9 +3,9 @@
 use super::stub;
 use super::window::JUMP;
 use crate::plan::Tactic;
-use crate::request::{Floats, Unwind};
+use crate::request::{Floats, Hold, Unwind};
 use smallvec::SmallVec;
-use trapline_insn::x86_64::Insn;
+use trapline_insn::x86_64::{Insn, faults_on_register};
 use trapline_record::ring::Kind;
 use trapline_record::{RemoteAddr, Svma};
 
@@ -34,6 +34,8 @@ pub(crate) enum Deed {
     Exit { latency: u32, kind: stub::ExitKind },
     /// Call a consumer, which sees this address as the instruction pointer.
     Call { probe: u32, ip: Svma, exit: bool },
+    /// Hold the thread if it is about to change a fact.
+    Hold(Hold),
 }
 
 /// When it happens.
@@ -133,6 +135,10 @@ impl Site {
     pub(crate) fn end(&self) -> Svma {
         let taken = if matches!(self.reach, Reach::Pun(..)) { JUMP } else { self.changed };
         self.code_end().max(self.start + taken)
+    }
+    /// Whether an instruction that runs in its copy may fault. What detours copy is not looked at: it is taken to.
+    pub(crate) fn may_fault(&self) -> bool {
+        self.insns.iter().any(faults_on_register) || self.acts.iter().any(|act| act.detour.is_some())
     }
     pub(crate) fn overlaps(&self, start: Svma, end: Svma) -> bool {
         self.start < end && start < self.end()

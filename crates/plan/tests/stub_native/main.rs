@@ -14,6 +14,7 @@ mod fields;
 mod filters;
 mod gathered;
 mod goroutines;
+mod held;
 mod locked;
 mod names;
 mod owned;

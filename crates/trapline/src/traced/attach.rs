@@ -12,6 +12,7 @@ use trapline_plan::Role;
 use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
 
+use super::held::is_hold;
 use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
@@ -28,7 +29,7 @@ const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one th
                            then sees no further than a probed call";
 
 /// The site of a place.
-fn key(modules: &[Module], place: &Place) -> Key {
+pub(super) fn key(modules: &[Module], place: &Place) -> Key {
     let returns = matches!(
         place.role,
         Role::CountExits | Role::Tally { exits: true } | Role::Record { returns: true, .. }
@@ -75,7 +76,8 @@ impl Traced {
         why: Vec<(usize, Refused)>,
     ) -> (Vec<Refused>, HashSet<usize>) {
         let (mut refused, mut gone, mut partly) = (Vec::new(), HashSet::new(), None);
-        for (place, why) in why.into_iter().filter_map(|(index, why)| Some((places.get(index)?, why))) {
+        let why = why.into_iter().filter(|(index, _)| !places.get(*index).is_some_and(is_hold));
+        for (place, why) in why.filter_map(|(index, why)| Some((places.get(index)?, why))) {
             let key = key(modules, place);
             match (why.kind, self.keys.contains_key(&key)) {
                 ("not-mapped", _) => drop(gone.insert(place.module)),
@@ -86,7 +88,9 @@ impl Traced {
                 (_, false) => refused.push(why),
             }
         }
-        if let Some((places, first)) = partly {
+        if self.held.again() {
+            self.held.note_lost(partly);
+        } else if let Some((places, first)) = partly {
             self.notices.push(format!(
                 "{places} places are probed in one mapping of their file and not in another, where their hits are not seen; for example {}: {}",
                 first.probe, first.reason
@@ -194,7 +198,7 @@ impl Traced {
         self.costs.attach += start.elapsed();
         let tactics = tactics(&report);
         let segment = self.attached.segments().len().saturating_sub(1);
-        for (probe, place) in (0u32..).zip(places) {
+        for (probe, place) in (0u32..).zip(places).filter(|(_, place)| !is_hold(place)) {
             if let Some(&tactic) = tactics.get(&probe) {
                 let latency = place.role.is_timed().then_some(probe);
                 self.track(modules, place, tactic, Source::Counter { segment, index: probe, latency });
@@ -227,7 +231,11 @@ impl Traced {
         let file = &modules[place.module].file;
         let key = key(modules, place);
         if let Some(&known) = self.keys.get(&key) {
-            self.sites[known].sources.push(source);
+            let known = &mut self.sites[known];
+            known.sources.push(source);
+            if known.site.tactic < tactic {
+                Arc::make_mut(&mut known.site).tactic = tactic;
+            }
             return;
         }
         let site = Site {

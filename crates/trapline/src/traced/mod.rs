@@ -13,6 +13,7 @@ mod called;
 mod choose;
 mod costs;
 mod foreign;
+mod held;
 mod kernel;
 mod late;
 mod procfs;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trapline_image::ProbeSpec;
-use trapline_patch::{Attached, Durations, Options, Threads};
+use trapline_patch::{Attached, Durations, Options, PatchError, Threads, translator};
 use trapline_plan::{Floats, Role, Unwind};
 use trapline_record::{FileOffset, Svma};
 use trapline_target::kernel::UprobeMulti;
@@ -36,6 +37,7 @@ use trapline_target::{FileId, Process};
 use self::called::Called;
 use self::costs::Costs;
 use self::foreign::Foreign;
+use self::held::Held;
 use self::late::Loads;
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
@@ -220,6 +222,7 @@ pub(crate) struct Traced {
     called: Option<Called>,
     pub(crate) costs: Costs,
     foreign: Foreign,
+    held: Held,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
 }
@@ -261,6 +264,7 @@ impl Traced {
             called: None,
             costs: Costs::default(),
             foreign: Foreign::new(now),
+            held: Held::default(),
             ended: None,
             detached: false,
         })
@@ -330,7 +334,15 @@ impl Traced {
             }
             return Ok(false);
         }
-        let (modules, places) = self.choose(files, wishes, &fresh);
+        let (mut modules, mut places) = self.choose(files, wishes, &fresh);
+        if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
+            // What is translated is not mapped as a program, so that nothing else explains why it has no such function.
+            self.misses = vec![PatchError::Translated { pid: self.process.pid(), by }.to_string()];
+        }
+        self.keep_closed(&modules, &mut places);
+        if !places.found.is_empty() {
+            self.want_holds(files, wishes, &fresh, &mut modules, &mut places.found);
+        }
         if !first {
             self.misses.clear();
         }
@@ -359,7 +371,7 @@ impl Traced {
                 return Err(failed);
             }
             self.note_all_names();
-            if !first {
+            if !first && !self.held.again() {
                 self.note_late(&modules, &places.found, &fresh, &gone);
             }
         } else if !refused.is_empty() {

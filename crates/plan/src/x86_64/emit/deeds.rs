@@ -4,6 +4,7 @@
 //! filter decides about a probe, it does so in whatever its deed is. Does not: lay stubs out.
 
 use trapline_record::RemoteAddr;
+use trapline_record::control::at;
 use trapline_record::counters::filtered;
 use trapline_record::ring::{Kind, RingArea};
 
@@ -16,13 +17,13 @@ use crate::x86_64::stub::{self, Filtered, Latency, Pending, Rings, Site, ThreadI
 
 impl Emitter<'_, '_> {
     /// Emits what happens at one moment.
-    pub(super) fn act(&mut self, act: &Act, at: RemoteAddr) {
+    pub(super) fn act(&mut self, act: &Act, base: RemoteAddr) {
         let set = self.set;
         let passed = set.env.passed(act.at, &act.deed, set.bias);
-        let here = at.0 + self.len();
+        let here = base.0 + self.len();
         passed.before(&mut self.plan.bytes, here);
         let act = &Act { dead: passed.dead(act.dead), ..*act };
-        let here = at.0 + self.len();
+        let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
         self.pending.extend(match act.deed {
@@ -36,6 +37,11 @@ impl Emitter<'_, '_> {
             }
             Deed::Record { .. } => set.record(out, here, act),
             Deed::Tally { probe, kind } => set.tally(out, here, act.dead, (probe, kind)),
+            Deed::Hold(hold) => {
+                let word = |at| set.data.of(at);
+                stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), act.dead.red_zone_live);
+                None
+            }
             Deed::Call { probe, ip, exit } => {
                 if let (Some(gate), Some(callee)) = (set.gate, set.env.callee(probe)) {
                     let way = gate.way(exit, &callee);
@@ -45,7 +51,7 @@ impl Emitter<'_, '_> {
                 None
             }
         });
-        let here = at.0 + self.len();
+        let here = base.0 + self.len();
         passed.after(&mut self.plan.bytes, here);
     }
 }

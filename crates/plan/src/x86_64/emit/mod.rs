@@ -474,6 +474,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             head,
             crosses_line: addr.0 / 64 != (addr.0 + changed - 1) / 64,
             starts: if role == PatchRole::Island { 0 } else { site.starts() },
+            faults: site.may_fault(),
         };
         self.plan.patches.push(patch);
     }

@@ -101,7 +101,8 @@ impl Code {
 
 /// What is known of a function's code, where more is wanted than its entry.
 fn code_for(env: Env<'_>, function: Option<FunctionIndex>, wants: &[(u32, Want)]) -> Option<Code> {
-    let entry_only = wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry));
+    let entry_only =
+        wants.iter().all(|(_, w)| matches!(w.role, Role::CountEntry | Role::CallEntry | Role::Hold(_)));
     function.filter(|_| !entry_only).map(|f| code_of(env.image, f))
 }
 
@@ -194,9 +195,11 @@ impl<'a> Planner<'a> {
             Role::Latency | Role::LatencySlot | Role::Record { .. } | Role::Tally { exits: false } => 1,
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 2,
             Role::CountAt(_) | Role::CallAt(_) | Role::RecordAt(..) | Role::RecordMark(..) => 3,
+            // Where others want something of the function, the patch is theirs.
+            Role::Hold(_) => 4,
         };
         self.behind_or_at_head(|planner| {
-            for rank in 0..4 {
+            for rank in 0..5 {
                 for (index, want) in wants.iter().filter(|(_, w)| order(w.role) == rank) {
                     if let Err(why) = planner.want(*index, want, code) {
                         planner.refused.push(Refused { probe: want.probe, want: *index, why });
@@ -221,6 +224,7 @@ impl<'a> Planner<'a> {
                 let done = self.instruction(f, at, code, count(Kind::Entry), owner(PatchRole::Entry));
                 self.or_kernel(done, owner(PatchRole::Entry), at)
             }
+            (Role::Hold(hold), Some(f)) => self.entry(f, Deed::Hold(hold), owner(PatchRole::Entry)),
             (Role::CallEntry, Some(f)) => {
                 let at = self.env.image.function(f).start;
                 self.entry(f, call(at), owner(PatchRole::Entry))
@@ -311,7 +315,8 @@ impl<'a> Planner<'a> {
     /// Whether a goroutine can be read where this want asks for it. A program that begins has none: `rt0_go` sets the thread pointer, by `settls`, which
     /// also threads of older versions call first. All that `rt0_go` calls later runs with one.
     fn has_goroutine(&self, want: &Want) -> Result<(), Refusal> {
-        let counts = matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_));
+        let counts =
+            matches!(want.role, Role::CountEntry | Role::CountExits | Role::CountAt(_) | Role::Hold(_));
         let (Some(function), true) = (want.function, self.env.traits.go && !counts) else { return Ok(()) };
         let image = self.env.image;
         let f = image.function(function);

@@ -14,6 +14,7 @@ pub mod count;
 mod counted;
 pub mod filter;
 mod gather;
+mod hold;
 pub mod landing;
 pub mod latency;
 mod pass;
@@ -40,6 +41,7 @@ mod written;
 use asm::Asm;
 pub use call::{CallFunctions, Gate, Piece, call, call_arming, gate};
 pub use count::count;
+pub use hold::hold;
 pub use landing::{landing_code, landing_code_len};
 pub use latency::{
     Buckets, ExitKind, Latency, Timed, latency_arm, latency_enter, latency_exit, latency_exit_branch,

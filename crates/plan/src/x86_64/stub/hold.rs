@@ -1,0 +1,154 @@
+//! At the entry of a function by which a program changes what patches rely on: the thread waits until these are taken out.
+//!
+//! Input: which function, the addresses of two words of the control block (`ASKED`, `CLOSED`), within ±2 GiB. Output: code that runs into the displaced
+//! code. It makes no system call, reads no clock and loads nothing of the program's but the action that `sigaction` itself loads next, so that
+//! it is right whatever the program has denied its threads.
+//! Invariants: HOLD-1 a thread waits at most [`TURNS`] turns, whether somebody answers or not; HOLD-2 one that waited in vain closes the fact itself, so
+//! that no other waits for it. Who answers: `patch`'s `hold`. Does not: decide what relies on a fact.
+
+use trapline_record::control::fact;
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, RAX, RCX, RDI, RDX, RSI, RSP, Reg};
+use crate::request::Hold;
+
+/// Turns of `pause`, which takes 10 to 140 cycles: from half a second to three seconds of a CPU.
+const TURNS: u32 = 1 << 26;
+const RED_ZONE: i32 = 128;
+const SAVED_RAX: i32 = -8;
+const FLAGS: i32 = -16;
+const SAVED_RCX: i32 = -24;
+
+const SIGBUS: i32 = 7;
+const SIGSEGV: i32 = 11;
+const PR_SET_SECCOMP: i32 = 22;
+const PR_SET_TSC: i32 = 26;
+/// `prctl`'s names for the right being taken away, and for strict mode.
+const PR_TSC_SIGSEGV: i32 = 2;
+const MODE_STRICT: i32 = 1;
+/// `seccomp`'s operations that restrict the thread: strict mode, and a filter.
+const SET_STRICT: i32 = 0;
+const SET_FILTER: i32 = 1;
+
+mod nr {
+    pub(super) const RT_SIGACTION: i32 = 13;
+    pub(super) const PRCTL: i32 = 157;
+    pub(super) const SECCOMP: i32 = 317;
+}
+
+/// Ways out of the tests: to the end of the stub, and to where the thread waits.
+#[derive(Default)]
+struct Ways {
+    pass: Vec<Fix>,
+    wait: Vec<Fix>,
+}
+
+/// Appends the whole stub. `red_zone`: the function's own may be live.
+pub fn hold(out: &mut Vec<u8>, at: u64, hold: Hold, (asked, closed): (u64, u64), red_zone: bool) {
+    let asm = &mut Asm::new(out, at);
+    if red_zone {
+        asm.lea(RSP, Mem::At(RSP, -RED_ZONE));
+    }
+    asm.store(Mem::At(RSP, SAVED_RAX), RAX);
+    asm.flags_to_rax();
+    asm.store32(Mem::At(RSP, FLAGS), RAX);
+    asm.store(Mem::At(RSP, SAVED_RCX), RCX);
+    let mut ways = Ways::default();
+    match hold {
+        Hold::Sigaction => action(asm, &mut ways, (RDI, RSI), true),
+        Hold::Prctl => control(asm, &mut ways, (RDI, RSI)),
+        Hold::Syscall => call(asm, &mut ways),
+    }
+    ways.wait.into_iter().for_each(|fix| asm.bind(fix));
+    wait(asm, &mut ways.pass, (asked, closed));
+    ways.pass.into_iter().for_each(|fix| asm.bind(fix));
+    asm.load(RCX, Mem::At(RSP, SAVED_RCX));
+    asm.load32(RAX, Mem::At(RSP, FLAGS));
+    asm.flags_from_rax();
+    asm.load(RAX, Mem::At(RSP, SAVED_RAX));
+    if red_zone {
+        asm.lea(RSP, Mem::At(RSP, RED_ZONE));
+    }
+}
+
+/// A handler of faults is installed: `loads` what the action says where the caller will load it anyway, else any action counts. Runs on to where the thread waits.
+fn action(asm: &mut Asm<'_>, ways: &mut Ways, (signal, action): (Reg, Reg), loads: bool) {
+    asm.alu_imm(Alu::Cmp, signal, SIGSEGV, false);
+    let is_fault = asm.jcc_later(Cond::Equal);
+    asm.alu_imm(Alu::Cmp, signal, SIGBUS, false);
+    ways.pass.push(asm.jcc_later(Cond::NotEqual));
+    asm.bind(is_fault);
+    asm.test(action, action, true);
+    ways.pass.push(asm.jcc_later(Cond::Equal));
+    if loads {
+        // The default, and to ignore it, end the program at a fault all the same.
+        asm.alu_mem_imm(Alu::Cmp, Mem::At(action, 0), 1, false);
+        ways.pass.push(asm.jcc_later(Cond::BelowEq));
+    }
+    asm.mov_imm32(RCX, fact::FAULTS as u32);
+}
+
+/// `prctl`. Runs on to where the thread waits.
+fn control(asm: &mut Asm<'_>, ways: &mut Ways, (option, value): (Reg, Reg)) {
+    asm.alu_imm(Alu::Cmp, option, PR_SET_TSC, false);
+    let other = asm.jcc_later(Cond::NotEqual);
+    asm.alu_imm(Alu::Cmp, value, PR_TSC_SIGSEGV, false);
+    ways.pass.push(asm.jcc_later(Cond::NotEqual));
+    asm.mov_imm32(RCX, fact::CLOCK as u32);
+    ways.wait.push(asm.jmp_later());
+    asm.bind(other);
+    asm.alu_imm(Alu::Cmp, option, PR_SET_SECCOMP, false);
+    ways.pass.push(asm.jcc_later(Cond::NotEqual));
+    filter(asm, ways, value, MODE_STRICT);
+}
+
+/// A filter comes, or strict mode, in which nobody may read the clock either. Runs on to where the thread waits.
+fn filter(asm: &mut Asm<'_>, ways: &mut Ways, mode: Reg, strict: i32) {
+    asm.mov_imm32(RCX, fact::FILTER as u32);
+    asm.alu_imm(Alu::Cmp, mode, strict, false);
+    ways.wait.push(asm.jcc_later(Cond::NotEqual));
+    asm.mov_imm32(RCX, (fact::FILTER | fact::CLOCK) as u32);
+}
+
+/// `syscall`, whose arguments stand one register further.
+fn call(asm: &mut Asm<'_>, ways: &mut Ways) {
+    asm.alu_imm(Alu::Cmp, RDI, nr::SECCOMP, false);
+    let other = asm.jcc_later(Cond::NotEqual);
+    asm.alu_imm(Alu::Cmp, RSI, SET_FILTER, false);
+    ways.pass.push(asm.jcc_later(Cond::Above));
+    filter(asm, ways, RSI, SET_STRICT);
+    ways.wait.push(asm.jmp_later());
+    asm.bind(other);
+    asm.alu_imm(Alu::Cmp, RDI, nr::PRCTL, false);
+    let other = asm.jcc_later(Cond::NotEqual);
+    control(asm, ways, (RSI, RDX));
+    ways.wait.push(asm.jmp_later());
+    asm.bind(other);
+    asm.alu_imm(Alu::Cmp, RDI, nr::RT_SIGACTION, false);
+    ways.pass.push(asm.jcc_later(Cond::NotEqual));
+    action(asm, ways, (RSI, RDX), false);
+}
+
+/// HOLD-1, HOLD-2. In: rcx = facts. Spoils rax and flags.
+fn wait(asm: &mut Asm<'_>, pass: &mut Vec<Fix>, (asked, closed): (u64, u64)) {
+    // All of them are closed already: most programs ask once, or nothing relies on it.
+    asm.load(RAX, Mem::Rip(closed));
+    asm.alu(Alu::And, RAX, RCX);
+    asm.alu(Alu::Cmp, RAX, RCX);
+    pass.push(asm.jcc_later(Cond::Equal));
+    asm.alu_store(Alu::Or, Mem::Rip(asked), RCX, true);
+    asm.mov_imm32(RAX, TURNS);
+    asm.store(Mem::At(RSP, COUNT), RAX);
+    let again = asm.here();
+    asm.load(RAX, Mem::Rip(closed));
+    asm.alu(Alu::And, RAX, RCX);
+    asm.alu(Alu::Cmp, RAX, RCX);
+    pass.push(asm.jcc_later(Cond::Equal));
+    asm.raw(&PAUSE);
+    asm.alu_mem_imm(Alu::Sub, Mem::At(RSP, COUNT), 1, false);
+    asm.jcc(Cond::NotEqual, again);
+    asm.alu_store(Alu::Or, Mem::Rip(closed), RCX, true);
+}
+
+/// Turns that are left, from the stack pointer on.
+const COUNT: i32 = -32;
+const PAUSE: [u8; 2] = [0xF3, 0x90];

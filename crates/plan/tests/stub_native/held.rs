@@ -1,0 +1,103 @@
+//! HOLD-1, HOLD-2: which calls are held, that they go on when they are answered, and by themselves when they are not.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use trapline_plan::Hold;
+use trapline_plan::x86_64::stub::hold;
+use trapline_record::control::fact::{CLOCK, FAULTS, FILTER};
+
+use crate::arena::Arena;
+
+type Function = extern "C" fn(u64, u64, u64) -> u64;
+
+/// A function at whose entry threads are held, and its two words. It returns its three arguments, put together.
+fn held(arena: &mut Arena, what: Hold, red_zone: bool) -> (Function, &'static AtomicU64, &'static AtomicU64) {
+    let words = (arena.word(0), arena.word(0) + 8);
+    let mut out = Vec::new();
+    hold(&mut out, arena.next(), what, words, red_zone);
+    // lea rax, [rdi + 2 * rsi]; lea rax, [rax + 4 * rdx]; ret
+    out.extend([0x48, 0x8D, 0x04, 0x77, 0x48, 0x8D, 0x04, 0x90, 0xC3]);
+    let code = arena.put(&out);
+    // SAFETY: the code was just put there, is a function of that type, and stays; both words lie in the arena's data, which stays.
+    unsafe {
+        let word = |at: u64| &*(at as *const AtomicU64);
+        (core::mem::transmute::<u64, Function>(code), word(words.0), word(words.1))
+    }
+}
+
+#[test]
+fn calls_that_change_a_fact_ask_and_no_others() {
+    let (handler, ignored, default) = ([0x1000u64], [1u64], [0u64]);
+    let at = |action: &[u64; 1]| action.as_ptr() as u64;
+    let cases = [
+        (Hold::Sigaction, [11, at(&handler), 0], FAULTS),
+        (Hold::Sigaction, [7, at(&handler), 0], FAULTS),
+        (Hold::Sigaction, [11, at(&ignored), 0], 0),
+        (Hold::Sigaction, [11, at(&default), 0], 0),
+        (Hold::Sigaction, [11, 0, at(&default)], 0),
+        (Hold::Sigaction, [10, at(&handler), 0], 0),
+        (Hold::Prctl, [26, 2, 0], CLOCK),
+        (Hold::Prctl, [26, 1, 0], 0),
+        (Hold::Prctl, [22, 2, 1], FILTER),
+        (Hold::Prctl, [22, 1, 0], FILTER | CLOCK),
+        (Hold::Prctl, [38, 1, 0], 0),
+        (Hold::Syscall, [317, 1, 0], FILTER),
+        (Hold::Syscall, [317, 0, 0], FILTER | CLOCK),
+        (Hold::Syscall, [317, 2, 0], 0),
+        (Hold::Syscall, [157, 26, 2], CLOCK),
+        (Hold::Syscall, [157, 22, 2], FILTER),
+        (Hold::Syscall, [157, 15, 2], 0),
+        (Hold::Syscall, [13, 11, 0x1000], FAULTS),
+        (Hold::Syscall, [13, 11, 0], 0),
+        (Hold::Syscall, [39, 11, 2], 0),
+    ];
+    for red_zone in [false, true] {
+        for (what, [a, b, c], facts) in cases {
+            let mut arena = Arena::new();
+            let (function, asked, closed) = held(&mut arena, what, red_zone);
+            let sum = a.wrapping_add(2 * b).wrapping_add(4 * c);
+            // Nothing relies on them: nobody asks.
+            closed.store(u64::MAX, Ordering::SeqCst);
+            assert_eq!(
+                (function(a, b, c), asked.load(Ordering::SeqCst)),
+                (sum, 0),
+                "{what:?} {a} {b:#x} {c:#x}"
+            );
+            // Something relies on all, and somebody answers what is asked.
+            closed.store(0, Ordering::SeqCst);
+            std::thread::scope(|scope| {
+                let held = scope.spawn(|| function(a, b, c));
+                if facts != 0 {
+                    while asked.load(Ordering::SeqCst) != facts {
+                        std::hint::spin_loop();
+                    }
+                    assert!(!held.is_finished(), "{what:?} {a} {b:#x} {c:#x} waits");
+                    closed.store(facts, Ordering::SeqCst);
+                }
+                assert_eq!(held.join().expect("returned"), sum);
+            });
+            assert_eq!(
+                (asked.load(Ordering::SeqCst), closed.load(Ordering::SeqCst)),
+                (facts, facts),
+                "{what:?} {a} {b:#x} {c:#x}: nobody closed it but who answers"
+            );
+            arena.unmap();
+        }
+    }
+}
+
+/// In a thread of its own, so that a wait without an end fails.
+#[test]
+fn who_waits_in_vain_goes_on_and_closes_the_fact() {
+    let mut arena = Arena::new();
+    let (function, asked, closed) = held(&mut arena, Hold::Prctl, false);
+    let (done, waits) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        // The second finds it closed.
+        done.send((function(26, 2, 0), function(26, 2, 0))).expect("somebody waits");
+    });
+    let returned = waits.recv_timeout(Duration::from_secs(120)).expect("an end");
+    assert_eq!(returned, (30, 30));
+    assert_eq!((asked.load(Ordering::SeqCst), closed.load(Ordering::SeqCst)), (CLOCK, CLOCK));
+}

@@ -1,0 +1,249 @@
+//! What the program changes while patches rely on it: its handlers of faults, its filters of system calls, its right to read the clock.
+//!
+//! In: facts that threads ask for (`trapline_patch`'s `hold`), and what /proc tells of calls that bypassed the C library. Out: patches that relied on
+//! them taken out, places probed anew where another way is right, threads let go; notices. Invariant HLD-1: what is not probed any more is told.
+//! Does not: stop the thread that asks; its stub does.
+//!
+//! Where calls bypass the C library (a static program without symbols, Go, a `syscall` instruction of the program's own) the change is found at the next look
+//! by /proc/PID/status, up to some hundredths of a second after it came, and not at all where it is a thread's right to read the clock.
+
+use std::collections::HashSet;
+
+use trapline_image::ProbeSpec;
+use trapline_plan::{Hold, Role};
+use trapline_record::control::fact;
+
+use super::attach::key;
+use super::{Key, Source, Traced, Wishes};
+use crate::files::Files;
+use crate::modules::{Mapped, Module};
+use crate::report::Refused;
+use crate::sites::{Place, Places};
+use crate::values::Values;
+
+/// Functions at which threads are held.
+const FUNCTIONS: [(&str, Hold); 3] =
+    [("sigaction", Hold::Sigaction), ("prctl", Hold::Prctl), ("syscall", Hold::Syscall)];
+
+/// What is known of such changes.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// The functions were looked for.
+    wanted: bool,
+    /// Places that are probed anew just now.
+    again: Option<HashSet<Key>>,
+    /// Of those, how many could not be, and one of them.
+    lost: Option<(u64, Refused)>,
+}
+
+impl Held {
+    /// Whether places are being probed anew.
+    pub(super) const fn again(&self) -> bool {
+        self.again.is_some()
+    }
+    pub(super) fn note_lost(&mut self, lost: Option<(u64, Refused)>) {
+        self.lost = lost;
+    }
+}
+
+/// Whether the place is ours, and no hit of it is told.
+pub(super) const fn is_hold(place: &Place) -> bool {
+    matches!(place.role, Role::Hold(_))
+}
+
+impl Traced {
+    /// Whether threads may wait for an answer.
+    pub(crate) fn holds(&self) -> bool {
+        self.ended.is_none() && !self.detached && self.attached.holds() && self.attached.relied_on() != 0
+    }
+    /// While places are probed anew: those alone.
+    pub(super) fn keep_closed(&self, modules: &[Module], places: &mut Places) {
+        if let Some(again) = &self.held.again {
+            places.found.retain(|place| again.contains(&key(modules, place)));
+            places.refused.clear();
+        }
+    }
+    /// Adds the functions of the C library at which threads are held, once.
+    pub(super) fn want_holds(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        fresh: &[Mapped],
+        modules: &mut Vec<Module>,
+        found: &mut Vec<Place>,
+    ) {
+        let program_is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
+        let counts = !wishes.aim.is_timed() && !wishes.aim.is_told() && !wishes.aim.is_recorded();
+        let needless = counts && wishes.options.faults_are_fatal;
+        if std::mem::replace(&mut self.held.wanted, true) || program_is_go || needless || !HOLDS {
+            return;
+        }
+        for one in fresh {
+            let name = one.mapping.path.rsplit('/').next().unwrap_or_default();
+            let is_library =
+                ["libc.so", "libc-2.", "libc.musl-", "ld-musl-"].iter().any(|n| name.starts_with(n));
+            if !is_library && !one.is_program {
+                continue;
+            }
+            let known =
+                modules.iter().position(|module| module.file.id == one.id && module.is_at(&one.mapping));
+            let module = match known {
+                Some(module) => module,
+                None => match one.open(&self.process, files) {
+                    Ok(module) if is_library || module.file.image.is_static() => {
+                        modules.push(module);
+                        modules.len() - 1
+                    }
+                    _ => continue,
+                },
+            };
+            if is_library || modules[module].file.image.is_static() {
+                found.extend(holds_in(modules, module));
+                return;
+            }
+        }
+    }
+    /// Answers threads that ask, and, at a `look`, finds what changed without asking.
+    pub(crate) fn answer(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        look: bool,
+        before: &mut dyn FnMut(),
+    ) {
+        if self.ended.is_some() || self.detached || self.attached.relied_on() == 0 {
+            return;
+        }
+        let asked = self.attached.asked();
+        let facts = asked | if look { self.found_changed() } else { 0 };
+        if facts == 0 {
+            return;
+        }
+        let late = facts & !asked != 0 || self.attached.went_on(asked);
+        before();
+        match self.attached.close(&self.process, facts) {
+            Ok(closed) => {
+                if closed.left > 0 {
+                    let (left, pid) = (closed.left, self.process.pid());
+                    self.notices.push(format!(
+                        "{left} patches of process {pid} could not be taken out although {}: it may end at their next hit",
+                        reason(facts)
+                    ));
+                }
+                self.probe_anew(files, wishes, facts, &closed.probes, late);
+            }
+            Err(error) if error.is_gone() => {}
+            Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
+        }
+        self.attached.let_go();
+    }
+    /// Facts that have changed by what /proc tells.
+    fn found_changed(&self) -> u64 {
+        const FAULTS: u64 = 1 << 10 | 1 << 6;
+        let relied = self.attached.relied_on();
+        let mut found = 0;
+        if relied & fact::FAULTS != 0
+            && !self.attached.serves_faults()
+            && self.process.status().is_ok_and(|status| status.caught & FAULTS != 0)
+        {
+            found |= fact::FAULTS;
+        }
+        if relied & fact::FILTER != 0
+            && self.process.restricted().is_ok_and(|restricted| restricted.is_some())
+        {
+            found |= fact::FILTER;
+        }
+        found
+    }
+    /// Places that have lost their patches are asked for again; what another way is right for gets that.
+    fn probe_anew(
+        &mut self,
+        files: &mut Files,
+        wishes: &Wishes,
+        facts: u64,
+        closed: &HashSet<(usize, u32)>,
+        late: bool,
+    ) {
+        let is_closed = |source: &Source| match *source {
+            Source::Counter { segment, index, .. } => closed.contains(&(segment, index)),
+            Source::Kernel { .. } => false,
+        };
+        let lost = |index: usize| self.sites[index].sources.iter().any(is_closed);
+        let keys: HashSet<Key> =
+            self.keys.iter().filter(|(_, index)| lost(**index)).map(|(key, _)| *key).collect();
+        if keys.is_empty() {
+            return;
+        }
+        let (all, pid) = (keys.len() as u64, self.process.pid());
+        let refused = if facts & !fact::FAULTS == 0 {
+            self.held.again = Some(keys);
+            let (seen, matched) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.matched));
+            let misses = self.misses.len();
+            let looked = self.look(files, wishes, &mut || {});
+            self.misses.truncate(misses);
+            self.seen.extend(seen);
+            self.matched.extend(matched);
+            self.held.again = None;
+            let lost = self.held.lost.take();
+            match looked {
+                Ok(_) => lost.map(|(n, first)| (n, format!("for example {}: {}", first.probe, first.reason))),
+                Err(error) if error.is_gone() => return,
+                Err(error) => Some((all, error.to_string())),
+            }
+        } else {
+            Some((all, "attach again to probe what can be probed now".to_owned()))
+        };
+        let meanwhile =
+            if late { "; hits in the moment before may have ended it, or were missed" } else { "" };
+        let why = reason(facts);
+        self.notices.push(match refused {
+            None => format!("{all} places of process {pid} are probed in another way from now on, since {why}{meanwhile}"),
+            Some((n, what)) => format!(
+                "{n} places of process {pid} are not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}"
+            ),
+        });
+    }
+}
+
+/// Whether stubs can hold threads on this processor.
+const HOLDS: bool = cfg!(target_arch = "x86_64");
+
+/// What the program did.
+const fn reason(facts: u64) -> &'static str {
+    match facts {
+        fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
+        fact::FILTER => "it filters its system calls now (seccomp)",
+        fact::CLOCK => "it denies a thread the time-stamp counter now (PR_SET_TSC)",
+        _ => "it restricts its threads now",
+    }
+}
+
+/// The functions of a C library, as places.
+fn holds_in(modules: &[Module], module: usize) -> Vec<Place> {
+    let image = &modules[module].file.image;
+    let mut found = Vec::new();
+    for (name, hold) in FUNCTIONS {
+        let Ok(spec) = name.parse::<ProbeSpec>() else { continue };
+        let selected = image.select(&spec.func, modules[module].basename()).unwrap_or_default();
+        for one in selected {
+            let at = image.function(one.function).start;
+            let Some(offset) = image.offset_of(at) else { continue };
+            found.push(Place {
+                module,
+                at,
+                offset,
+                function: Some(one.function),
+                role: Role::Hold(hold),
+                probe: name.to_owned(),
+                aliases: Vec::new(),
+                label: String::new(),
+                semaphore: None,
+                filter: None,
+                values: Values::default(),
+                asked: None,
+                arguments: None,
+            });
+        }
+    }
+    found
+}

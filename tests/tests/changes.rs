@@ -1,0 +1,149 @@
+//! SAFE-2, SAFE-5: what the program changes while it is probed: its handlers of faults, its filters of system calls, its right to read the clock. It lives
+//! on and computes the same; what is not seen from then on is told.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing, binary, once};
+use trapline_tests::victims::Variant;
+use trapline_tests::{or_skip, victims};
+
+const TIMES: u64 = 8;
+const TEXTS: &str = "work(u64 x, str s)";
+/// The change, the verb, the probe.
+const CASES: [(&str, &str, &str); 9] = [
+    ("segv", "count", "get"),
+    ("segv", "lat", "get"),
+    ("segv", "trace", "get"),
+    ("tsc", "lat", "work"),
+    ("tsc", "trace", "work"),
+    ("tsc", "stack", "work"),
+    ("filter", "trace", TEXTS),
+    ("seccomp", "trace", TEXTS),
+    ("filter", "count", "work"),
+];
+
+/// What a run says, by the program itself.
+fn expected(how: &str) -> (u64, i64) {
+    if matches!(how, "segv" | "raw") { (TIMES / 4, 42 * 6 - 2) } else { (0, 42 * 8) }
+}
+
+fn assert_told(case: (&str, &str, &str), report: &Report) {
+    let (how, verb, _) = case;
+    let said = |words: &str| report.errors.contains(words);
+    match (how, verb) {
+        ("segv", "count") => assert!(
+            said("probed in another way") || said("not probed any more"),
+            "{case:?}: {}",
+            report.errors
+        ),
+        ("filter", "count") => assert!(!said("any more"), "{case:?}: {}", report.errors),
+        _ => assert!(said("not probed any more"), "{case:?}: {}", report.errors),
+    }
+}
+
+/// It is probed, then changes, then is called.
+#[test]
+fn a_program_that_changes_while_it_is_probed_lives_on() {
+    let path = or_skip!(victims::plain("changes"));
+    for case in CASES {
+        let (how, verb, probe) = case;
+        let mut victim = Running::start(&path, &[]);
+        let tracing = Tracing::start(verb, &["-p", &victim.pid().to_string(), probe])
+            .unwrap_or_else(|report| panic!("{case:?}: {}: {}", report.status, report.errors));
+        victim.run(TIMES);
+        victim.send(how);
+        assert_eq!(victim.line(), "done", "{case:?}: the target lives on");
+        let told = victim.run(TIMES);
+        let (caught, _) = expected(how);
+        assert_eq!((told["work"], told["caught"]), (TIMES, caught), "{case:?}");
+        let report = tracing.stop();
+        assert_eq!(report.status.code(), Some(0), "{case:?}: {}", report.errors);
+        assert_told(case, &report);
+        if verb == "count" {
+            // A kernel uprobe counts on where that is allowed.
+            let all = report.errors.contains("probed in another way") || how == "filter";
+            let name = if how == "filter" { "work" } else { "get" };
+            assert_eq!(report.hits(name), if all { 2 * TIMES } else { TIMES }, "{case:?}: {}", report.errors);
+        }
+        victim.run(TIMES);
+        assert!(victim.finish().success(), "{case:?}");
+    }
+}
+
+/// The program is probed at its entry point, and changes before its first call.
+#[test]
+fn a_launched_program_that_changes_lives_on() {
+    let path = or_skip!(victims::plain("changes"));
+    for case in CASES {
+        let (how, verb, probe) = case;
+        let mut command = Command::new(binary());
+        command.args([verb, probe, "--"]).arg(&path).args([how, &TIMES.to_string()]);
+        let output = command.output().expect("runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let (caught, check) = expected(how);
+        assert!(output.status.success(), "{case:?}: {}: {errors}", output.status);
+        assert!(
+            said.contains(&format!("work={TIMES} get={TIMES} caught={caught} ")),
+            "{case:?}: {said} {errors}"
+        );
+        assert!(said.contains(&format!("check={check} ")), "{case:?}: {said} {errors}");
+    }
+}
+
+/// A static program has the C library's functions in itself.
+#[test]
+fn a_static_program_that_handles_faults_lives_on() {
+    let path = or_skip!(victims::c("changes", Variant::Static));
+    for verb in ["count", "lat", "trace"] {
+        let mut command = Command::new(binary());
+        command.args([verb, "get", "--"]).arg(&path).args(["segv", "8"]);
+        let output = command.output().expect("runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{verb}: {}: {errors}", output.status);
+    }
+}
+
+/// A call that bypasses the C library is found a moment later, before the first fault here.
+#[test]
+fn a_handler_that_came_by_a_raw_call_is_found() {
+    let path = or_skip!(victims::plain("changes"));
+    let mut victim = Running::start(&path, &[]);
+    let tracing = Tracing::start("count", &["-p", &victim.pid().to_string(), "get"])
+        .unwrap_or_else(|report| panic!("{}: {}", report.status, report.errors));
+    victim.send("raw");
+    assert_eq!(victim.line(), "done");
+    let begun = Instant::now();
+    let pid = victim.pid().to_string();
+    // One of its own and three where threads are held: the one goes.
+    while !String::from_utf8_lossy(&once(&["status", "-p", &pid]).stdout).contains("; 3 of ") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not found: {}", tracing.said());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(victim.run(TIMES)["caught"], TIMES / 4);
+    let report = tracing.stop();
+    assert_eq!(report.status.code(), Some(0));
+    assert!(report.errors.contains("since it handles SIGSEGV or SIGBUS now"), "{}", report.errors);
+    assert!(victim.finish().success());
+}
+
+/// Nobody answers: the thread goes on by itself, and later ones at once.
+#[test]
+fn a_thread_whose_tracer_is_gone_goes_on() {
+    let path = or_skip!(victims::plain("changes"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let tracing = Tracing::start("lat", &["-p", &pid, "work"])
+        .unwrap_or_else(|report| panic!("{}: {}", report.status, report.errors));
+    // It is killed.
+    drop(tracing);
+    for _ in 0..2 {
+        victim.send("tsc");
+        assert_eq!(victim.line(), "done");
+    }
+    assert!(once(&["detach", "-p", &pid]).status.success());
+    victim.run(TIMES);
+    assert!(victim.finish().success());
+}
