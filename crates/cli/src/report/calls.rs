@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trapline::{Call, How, ProbeSpec, Site, time_of_day};
+use trapline::{Call, How, Pattern, ProbeSpec, Site, time_of_day};
 
 use super::format::Format;
 use super::json::{SCHEMA, line};
@@ -144,7 +144,13 @@ impl<'a> Shown<'a> {
 pub(crate) fn means(spec: &ProbeSpec, site: &Site) -> bool {
     let last = |text: &str| text.rsplit(':').next().unwrap_or_default().to_owned();
     let mut names = [&site.probe, &site.label].into_iter().chain(&site.aliases);
-    names.any(|name| spec.func.matches(&last(name)))
+    match &spec.func {
+        Pattern::Address(at) => {
+            let address = format!("{:#x}", at.0);
+            names.any(|name| last(name) == address)
+        }
+        func => names.any(|name| func.matches(&last(name))),
+    }
 }
 
 fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {

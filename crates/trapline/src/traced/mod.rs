@@ -60,6 +60,8 @@ pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
     /// What is learnt of a hit.
     pub(crate) aim: Aim,
+    /// In which form returns that are recorded are seen.
+    pub(crate) returns: Returns,
     /// How hits are split.
     pub(crate) by: Option<By>,
     pub(crate) options: Options,
@@ -74,6 +76,17 @@ pub(crate) struct Wishes {
     pub(crate) texts: Vec<u8>,
     /// Which floats records hold, for each of the first specifications.
     pub(crate) floats: Vec<Floats>,
+}
+
+impl Wishes {
+    /// In which form the ends of calls are seen, where a choice is given.
+    pub(crate) const fn form(&self) -> Returns {
+        match self.aim {
+            Aim::Time(form) => form,
+            Aim::Record { returns: true, .. } => self.returns,
+            _ => Returns::Exits,
+        }
+    }
 }
 
 /// What is learnt of a hit.
