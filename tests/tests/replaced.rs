@@ -1,15 +1,10 @@
 //! `trace` and `graph` with replaced return addresses: calls that end by a jump last until their callee returns, and functions whose exits leave
 //! no room for a jump are seen.
 
-use std::process::Command;
-
 use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
-use trapline_tests::victims::{self, Variant};
-use trapline_tests::{or_skip, text};
-
-const FUNCS: [&str; 7] = ["leaf", "framed", "factorial", "tail_caller", "early", "many_args", "switcher"];
+use trapline_tests::{or_skip, victims};
 
 /// The calls of one function that were seen to end.
 fn ended<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
@@ -59,52 +54,6 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
     // Nearly all of it: the caller's own part is a few instructions, and whatever interrupts them.
     assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
-}
-
-/// Two functions without padding: what follows the one's `ret` is the other's entry.
-#[test]
-fn neighbours_without_padding_are_both_traced() {
-    const ROUNDS: u64 = 300;
-    let path = or_skip!(victims::c("counter", Variant::O0));
-    let mut victim = Running::start(&path, &[]);
-    let before = text::signals(victim.pid());
-    let pid = victim.pid().to_string();
-    for form in [&["--ret=stack"][..]] {
-        let words: Vec<&str> = [&["-p", &pid], form, &FUNCS].concat();
-        let tracing = Tracing::start("trace", &words).expect("attaches");
-        let told = victim.run(ROUNDS);
-        let report = tracing.stop();
-        assert_eq!(report.refused(), [], "{form:?}: {}", report.errors);
-        for func in FUNCS {
-            let calls = ended(&report, func);
-            assert_eq!(calls.len() as u64, told[func], "{form:?} {func}: {}", report.errors);
-            assert!(calls.iter().all(|call| call["how"] != "entered"), "{form:?} {func}");
-        }
-        assert_eq!(text::signals(victim.pid()), before, "{form:?}");
-    }
-    let plain = victim.run(10);
-    assert_eq!(plain["leaf"] % 10, 0, "it goes on as before");
-    assert!(victim.finish().success());
-}
-
-#[test]
-fn a_tree_begins_at_a_function_without_padding_and_at_an_address() {
-    let path = or_skip!(victims::c("counter", Variant::O0));
-    let file = path.to_str().expect("UTF-8");
-    let listed = Command::new("nm").arg(file).output().expect("nm runs");
-    let symbols = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let line = symbols.lines().find(|line| line.ends_with(" T framed")).expect("framed");
-    let address = format!("0x{}", line.split(' ').next().unwrap_or_default().trim_start_matches('0'));
-    let mut victim = Running::start(&path, &[]);
-    let pid = victim.pid().to_string();
-    for root in ["framed", &address] {
-        let tracing = Tracing::start("graph", &["-p", &pid, "--ret=stack", root]).expect("attaches");
-        let told = victim.run(50);
-        let report = tracing.stop();
-        let graph = report.objects.iter().find(|object| object["type"] == "graph").expect("a graph");
-        assert_eq!(graph["trees"][0]["function"], "framed", "{root}: {graph} {}", report.errors);
-        assert_eq!(graph["trees"][0]["calls"].as_u64(), Some(told["framed"]), "{root}: {graph}");
-    }
 }
 
 /// Calls are under way at each attach and each detach.
