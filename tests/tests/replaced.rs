@@ -4,7 +4,10 @@
 use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Report, Tracing, once};
-use trapline_tests::{or_skip, victims};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const FUNCS: [&str; 7] = ["leaf", "framed", "factorial", "tail_caller", "early", "many_args", "switcher"];
 
 /// The calls of one function that were seen to end.
 fn ended<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
@@ -54,6 +57,31 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
     // Nearly all of it: the caller's own part is a few instructions, and whatever interrupts them.
     assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
+}
+
+/// Two functions without padding: what follows the one's `ret` is the other's entry.
+#[test]
+fn neighbours_without_padding_are_both_traced() {
+    const ROUNDS: u64 = 300;
+    let path = or_skip!(victims::c("counter", Variant::O0));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    for form in [&["--ret=stack"][..]] {
+        let words: Vec<&str> = [&["-p", &pid], form, &FUNCS].concat();
+        let tracing = Tracing::start("trace", &words).expect("attaches");
+        let told = victim.run(ROUNDS);
+        let report = tracing.stop();
+        assert_eq!(report.refused(), [], "{form:?}: {}", report.errors);
+        for func in FUNCS {
+            let calls = ended(&report, func);
+            assert_eq!(calls.len() as u64, told[func], "{form:?} {func}: {}", report.errors);
+            assert!(calls.iter().all(|call| call["how"] != "entered"), "{form:?} {func}");
+        }
+        assert_eq!(text::signals(victim.pid()), before, "{form:?}");
+    }
+    victim.run(10);
+    assert!(victim.finish().success());
 }
 
 /// Calls are under way at each attach and each detach.
