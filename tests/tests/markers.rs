@@ -1,5 +1,6 @@
 //! USDT markers: counted however they are reached, and their semaphores raised only while somebody traces.
 
+use serde_json::Value;
 use trapline_tests::running::Running;
 use trapline_tests::tracing::{Tracing, once};
 use trapline_tests::victims::{self, Variant};
@@ -97,4 +98,24 @@ fn a_site_that_the_kernel_refuses_takes_no_other_with_it() {
     assert!(refused[0].0.ends_with(":nobody") && refused[0].1.contains("os error"), "{refused:?}");
     assert_eq!(told["nobody_raised"], 0, "raised for a probe that is not there");
     text::assert_clean(victim.pid(), &before);
+}
+
+/// A file that no process has mapped is listed by what its markers would get there, not by what their functions' entries would.
+#[test]
+fn a_listing_of_a_file_foresees_what_its_markers_get() {
+    let path = or_skip!(victims::c("markers", Variant::NonPie));
+    let victim = Running::start(&path, &[]);
+    let tactics = |words: &[&str]| -> Vec<(u64, String)> {
+        let listed = once(&[&["list", "--json"], words].concat());
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let row = |row: Value| Some((row["offset"].as_u64()?, row["tactic"].as_str()?.to_owned()));
+        let mut all: Vec<_> = rows.filter_map(row).collect();
+        all.sort();
+        all
+    };
+    let of_file = tactics(&[&format!("usdt:{}:*", path.display())]);
+    let of_process = tactics(&["-p", &victim.pid().to_string(), "usdt:markers:*"]);
+    assert!(of_file.len() > 1, "{of_file:?}");
+    assert_eq!(of_file, of_process);
 }

@@ -106,9 +106,13 @@ impl Pattern {
         }
     }
 
-    /// Whether it means a function of this name: as it stands, or demangled with or without its parameters.
+    /// Whether it means a function of this name: as it stands, or demangled with or without its parameters. An address means a function
+    /// that was asked for by that address.
     #[must_use]
     pub fn means(&self, name: &str) -> bool {
+        if let Self::Address(at) = self {
+            return name == format!("{:#x}", at.0);
+        }
         let fits = |text: &str| match self {
             // `f(char*)` is a name before it is a glob.
             Self::Exact(Exact { name, .. }) | Self::Glob(Glob(name)) if name.contains('(') => {

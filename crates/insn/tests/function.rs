@@ -82,6 +82,18 @@ fn absolute_jump_tables_are_read() {
     assert_eq!(exits(&functions)[0], (0, ExitKind::TailIndirect));
 }
 
+/// gcc's `eh_return`, as `_Unwind_RaiseException` ends where an exception is caught: its caller is not returned to.
+#[test]
+fn what_goes_on_where_an_exception_is_caught_is_no_exit() {
+    // ret; mov %rcx,%rsp; pop %rcx; jmp *%rcx
+    let found = body(&[(AT, &[0xC3, 0x48, 0x89, 0xCC, 0x59, 0xFF, 0xE1])], &[]);
+    assert!(found.exits_known());
+    assert_eq!(exits(&found), [(0, ExitKind::Ret)]);
+    // mov %rbp,%rsp; pop %rbp; jmp *%rcx: a tail call behind an epilogue.
+    let found = body(&[(AT, &[0x48, 0x89, 0xEC, 0x5D, 0xFF, 0xE1])], &[]);
+    assert_eq!(exits(&found), [(4, ExitKind::TailIndirect)]);
+}
+
 #[test]
 fn indirect_tail_calls_are_told_from_jump_tables() {
     let cases: &[&[u8]] = &[

@@ -12,7 +12,8 @@
 //!   segment lie. Nothing else holds such an address: a displaced call pushes the original's return address (`insn`'s `relocate`), and stubs call nothing;
 //! - F3 a slot's address in place of a return address that could not be put back;
 //! - F4 the descriptor of a restartable sequence, named by a thread's area, where the kernel reads it;
-//! - F5 our handler's address and its restorer's, which the program may have asked for and remembered.
+//! - F5 our handler's address and its restorer's, which the program may have asked for and remembered;
+//! - F6 a slot that is lent: its code leads on to code or data of any segment of its tracer (`plan`'s `stub::slots`).
 //!
 //! Data is named by code alone. On arm64 x30 or any word may hold a return address: there each word that points into the code counts, and all threads are
 //! stopped meanwhile.
@@ -45,7 +46,7 @@ use crate::find::{Found, find_segments};
 use crate::native::contexts;
 use crate::native::returns::IN_REGISTERS;
 use crate::request::Options;
-use crate::slots::slots_of;
+use crate::slots::{lent, slots_of};
 use crate::still::{runs_in, words_in};
 use crate::words::Block;
 
@@ -177,7 +178,8 @@ fn unused_by_contexts(
     guard: &dyn Fn(u64) -> Option<u64>,
 ) -> Result<Vec<bool>, PatchError> {
     let process = batch.process();
-    let mut unused = untold(process, found)?;
+    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let mut unused = vec![true; found.len()];
     if process.is_shared() {
         return Ok(vec![false; found.len()]);
     }
@@ -218,7 +220,21 @@ fn unused_by_contexts(
         }
     })?;
     unused.iter_mut().zip(leads).for_each(|(unused, leads)| *unused &= all && !leads);
-    Ok(unused)
+    Ok(with_slots(found, unused, is_lent, &may_go))
+}
+
+/// Whether a slot is lent, or that cannot be known.
+fn is_lent(process: &Process, found: &[Found]) -> bool {
+    let mut all = found.iter().filter_map(|f| slots_of(&f.block));
+    all.any(|slots| !lent(process, &slots).is_ok_and(|lent| lent.is_empty()))
+}
+
+/// F6: a slot leads on to code and data of any segment of its tracer. So all stay while a slot is lent, which was looked at first, and while
+/// the slots' own code is in use: who gave its slot back since then is still there, or where it leads.
+fn with_slots(found: &[Found], mut unused: Vec<bool>, is_lent: bool, may_go: &[bool]) -> Vec<bool> {
+    let in_use = found.iter().zip(&unused).any(|(f, unused)| slots_of(&f.block).is_some() && !unused);
+    unused.iter_mut().zip(may_go).for_each(|(unused, may_go)| *unused &= may_go & !(in_use || is_lent));
+    unused
 }
 
 /// The same where any word may be a return address.
@@ -227,7 +243,8 @@ fn unused_by_words(
     stopped: &StoppedAll<'_, '_>,
     found: &[Found],
 ) -> Result<Vec<bool>, PatchError> {
-    let mut unused = untold(process, found)?;
+    let (may_go, is_lent) = (untold(process, found)?, is_lent(process, found));
+    let mut unused = vec![true; found.len()];
     let mut point = |word: u64| {
         for (unused, segment) in unused.iter_mut().zip(found) {
             *unused &= !segment.is_code(word);
@@ -253,5 +270,5 @@ fn unused_by_words(
     if !all {
         unused.fill(false);
     }
-    Ok(unused)
+    Ok(with_slots(found, unused, is_lent, &may_go))
 }

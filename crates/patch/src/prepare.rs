@@ -27,7 +27,7 @@ use crate::attached::{Before, conflict};
 use crate::both::{MANY, both};
 use crate::cpu::proven;
 use crate::error::PatchError;
-use crate::request::{AttachReport, Durations, Module, Placed, Refused, Request, Why};
+use crate::request::{AttachReport, Durations, Module, Options, Placed, Refused, Request, Why};
 use crate::segment::MadeSlots;
 use crate::semaphore;
 use crate::soft::Masked;
@@ -141,8 +141,14 @@ pub(crate) fn prepare(
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
+    let recorded =
+        modules.iter().flat_map(|m| m.wants).any(|w| matches!(w.role, Role::Record { returns: true, .. }));
+    let Options { or_slots, by_slots, .. } = request.options;
+    let by_slots = by_slots && recorded;
     let slots = match before.slots {
-        _ if !(wanted(Role::LatencySlot) || request.options.or_slots && wanted(Role::Latency)) => None,
+        _ if !(wanted(Role::LatencySlot) || by_slots || or_slots && (wanted(Role::Latency) || recorded)) => {
+            None
+        }
         None => Some(find_slots(process.pid(), request.options.slots, survey)?),
         some => some,
     };
@@ -155,12 +161,16 @@ pub(crate) fn prepare(
         outermost,
         go_g,
         slots,
-        or_slots: request.options.or_slots,
+        or_slots,
+        by_slots,
+        leads_on: recorded,
     });
     let mut plans = Vec::with_capacity(modules.len());
     let mut room = Room { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
     for (index, module) in modules.iter().enumerate() {
         let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
+        let tails = plan.tails.iter().filter_map(|&want| module.wants.get(want as usize));
+        report.tails.extend(tails.map(|want| want.probe));
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
     }
@@ -191,7 +201,7 @@ pub(crate) fn prepare(
         plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
-    let needed = wanted(Role::LatencySlot) || plans.iter().any(|plan| !plan.slotted.is_empty());
+    let needed = by_slots || wanted(Role::LatencySlot) || plans.iter().any(|plan| !plan.slotted.is_empty());
     let slots = slots.filter(|_| needed && before.slots.is_none());
     let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();

@@ -56,8 +56,10 @@ pub struct Options {
     pub ring: u32,
     /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
     pub slots: u32,
-    /// Timed functions whose exits cannot be had get slots: unwinders can be told.
+    /// Functions whose returns are timed or recorded, and whose exits cannot be had, get slots: unwinders can be told.
     pub or_slots: bool,
+    /// Functions whose returns are recorded get slots in any case.
+    pub by_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
     /// No thread is made to help with the plan.
@@ -76,6 +78,7 @@ impl Default for Options {
             ring: 4 << 20,
             slots: trapline_record::slots::USUAL,
             or_slots: false,
+            by_slots: false,
             faults_are_fatal: false,
             alone: false,
             patience: Duration::from_millis(20),
@@ -191,6 +194,8 @@ pub struct AttachReport {
     pub placed: Vec<Placed>,
     /// Wants that are not.
     pub refused: Vec<Refused>,
+    /// Probes of which an exit is a jump to another function: whether placed or refused.
+    pub tails: Vec<u32>,
     /// Sites for the caller to reach by kernel uprobes, with the index of their module.
     pub kernel: Vec<(u32, KernelSite)>,
     /// The process catches faults, so that what may fault was not moved.

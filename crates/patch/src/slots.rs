@@ -75,7 +75,7 @@ pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchE
 }
 
 /// Numbers of the slots that are lent.
-fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
+pub(crate) fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
     let mut bytes = vec![0; slots.count as usize];
     process.read(RemoteAddr(slots.table + Slots::LENT_OFF), &mut bytes)?;
     Ok((0u32..).zip(bytes).filter(|&(_, byte)| byte == LENT).map(|(slot, _)| slot).collect())

@@ -38,8 +38,8 @@ pub use plan::{
 pub use preview::preview;
 pub use refusal::{NoSlot, PlanError, Refusal};
 pub use request::{
-    Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold, LatencyInput, ModuleInput, Operand,
-    Piece, ProcessTraits, Read, Role, RseqTraits, Stacks, ThreadId, TrapsPolicy, Unwind, Want,
+    Buckets, CallFunctions, CallInput, Callee, ExtendedState, Floats, Hold, LatencyInput, ModuleInput,
+    Operand, Piece, ProcessTraits, Read, Role, RseqTraits, Stacks, ThreadId, TrapsPolicy, Unwind, Want,
 };
 pub use space::{AddressSpace, Home};
 /// The file that a plan is about.

@@ -86,6 +86,8 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let others =
         |s: &Site| s.acts.iter().map(|a| (s.owner.want, a.want)).filter(|(a, b)| a != b).collect::<Vec<_>>();
     plan.shares = sites.iter().filter(|s| s.acts.len() > 1).flat_map(others).collect();
+    let tails = sites.iter().flat_map(|s| &s.acts).filter(|act| act.is_tail());
+    plan.tails = tails.map(|act| act.want).collect();
     finish(&mut plan);
     Ok(plan)
 }
@@ -178,7 +180,9 @@ fn plan_sites(env: Env<'_>, input: &ModuleInput<'_>, own: Span) -> Planned {
         }
     }
     let mut planner = new();
-    planner.or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
+    let slots = input.latency.filter(|latency| latency.slots.is_some());
+    planner.or_slots = slots.is_some_and(|latency| latency.or_slots);
+    planner.by_slots = slots.is_some_and(|latency| latency.by_slots);
     if input.alone || order.len() < PARALLEL {
         planner.functions(&order);
     } else {
@@ -237,7 +241,8 @@ fn check(input: &ModuleInput<'_>) -> Result<(), PlanError> {
     let wanted = |role| input.wants.iter().any(|w| w.role == role);
     let slots = input.latency.and_then(|latency| latency.slots);
     let timed = wanted(Role::Latency) || marked;
-    if timed && input.latency.is_none() || wanted(Role::LatencySlot) && slots.is_none() {
+    let by_slots = input.latency.is_some_and(|latency| latency.by_slots);
+    if timed && input.latency.is_none() || (wanted(Role::LatencySlot) || by_slots) && slots.is_none() {
         return Err(PlanError::NoStamps);
     }
     Ok(())
@@ -278,7 +283,9 @@ fn arena_per_site(input: &ModuleInput<'_>) -> u64 {
     let fields: usize = input.filters.iter().flatten().map(loads).max().unwrap_or(0);
     let unwinds = |want: &Want| !matches!(unwind(want.role), Unwind::None);
     let stack = if input.wants.iter().any(unwinds) { STACK_BYTES } else { 0 };
-    ARENA_PER_SITE
+    // An entry that arms has its return's record beside it.
+    let armed = input.latency.is_some_and(|latency| latency.leads_on && latency.slots.is_some());
+    ARENA_PER_SITE * if armed { 2 } else { 1 }
         + filter
         + stage
         + u64::from(texts) * TEXT_BYTES
@@ -522,7 +529,10 @@ pub fn slots_for(
         go: None,
         slots: Some(slots),
     };
-    stub::slot_code(&machine, &latency)
+    match input.leads_on {
+        true => stub::leading_slot_code(&machine, &latency),
+        false => stub::slot_code(&machine, &latency),
+    }
 }
 
 fn by_thread(id: ThreadId, layout: &DataLayout, data: DataAt) -> Option<Threads> {

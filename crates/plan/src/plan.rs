@@ -236,6 +236,8 @@ pub struct ModulePlan {
     pub kernel: Vec<KernelSite>,
     /// (want that a patch is named after, another want that it serves as well), where windows are shared.
     pub shares: Vec<(u32, u32)>,
+    /// Wants of which an exit is a jump to another function, or runs on into one.
+    pub tails: Vec<u32>,
     /// Wants of exits that got a slot instead, and why exits were not to be had.
     pub slotted: Vec<Refused>,
     /// What was refused, in the order of the wants.

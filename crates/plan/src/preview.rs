@@ -1,6 +1,6 @@
-//! What functions of a file would get in a process that is not there.
+//! What wants of a file would get in a process that is not there.
 //!
-//! In: a file, functions, the traits of a usual process. Out: a tactic or a refusal for each. Does not: know an address space.
+//! In: a file, wants, the traits of a usual process. Out: a tactic or a refusal for each. Does not: know an address space.
 
 use crate::bounds::bounds;
 use crate::codemap::CodeMap;
@@ -8,31 +8,26 @@ use crate::layout::DataLayout;
 use crate::module::plan_module;
 use crate::plan::{ModulePlan, Tactic};
 use crate::refusal::Refusal;
-use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Role, Want};
+use crate::request::{LatencyInput, ModuleInput, ProcessTraits, Want};
 use crate::space::AddressSpace;
 use crate::x86_64::stub::Buckets;
-use trapline_image::{FunctionIndex, Image, ImageKind};
-use trapline_record::RemoteAddr;
+use trapline_image::{Image, ImageKind};
 use trapline_record::addr::Bias;
 use trapline_record::slots::{self, Slots};
+use trapline_record::{RemoteAddr, Svma};
 
-/// The tactic that each of `functions` would get in a process with these traits and an empty address space, without any
-/// process: what `list` and `--dry-run` show. `role` is one of `CountEntry`, `CountExits`, `Latency`, `LatencySlot`; the tactic is the
-/// least preferred of the function's sites.
+/// The tactic that each of `wants` would get in a process with these traits and an empty address space, without any
+/// process: what `list` and `--dry-run` show. Their probes are their indices; none calls a consumer or records. The tactic is the
+/// least preferred of a want's sites. With `or_slots` slots are taken where exits cannot be had: then it says so.
 #[must_use]
 pub fn preview(
     image: &Image,
     map: &CodeMap,
     traits: &ProcessTraits,
-    functions: &[FunctionIndex],
-    role: Role,
-) -> Vec<Result<Tactic, Refusal>> {
-    let latency = |n: u32| role.is_timed().then_some(n);
-    let wants: Vec<Want> = (0..)
-        .zip(functions)
-        .map(|(n, &f)| Want { probe: n, latency: latency(n), function: Some(f), role })
-        .collect();
-    let layout = DataLayout::new(&bounds(image, map, traits, &wants));
+    wants: &[Want],
+    or_slots: bool,
+) -> Vec<(Result<Tactic, Refusal>, bool)> {
+    let layout = DataLayout::new(&bounds(image, map, traits, wants));
     let bias = Bias(if image.kind() == ImageKind::Exec { 0 } else { 0x7f00_0000_0000 });
     let ends = image.loads().iter().map(|s| (bias.live(s.svma), bias.live(s.svma + s.memsz)));
     let mut space = AddressSpace::default();
@@ -44,7 +39,9 @@ pub fn preview(
         buckets: Buckets::Log,
         outermost: false,
         go_g: None,
-        or_slots: false,
+        or_slots,
+        by_slots: false,
+        leads_on: false,
         slots: Some(Slots { code: 0x1000_1000_0000, table: 0x1000_2000_0000, count: slots::USUAL }),
     };
     let input = ModuleInput {
@@ -61,17 +58,18 @@ pub fn preview(
         latency: Some(stamps),
         calls: None,
         filters: &[],
-        wants: &wants,
+        wants,
     };
     match plan_module(&input) {
         Ok(plan) => tactics(&plan, wants.len()),
         Err(_) => {
-            functions.iter().map(|&f| Err(Refusal::Incomplete { at: image.function(f).start })).collect()
+            let at = |want: &Want| want.function.map_or(Svma(0), |f| image.function(f).start);
+            wants.iter().map(|want| (Err(Refusal::Incomplete { at: at(want) }), false)).collect()
         }
     }
 }
 
-fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
+fn tactics(plan: &ModulePlan, wants: usize) -> Vec<(Result<Tactic, Refusal>, bool)> {
     let mut all: Vec<Result<Tactic, Refusal>> = vec![Ok(Tactic::Jump); wants];
     let sites = plan.patches.iter().map(|p| (p.want, p.tactic));
     for (want, tactic) in sites.chain(plan.kernel.iter().map(|k| (k.want, Tactic::Kernel))) {
@@ -84,5 +82,6 @@ fn tactics(plan: &ModulePlan, wants: usize) -> Vec<Result<Tactic, Refusal>> {
             *answer = Err(refused.why.clone());
         }
     }
-    all
+    let slotted = |want: usize| plan.slotted.iter().any(|one| one.want as usize == want);
+    all.into_iter().enumerate().map(|(want, tactic)| (tactic, slotted(want))).collect()
 }

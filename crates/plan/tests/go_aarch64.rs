@@ -52,6 +52,8 @@ fn decided(image: &Image, outermost: bool, filters: &[Option<TargetFilter>], wan
         outermost,
         go_g: None,
         or_slots: false,
+        by_slots: false,
+        leads_on: false,
         slots: None,
     };
     let text: Vec<(Svma, u64)> = image.text_ranges().to_vec();

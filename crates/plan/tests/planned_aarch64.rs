@@ -260,6 +260,8 @@ fn latency() -> LatencyInput {
         outermost: false,
         go_g: None,
         or_slots: false,
+        by_slots: false,
+        leads_on: false,
         slots: None,
     }
 }

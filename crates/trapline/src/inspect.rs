@@ -5,9 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use trapline_image::FunctionIndex;
 use trapline_patch::{AttachReport, DetachReport, Options, SegmentStatus, recover, rehearse, status};
-use trapline_plan::{ProcessTraits, Role, preview};
+use trapline_plan::{ProcessTraits, Role, Want, preview};
 use trapline_record::addr::Bias;
 use trapline_target::Process;
 
@@ -214,38 +213,32 @@ fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mu
     let Places { found, refused, .. } = places;
     for (index, module) in modules.iter().enumerate() {
         let traits = ProcessTraits { go: module.file.image.is_go(), ..traits };
-        for returns in [false, true] {
-            let role = wishes.aim.role(returns, None);
-            let here = found.iter().filter(|p| p.module == index && (p.role == Role::CountExits) == returns);
-            let some: Vec<_> = here.filter_map(|place| Some((place, place.function?))).collect();
-            if some.is_empty() {
-                continue;
-            }
-            let functions: Vec<FunctionIndex> = some.iter().map(|one| one.1).collect();
-            let map = module.file.code_map(&[], false, false);
-            let image = &module.file.image;
-            let tactics = preview(image, &map, &traits, &functions, role);
-            let second = match wishes.aim {
-                Aim::Time(Returns::Auto) => preview(image, &map, &traits, &functions, Role::LatencySlot),
-                _ => tactics.clone(),
+        let here: Vec<&Place> = found.iter().filter(|place| place.module == index).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let want = |(probe, place): (u32, &&Place)| {
+            let latency = place.role.is_timed().then_some(probe);
+            Want { probe, latency, function: place.function, role: place.role }
+        };
+        let wants: Vec<Want> = (0..).zip(&here).map(want).collect();
+        let map = module.file.code_map(&wants, false, false);
+        let or_slots = wishes.aim == Aim::Time(Returns::Auto);
+        let answers = preview(&module.file.image, &map, &traits, &wants, or_slots);
+        for (place, (tactic, slotted)) in here.into_iter().zip(answers) {
+            let returns = match wishes.aim {
+                Aim::Time(Returns::Stack) => Some(Returns::Stack),
+                Aim::Time(_) if slotted => Some(Returns::Stack),
+                Aim::Time(_) => Some(Returns::Exits),
+                _ => None,
             };
-            for ((place, _), (tactic, second)) in some.iter().zip(tactics.into_iter().zip(second)) {
-                let exits =
-                    |why: &trapline_plan::Refusal| matches!(why.kind(), "exits-unknown" | "exit-unpatchable");
-                let is_second = tactic.as_ref().is_err_and(exits) && second.is_ok();
-                let (tactic, form) = match (is_second, wishes.aim) {
-                    (true, Aim::Time(_)) | (_, Aim::Time(Returns::Stack)) => (second, Some(Returns::Stack)),
-                    (_, Aim::Time(_)) => (tactic, Some(Returns::Exits)),
-                    _ => (tactic, None),
-                };
-                let refuse = |why: trapline_plan::Refusal| Refused {
-                    probe: place.probe.clone(),
-                    kind: why.kind(),
-                    reason: why.to_string(),
-                };
-                let one = listed(modules, place, tactic.map_err(refuse), None);
-                listing.listed.push(Listed { returns: form, ..one });
-            }
+            let refuse = |why: trapline_plan::Refusal| Refused {
+                probe: place.probe.clone(),
+                kind: why.kind(),
+                reason: why.to_string(),
+            };
+            let one = listed(modules, place, tactic.map_err(refuse), None);
+            listing.listed.push(Listed { returns, ..one });
         }
     }
     for one in refused {

@@ -3,12 +3,12 @@
 //! In: modules, the places meant there, a session's wishes. Out: a [`Request`] that borrows from a [`Question`]; which tactic each
 //! place got, and which were refused. An attach and a rehearsal ask the same. Does not: touch the process.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use trapline_patch::{AttachReport, Durations, Request, Semaphore, Threads};
 use trapline_plan::filter::TargetFilter;
-use trapline_plan::{CodeMap, PatchRole, Role, Tactic, Want};
+use trapline_plan::{CodeMap, Role, Tactic, Want};
 
 use crate::modules::Module;
 use crate::report::Refused;
@@ -106,8 +106,8 @@ pub(crate) fn tails_notice(report: &AttachReport, places: &[Place]) -> Option<St
         Role::Tally { exits } => exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls()),
         _ => false,
     };
-    let tails = report.placed.iter().filter(|placed| placed.role == PatchRole::ExitTail);
-    let tails: BTreeSet<u32> = tails.map(|placed| placed.probe).collect();
+    let placed: HashSet<u32> = report.placed.iter().map(|placed| placed.probe).collect();
+    let tails: BTreeSet<u32> = report.tails.iter().copied().filter(|probe| placed.contains(probe)).collect();
     let mut of = tails.iter().filter_map(|&probe| places.get(probe as usize)).filter(|place| lasts(place));
     let first = &of.next()?.probe;
     let others = match of.count() {
@@ -116,7 +116,7 @@ pub(crate) fn tails_notice(report: &AttachReport, places: &[Place]) -> Option<St
     };
     Some(format!(
         "calls of {first}{others} that end by a jump to another function are timed until that jump, and how long they take is \
-         unknown to conditions; lat --ret=stack times them until they return"
+         unknown to conditions; --ret=stack (lat, trace, graph) times them until they return"
     ))
 }
 

@@ -73,7 +73,11 @@ impl Places {
         }
         for selected in file.image.select(&spec.func, one.basename())? {
             let function = file.image.function(selected.function);
-            let named = names(&file.image, function, one.basename());
+            let mut named = names(&file.image, function, one.basename());
+            if let Pattern::Address(at) = spec.func {
+                // By which whoever asked for it finds it again.
+                named.push(format!("{:#x}", at.0));
+            }
             if function.kind != Kind::Ifunc || process.is_none() {
                 self.put(modules, module, spec.kind, selected.function, selected.offset, named, aim);
                 continue;

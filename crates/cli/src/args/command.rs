@@ -123,6 +123,8 @@ pub(crate) struct Calls {
     pub(crate) filters: Vec<Filter>,
     /// Exits too.
     pub(crate) returns: bool,
+    /// How they are seen.
+    pub(crate) form: Returns,
     /// End after so many lines.
     pub(crate) max: Option<u64>,
 }

@@ -1,13 +1,13 @@
 //! `graph`, typed and ready.
 
 use clap::Args;
-use trapline::{Pattern, ProbeSpec};
+use trapline::{Pattern, ProbeSpec, Returns};
 
 use super::command::Run;
 use super::error::UsageError;
-use super::ready::{is_function, run};
+use super::ready::{is_function, returns, run};
 use super::sink::LINES;
-use super::typed::Common;
+use super::typed::{Common, TypedReturns};
 
 /// `graph`, as typed.
 #[derive(Args, Debug, Clone)]
@@ -25,6 +25,10 @@ pub(crate) struct TypedGraph {
     /// Only N levels below FUNC
     #[arg(long, value_name = "N", help_heading = "Tree")]
     pub(crate) depth: Option<usize>,
+    /// How the end of a call is seen: its exits patched, or its return address on the stack replaced; then calls that end by a jump to another
+    /// function last until that returns, and no exit needs room for a jump (auto may still refuse such a function)
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Exits, help_heading = "Tree")]
+    pub(crate) ret: TypedReturns,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -40,13 +44,15 @@ pub(crate) struct Graph {
     pub(crate) run: Run,
     /// Whose calls.
     pub(crate) root: ProbeSpec,
+    /// How the ends of calls are seen.
+    pub(crate) returns: Returns,
     pub(crate) each: bool,
     pub(crate) depth: usize,
 }
 
 /// Checks and converts.
 pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
-    let TypedGraph { root, mut below, each, depth, common } = typed;
+    let TypedGraph { root, mut below, each, depth, ret, common } = typed;
     if below.is_empty() {
         let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));
@@ -57,10 +63,10 @@ pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
         return Err(UsageError::GraphNotAFunction(wrong.text.clone()));
     }
     let root = run.probes[0].clone();
-    if !matches!(root.func, Pattern::Exact(_)) {
+    if !matches!(root.func, Pattern::Exact(_) | Pattern::Address(_)) {
         return Err(UsageError::Conflict(
             "graph shows the calls of one function: FUNC is no pattern; BELOW may be",
         ));
     }
-    Ok(Graph { run, root, each, depth: depth.unwrap_or(usize::MAX) })
+    Ok(Graph { run, root, returns: returns(ret), each, depth: depth.unwrap_or(usize::MAX) })
 }

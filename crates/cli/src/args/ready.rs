@@ -123,7 +123,7 @@ fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
     Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, returns, maxactive, shape })
 }
 
-const fn returns(typed: TypedReturns) -> Returns {
+pub(super) const fn returns(typed: TypedReturns) -> Returns {
     match typed {
         TypedReturns::Auto => Returns::Auto,
         TypedReturns::Exits => Returns::Exits,
@@ -147,7 +147,8 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     if run.sink.format == Format::Saved {
         kept_as_they_are(&run, typed.max, &filters)?;
     }
-    Ok(Calls { run, probes, filters, returns, max: typed.max })
+    let form = self::returns(typed.ret);
+    Ok(Calls { run, probes, filters, returns, form, max: typed.max })
 }
 
 /// What a recording cannot have: it holds what the target recorded, and calls are put together when it is read.

@@ -209,6 +209,10 @@ pub(crate) struct Trace {
     /// Entries only: cheaper, and for functions whose exits are not all known
     #[arg(long, help_heading = "Calls")]
     pub(crate) entry_only: bool,
+    /// How the end of a call is seen: its exits patched, or its return address on the stack replaced; then calls that end by a jump to another
+    /// function last until that returns, and no exit needs room for a jump (auto may still refuse such a function)
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Exits, conflicts_with = "entry_only", help_heading = "Calls")]
+    pub(crate) ret: TypedReturns,
     /// Only calls for which EXPR holds, over the arguments' names, tid, ret and dur; see docs/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
@@ -229,7 +233,7 @@ pub(crate) struct Trace {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 14] = [
+const LIVE: [&str; 15] = [
     "probes",
     "pids",
     "names",
@@ -237,6 +241,7 @@ const LIVE: [&str; 14] = [
     "words",
     "follow",
     "entry_only",
+    "ret",
     "sample",
     "interval",
     "duration",

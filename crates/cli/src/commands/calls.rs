@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
         let builder = builder.ended_texts(args.ended());
         let saves = args.run.sink.format == Format::Saved;
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
-        builder.record(args.arguments(), args.returns)
+        builder.returns(args.form).record(args.arguments(), args.returns)
     };
     let (mut stage, mut session) = stage::begin(&args.run, start)?;
     let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);

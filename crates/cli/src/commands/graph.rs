@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
 
 /// Where nobody may come to have it later, the root has to be probed: of what is below it alone there is no tree.
 fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
-    let mut session = builder.record(0, true)?;
+    let mut session = builder.returns(args.returns).record(0, true)?;
     let reports = session.report();
     let mut sites = reports.iter().flat_map(|report| &report.counts).map(|count| &count.site);
     let later = args.run.follow || matches!(args.run.target, Target::Launch(_));

@@ -38,6 +38,17 @@ pub(super) enum Deed {
     Record(Record),
 }
 
+impl Deed {
+    /// Whether the call goes on as another function.
+    pub(super) fn is_tail(&self) -> bool {
+        match self {
+            Self::Tally { kind, .. } | Self::Record(Record { kind, .. }) => *kind == Kind::Tail,
+            Self::Exit { kind, .. } => *kind == ExitKind::Tail,
+            _ => false,
+        }
+    }
+}
+
 /// What a record tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {

@@ -176,7 +176,8 @@ pub(crate) fn slots_for(traits: &ProcessTraits, slots: Slots, input: &LatencyInp
         outermost: false,
         slots: Some(slots),
     };
-    slot_code(&machine(traits), &latency)
+    // No deed here lets a slot lead on.
+    (!input.leads_on).then(|| slot_code(&machine(traits), &latency)).flatten()
 }
 
 fn machine(traits: &ProcessTraits) -> Machine {

@@ -96,6 +96,8 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
         });
     }
     plan.refused.sort_by_key(|refused| refused.want);
+    let deeds = sites.values().flat_map(|site| &site.deeds);
+    plan.tails = deeds.filter(|(_, deed)| deed.is_tail()).map(|&(want, _)| want).collect();
     for site in sites.values() {
         let first = site.deeds[0].0;
         let others = site.deeds[1..].iter().map(|other| other.0).filter(|&other| other != first);
@@ -164,6 +166,10 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
                 goroutine,
             };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
+        }
+        Role::Record { returns: true, .. } if input.latency.is_some_and(|latency| latency.by_slots) => {
+            let what = "no code records returns by replaced return addresses (--ret=exits)";
+            return Err(Refusal::NotHere { at, what });
         }
         Role::Record { values, returns, texts, floats, fields, stack: unwind } => {
             let probe = want.probe;

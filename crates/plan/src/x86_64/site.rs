@@ -28,6 +28,8 @@ pub(crate) enum Deed {
     Arm { latency: u32 },
     /// Write a record; the probe's counter counts dropped ones. `marked`: entries and exits, behind a filter.
     Record { probe: u32, kind: Kind, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
+    /// Put a slot in the place of the return address, which leads on to the record of the return.
+    ArmRecord { probe: u32, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
     /// Add one to a row of the probe's table of values.
     Tally { probe: u32, kind: Kind },
     /// Time the exit.
@@ -79,6 +81,16 @@ pub(crate) struct Detour {
 }
 
 impl Act {
+    /// Whether the call goes on as another function.
+    pub(crate) fn is_tail(&self) -> bool {
+        match self.deed {
+            Deed::Count { kind, .. } | Deed::Record { kind, .. } | Deed::Tally { kind, .. } => {
+                kind == Kind::Tail
+            }
+            Deed::Exit { kind, .. } => kind == stub::ExitKind::Tail,
+            _ => false,
+        }
+    }
     /// Orders the deeds at one instruction; those of one moment share what is around them.
     pub(crate) fn moment(&self) -> u8 {
         let detour = u8::from(self.detour.is_some());

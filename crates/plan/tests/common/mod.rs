@@ -69,6 +69,8 @@ pub(crate) fn plan(image: &Image, map: &CodeMap, traits: &ProcessTraits, wants: 
         outermost: false,
         go_g: image.is_go().then_some(-8),
         or_slots: false,
+        by_slots: false,
+        leads_on: false,
         slots: Some(SLOTS),
     };
     let input = ModuleInput {

@@ -1,5 +1,6 @@
 //! Memory to run generated code in: code and shared data within reach of each other, and private stamps.
 
+use trapline_plan::SlotCode;
 use trapline_plan::x86_64::stub::{Latency, Machine, Rseq, slot_code, slot_code_len};
 use trapline_record::latency::{STAMPS_LEN, STRIDE, Stamps, at};
 use trapline_record::slots::Slots;
@@ -88,6 +89,15 @@ impl Arena {
     }
     /// The same with slots, `count` of them, whose code is laid.
     pub(crate) fn slotted(&mut self, machine: &Machine, count: u32) -> (Latency, Slots) {
+        self.slotted_by(machine, count, slot_code)
+    }
+    /// The same with this code.
+    pub(crate) fn slotted_by(
+        &mut self,
+        machine: &Machine,
+        count: u32,
+        slot_code: fn(&Machine, &Latency) -> Option<SlotCode>,
+    ) -> (Latency, Slots) {
         const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
         assert_eq!(self.slots, 0, "one set of slots to an arena");
         let unplaced = Slots { code: 0, table: 0, count };

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 
-use trapline_plan::x86_64::stub::{Latency, Machine, Site, Timed, latency_arm};
+use trapline_plan::x86_64::stub::{
+    Latency, Machine, Site, Timed, latency_arm, leading_slot_code, return_arm,
+};
 use trapline_record::latency::at;
 use trapline_record::slots::{CHAIN, Slots, at as entry};
 
@@ -102,6 +104,42 @@ fn tail_calls_return_through_each_slot() {
         assert!(returns[40] == 100 && returns[0] == 0, "the outermost are armed: {returns:?}");
         assert_eq!(get(latency.missed), 100 * (41 - u64::from(CHAIN)));
         assert_eq!(lent(&slots), 0);
+    }
+}
+
+/// A function whose calls are armed with slots that lead on to `lead`, with `body` behind that.
+fn leading(arena: &mut Arena, machine: &Machine, latency: &Latency, body: &[u8], lead: u64) -> u64 {
+    let mut out = Vec::new();
+    let timed = Timed { machine, latency, function: 0, site: Site::default() };
+    let pending = return_arm(&mut out, arena.next(), &timed).expect("slots");
+    out.extend(body);
+    pending.finish(&mut out, None);
+    let word = out.len() - 8;
+    assert_eq!(out[word..], [0; 8], "it says nowhere yet");
+    out[word..].copy_from_slice(&lead.to_le_bytes());
+    arena.put(&out)
+}
+
+/// What a slot leads to finds registers and stack as the function's `ret` does, once for each call, and no slot is lent then.
+#[test]
+fn a_slot_leads_on_with_everything_as_the_function_left_it() {
+    for machine in machines() {
+        let mut arena = Arena::new();
+        let (latency, slots) = arena.slotted_by(&machine, 64, leading_slot_code);
+        // lea rax, [rax + rdi + 1]; ret
+        let lead = arena.put(&[0x48, 0x8D, 0x44, 0x38, 0x01, 0xC3]);
+        let one = leading(&mut arena, &machine, &latency, &SAME, lead);
+        (0..10_000).for_each(|n| assert_eq!(call(one, n), 2 * n + 1, "{machine:?}"));
+        assert_eq!((lent(&slots), get(latency.missed)), (0, 0));
+        // A chain of tail calls comes back through each slot.
+        let two = leading(&mut arena, &machine, &latency, &jump_to(one), lead);
+        let three = leading(&mut arena, &machine, &latency, &jump_to(two), lead);
+        (0..1000).for_each(|n| assert_eq!(call(three, n), n + 3 * (n + 1), "{machine:?}"));
+        // Deeper than the pool: each call that got a slot adds rdi + 1, which is 1 at the bottom of all.
+        let entry = arena.next();
+        let deep = leading(&mut arena, &machine, &latency, &recursive(entry), lead);
+        assert_eq!(call(deep, 200), 200 + 64, "{machine:?}");
+        assert_eq!((lent(&slots), get(latency.missed)), (0, 201 - 64));
     }
 }
 

@@ -13,7 +13,7 @@ use trapline_target::TargetError;
 use trapline_target::kernel::UprobeMulti;
 
 use super::held::is_hold;
-use super::{Aim, Key, Returns, Source, Traced, Tracked, Wishes};
+use super::{Key, Returns, Source, Traced, Tracked, Wishes};
 use crate::error::Error;
 use crate::files::Files;
 use crate::library;
@@ -61,10 +61,10 @@ impl Traced {
         if !self.returns_decide() && places.iter().any(calls) {
             return Ok(places.iter().map(no_goroutine).enumerate().collect());
         }
-        match wishes.aim {
-            Aim::Time(Returns::Stack) => self.attach_slots(files, wishes, modules, places),
-            Aim::Time(Returns::Auto) => self.attach_by_need(files, wishes, modules, places),
-            _ => self.attach_as_asked(&Unwinding::default(), wishes, modules, places),
+        match wishes.form() {
+            Returns::Stack => self.attach_slots(files, wishes, modules, places),
+            Returns::Auto => self.attach_by_need(files, wishes, modules, places),
+            Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places),
         }
     }
     /// Refusals of places, as those of sites: none where the site is probed in another mapping of its file, or was refused in another, or is gone with it. The
@@ -138,7 +138,8 @@ impl Traced {
             Ok(unwinding) => unwinding,
             Err(why) => return Ok(refuse(&why)),
         };
-        match self.attach_as_asked(&unwinding, wishes, modules, places) {
+        let options = Options { by_slots: true, ..wishes.options };
+        match self.attach_as_asked(&unwinding, &Wishes { options, ..wishes.clone() }, modules, places) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
         }

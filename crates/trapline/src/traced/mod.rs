@@ -63,6 +63,8 @@ pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
     /// What is learnt of a hit.
     pub(crate) aim: Aim,
+    /// In which form returns that are recorded are seen.
+    pub(crate) returns: Returns,
     /// How hits are split.
     pub(crate) by: Option<By>,
     pub(crate) options: Options,
@@ -79,6 +81,17 @@ pub(crate) struct Wishes {
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a 0, in the same order.
     pub(crate) ended: Vec<u8>,
+}
+
+impl Wishes {
+    /// In which form the ends of calls are seen, where a choice is given.
+    pub(crate) const fn form(&self) -> Returns {
+        match self.aim {
+            Aim::Time(form) => form,
+            Aim::Record { returns: true, .. } => self.returns,
+            _ => Returns::Exits,
+        }
+    }
 }
 
 /// What is learnt of a hit.

@@ -8,6 +8,7 @@
 //! | `lea t(%rip),%b; movslq (%b,%i,4),%r; add %b,%r; jmp *%r` | gcc, clang, rustc, position-independent |
 //! | `jmp *t(,%i,8)`; `mov t(,%i,8),%r; jmp *%r` | the same, at fixed addresses |
 //! | `lea t(%rip),%b; jmp *(%b,%i,8)` | Go, computed goto |
+//! | `mov %a,%rsp; pop %r; jmp *%r` | `eh_return`: where an exception is caught |
 //! | `jmp *slot(%rip)`, `jmp *d(%r)`, `mov d(%r),%r; jmp *%r` | tail call by GOT slot, by method table |
 
 use super::super::decode::{Flow, Insn, decoder};
@@ -28,6 +29,8 @@ pub(super) enum Indirect {
     Tail,
     /// A direct jump in disguise.
     To(u64),
+    /// To where an exception is caught, by gcc's `eh_return`: the call never returns to its caller.
+    Away,
     /// Not known.
     Unknown,
 }
@@ -75,6 +78,9 @@ pub(super) fn classify(
     if raw.is_jmp_far_indirect() {
         return Indirect::Unknown;
     }
+    if raw.op0_kind() == OpKind::Register && line.is_eh_return(raw.op0_register()) {
+        return Indirect::Away;
+    }
     if matches!(raw.memory_base(), Register::RIP | Register::None)
         && raw.op0_kind() == OpKind::Memory
         && raw.memory_index() == Register::None
@@ -111,6 +117,15 @@ impl Line<'_> {
         let bytes = self.part.bytes.get(offset..)?;
         let mut decoder = decoder(bytes, insn.addr);
         decoder.can_decode().then(|| decoder.decode())
+    }
+
+    /// Whether the stack pointer was computed, and where the jump leads is popped from there: `mov %rcx,%rsp; pop %rcx; jmp *%rcx`.
+    fn is_eh_return(&self, to: Register) -> bool {
+        let before = |count| self.raw(self.jump.checked_sub(count)?);
+        let (Some(pop), Some(set)) = (before(1), before(2)) else { return false };
+        let pops = pop.mnemonic() == Mnemonic::Pop && pop.op0_register() == to;
+        let moves = set.mnemonic() == Mnemonic::Mov && set.op0_register() == Register::RSP;
+        pops && moves && set.op1_kind() == OpKind::Register && set.op1_register() != Register::RBP
     }
 
     /// A jump through memory, or a load of the register that is then jumped to, at `index`.

@@ -58,7 +58,7 @@ pub struct Body {
     pub by_table: Vec<u64>,
     /// Direct targets outside the parts, calls included. Sorted.
     pub outside: Vec<u64>,
-    /// Where the function is left. Empty for one that never returns.
+    /// Where the function is left. Empty for one that never returns. `eh_return` is none: the call ends as one that `longjmp` leaves.
     pub exits: Vec<Exit>,
     /// Indirect jumps that could be an exit, a jump table, or both. Not empty: exits are unknown.
     pub unresolved: Vec<u64>,
@@ -173,6 +173,7 @@ impl Shape<'_> {
             }
             Indirect::Tail => self.exit(jump, ExitKind::TailIndirect),
             Indirect::To(target) => self.direct(jump, target, Some(ExitKind::TailJump(target))),
+            Indirect::Away => {}
             Indirect::Unknown => self.body.unresolved.push(jump.addr),
         }
     }

@@ -26,12 +26,16 @@ impl Emitter<'_, '_> {
         let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
+        if let Deed::ArmRecord { .. } = act.deed {
+            self.returning.push((self.pending.len(), *act));
+        }
         self.pending.extend(match act.deed {
             Deed::Count { probe, kind } => Some(set.count(out, here, act.dead, (probe, kind))),
             Deed::Enter { latency, looped } => {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
             Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
+            Deed::ArmRecord { .. } => timed(0).and_then(|timed| stub::return_arm(out, here, &timed)),
             Deed::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
@@ -53,6 +57,27 @@ impl Emitter<'_, '_> {
         });
         let here = base.0 + self.len();
         passed.after(&mut self.plan.bytes, here);
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Appends what a slot leads on to when a call of this entry returns: the record, and the return. The stub that arms ends in the word
+    /// that says where this is.
+    pub(super) fn lead(&mut self, armed: &Act, at: RemoteAddr) {
+        const ALIGN: u64 = 16;
+        const RET: u8 = 0xC3;
+        let Deed::ArmRecord { probe, values, marked, texts, floats, stack } = armed.deed else { return };
+        let (set, word) = (self.set, self.plan.bytes.len() - 8);
+        let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
+        self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
+        let here = at.0 + self.len();
+        let deed = Deed::Record { probe, kind: Kind::Return, values, marked, texts, floats, stack };
+        let act = Act { deed, dead: Site::default(), lowered: 0, ..*armed };
+        let pending = set.record(&mut self.plan.bytes, here, &act);
+        self.plan.bytes.push(RET);
+        let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).unwrap_or_default();
+        self.keep_fixups(fixups);
+        self.plan.bytes[word..word + 8].copy_from_slice(&here.to_le_bytes());
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Emitter<'a, 'p> {
     /// Where the stub under construction begins in the plan's bytes, which it is the end of.
     start: usize,
     pending: Vec<Pending<'a>>,
+    /// Which of them arm a slot that leads on to a record.
+    returning: Vec<(usize, Act)>,
     guards: Vec<Guard>,
     fixups: Vec<Guard>,
     originals: Vec<Original>,
@@ -87,6 +89,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
             behind: Vec::new(),
             originals_behind: Vec::new(),
             pending: Vec::new(),
+            returning: Vec::new(),
             guards: Vec::new(),
             fixups: Vec::new(),
             originals: Vec::new(),
@@ -191,6 +194,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     fn build(&mut self, site: &Site, at: RemoteAddr) -> Result<(), Refusal> {
         self.plan.bytes.truncate(self.start);
         self.pending.clear();
+        self.returning.clear();
         self.guards.clear();
         self.fixups.clear();
         self.originals.clear();
@@ -219,11 +223,20 @@ impl<'a, 'p> Emitter<'a, 'p> {
             self.leave(site.code_end(), at);
         }
         self.stands_for(RemoteAddr(0), at);
-        for pending in self.pending.drain(..) {
-            let fixups = pending.finish(&mut self.plan.bytes, None).into_iter();
-            self.fixups.extend(fixups.map(|(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) }));
+        let mut pending = core::mem::take(&mut self.pending);
+        for (nth, one) in pending.drain(..).enumerate() {
+            let fixups = one.finish(&mut self.plan.bytes, None);
+            self.keep_fixups(fixups);
+            if let Some((_, armed)) = self.returning.iter().find(|(of, _)| *of == nth).copied() {
+                self.lead(&armed, at);
+            }
         }
+        self.pending = pending;
         Ok(())
+    }
+    fn keep_fixups(&mut self, fixups: Vec<(u64, u64)>) {
+        let guards = fixups.into_iter().map(|(at, to)| Guard { at: RemoteAddr(at), resume: RemoteAddr(to) });
+        self.fixups.extend(guards);
     }
 
     /// Emits what happens before instruction `insn`; a guard there leads to before it happens.

@@ -94,13 +94,14 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// An entry and, with `returns`, all exits.
+    /// An entry and, with `returns`, all exits; `by_slot`: the return address in their place.
     pub(super) fn record(
         &mut self,
         function: FunctionIndex,
         code: Option<&Code>,
         owner: impl Fn(PatchRole) -> Owner,
         want: &Want,
+        by_slot: bool,
     ) -> Result<(), Refusal> {
         let at = self.env.image.function(function).start;
         let (probe, Role::Record { values, returns, texts, floats, fields, stack: unwind }) =
@@ -115,6 +116,12 @@ impl Planner<'_> {
         self.entry(function, deed(Kind::Entry), owner(PatchRole::Entry))?;
         if !returns {
             return Ok(());
+        }
+        if by_slot {
+            self.may_arm(function, code)?;
+            // Behind the entry's record, which may look at the stack.
+            let arm = Deed::ArmRecord { probe, values, marked, texts, floats, stack };
+            return self.entry(function, arm, owner(PatchRole::Entry));
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;
         self.exits_known(code)?;

@@ -49,6 +49,8 @@ pub(crate) struct Planner<'a> {
     pub(crate) refused: Vec<Refused>,
     /// Where exits cannot be had, return addresses are replaced.
     pub(crate) or_slots: bool,
+    /// Returns that are recorded come by replaced return addresses.
+    pub(crate) by_slots: bool,
     /// Of which functions, and why.
     pub(crate) slotted: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
@@ -137,6 +139,7 @@ impl<'a> Planner<'a> {
             kernel: Vec::new(),
             refused: Vec::new(),
             or_slots: false,
+            by_slots: false,
             slotted: Vec::new(),
             first: 0,
             at_head: false,
@@ -249,7 +252,11 @@ impl<'a> Planner<'a> {
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
             (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want)),
+            (Role::Record { .. }, Some(f)) => {
+                let by_slots = self.by_slots;
+                let done = self.whole(|p| p.record(f, code, owner, want, by_slots));
+                self.or_slot(done, (index, want), |p| p.record(f, code, owner, want, true))
+            }
             (Role::Tally { exits }, Some(f)) => {
                 let at = self.env.image.function(f).start;
                 self.env.recordable(at, want.probe, false)?;

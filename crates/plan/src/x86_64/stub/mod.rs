@@ -45,7 +45,7 @@ pub use hold::hold;
 pub use landing::{landing_code, landing_code_len};
 pub use latency::{
     Buckets, ExitKind, Latency, Timed, latency_arm, latency_enter, latency_exit, latency_exit_branch,
-    slot_code, slot_code_len,
+    leading_slot_code, return_arm, slot_code, slot_code_len,
 };
 pub use pass::Filtered;
 pub use passing::count_passing;

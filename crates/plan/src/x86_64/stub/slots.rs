@@ -18,6 +18,17 @@
 //! | B3 | WORD := 0, then the byte := 0 | whoever takes the slot now finds nothing of ours, and we need nothing of it |
 //! | B4 | a jump to the return address, with the stack pointer that `ret` would have left | |
 //!
+//! Where returns are recorded, the slot leads on (`latency::armed`): what a return does is code of the function's own, beside the stub of its entry.
+//! Between B2 and B4 nothing is recorded then, and the last steps are:
+//!
+//! | step | what | who may look in between |
+//! |---|---|---|
+//! | C3 | B3, while the slot's number stands in the stack word | as at B3; a search for slots that nothing names finds the number, which is right or names one too many |
+//! | C4 | the stack word := the return address | an unwinder sees a frame that is about to return |
+//! | C5 | a jump to the function's own code: stack and registers are as at its `ret`; it records, and returns | detach and unmapping see a thread in our code (R4, P2) |
+//!
+//! Where the entry's WHAT leads stays mapped while a slot is lent (`patch`'s `free`, F6). A tracer that dies leaves all of it mapped.
+//!
 //! A thread that leaves its calls by `longjmp`, an exception, or its end comes to no B1: its slots stay lent, though no word names
 //! them. Nothing in the process finds out, because nothing there could: coroutines may have been copied away, stack and all, to
 //! come back later. `patch` does, with all threads stopped, when slots run short.

@@ -20,13 +20,25 @@ pub(in super::super) struct Armed {
     taking: Taking,
     chained: Fix,
     leave: u64,
+    /// Of a slot that leads on: what wants the word behind the stub, which says where.
+    ahead: Option<Fix>,
 }
 
 /// Appends the stub of an entry that puts a slot into its stack word: the part before the displaced code. `None` without slots.
 pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+    arm(out, at, timed, false)
+}
+
+/// The same where the slot leads on: what is appended behind the displaced code ends in a word, to be filled with the address of what is
+/// to run right before the call returns, with all registers and the stack as its `ret` finds them.
+pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
+    arm(out, at, timed, true)
+}
+
+fn arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>, ahead: bool) -> Option<Pending<'static>> {
     let slots = timed.latency.slots?;
     let mut asm = Asm::new(out, at);
-    let tail = Tail::Armed(timed.arm(&mut asm, &slots));
+    let tail = Tail::Armed(timed.arm(&mut asm, &slots, ahead));
     Some(Pending::new(&asm, Kind::Latency(*timed.machine, *timed.latency, timed.function, timed.site, tail)))
 }
 
@@ -39,12 +51,26 @@ pub const fn slot_code_len(slots: &Slots) -> u64 {
 /// Slots, what they share, and their unwind information. `None` if nothing is timed by slots.
 #[must_use]
 pub fn slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
+    shared_code(machine, latency, |timed, asm, slots| timed.come_back(asm, slots))
+}
+
+/// The same for slots that lead on.
+#[must_use]
+pub fn leading_slot_code(machine: &Machine, latency: &Latency) -> Option<SlotCode> {
+    shared_code(machine, latency, |timed, asm, slots| timed.lead_on(asm, slots))
+}
+
+fn shared_code(
+    machine: &Machine,
+    latency: &Latency,
+    shared: impl FnOnce(&Timed<'_>, &mut Asm<'_>, &Slots),
+) -> Option<SlotCode> {
     let slots = latency.slots?;
     let mut bytes = Vec::with_capacity(slot_code_len(&slots) as usize);
     let common = slots.code + slots.code_len();
     lay(&mut bytes, &slots, common, None);
     let timed = Timed { machine, latency, function: 0, site: Site::default() };
-    timed.come_back(&mut Asm::new(&mut bytes, common), &slots);
+    shared(&timed, &mut Asm::new(&mut bytes, common), &slots);
     let end = slots.code + bytes.len() as u64;
     bytes.resize(bytes.len().next_multiple_of(64), 0xCC);
     let unwind = slots.code + bytes.len() as u64;
@@ -58,7 +84,7 @@ impl Timed<'_> {
         Mem::At(RSP, self.skipped())
     }
 
-    fn arm(&self, asm: &mut Asm<'_>, slots: &Slots) -> Armed {
+    fn arm(&self, asm: &mut Asm<'_>, slots: &Slots, ahead: bool) -> Armed {
         self.prologue(asm, true);
         asm.load(RAX, self.word());
         asm.mov_imm64(RCX, slots.code);
@@ -68,14 +94,15 @@ impl Timed<'_> {
             asm.jcc_later(Cond::Below)
         });
         let taking = Taking::begin(asm, slots, self.machine);
-        self.fill(asm, slots, false);
+        let ahead = self.fill(asm, slots, false, ahead);
         let leave = asm.here();
         self.epilogue(asm, true);
-        Armed { slots: *slots, taking, chained, leave }
+        Armed { slots: *slots, taking, chained, leave, ahead }
     }
 
-    /// A2 to A4. In: rdi = private memory, rcx = slot; `chained`: r8 = how many slots lie under it.
-    fn fill(&self, asm: &mut Asm<'_>, slots: &Slots, chained: bool) {
+    /// A2 to A4. In: rdi = private memory, rcx = slot; `chained`: r8 = how many slots lie under it. Out: with `ahead` what wants the word
+    /// that says where the slot leads.
+    fn fill(&self, asm: &mut Asm<'_>, slots: &Slots, chained: bool, ahead: bool) -> Option<Fix> {
         entry_of(asm, RSI, RCX, RDI);
         asm.load(RAX, self.word());
         asm.store(entry(slots, RSI, entry_at::REAL), RAX);
@@ -84,7 +111,13 @@ impl Timed<'_> {
         } else {
             asm.store_imm(entry(slots, RSI, entry_at::UNDER), 0);
         }
-        asm.mov_imm64(RAX, self.block());
+        let ahead = if ahead {
+            asm.mov_imm32(RAX, 0);
+            Some(asm.alu_load_later(Alu::Add, RAX))
+        } else {
+            asm.mov_imm64(RAX, self.block());
+            None
+        };
         asm.store(entry(slots, RSI, entry_at::WHAT), RAX);
         asm.shift(Shift::Left, RCX, slots::CODE.trailing_zeros() as u8, true);
         asm.mov_imm64(RAX, slots.code + slots::RETURN);
@@ -94,11 +127,12 @@ impl Timed<'_> {
         asm.store(self.word(), RCX);
         asm.lea(RAX, self.word());
         asm.store(entry(slots, RSI, entry_at::WORD), RAX);
+        ahead
     }
 
     /// An entry that was reached by a tail call, and what is rare.
     pub(super) fn finish_armed(&self, asm: &mut Asm<'_>, armed: Armed) {
-        let Armed { slots, taking, chained, leave } = armed;
+        let Armed { slots, taking, chained, leave, ahead } = armed;
         let missed = Mem::Rip(self.latency.missed);
         taking.finish(asm, save::R8, missed, leave);
         asm.bind(chained);
@@ -112,7 +146,7 @@ impl Timed<'_> {
         spill(asm, save::R9, R8);
         asm.mov(R8, RAX);
         let taking = Taking::begin(asm, &slots, self.machine);
-        self.fill(asm, &slots, true);
+        let again = self.fill(asm, &slots, true, ahead.is_some());
         let back = asm.here();
         reload(asm, R8, save::R9);
         asm.jmp(leave);
@@ -120,6 +154,28 @@ impl Timed<'_> {
         asm.bind(deep);
         asm.alu_mem_imm(Alu::Add, missed, 1, true);
         asm.jmp(leave);
+        if let Some(first) = ahead {
+            asm.align(8);
+            asm.bind(first);
+            again.into_iter().for_each(|again| asm.bind(again));
+            asm.u64(0);
+        }
+    }
+
+    /// What all slots share that lead on. In: at rsp, the slot's number, where the return address was. The slot is given back while that still
+    /// stands there; then the return address does.
+    fn lead_on(&self, asm: &mut Asm<'_>, slots: &Slots) {
+        self.prologue(asm, true);
+        asm.load(RAX, Mem::At(RSP, 0));
+        asm.mov_imm64(RCX, slots.table);
+        entry_of(asm, RSI, RAX, RCX);
+        asm.load(RDX, entry(slots, RSI, entry_at::REAL));
+        asm.load(RDI, entry(slots, RSI, entry_at::WHAT));
+        spill(asm, save::REAL, RDI);
+        give_back(asm, slots, RSI, RAX, RCX);
+        asm.store(Mem::At(RSP, 0), RDX);
+        self.epilogue(asm, true);
+        asm.jmp_mem(Mem::At(RSP, save::REAL));
     }
 
     /// What all slots share. In: at rsp, the slot's number, where the return address was.

@@ -28,7 +28,7 @@ use trapline_record::slots::Slots;
 use super::asm::{Alu, Asm, Cond, Fix, Mem, R8, RAX, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use super::{Kind, Machine, Pending, Site};
 use armed::Armed;
-pub use armed::{latency_arm, slot_code, slot_code_len};
+pub use armed::{latency_arm, leading_slot_code, return_arm, slot_code, slot_code_len};
 pub(super) use mark::{Asked, Mark};
 use record::Rare;
 pub(super) use slot::{Claim, Lookup};

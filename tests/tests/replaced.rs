@@ -1,0 +1,100 @@
+//! `trace` and `graph` with replaced return addresses: calls that end by a jump last until their callee returns, and functions whose exits leave
+//! no room for a jump are seen.
+
+use serde_json::Value;
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Report, Tracing, once};
+use trapline_tests::victims::{self, Variant};
+use trapline_tests::{or_skip, text};
+
+const FUNCS: [&str; 7] = ["leaf", "framed", "factorial", "tail_caller", "early", "many_args", "switcher"];
+
+/// The calls of one function that were seen to end.
+fn ended<'a>(report: &'a Report, func: &str) -> Vec<&'a Value> {
+    let of = |object: &&Value| {
+        let probe = object["probe"].as_str().unwrap_or_default();
+        object["type"] == "call" && probe.rsplit(':').next() == Some(func) && object["how"] != "unfinished"
+    };
+    report.objects.iter().filter(of).collect()
+}
+
+/// `slow` ends by a jump to what sleeps for 3 ms, and returns what it was given.
+#[test]
+fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let traced = |condition: &[&str]| {
+        let words = [&["-d", "0.5", "-p", &pid, "--ret=stack"], condition, &["slow(int us) -> int"]].concat();
+        Tracing::spawn("trace", &words).end()
+    };
+    for condition in [&[][..], &["--if", "dur > 1ms"], &["--if", "ret == 3000"], &["--if", "us == 3000"]] {
+        let report = traced(condition);
+        let calls = ended(&report, "slow");
+        assert!(calls.len() > 20, "{condition:?}: {} calls: {}", calls.len(), report.errors);
+        for call in calls {
+            assert_eq!((&call["how"], call["ret"].as_u64()), (&"returned".into(), Some(3000)), "{call}");
+            assert!(call["dur_ns"].as_u64().is_some_and(|ns| ns >= 3_000_000), "{condition:?}: {call}");
+        }
+    }
+    for condition in ["dur < 1ms", "ret != 3000", "us == 7"] {
+        let report = traced(&["--if", condition]);
+        assert_eq!(ended(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
+    }
+}
+
+#[test]
+fn a_tree_holds_the_time_of_what_a_function_ends_in() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let report = Tracing::spawn("graph", &["-d", "1", "-p", &pid, "--ret=stack", "handle", "slow"]).end();
+    let graph = report.objects.iter().find(|object| object["type"] == "graph").expect("a graph");
+    let (handle, slow) = (&graph["trees"][0], &graph["trees"][0]["below"][0]);
+    let number = |of: &Value, field: &str| of[field].as_u64().unwrap_or_else(|| panic!("{field}: {graph}"));
+    assert_eq!((&handle["function"], &slow["function"]), (&"handle".into(), &"slow".into()), "{graph}");
+    assert!(number(slow, "calls") > 20 && number(slow, "calls") == number(handle, "calls"), "{graph}");
+    assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
+    // Nearly all of it: the caller's own part is a few instructions, and whatever interrupts them.
+    assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
+}
+
+/// Two functions without padding: what follows the one's `ret` is the other's entry.
+#[test]
+fn neighbours_without_padding_are_both_traced() {
+    const ROUNDS: u64 = 300;
+    let path = or_skip!(victims::c("counter", Variant::O0));
+    let mut victim = Running::start(&path, &[]);
+    let before = text::signals(victim.pid());
+    let pid = victim.pid().to_string();
+    for form in [&["--ret=stack"][..]] {
+        let words: Vec<&str> = [&["-p", &pid], form, &FUNCS].concat();
+        let tracing = Tracing::start("trace", &words).expect("attaches");
+        let told = victim.run(ROUNDS);
+        let report = tracing.stop();
+        assert_eq!(report.refused(), [], "{form:?}: {}", report.errors);
+        for func in FUNCS {
+            let calls = ended(&report, func);
+            assert_eq!(calls.len() as u64, told[func], "{form:?} {func}: {}", report.errors);
+            assert!(calls.iter().all(|call| call["how"] != "entered"), "{form:?} {func}");
+        }
+        assert_eq!(text::signals(victim.pid()), before, "{form:?}");
+    }
+    victim.run(10);
+    assert!(victim.finish().success());
+}
+
+/// Calls are under way at each attach and each detach.
+#[test]
+fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
+    let path = or_skip!(victims::plain("naps"));
+    let mut victim = Running::start(&path, &["nap"]);
+    let pid = victim.pid().to_string();
+    for round in 0..20 {
+        let run = once(&["trace", "-q", "-d", "0.03", "-p", &pid, "--ret=stack", "nap", "rest"]);
+        assert!(run.status.success(), "{round}: {}", String::from_utf8_lossy(&run.stderr));
+        assert!(victim.alive(), "round {round}");
+    }
+    let report = Tracing::spawn("count", &["-d", "0.5", "-p", &pid, "nap"]).end();
+    assert!(report.hits("nap") > 20, "{}", report.errors);
+}
