@@ -74,14 +74,6 @@ fn one_overload_is_traced() {
     assert_eq!(stacks.filter_map(|one| one["hits"].as_u64()).sum::<u64>(), TIMES);
 }
 
-/// What an entry's registers would be is not read at a marker.
-#[test]
-fn a_marker_takes_no_signature() {
-    let out = once(&["trace", "-p", "1", "usdt:x:y:z(int a)"]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.code() == Some(2) && said.contains("is a marker"), "{said}");
-}
-
 /// Names of classes decide which variable is meant.
 #[test]
 fn what_is_not_the_variable_is_not_watched() {

@@ -217,10 +217,9 @@ impl Session {
             return Ok(());
         }
         let refused: Vec<Refused> = self.traced.iter().flat_map(|traced| traced.refused().to_vec()).collect();
-        // What a whole process lacked says more than the functions that it would have lacked anyway.
-        if let Some(first) = refused.first()
-            && self.unprobed.is_empty()
-        {
+        // What hindered a whole process says more than why single functions were refused.
+        let whole = refused.iter().find(|one| one.kind == "batch-failed");
+        if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {
             let example = format!("{}: {}", first.probe, first.reason);
             return Err(Error::AllRefused { matched: refused.len() as u64, example, refused });
         }

@@ -104,11 +104,6 @@ pub(crate) enum UsageError {
     /// A histogram has cells for integers.
     #[error("`{0}` is a float, and hist adds up whole numbers; a comparison is one: '{0} < 0.5'")]
     HistOfFloats(String),
-    /// A marker's arguments lie where its note says.
-    #[error(
-        "`{0}` is a marker: its arguments lie where its note says, not where a function's do, and trapline does not read them yet; leave the signature out"
-    )]
-    MarkerWithSignature(String),
     /// At an exit the arguments' registers hold something else.
     #[error(
         "`{0}` is at exits, where arguments are no longer known; write only `() -> TYPE`, or probe the function"

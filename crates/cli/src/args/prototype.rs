@@ -80,7 +80,6 @@ fn may_be_overload(signature: &Signature) -> bool {
 fn refuse(probe: &ProbeSpec, signature: Option<&Signature>) -> Result<(), UsageError> {
     let takes = signature.is_some_and(|one| !one.parameters.is_empty() || !one.selected.is_empty());
     match probe.kind {
-        ProbeKind::Usdt if signature.is_some() => Err(UsageError::MarkerWithSignature(probe.text.clone())),
         ProbeKind::Return if takes => Err(UsageError::ArgumentsAtReturn(probe.text.clone())),
         _ => Ok(()),
     }
