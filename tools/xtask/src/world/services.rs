@@ -97,6 +97,7 @@ impl Service {
         ensure!(program.status.success(), "it is not installed");
         let path = String::from_utf8_lossy(&program.stdout).trim().to_string();
         service.program = Path::new(&path).canonicalize().with_context(|| format!("its program `{path}`"))?;
+        ensure!(!service.ask()?.status.success(), "something else answers at port {port} already");
         let log = std::fs::File::create(service.folder.join("log")).context("its log")?;
         service.child = Some(service.shell("start").stdout(Stdio::null()).stderr(log).spawn().context("sh")?);
         let begun = Instant::now();
