@@ -2,7 +2,8 @@
 //!
 //! In: a process with patches, and facts (`record::control::fact`). Out: which facts threads ask for; patches that rely on them taken out, here and in
 //! forked children; threads let go. Invariants: HOLD-1, HOLD-2 (`plan`'s `stub/hold.rs`); HOLD-3 a fact's bit in `CLOSED` is set by the tracer only when
-//! nothing of the process relies on it. Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s `traced/held.rs`).
+//! nothing of the process relies on it, or when taking it out failed, which is told. Its thread must not wait for what cannot be done.
+//! Does not: see calls that bypass the C library; the session looks for their effects (`trapline`'s `traced/held.rs`).
 //!
 //! # Protocol
 //!
@@ -102,10 +103,10 @@ impl Attached {
         if let (true, Some(slots)) = (facts & fact::CLOCK != 0, self.slots) {
             closed.left += self.give_back(process, slots)?;
         }
-        let is_done = |outcome: &&Outcome| {
+        let is_left = |outcome: &&Outcome| {
             !matches!(outcome, Outcome::Done | Outcome::Already | Outcome::KeptBreakpoint)
         };
-        closed.left = outcomes.iter().filter(is_done).count();
+        closed.left += outcomes.iter().filter(is_left).count();
         let out: HashSet<u64> = entries.iter().map(|entry| entry.addr.0).collect();
         self.held.retain(|patch| !out.contains(&patch.addr.0));
         let mut users: Vec<u32> = self.memfds().into_iter().flat_map(users_of).collect();

@@ -4,8 +4,9 @@
 //! them taken out, places probed anew where another way is right, threads let go; notices. Invariant HLD-1: what is not probed any more is told.
 //! Does not: stop the thread that asks; its stub does.
 //!
-//! Where calls bypass the C library (a static program without symbols, Go, a `syscall` instruction of the program's own) the change is found at the next look
-//! by /proc/PID/status, up to some hundredths of a second after it came, and not at all where it is a thread's right to read the clock.
+//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own `syscall` instructions. The next look
+//! at /proc/PID/status finds what they changed, up to some hundredths of a second later. It never finds a thread that lost the right to
+//! read the clock.
 
 use std::collections::HashSet;
 
@@ -196,10 +197,18 @@ impl Traced {
         let meanwhile =
             if late { "; hits in the moment before may have ended it, or were missed" } else { "" };
         let why = reason(facts);
+        let places = |n: u64| if n == 1 { "1 place".to_owned() } else { format!("{n} places") };
+        let verb = |n: u64| if n == 1 { "is" } else { "are" };
         self.notices.push(match refused {
-            None => format!("{all} places of process {pid} are probed in another way from now on, since {why}{meanwhile}"),
+            None => format!(
+                "{} of process {pid} {} probed in another way from now on, since {why}{meanwhile}",
+                places(all),
+                verb(all)
+            ),
             Some((n, what)) => format!(
-                "{n} places of process {pid} are not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}"
+                "{} of process {pid} {} not probed any more, since {why}; calls there are not seen from now on ({what}){meanwhile}",
+                places(n),
+                verb(n)
             ),
         });
     }

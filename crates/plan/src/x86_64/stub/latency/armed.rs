@@ -29,8 +29,8 @@ pub fn latency_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pend
     arm(out, at, timed, false)
 }
 
-/// The same where the slot leads on: what is appended behind the displaced code ends in a word, to be filled with the address of what is
-/// to run right before the call returns, with all registers and the stack as its `ret` finds them.
+/// The same, but the slot runs more code right before the call returns, with all registers and the stack as its `ret` finds them. The code
+/// behind the displaced instructions ends in a word; the caller fills it with that code's address.
 pub fn return_arm(out: &mut Vec<u8>, at: u64, timed: &Timed<'_>) -> Option<Pending<'static>> {
     arm(out, at, timed, true)
 }
