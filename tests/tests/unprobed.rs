@@ -141,3 +141,37 @@ fn a_command_that_ends_before_its_first_instruction_keeps_its_status() {
     assert_eq!(output.status.code(), Some(127), "as the loader says it; {text}");
     assert!(text.contains("ended before its first instruction"), "{text}");
 }
+
+/// strace traces us and so the program too, which we then cannot hold.
+#[test]
+fn a_program_that_another_tracer_holds_runs_and_is_told() {
+    let (path, probe) = or_skip!(family());
+    or_skip!(strace());
+    for verb in ["count", "lat", "trace"] {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-o", "/dev/null"]).arg(binary()).args([verb, &probe, "--", "sh", "-c"]);
+        let output = command.arg(format!("{} once; echo it ran; exit 4", path.display())).output();
+        let output = output.expect("strace starts");
+        let said = said(&output);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(4), &b"it ran\n"[..]), "{verb}: {said}");
+        assert!(said.contains("traces trapline and all that it starts"), "{verb}: {said}");
+    }
+}
+
+/// A program that traces others could not do so if we followed it and its children.
+#[test]
+fn a_program_that_traces_others_is_not_followed() {
+    let (path, probe) = or_skip!(family());
+    or_skip!(strace());
+    let script = format!("strace -o /dev/null {0} once && {0} once; exit 3", path.display());
+    let output = once(&["count", "-f", &probe, "--", "sh", "-c", &script]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("is not followed, nor are its children: it calls ptrace"), "{said}");
+    assert_eq!(said.matches("10 hits in").count(), 1, "the one that strace runs is left alone: {said}");
+}
+
+fn strace() -> Result<(), String> {
+    let version = Command::new("strace").arg("--version").output();
+    version.map(drop).map_err(|error| format!("no strace: {error}"))
+}

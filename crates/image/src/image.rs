@@ -384,6 +384,19 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
+    /// Words in which the loader leaves the address of an imported function of one of these names: those of the GOT and of the PLT. Sorted.
+    #[must_use]
+    pub fn imported_slots(&self, names: &[&str]) -> Vec<Svma> {
+        let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
+        let bytes = self.elf.bytes.get();
+        let is_named = |r: &&Reloc| {
+            let name = (r.kind == RelocKind::Symbol).then(|| table.symbol_name(bytes, r.symbol)).flatten();
+            name.is_some_and(|name| names.contains(&name))
+        };
+        let mut slots: Vec<Svma> = self.relocs().iter().filter(is_named).map(|r| Svma(r.slot)).collect();
+        slots.sort_unstable();
+        slots
+    }
     /// Words in which the loader leaves the address that this file uses for a variable of its own, if it asks the loader for it. Another
     /// file's definition may come first: the program's copy, most often.
     #[must_use]

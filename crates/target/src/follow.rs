@@ -181,13 +181,12 @@ impl Tracer {
                 std::thread::sleep(REST);
             }
         }
-        for (&tid, tracee) in &self.tracees {
-            if let Some(trap) = tracee.trap {
-                // If it is gone, so is the breakpoint.
-                drop(trap.clear(tid));
-                let why = format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs());
-                self.tell(Followed::Unparked { pid: tid, why });
-            }
+        let waiting = self.tracees.iter_mut().filter_map(|(&tid, tracee)| Some((tid, tracee.trap.take()?)));
+        for (tid, trap) in waiting {
+            // If it is gone, so is the breakpoint.
+            drop(trap.clear(tid));
+            let why = format!("it was not at its entry point {} s after its exec", PATIENCE.as_secs());
+            drop(self.outbox.send(Followed::Unparked { pid: tid, why }));
         }
         let pids: BTreeSet<u32> = self.tracees.values().map(|tracee| tracee.tgid).collect();
         pids.into_iter().collect()
@@ -269,10 +268,13 @@ impl Tracer {
                 event: libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE,
                 ..
             } => self.at_birth(tid),
-            Stop::Signal { signal, .. } => match self.tracees.get(&tid).and_then(|tracee| tracee.trap) {
-                Some(trap) if trap.is_hit(tid, signal) => self.at_entry(tid, trap),
-                _ => ptrace::cont(tid, signal),
-            },
+            Stop::Signal { signal, .. } => {
+                let trap = self.tracees.get_mut(&tid).map(|tracee| &mut tracee.trap);
+                match trap.and_then(|trap| trap.take_if(|trap| trap.is_hit(tid, signal))) {
+                    Some(trap) => self.at_entry(tid, trap),
+                    None => ptrace::cont(tid, signal),
+                }
+            }
             _ => ptrace::cont(tid, 0),
         }
     }

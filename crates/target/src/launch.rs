@@ -36,6 +36,13 @@ impl Launched {
             }
         })
     }
+    /// Starts a command that cannot be held ([`crate::why_not_held`]); it runs at once.
+    ///
+    /// # Errors
+    /// As starting it by itself would fail.
+    pub fn unheld(mut command: Command) -> io::Result<Self> {
+        Ok(Self { child: spawn::untraced(&mut command)? })
+    }
     /// Its pid.
     #[must_use]
     pub fn pid(&self) -> u32 {

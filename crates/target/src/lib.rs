@@ -66,6 +66,7 @@ pub use living::{comm, cpu_ticks, folder as folder_of, start_time};
 pub use maps::{FileId, FileOf, Mapping, Perms};
 pub use own::OwnCaller;
 pub use park::Parked;
+pub use permission::why_not_held;
 pub use process::CpuFeatures;
 pub use process::Process;
 pub use regs::Regs;

@@ -11,13 +11,15 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use crate::native::park::{BEHIND, LOOP, TRAP};
+use crate::native::park::{BEHIND, IS_HELD, LOOP, TRAP};
 use crate::regs::Regs;
 use crate::serve::pause;
 use crate::stuck::Stuck;
+use crate::sys::perf::{self, Attr};
 use crate::sys::wait::{self, Stop};
 use crate::sys::{fault, ptrace, signals};
 
@@ -78,12 +80,24 @@ pub(crate) fn in_own_thread<T: Send + 'static>(
     thread.join().unwrap_or_else(|_| Err(io::Error::other("the launching thread panicked")))
 }
 
-/// The breakpoint that waits for a program at its entry point.
-#[derive(Debug, Clone, Copy)]
+/// What waits for a program at its entry point.
+///
+/// It is a breakpoint of the processor, which the kernel holds for us. The program's memory stays as it is, so other tools' probes at the
+/// same instruction may come and go, and it ends with us. Where the kernel grants none, it is a trap in the program's code; that one is
+/// lost if another tool's probe there comes or goes meanwhile, and the program then runs unseen.
+#[derive(Debug)]
 pub(crate) struct EntryTrap {
     entry: u64,
-    /// What is under the trap; `None` when the program is there already.
-    under: Option<[u8; TRAP.len()]>,
+    by: By,
+}
+
+#[derive(Debug)]
+enum By {
+    /// The program is there already: it has no interpreter.
+    Nothing,
+    Breakpoint(OwnedFd),
+    /// A trap, and what is under it.
+    Code([u8; TRAP.len()]),
 }
 
 impl EntryTrap {
@@ -92,25 +106,27 @@ impl EntryTrap {
         let auxv = fs::read(format!("/proc/{pid}/auxv"))?;
         let entry = auxv_word(&auxv, AT_ENTRY).ok_or_else(|| io::Error::other("no AT_ENTRY in its auxv"))?;
         if auxv_word(&auxv, AT_BASE).unwrap_or(0) == 0 {
-            return Ok(Self { entry, under: None });
+            return Ok(Self { entry, by: By::Nothing });
+        }
+        if let Ok(breakpoint) = breakpoint(pid, entry) {
+            return Ok(Self { entry, by: By::Breakpoint(breakpoint) });
         }
         let memory = memory(pid)?;
         let mut under = [0u8; TRAP.len()];
         memory.read_exact_at(&mut under, entry)?;
         write(&memory, entry, &TRAP)?;
-        Ok(Self { entry, under: Some(under) })
+        Ok(Self { entry, by: By::Code(under) })
     }
     /// Whether the program is at its entry point already (it has no interpreter).
-    pub(crate) const fn is_there(self) -> bool {
-        self.under.is_none()
+    pub(crate) const fn is_there(&self) -> bool {
+        matches!(self.by, By::Nothing)
     }
     /// Parks the process, which is stopped by this trap, and lets it go.
     pub(crate) fn park(self, pid: u32) -> io::Result<Parked> {
+        let entry = self.entry;
+        self.clear(pid)?;
         let memory = memory(pid)?;
-        if let Some(under) = self.under {
-            write(&memory, self.entry, &under)?;
-        }
-        let at = end_of_vdso(pid, &memory).unwrap_or(self.entry);
+        let at = end_of_vdso(pid, &memory).unwrap_or(entry);
         let mut saved = [0u8; LOOP.len()];
         memory.read_exact_at(&mut saved, at)?;
         write(&memory, at, &LOOP)?;
@@ -118,19 +134,42 @@ impl EntryTrap {
         regs.set_pc(at);
         regs.write(pid)?;
         ptrace::detach(pid)?;
-        Ok(Parked { pid, entry: self.entry, at, saved })
+        Ok(Parked { pid, entry, at, saved })
     }
-    /// Removes the breakpoint from a process that has not reached it.
+    /// Removes the trap.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
-        match self.under {
-            Some(under) => write(&memory(pid)?, self.entry, &under),
-            None => Ok(()),
+        match self.by {
+            By::Nothing => Ok(()),
+            By::Breakpoint(breakpoint) => {
+                drop(breakpoint);
+                Ok(())
+            }
+            By::Code(under) => write(&memory(pid)?, self.entry, &under),
         }
     }
     /// Whether a signal stop is this trap.
-    pub(crate) fn is_hit(self, pid: u32, signal: i32) -> bool {
-        signal == libc::SIGTRAP && Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + BEHIND)
+    pub(crate) fn is_hit(&self, pid: u32, signal: i32) -> bool {
+        let behind = if matches!(self.by, By::Code(_)) { BEHIND } else { 0 };
+        signal == libc::SIGTRAP && Regs::read(pid, None).is_ok_and(|regs| regs.pc() == self.entry + behind)
     }
+}
+
+/// A breakpoint of the processor that stops a thread before it executes this instruction. It goes when the descriptor is closed.
+fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
+    if !IS_HELD {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let flags = perf::EXCLUDE_KERNEL | perf::EXCLUDE_HV | perf::REMOVE_ON_EXEC | perf::SIGTRAP;
+    let attr = Attr {
+        kind: perf::BREAKPOINT,
+        bp_type: perf::EXECUTE,
+        config1: at,
+        config2: size_of::<u64>() as u64,
+        sample_period: 1,
+        flags,
+        ..Attr::default()
+    };
+    perf::open(attr, tid.cast_signed(), -1)
 }
 
 /// Zeros for the loop at the vdso's end.

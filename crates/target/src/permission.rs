@@ -108,6 +108,23 @@ pub(crate) fn explain(pid: u32, status: &ThreadStatus, error: io::Error) -> Targ
     TargetError::Denied { pid, obstacle, remedy: remedy.to_owned() }
 }
 
+/// Why a command that we start cannot be held, if that is what the kernel's refusal to start it means.
+#[must_use]
+pub fn why_not_held(error: &io::Error) -> Option<String> {
+    if error.raw_os_error() != Some(libc::EPERM) {
+        return None;
+    }
+    let own = fs::read("/proc/self/status").ok()?;
+    Some(match ThreadStatus::parse(&own).tracer {
+        0 => "the kernel lets trapline trace no process that it starts; a container or a filter of system calls may forbid it"
+            .into(),
+        tracer => format!(
+            "{} ({tracer}) traces trapline and all that it starts, and a process has one tracer",
+            living::comm(tracer)
+        ),
+    })
+}
+
 fn obstacle(pid: u32, theirs: &ThreadStatus) -> (String, &'static str) {
     const AS_ROOT: &str = "run trapline as root (it needs CAP_SYS_PTRACE)";
     const AS_USER: &str = "run trapline as that user or as root (CAP_SYS_PTRACE)";

@@ -102,12 +102,17 @@ impl Following {
             }
         }
     }
-    /// Lets a parked program run, followed if following is wanted.
-    pub(crate) fn let_go(&mut self, parked: Parked) -> std::io::Result<()> {
-        self.pids.insert(parked.pid());
+    /// Lets a parked program run; followed from then on if it `may` be, and following is wanted.
+    pub(crate) fn let_go(&mut self, parked: Parked, may: bool) -> std::io::Result<()> {
         match &self.follower {
-            Some(follower) => follower.resume(parked),
-            None => parked.release(),
+            Some(follower) if may => {
+                self.pids.insert(parked.pid());
+                follower.resume(parked)
+            }
+            _ => {
+                self.pids.remove(&parked.pid());
+                parked.release()
+            }
         }
     }
 }

@@ -57,6 +57,7 @@ mod target;
 mod threads;
 mod times;
 mod traced;
+mod tracers;
 mod unprobed;
 mod unwinders;
 mod values;

@@ -38,8 +38,13 @@ impl Module {
     }
     /// The last part of the path that the user knows it by.
     pub(crate) fn basename(&self) -> &str {
-        self.called.rsplit('/').next().unwrap_or(&self.called)
+        name_of(&self.called)
     }
+}
+
+/// The last part of a path.
+pub(crate) fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The first executable mapping of each file, the program first.
@@ -110,7 +115,7 @@ impl Mapped {
 
 /// `libc`, `c`, `libc.so`, `libc.so.6` for `/lib/libc.so.6` and `/lib/libc-2.31.so`; `git` for `/usr/bin/git`.
 pub(crate) fn is_short_name(path: &str, wanted: &str) -> bool {
-    let base = path.rsplit('/').next().unwrap_or(path);
+    let base = name_of(path);
     let stem = base.split_once(".so").map(|(stem, rest)| (stem, rest.is_empty() || rest.starts_with('.')));
     let is_stem = |stem: &str| {
         let versionless =

@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use trapline_plan::filter::Late;
-use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock};
+use trapline_target::{Interrupt, Interrupts, Launched, Process, TickClock, why_not_held};
 
 use crate::builder::Builder;
 use crate::calls::{Call, in_order};
@@ -25,6 +25,7 @@ use crate::stacks::StackSum;
 use crate::tallies::Tallied;
 use crate::target::{Target, resolve};
 use crate::traced::{Aim, Traced, Wishes};
+use crate::tracers::why_not_followed;
 use crate::unprobed::{nothing_had, with_follow};
 
 /// How long a thread waits for an answer, mostly.
@@ -146,7 +147,11 @@ impl Session {
             session.check().map_err(|error| with_follow(error, false))?;
         }
         if builder.follow && !launched {
-            session.traced.iter().for_each(|traced| session.following.add(traced.process.pid()));
+            for pid in session.traced.iter().map(|traced| traced.process.pid()).collect::<Vec<_>>() {
+                if session.may_follow(pid) {
+                    session.following.add(pid);
+                }
+            }
             let troubles = session.following.resume();
             session.notices.extend(troubles);
         }
@@ -156,10 +161,22 @@ impl Session {
     /// before it ran, as a mistyped word is.
     fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
         let Some((program, args)) = words.split_first() else { return Ok(()) };
-        let mut command = Command::new(program);
-        command.args(args);
+        let command = || {
+            let mut command = Command::new(program);
+            command.args(args);
+            command
+        };
         let failed = |source| Error::Launch { command: program.to_string_lossy().into_owned(), source };
-        let (launched, parked) = Launched::start(command).map_err(failed)?;
+        let (launched, parked) = match Launched::start(command()) {
+            Ok(started) => started,
+            Err(error) => {
+                let Some(why) = why_not_held(&error) else { return Err(failed(error)) };
+                let launched = Launched::unheld(command()).map_err(failed)?;
+                self.is_unprobed(launched.pid(), &why);
+                self.launched = Some(launched);
+                return Ok(());
+            }
+        };
         let pid = launched.pid();
         let mut launched = KillOnDrop(Some(launched));
         let Some(parked) = parked else {
@@ -183,7 +200,8 @@ impl Session {
         self.following.child = Some(pid);
         let troubles = self.following.resume();
         self.notices.extend(troubles);
-        self.following.let_go(parked).map_err(failed)?;
+        let may = self.may_follow(pid);
+        self.following.let_go(parked, may).map_err(failed)?;
         self.launched = launched.0.take();
         Ok(())
     }
@@ -205,6 +223,17 @@ impl Session {
             Err(error) => self.notices.push(error.to_string()),
         }
         Ok(())
+    }
+    /// Whether a process can be followed; it is told if it cannot.
+    fn may_follow(&mut self, pid: u32) -> bool {
+        if !self.following.wanted {
+            return false;
+        }
+        let Ok(process) = Process::open(pid) else { return true };
+        let Some(why) = why_not_followed(&process, &mut self.files) else { return true };
+        let name = trapline_target::comm(pid);
+        self.notices.push(format!("{name} ({pid}) is not followed, nor are its children: {why}"));
+        false
     }
     fn is_unprobed(&mut self, pid: u32, why: &dyn std::fmt::Display) {
         let one = Unprobed::new(pid, why.to_string());
@@ -323,7 +352,8 @@ impl Session {
                 Err(error) if error.is_gone() => continue,
                 Err(error) => self.unprobed.push(Unprobed::new(pid, error.to_string())),
             }
-            if let Err(error) = self.following.let_go(parked)
+            let may = self.may_follow(pid);
+            if let Err(error) = self.following.let_go(parked, may)
                 && Process::open(pid).is_ok()
             {
                 self.notices.push(format!("process {pid} could not be let go: {error}"));

@@ -45,7 +45,7 @@ cargo xtask COMMAND
   stress   attach and detach under load [--cycles N]
   storm    the in-process engine under AddressSanitizer: its tests, and all of it at once [--seconds N]
   world    programs that are not ours, bare and traced: same output, same status [--install] [--seconds N] [--package NAME]
-           [--under VERB] [--lanes N] [--log FILE]
+           [--under VERB] [--in SETTING] [--lanes N] [--log FILE]
            --services CYCLES: services instead, attached to and left while they answer [--package NAME]";
 
 /// What a step came to.

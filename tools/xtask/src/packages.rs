@@ -28,6 +28,9 @@ const NEEDS: &[Need] = &[
     Need { files: &["/usr/bin/make"], package: "make" },
     Need { files: &["/usr/bin/pkg-config"], package: "pkg-config" },
     Need { files: &["/usr/bin/python3.11"], package: "python3.11" },
+    // Other tracers, which hold the program or us.
+    Need { files: &["/usr/bin/gdb"], package: "gdb" },
+    Need { files: &["/usr/bin/strace"], package: "strace" },
     // Shows every store of a stub.
     Need { files: &["/usr/bin/valgrind"], package: "valgrind" },
     // Shows the pages of -o FILE.html.

@@ -135,7 +135,7 @@ impl Spec {
         let (bp_type, len) = match self.access {
             Access::Write => (2, self.len.into()),
             Access::ReadWrite => (3, self.len.into()),
-            Access::Execute => (4, LONG),
+            Access::Execute => (perf::EXECUTE, LONG),
         };
         let flags = perf::EXCLUDE_KERNEL
             | perf::EXCLUDE_HV

@@ -27,6 +27,10 @@ pub(crate) const COMM_EXEC: u64 = 1 << 24;
 pub(crate) const USE_CLOCKID: u64 = 1 << 25;
 pub(crate) const INHERIT_THREAD: u64 = 1 << 35;
 pub(crate) const REMOVE_ON_EXEC: u64 = 1 << 36;
+/// Each overflow is a SIGTRAP for the thread.
+pub(crate) const SIGTRAP: u64 = 1 << 37;
+/// Of a breakpoint: at an instruction.
+pub(crate) const EXECUTE: u32 = 4;
 
 /// Of `sample_type`: when.
 pub(crate) const TIME: u64 = 1 << 2;

@@ -1,6 +1,6 @@
 //! Programs that are not ours, run bare and traced: what they print and how they end must be the same.
 //!
-//! In: a list of packages (`tools/xtask/world/packages.txt`) and what to run them under. Out: a line for each difference, a report of all
+//! In: a list of packages (`tools/xtask/world/packages.txt`), what to run them under, and where ([`setting`]). Out: a line for each difference, a report of all
 //! runs, and one closing line: `N programs, N runs, N differ, N refused`. Any difference fails the step.
 //! Does not: judge counts or durations; other tests do that beside the kernel's own probes.
 //!
@@ -18,6 +18,7 @@ mod report;
 mod run;
 mod sandbox;
 mod services;
+mod setting;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::Outcome;
 use programs::Program;
 use report::Report;
+use setting::Setting;
 
 /// Where the lists stand, below the repository's root.
 const LISTS: &str = "tools/xtask/world";
@@ -42,6 +44,8 @@ struct Request {
     packages: Vec<String>,
     /// Verbs to run under; all if there are none.
     verbs: Vec<String>,
+    /// Where they run; alone if none is named.
+    settings: Vec<&'static Setting>,
     /// Where each run's line goes.
     log: Option<PathBuf>,
     /// Programs that run at the same time.
@@ -54,7 +58,12 @@ struct Request {
 pub(crate) fn run(args: &[String]) -> Result<Outcome> {
     let request = parse(args)?;
     if let Some(cycles) = request.services {
-        return Ok(services::run(cycles, &request.packages, &trapline()?));
+        let trapline = trapline()?;
+        let mut total = Outcome::default();
+        for setting in &request.settings {
+            total.add(services::run(cycles, &request.packages, setting, &trapline));
+        }
+        return Ok(total);
     }
     let text = std::fs::read_to_string(Path::new(LISTS).join("packages.txt")).context("list of packages")?;
     let mut packages = list::parse(&text)?;
@@ -95,7 +104,9 @@ fn run_all(
                     // The index alone is shared; programs are read-only.
                     let index = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     let Some(program) = programs.get(index) else { break };
-                    run::program(program, &request.verbs, trapline, report);
+                    for setting in &request.settings {
+                        run::program(program, setting, &request.verbs, trapline, report);
+                    }
                 }
             });
         }
@@ -119,13 +130,17 @@ fn parse(args: &[String]) -> Result<Request> {
             "--lanes" => request.lanes = value()?.parse().context("--lanes")?,
             "--package" => request.packages.push(value()?.clone()),
             "--under" => request.verbs.push(value()?.clone()),
+            "--in" => request.settings.push(setting::named(value()?)?),
             "--log" => request.log = Some(PathBuf::from(value()?)),
             "--services" => request.services = Some(value()?.parse().context("--services")?),
             "--install" => request.install = true,
             _ => bail!(
-                "`{arg}` is not known; there are --seconds N, --lanes N, --package NAME, --under VERB, --log FILE, --install, --services CYCLES"
+                "`{arg}` is not known; there are --seconds N, --lanes N, --package NAME, --under VERB, --in SETTING, --log FILE, --install, --services CYCLES"
             ),
         }
+    }
+    if request.settings.is_empty() {
+        request.settings.push(&setting::SETTINGS[0]);
     }
     Ok(request)
 }
@@ -137,12 +152,15 @@ mod tests {
     #[test]
     fn arguments_are_read_and_unknown_ones_are_refused() {
         let args = |text: &str| text.split_whitespace().map(ToString::to_string).collect::<Vec<_>>();
-        let request =
-            parse(&args("--seconds 5 --package a --package b --under lat --install")).expect("a request");
+        let request = parse(&args("--seconds 5 --package a --package b --under lat --install --in user"))
+            .expect("a request");
         assert_eq!(request.limit.map(|limit| limit.as_secs()), Some(5));
         assert_eq!(request.packages, ["a", "b"]);
         assert_eq!(request.verbs, ["lat"]);
+        assert_eq!(request.settings.iter().map(|setting| setting.name).collect::<Vec<_>>(), ["user"]);
         assert!(request.install && request.lanes == 2);
         assert!(parse(&args("--seconds")).is_err() && parse(&args("--what")).is_err());
+        assert!(parse(&args("--in submarine")).is_err());
+        assert_eq!(parse(&[]).expect("a request").settings.len(), 1);
     }
 }

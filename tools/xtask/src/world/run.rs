@@ -1,6 +1,6 @@
 //! One program: each of its jobs, bare and under each verb.
 //!
-//! In: a program, verbs, the command. Out: lines of the report. Does not: choose programs, or decide what a difference is.
+//! In: a program, a setting, verbs, the command. Out: lines of the report. Does not: choose programs, or decide what a difference is.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,67 +10,97 @@ use anyhow::Result;
 use super::list::Job;
 use super::programs::{Program, file_name};
 use super::report::Report;
-use super::sandbox::{self, Ran, Scratch};
+use super::sandbox::{self, PATIENCE, Ran, Scratch, TRACED_PATIENCE};
+use super::setting::{SETTINGS, Setting};
 use super::{compare, compare::Measure, compare::Verdict};
 
 /// Verbs that patch code, and what each is asked for.
 pub(super) const VERBS: [&str; 5] = ["count", "lat", "trace", "graph", "stack"];
 
 /// Runs all of its jobs. What cannot be run at all is told as a failure of the step, not as a difference.
-pub(super) fn program(program: &Program, verbs: &[String], trapline: &Path, report: &Report) {
+pub(super) fn program(
+    program: &Program,
+    setting: &Setting,
+    verbs: &[String],
+    trapline: &Path,
+    report: &Report,
+) {
+    let beside = match setting.begin(&program.file, None, trapline) {
+        Ok(beside) => beside,
+        Err(error) => return report.left_out(&file_name(&program.path), &format!("{error:#}")),
+    };
     for job in &program.jobs {
-        if let Err(error) = one(program, job, verbs, trapline, report) {
-            report.failed(&title(program, job), &format!("{error:#}"));
+        if let Err(error) = one(program, job, setting, verbs, trapline, report) {
+            report.failed(&title(program, job, setting), &format!("{error:#}"));
         }
     }
+    drop(beside);
 }
 
-fn one(program: &Program, job: &Job, verbs: &[String], trapline: &Path, report: &Report) -> Result<()> {
-    let title = title(program, job);
-    let bare = [bare(program, job, 0)?, bare(program, job, 3)?];
-    if let Some(ran) = bare.iter().find(|ran| ran.timed_out) {
+fn one(
+    program: &Program,
+    job: &Job,
+    setting: &Setting,
+    verbs: &[String],
+    trapline: &Path,
+    report: &Report,
+) -> Result<()> {
+    let title = title(program, job, setting);
+    let bare = |numbers| bare(program, job, setting, numbers);
+    let runs = [bare(0)?, bare(3)?];
+    if let Some(ran) = runs.iter().find(|ran| ran.timed_out) {
         report.left_out(&title, &format!("bare, it does not end in {} s", ran.took.as_secs()));
         return Ok(());
     }
-    if compare::measure(&bare[0].output, &bare[1].output) == Measure::Nothing {
+    if compare::measure(&runs[0].output, &runs[1].output) == Measure::Nothing {
         report.left_out(&title, "two bare runs print different things");
         return Ok(());
     }
     report.program(program);
     for verb in VERBS.iter().filter(|verb| verbs.is_empty() || verbs.iter().any(|given| given == *verb)) {
-        let traced = traced(program, job, verb, trapline)?;
-        let mut verdict = compare::judge([&bare[0], &bare[1]], &traced);
+        let traced = traced(program, job, setting, verb, trapline)?;
+        let mut verdict = compare::judge([&runs[0], &runs[1]], &traced);
         if matches!(verdict, Verdict::Differs(_)) {
             // What differs from one second to the next is not held against it: two bare runs may lie in the same second.
             std::thread::sleep(Duration::from_millis(1100));
-            verdict = compare::judge([&bare[0], &self::bare(program, job, 5)?], &traced);
+            verdict = compare::judge([&runs[0], &bare(5)?], &traced);
         }
-        report.run(&title, verb, &verdict, traced.took, bare[0].took);
+        report.run(&title, verb, &verdict, traced.took, runs[0].took);
     }
     Ok(())
 }
 
-fn bare(program: &Program, job: &Job, numbers: u32) -> Result<Ran> {
-    let words = [sandbox::PARENT.map(String::from).to_vec(), words(program, job)].concat();
-    sandbox::run(&Scratch::new()?, &words, job.input.as_deref(), numbers)
+fn bare(program: &Program, job: &Job, setting: &Setting, numbers: u32) -> Result<Ran> {
+    let words = [owned(setting.around), owned(&sandbox::PARENT), started(program, job, setting)].concat();
+    sandbox::run(&Scratch::new()?, &words, job.input.as_deref(), numbers, PATIENCE)
 }
 
-fn traced(program: &Program, job: &Job, verb: &str, trapline: &Path) -> Result<Ran> {
+fn traced(program: &Program, job: &Job, setting: &Setting, verb: &str, trapline: &Path) -> Result<Ran> {
     let scratch = Scratch::new()?;
     let all = format!("{}:*", program.file.display());
-    let mut words = vec![trapline.display().to_string(), verb.to_string(), "-q".into(), "-o".into()];
+    let mut words = owned(setting.around);
+    words.extend([trapline.display().to_string(), verb.to_string(), "-q".into(), "-o".into()]);
     words.push(scratch.beside("report.json").display().to_string());
     // What the tree is shown below: nearly all programs in C have it, and its calls are all but the start.
     words.extend((verb == "graph").then(|| format!("{}:main", program.file.display())));
-    words.extend([all, "--".to_string()]);
-    words.extend(self::words(program, job));
-    sandbox::run(&scratch, &words, job.input.as_deref(), 1)
+    words.push(all);
+    // It is a child of what is started, or the same process after an exec.
+    words.extend((!setting.inside.is_empty()).then(|| "-f".to_string()));
+    words.push("--".to_string());
+    words.extend(started(program, job, setting));
+    sandbox::run(&scratch, &words, job.input.as_deref(), 1, TRACED_PATIENCE)
 }
 
-fn words(program: &Program, job: &Job) -> Vec<String> {
-    std::iter::once(program.path.display().to_string()).chain(job.arguments.iter().cloned()).collect()
+/// The program with its arguments, and what starts it.
+fn started(program: &Program, job: &Job, setting: &Setting) -> Vec<String> {
+    [owned(setting.inside), vec![program.path.display().to_string()], job.arguments.clone()].concat()
 }
 
-fn title(program: &Program, job: &Job) -> String {
-    format!("{} ({}) {}", file_name(&program.path), program.package, job.arguments.join(" "))
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+fn title(program: &Program, job: &Job, setting: &Setting) -> String {
+    let named = format!("{} ({}) {}", file_name(&program.path), program.package, job.arguments.join(" "));
+    if setting.name == SETTINGS[0].name { named } else { format!("{named} [{}]", setting.name) }
 }

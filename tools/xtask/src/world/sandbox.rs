@@ -5,7 +5,8 @@
 //! The run has its own process numbers, network, mounts and System V objects; everything that it started ends with it. The whole file
 //! system is read-only to it but for its scratch folder, which holds the samples, and `/var/tmp`.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-/// A run that takes longer is ended. Bare ones that do are left out.
+/// A bare run that takes longer is ended, and its job left out.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// A traced run that takes longer is ended as one that hangs. On a busy machine an attach alone takes seconds.
+pub(super) const TRACED_PATIENCE: Duration = Duration::from_secs(100);
 
 /// Of what a run prints, what is kept.
 const KEPT_BYTES: u64 = 4 << 20;
@@ -58,6 +61,10 @@ impl Scratch {
         let scratch = Self(folder);
         std::fs::remove_dir_all(&scratch.0).ok();
         std::fs::create_dir_all(scratch.work()).context("scratch folder")?;
+        for folder in [scratch.0.clone(), scratch.work()] {
+            // Another user may write there, too.
+            std::fs::set_permissions(folder, Permissions::from_mode(0o777)).context("scratch folder")?;
+        }
         for (name, text) in SAMPLES {
             std::fs::write(scratch.work().join(name), text).context("sample")?;
         }
@@ -99,7 +106,13 @@ pub(super) const PARENT: [&str; 4] =
     ["sh", "-c", "exec 3>&2 2>/dev/null; \"$@\" 2>&3 3>&-; exit $?", "world"];
 
 /// Runs the words. `numbers` process numbers are used up first, so that two runs can be told to differ by their numbers alone.
-pub(super) fn run(scratch: &Scratch, words: &[String], input: Option<&str>, numbers: u32) -> Result<Ran> {
+pub(super) fn run(
+    scratch: &Scratch,
+    words: &[String],
+    input: Option<&str>,
+    numbers: u32,
+    patience: Duration,
+) -> Result<Ran> {
     let (out, err) = (scratch.beside("out"), scratch.beside("err"));
     let create = |path: &Path| File::create(path).with_context(|| path.display().to_string());
     let mut command = Command::new("unshare");
@@ -141,7 +154,7 @@ pub(super) fn run(scratch: &Scratch, words: &[String], input: Option<&str>, numb
         if let Some(status) = child.try_wait().context("unshare")? {
             break (status, false);
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > patience {
             // Its first process dies with it, and all others with that one.
             child.kill().ok();
             break (child.wait().context("unshare")?, true);

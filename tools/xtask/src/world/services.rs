@@ -8,6 +8,7 @@
 //! 1. It starts in a folder and at a port of its own. Its first answer is the right one.
 //! 2. Two threads ask it without a pause. Each answer must be the right one.
 //! 3. It is attached to for 0.1 s and left, with all functions of its program, under one verb after the other.
+//!    Another tracer may work beside ([`super::setting`]); where that one holds the service at the moment, the attach is refused.
 //! 4. Its code must be what its files hold. It is ended with all that it started.
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::LISTS;
+use super::setting::Setting;
 use crate::{Outcome, descendants};
 
 /// Those of `services.sh`.
@@ -46,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 28_400;
 
 /// Attaches to each service so many times. `names`: those alone, all if there are none.
-pub(super) fn run(cycles: u64, names: &[String], trapline: &Path) -> Outcome {
+pub(super) fn run(cycles: u64, names: &[String], setting: &Setting, trapline: &Path) -> Outcome {
     let mut outcome = Outcome::default();
     for (index, name) in NAMES.iter().enumerate() {
         if !names.is_empty() && !names.iter().any(|wanted| wanted == name) {
@@ -57,7 +59,7 @@ pub(super) fn run(cycles: u64, names: &[String], trapline: &Path) -> Outcome {
                 println!("LOUD SKIP: service {name}: {error:#}");
                 outcome.skipped.push(format!("world: service {name}: {error:#}"));
             }
-            Ok(mut service) => match service.cycles(cycles, trapline) {
+            Ok(mut service) => match service.cycles(cycles, setting, trapline) {
                 Ok(line) => {
                     println!("{name}: {line}");
                     outcome.passed += 1;
@@ -133,8 +135,9 @@ impl Service {
     }
 
     /// Attaches and detaches while it is asked. What to print, or what was wrong.
-    fn cycles(&mut self, cycles: u64, trapline: &Path) -> Result<String> {
+    fn cycles(&mut self, cycles: u64, setting: &Setting, trapline: &Path) -> Result<String> {
         let pid = self.pid()?;
+        let beside = setting.begin(&self.program, Some(pid), trapline)?;
         let before = ours_kib(pid)?;
         let (over, right) = (AtomicBool::new(false), AtomicU64::new(0));
         let this = &*self;
@@ -146,7 +149,9 @@ impl Service {
                     "an answer was wrong"
                 );
                 Ok(refused
-                    + u64::from(!this.attach(cycle, trapline).with_context(|| format!("cycle {cycle}"))?))
+                    + u64::from(
+                        !this.attach(cycle, setting, trapline).with_context(|| format!("cycle {cycle}"))?,
+                    ))
             });
             over.store(true, Ordering::Relaxed);
             for asker in askers {
@@ -154,6 +159,7 @@ impl Service {
             }
             result
         })?;
+        drop(beside);
         let ended = self.child.as_mut().context("it was not started")?.try_wait().context("wait")?;
         ensure!(ended.is_none(), "it ended: {ended:?}");
         let wrong = trapline_tests::text::differences(pid);
@@ -182,7 +188,7 @@ impl Service {
     }
 
     /// One attach and detach. False: it was refused, with nothing probed.
-    fn attach(&self, cycle: u64, trapline: &Path) -> Result<bool> {
+    fn attach(&self, cycle: u64, setting: &Setting, trapline: &Path) -> Result<bool> {
         let verb = VERBS[cycle as usize % VERBS.len()];
         let mut command = Command::new("timeout");
         command.args(["-s", "INT", "120"]).arg(trapline).args(verb).args(["-q", "-d", "0.1", "-o"]);
@@ -196,6 +202,7 @@ impl Service {
             Some(0) => Ok(true),
             // A process that was to be traced has ended before: the service's own children come and go.
             Some(_) if said.contains("is gone: it ended") => Ok(false),
+            Some(_) if setting.may_hold() && said.contains("is already traced by process") => Ok(false),
             _ => bail!(
                 "{} ended with {}: {}",
                 verb[0],

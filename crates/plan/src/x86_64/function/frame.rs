@@ -3,7 +3,8 @@
 //! In: a function. Out: the instruction that reads the word at the entry's stack pointer, or takes its address:
 //! `setjmp`, `getcontext` and `vfork` return through a copy of it a second time, when the slot is long given back; `dlsym` finds its
 //! caller by it; `_start` finds `argc` there. The stack pointer is followed along every path from the entry, rbp where
-//! it is set from it; what goes through other registers is not seen. Does not: look into functions called.
+//! it is set from it; what goes through other registers is not seen. A jump to such a function of another file is known by its name
+//! ([`READERS`]): that function finds what its caller was entered with. Does not: look into functions called.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -12,6 +13,20 @@ use iced_x86::{
 use std::collections::HashSet;
 use trapline_image::Image;
 use trapline_record::Svma;
+
+/// Functions that others import and that look at their return address: to know who calls (`dlsym` with RTLD_NEXT), or to return twice.
+pub(crate) const READERS: [&str; 10] = [
+    "dlsym",
+    "dlvsym",
+    "dlopen",
+    "dlmopen",
+    "vfork",
+    "__vfork",
+    "setjmp",
+    "_setjmp",
+    "__sigsetjmp",
+    "getcontext",
+];
 
 /// Distances of rsp and rbp from the entry's stack pointer, as far as they are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,8 +39,8 @@ struct Frame {
 const MOST: usize = 4096;
 
 /// The first instruction found that reads, writes or points to the return address; returns and calls do not count. Functions
-/// that are jumped to are followed: `setjmp` is a jump to another that reads it.
-pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
+/// that are jumped to are followed: `setjmp` is a jump to another that reads it. `readers`: words that hold the addresses of [`READERS`], sorted.
+pub(crate) fn names_return_address(image: &Image, readers: &[Svma], entry: Svma) -> Option<Svma> {
     let mut info = InstructionInfoFactory::new();
     let mut seen = HashSet::new();
     let mut open = vec![(entry.0, Frame { sp: Some(0), bp: None })];
@@ -39,7 +54,7 @@ pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
         if insn.is_invalid() {
             continue;
         }
-        if frame.touches(&insn) {
+        if frame.touches(&insn) || jumps_through(&insn, readers) {
             return Some(Svma(at));
         }
         let next = frame.after(&insn, &mut info);
@@ -57,6 +72,13 @@ pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
         }
     }
     None
+}
+
+/// Whether an instruction jumps to where one of these words leads.
+fn jumps_through(insn: &Instruction, words: &[Svma]) -> bool {
+    insn.flow_control() == FlowControl::IndirectBranch
+        && insn.is_ip_rel_memory_operand()
+        && words.binary_search(&Svma(insn.ip_rel_memory_address())).is_ok()
 }
 
 impl Frame {
@@ -131,7 +153,7 @@ fn immediate(insn: &Instruction) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::Frame;
+    use super::{Frame, Svma, jumps_through};
     use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 
     /// The index of the first instruction that names the return address.
@@ -154,6 +176,16 @@ mod tests {
         assert_eq!(first(&jump), Some(1), "lea rsp, [rsp-56]; mov r8, [rsp+56]");
         let framed = [0x55, 0x48, 0x89, 0xE5, 0x48, 0x83, 0xEC, 0x20, 0x48, 0x8B, 0x45, 0x08];
         assert_eq!(first(&framed), Some(3), "push rbp; mov rbp, rsp; sub rsp, 32; mov rax, [rbp+8]");
+    }
+
+    #[test]
+    fn a_jump_through_the_word_of_a_reader_is_found() {
+        // jmp [rip + 0x10], at 0x1000.
+        let jump = Decoder::with_ip(64, &[0xFF, 0x25, 0x10, 0, 0, 0], 0x1000, DecoderOptions::NONE).decode();
+        assert!(jumps_through(&jump, &[Svma(0x1000), Svma(0x1016)]));
+        assert!(!jumps_through(&jump, &[Svma(0x1000), Svma(0x1018)]));
+        let call = Decoder::with_ip(64, &[0xFF, 0x15, 0x10, 0, 0, 0], 0x1000, DecoderOptions::NONE).decode();
+        assert!(!jumps_through(&call, &[Svma(0x1016)]), "its own return address is found there");
     }
 
     #[test]
