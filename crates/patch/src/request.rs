@@ -218,6 +218,8 @@ pub struct AttachReport {
     pub code: u64,
     /// What the patches take of the process' memory.
     pub memory: Memory,
+    /// Bytes of each ring, and of what it was to have, where limits of memory made it smaller.
+    pub small_rings: Option<(u64, u64)>,
 }
 
 /// Memory that a batch adds to a process, in bytes; pages that nothing is written to stay unused.

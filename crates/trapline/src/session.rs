@@ -140,6 +140,7 @@ impl Session {
             for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
                 session.add(process, named)?;
             }
+            session.traced.iter_mut().for_each(|traced| traced.is_asked_for = true);
         }
         let launched = matches!(builder.target, Target::Launch(_));
         if !(launched || builder.follow) {
@@ -288,6 +289,12 @@ impl Session {
         self.traced[index].answer(&mut self.files, &self.wishes, look, &mut || following.pause());
     }
     fn look(&mut self, index: usize) {
+        let traced = &mut self.traced[index];
+        if let Some(one) = traced.stay_in_bounds(&self.wishes.options) {
+            self.notices.push(one.line());
+            self.unprobed.push(one);
+            return;
+        }
         let traced = &mut self.traced[index];
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
@@ -471,6 +478,8 @@ impl Session {
             summary.processes += 1;
             summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
             summary.ended += u64::from(traced.ended.is_some());
+            let killed = traced.is_asked_for && matches!(traced.ended, Some(Ended::Killed { .. }));
+            summary.killed += u64::from(killed);
             summary.children += traced.forked();
             summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));

@@ -211,6 +211,14 @@ impl Traced {
         self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
         refused.extend(by_kernel);
         self.note_slow(&report);
+        if let Some((have, wanted)) = report.small_rings {
+            self.notices.push(format!(
+                "rings of records have {} KiB instead of {} for each CPU: no more than an eighth of the memory that limits leave is taken; \
+                 records that find theirs full are dropped, and counted",
+                have >> 10,
+                wanted >> 10
+            ));
+        }
         self.notices.extend(tails_notice(&report, places));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
