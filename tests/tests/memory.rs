@@ -76,6 +76,18 @@ fn rings_take_a_share_of_a_limit_that_we_have_too() {
     std::fs::remove_file(file).expect("it was written");
 }
 
+/// Tables that are too large to be paid for at once become the target's as they are used.
+#[test]
+fn tables_that_grow_beyond_their_share_are_given_up() {
+    let (group, ours) = (or_skip!(Group::with_limit(8 * MIB)), or_skip!(Group::with_limit(32 * MIB)));
+    let mut victim = or_skip!(hungry(&group));
+    let run = trapline(Some(&ours), "lat", victim.pid(), &["many_*"]);
+    assert!(victim.alive(), "{}", said(&run));
+    assert_eq!((group.killed(), ours.killed()), (0, 0), "{}", said(&run));
+    assert!(said(&run).contains("more than an eighth of what its memory control group"), "{}", said(&run));
+    assert!(group.used() < 2 * MIB, "{} bytes stay", group.used());
+}
+
 #[test]
 fn a_target_at_its_limit_is_refused() {
     let group = or_skip!(Group::with_limit(24 * MIB));

@@ -1,4 +1,4 @@
-/* Calls `work` all the time in two threads. `eat N` takes and touches N KiB of memory, and says so. */
+/* Calls `work` all the time in two threads, and 512 others now and then. `eat N` takes and touches N KiB of memory, and says so. */
 #include "victim.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -11,10 +11,23 @@ PROBED u64 work(u64 x, const char *text) {
     return x * 3 + (u64)text[0];
 }
 
+/* 512 functions, many_1000 and so on. */
+#define EACH(what, n) what(n##0) what(n##1) what(n##2) what(n##3) what(n##4) what(n##5) what(n##6) what(n##7)
+#define EACH64(what, n) \
+    EACH(what, n##0) EACH(what, n##1) EACH(what, n##2) EACH(what, n##3) EACH(what, n##4) EACH(what, n##5) EACH(what, n##6) EACH(what, n##7)
+#define EACH512(what, n) \
+    EACH64(what, n##0) EACH64(what, n##1) EACH64(what, n##2) EACH64(what, n##3) EACH64(what, n##4) EACH64(what, n##5) EACH64(what, n##6) EACH64(what, n##7)
+#define DEFINE(n) \
+    PROBED u64 many_##n(u64 x) { return sink += x * 3 + n; }
+#define CALL(n) many_##n(k);
+EACH512(DEFINE, 1)
+
 static void *all_the_time(void *unused) {
     for (u64 k = 1;; k++) {
         sink += work(k, "some text that is a bit longer than it need be");
-        if (k % 2000 == 0) usleep(1000);
+        if (k % 2000) continue;
+        EACH512(CALL, 1)
+        usleep(1000);
     }
     return unused;
 }

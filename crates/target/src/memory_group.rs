@@ -75,8 +75,12 @@ impl MemoryGroup {
             return Self::default();
         };
         let unified = number == "0";
-        let hidden =
-            Self { name: name.to_owned(), unified, unseen: name.trim_matches('/') != "", ..Self::default() };
+        let hidden = Self {
+            name: name.to_owned(),
+            unified,
+            unseen: !name.trim_matches('/').is_empty(),
+            ..Self::default()
+        };
         let Some((root, at)) = mounts.lines().find_map(|line| mount(line, unified)) else { return hidden };
         let Some(below) = below(name, &root) else { return hidden };
         let whole = Path::new(&at).join(below);

@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(map.resident(), 9 << 12);
         assert!(map.written(0, 64 << 12).is_empty());
         assert!(map.write(4096, &[1]));
-        assert_eq!((map.resident(), map.written(0, 64 << 12)), (9 << 12, vec![4096..8192]));
+        let written = map.written(0, 64 << 12);
+        assert_eq!((map.resident(), written.len(), written.first()), (9 << 12, 1, Some(&(4096..8192))));
     }
 
     #[test]

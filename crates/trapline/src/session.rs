@@ -140,7 +140,8 @@ impl Session {
             for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
                 session.add(process, named)?;
             }
-            session.traced.iter_mut().for_each(|traced| traced.is_asked_for = true);
+            let asked_for = matches!(&builder.target, Target::Running { .. });
+            session.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
         }
         let launched = matches!(builder.target, Target::Launch(_));
         if !(launched || builder.follow) {

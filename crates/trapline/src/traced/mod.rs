@@ -239,7 +239,7 @@ pub(crate) struct Traced {
     foreign: Foreign,
     held: Held,
     group: Group,
-    /// It was named, or had the name or file that was: not one that others started meanwhile.
+    /// It was named, or had the name that was: not one that others started meanwhile, nor one of all.
     pub(crate) is_asked_for: bool,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
