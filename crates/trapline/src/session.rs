@@ -186,6 +186,7 @@ impl Session {
         let troubles = self.following.resume();
         self.notices.extend(troubles);
         self.following.let_go(parked).map_err(failed)?;
+        self.notices.extend(self.following.take_strayed());
         self.launched = launched.0.take();
         Ok(())
     }
@@ -308,6 +309,7 @@ impl Session {
     fn probe_executed(&mut self) {
         let executed = self.following.executed();
         self.unprobed.extend(self.following.take_unparked());
+        self.notices.extend(self.following.take_strayed());
         for parked in executed {
             let pid = parked.pid();
             let before = self.traced.iter_mut().filter(|traced| traced.process.pid() == pid);

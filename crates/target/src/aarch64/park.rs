@@ -10,7 +10,7 @@ pub(crate) const LOOP: [u8; 4] = [0x00, 0x00, 0x00, 0x14];
 pub(crate) const LEN: usize = 64;
 /// Where in it the word is that says that somebody is there.
 pub(crate) const ALIVE: u64 = 48;
-/// Upper half of the turns between two looks at that word: half a second at least.
+/// Upper half of the turns between two looks at that word: half a second at least, at a nanosecond a turn.
 const TURNS: u32 = 0x2000;
 
 /// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes x15 to x17 and the flags, of which a program knows nothing at its entry.

@@ -1,5 +1,8 @@
 //! Instructions that hold a program at its entry point.
 
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
 /// `int3`
 pub(crate) const TRAP: [u8; 1] = [0xcc];
 /// How far behind the trap's address a thread stands that took it.
@@ -10,14 +13,31 @@ pub(crate) const LOOP: [u8; 2] = [0xeb, 0xfe];
 pub(crate) const LEN: usize = 72;
 /// Where in it the word is that says that somebody is there.
 pub(crate) const ALIVE: u64 = 56;
-/// Turns between two looks at that word: half a second at least.
-const TURNS: u32 = 1 << 29;
+/// Time of a CPU between two looks at that word.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Turns between two looks: a `pause` takes 10 to 140 cycles, by the processor.
+fn turns() -> u32 {
+    const SOME: u32 = 1 << 12;
+    static TURNS: OnceLock<u32> = OnceLock::new();
+    *TURNS.get_or_init(|| {
+        let took = || {
+            let start = Instant::now();
+            (0..SOME).for_each(|_| std::hint::spin_loop());
+            start.elapsed()
+        };
+        // The shortest was not interrupted.
+        let shortest = (0..8).map(|_| took()).min().unwrap_or_default().max(Duration::from_micros(1));
+        let turns = BETWEEN_LOOKS.as_nanos() * u128::from(SOME) / shortest.as_nanos();
+        u32::try_from(turns).unwrap_or(u32::MAX).clamp(1 << 22, 1 << 30)
+    })
+}
 
 /// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes no register, and of the stack what lies 8 to 32 bytes below
 /// its pointer: handlers of signals, which constructors may have installed, leave that alone, and at its entry a program has nothing there.
 pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
     let mut code = [0x90; LEN];
-    let turns = TURNS.to_le_bytes();
+    let turns = turns().to_le_bytes();
     let parts: [&[u8]; 11] = [
         &[0xff, 0x35, 50, 0, 0, 0],       // 0: push [rip → 56]
         &[0x8f, 0x44, 0x24, 0xe0],        // 6: pop [rsp − 32]
@@ -45,6 +65,12 @@ pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
 #[cfg(test)]
 mod tests {
     use super::{ALIVE, LEN, waiting};
+
+    #[test]
+    fn turns_take_about_a_second() {
+        let one = super::BETWEEN_LOOKS.as_secs_f64() / f64::from(super::turns());
+        assert!((0.5e-9..300e-9).contains(&one), "{one} s a turn");
+    }
 
     #[test]
     fn jumps_and_words_are_where_they_name_each_other() {
