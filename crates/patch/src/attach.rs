@@ -171,7 +171,8 @@ impl Attached {
         if self.only_our_faults {
             work.survey.traits.has_fault_handler = false;
         }
-        work.survey.traits.has_fault_handler |= self.has_changed(fact::FAULTS);
+        let may_come = request.options.faults_may_be_caught && !request.options.faults_are_fatal;
+        work.survey.traits.has_fault_handler |= self.has_changed(fact::FAULTS) || may_come;
         work.report.fault_handler = work.survey.traits.has_fault_handler;
     }
     fn must_ask(&self, request: &Request<'_>) -> bool {

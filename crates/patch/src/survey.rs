@@ -64,7 +64,9 @@ impl Survey {
             sve: features.sve,
             // Go's runtime installs its own soon after the first instruction.
             has_fault_handler: !options.faults_are_fatal
-                && (go || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
+                && (go
+                    || options.faults_may_be_caught
+                    || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },

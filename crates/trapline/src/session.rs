@@ -266,9 +266,9 @@ impl Session {
         }
         if look {
             self.looked = Instant::now();
-            let troubles = self.following.resume();
-            self.notices.extend(troubles);
         }
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
         if let Some(launched) = &mut self.launched
             && self.status.is_none()
         {
@@ -287,8 +287,7 @@ impl Session {
     }
     /// Lets threads go on that are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
-        let following = &mut self.following;
-        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut || following.pause());
+        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut self.following);
     }
     fn look(&mut self, index: usize) {
         let traced = &mut self.traced[index];

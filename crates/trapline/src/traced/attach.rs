@@ -187,7 +187,9 @@ impl Traced {
         let tick = wishes.tick.filter(|_| self.returns_decide());
         let question = Question::new(modules, places, self.is_guarded(modules), tick);
         let asked = question.asked();
+        let options = Options { faults_may_be_caught: self.held.is_blind(), ..wishes.options };
         let request = Request {
+            options,
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
@@ -230,9 +232,10 @@ impl Traced {
         if report.fault_handler && kernel > 0 {
             let pid = self.process.pid();
             self.notices.push(format!(
-                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process catches SIGSEGV \
+                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
                  or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
-                 try --faults-are-fatal"
+                 try --faults-are-fatal",
+                if self.held.is_blind() { "may come to catch unseen (a static program without symbols)" } else { "catches" }
             ));
         }
     }

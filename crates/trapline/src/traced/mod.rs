@@ -500,6 +500,10 @@ impl Traced {
     }
     pub(crate) fn end(&mut self, how: Ended) {
         if self.ended.is_none() {
+            // The kernel would put its probes into the next program, too, if that has the same file.
+            if how == Ended::Exec {
+                self.links.iter_mut().for_each(UprobeMulti::detach);
+            }
             self.ended = Some(if how == Ended::Exited { self.how_it_ended() } else { how });
         }
     }
