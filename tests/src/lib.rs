@@ -10,6 +10,7 @@ pub mod counted;
 pub mod debugger;
 pub mod examples;
 pub mod fetched;
+pub mod groups;
 pub mod histograms;
 pub mod oracle;
 pub mod programs;

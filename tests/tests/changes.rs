@@ -106,6 +106,41 @@ fn a_static_program_that_handles_faults_lives_on() {
     }
 }
 
+/// Without names nobody can be held there, so what may fault stays where it is.
+#[test]
+fn a_static_program_without_symbols_that_handles_faults_lives_on() {
+    let path = or_skip!(victims::c("changes", Variant::Static));
+    let bare = std::env::temp_dir().join(format!("trapline-bare-{}", std::process::id()));
+    let stripped = Command::new("strip").arg("-o").arg(&bare).arg(&path).status();
+    assert!(stripped.is_ok_and(|status| status.success()), "strip is part of what compilers need");
+    let names = Command::new("nm").arg(&path).output().expect("nm is, too");
+    let names = String::from_utf8_lossy(&names.stdout).into_owned();
+    let line = names.lines().find(|line| line.ends_with(" T get")).expect("a symbol");
+    let address = format!("0x{}", line.split(' ').next().expect("a word").trim_start_matches('0'));
+    for verb in ["count", "lat", "trace"] {
+        let mut command = Command::new(binary());
+        command.args([verb, &address, "--"]).arg(&bare).args(["segv", "8"]);
+        let output = command.output().expect("runs");
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("work=8 get=8 caught=2 "), "{verb}: {said} {errors}");
+        let refused = errors.contains("nothing could be probed");
+        assert!(output.status.success() || refused, "{verb}: {}: {errors}", output.status);
+    }
+    std::fs::remove_file(bare).expect("ours");
+}
+
+/// An answer needs the process, so that nobody follows it meanwhile; when the thread goes on it is followed again.
+#[test]
+fn a_program_that_executes_another_right_after_an_answer_is_followed() {
+    let path = or_skip!(victims::plain("changes")).display().to_string();
+    for round in 0..3 {
+        let report = Tracing::spawn("count", &["-f", "get", "--", &path, "exec", "8"]).end();
+        assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+        assert_eq!(report.hits("get"), 8, "round {round}: {}", report.errors);
+    }
+}
+
 /// A call that bypasses the C library is found a moment later, before the first fault here.
 #[test]
 fn a_handler_that_came_by_a_raw_call_is_found() {

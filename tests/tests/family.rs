@@ -199,5 +199,6 @@ fn the_target_is_killed_while_traced() {
     drop(victim);
     let report = tracing.end();
     assert!(report.hits("shared") > 0, "{}", report.errors);
-    assert_eq!(report.status.code(), Some(0), "{}", report.errors);
+    assert_eq!(report.status.code(), Some(1), "{}", report.errors);
+    assert!(report.errors.contains("was ended by signal 9 (SIGKILL)"), "{}", report.errors);
 }

@@ -1,6 +1,7 @@
 /* Changes what its probes rely on when told to: `segv` handles SIGSEGV from now on by the address of what faulted, as runtimes with fault tables do; `tsc` may not read
  * the time-stamp counter; `filter` (by prctl) and `seccomp` (by syscall) are killed for process_vm_readv; `raw` is `segv` by a system call of its own.
- * For each line: such a word is done, and `done` said; `run N` calls `work` and `get` N times each. With arguments WORD N it does both, and ends. */
+ * For each line: such a word is done, and `done` said; `run N` calls `work` and `get` N times each. With arguments WORD N it does both, and ends; `exec` is `segv`,
+ * and executes itself anew with `nothing N` at once. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -14,8 +15,8 @@
 extern char get_fix[];
 int get(const int *at);
 /* The load is the first instruction: it must fault at its own address, or the handler does not know it. */
-__asm__(".text\n.p2align 4\n.globl get\n.type get,@function\nget: movl (%rdi), %eax\n addl $1, %eax\n ret\n"
-        ".globl get_fix\nget_fix: movl $-1, %eax\n ret\n.size get, .-get\n.p2align 4\n");
+__asm__(".text\n.p2align 4\n.globl get\n.type get,@function\nget: .cfi_startproc\n movl (%rdi), %eax\n addl $1, %eax\n ret\n"
+        ".globl get_fix\nget_fix: movl $-1, %eax\n ret\n .cfi_endproc\n.size get, .-get\n.p2align 4\n");
 
 static u64 caught;
 static int handles;
@@ -90,6 +91,13 @@ static void run(u64 times) {
 int main(int argc, char **argv) {
     char line[64];
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc > 2 && !strcmp(argv[1], "exec")) {
+        /* Between two looks of the tracer. */
+        usleep(120000);
+        if (handle(0)) return 2;
+        execl(argv[0], argv[0], "nothing", argv[2], NULL);
+        return 3;
+    }
     if (argc > 2) {
         if (change(argv[1])) return 2;
         run(strtoul(argv[2], NULL, 10));

@@ -145,6 +145,9 @@ impl Attached {
         }
         let mut survey = Survey::new(process, request.go, &request.options, idle)?;
         survey.still |= self.is_trap_the_programs(&process.status()?);
+        if request.calls.is_none() {
+            survey.ask_groups(pid);
+        }
         let remote = RemoteOptions { patience: request.options.patience, ..RemoteOptions::default() };
         let mut report =
             AttachReport { no_traps: survey.no_traps, stopped_all: survey.still, ..AttachReport::default() };
@@ -168,7 +171,8 @@ impl Attached {
         if self.only_our_faults {
             work.survey.traits.has_fault_handler = false;
         }
-        work.survey.traits.has_fault_handler |= self.has_changed(fact::FAULTS);
+        let may_come = request.options.faults_may_be_caught && !request.options.faults_are_fatal;
+        work.survey.traits.has_fault_handler |= self.has_changed(fact::FAULTS) || may_come;
         work.report.fault_handler = work.survey.traits.has_fault_handler;
     }
     fn must_ask(&self, request: &Request<'_>) -> bool {
@@ -280,14 +284,15 @@ impl Attached {
     ) -> Result<(), PatchError> {
         let Work { survey, remote, report } = work;
         let clock = Instant::now();
-        let segment = map(self, batch, &prepared, survey, remote)?;
+        let mut segment = map(self, batch, &prepared, survey, remote)?;
         report.timings.second_stop = clock.elapsed();
         report.mapped = segment.mapped();
         report.code = prepared.plans.iter().map(|p| p.bytes.len() as u64).sum();
         report.memory = Memory { sites: report.code + segment.tables(), per_cpu: segment.per_cpu() };
 
         let clock = Instant::now();
-        let ready = segment.fill(&prepared.plans, request.options.alone).and_then(|()| {
+        let filled = segment.fill(&prepared.plans, request.options.alone);
+        let ready = filled.and_then(|()| segment.pay(&prepared.paid)).and_then(|()| {
             let Some((made, code)) = &prepared.slots else { return Ok(()) };
             segment.write_code(RemoteAddr(made.slots.code), code)?;
             write_hints(batch.process(), &made.slots)?;
@@ -302,6 +307,8 @@ impl Attached {
             last.view().set(at::NEXT_SEGMENT, segment.control.0);
         }
         segment.set_state(State::Armed);
+        segment.paid = segment.resident();
+        self.may_grow = self.may_grow.into_iter().chain(prepared.may_grow).min();
         self.push(segment);
         self.note_reliance(&prepared, request, survey);
         report.timings.fill = clock.elapsed();

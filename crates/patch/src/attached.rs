@@ -82,6 +82,8 @@ pub struct Attached {
     pub(crate) changed: u64,
     /// Those of which the threads that asked were let go.
     pub(crate) answered: u64,
+    /// Bytes that may become the process' own for what its group had left; nothing where it has no limit.
+    pub(crate) may_grow: Option<u64>,
     /// Where threads wait before they change one.
     pub(crate) holds: HashSet<u64>,
     /// Segments of the process that this one was forked from; in our own process only.
@@ -98,6 +100,14 @@ impl Attached {
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {
         resume(&self.guards, addr)
+    }
+    /// Bytes of its segments that became the process' own, where more than `besides` them would be too much for its control group: beyond its share.
+    #[must_use]
+    pub fn overgrown(&self, besides: impl FnOnce() -> u64) -> Option<u64> {
+        let most = self.may_grow?;
+        let grown: u64 = self.segments.iter().map(|one| one.resident().saturating_sub(one.paid)).sum();
+        let grown = grown + besides();
+        (grown > most).then_some(grown)
     }
     /// Whether counter lines belong to CPUs: threads have rseq areas. Otherwise any line may have been used by any CPU.
     #[must_use]

@@ -102,6 +102,38 @@ pub enum PatchError {
         /// Bytes wanted.
         len: u64,
     },
+    /// What we map there would be charged to a group that is near its limit.
+    #[error(
+        "the memory control group {group} of process {pid} has only {left_kib} KiB left of its {limit_kib} ({file}): what probes take \
+         there ({needed_kib} KiB) could make the kernel end the process; raise the limit, or wait until there is more left"
+    )]
+    GroupFull {
+        /// The process.
+        pid: u32,
+        /// The group that has the limit.
+        group: String,
+        /// The limit's file.
+        file: &'static str,
+        /// The limit.
+        limit_kib: u64,
+        /// What is left.
+        left_kib: u64,
+        /// What is needed.
+        needed_kib: u64,
+    },
+    /// The target's group must not pay, and ours has too little.
+    #[error(
+        "process {pid} has a limit of memory, so Trapline would pay for the rings of records, and may take only {left_kib} KiB itself \
+         ({needed_kib} KiB are needed, of which an eighth is used): run it in a control group with more, or count instead"
+    )]
+    NoMemory {
+        /// The process.
+        pid: u32,
+        /// What we may still take.
+        left_kib: u64,
+        /// What is needed.
+        needed_kib: u64,
+    },
     /// Our own shared memory is too small for what is to be written: a fault of ours.
     #[error("internal: {what} does not fit into the shared memory ({at:#x} of {len:#x} bytes)")]
     Layout {

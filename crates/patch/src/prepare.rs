@@ -12,9 +12,9 @@ use trapline_plan::SlotCode;
 use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
-    DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError, Refusal,
-    Region, Role, Tactic, Want, bounds, layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module,
-    slots_for,
+    Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError,
+    Refusal, Region, Role, Tactic, TooLittle, Want, bounds, charge,
+    layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, slots_for,
 };
 use trapline_record::RemoteAddr;
 use trapline_record::journal::{Entry, Kind};
@@ -86,6 +86,9 @@ pub(crate) struct Prepared {
     /// (module, want, other want) that share a site.
     pub(crate) shares: Vec<(u32, u32, u32)>,
     pub(crate) layout: DataLayout,
+    /// Which of its bytes are allocated before a site is written, and how far the others may grow.
+    pub(crate) paid: [(u64, u64); 3],
+    pub(crate) may_grow: Option<u64>,
     pub(crate) stamps: Option<Region>,
     /// The far part of the data, if there is one.
     pub(crate) far: Option<Region>,
@@ -136,7 +139,17 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, PatchError> {
     let start = Instant::now();
     let modules = request.modules;
-    let layout = survey.home.map_or_else(|| layout(request, survey), |home| home.1);
+    let Charged { layout, paid, may_grow } = match survey.home {
+        Some((_, layout)) => Charged { layout, paid: [(0, 0); 3], may_grow: None },
+        None => {
+            let counts = counts(request, survey);
+            let charged = charge(&counts, &survey.left);
+            let charged = charged.map_err(|why| too_little(why, process.pid(), survey))?;
+            let (have, wanted) = (charged.layout.rings.bytes, DataLayout::new(&counts).rings.bytes);
+            report.small_rings = (have < wanted).then_some((have.into(), wanted.into()));
+            charged
+        }
+    };
     let shape = stamps_of(request, &layout);
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
@@ -205,11 +218,33 @@ pub(crate) fn prepare(
     let slots = slots.filter(|_| needed && before.slots.is_none());
     let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();
-    Ok(Prepared { plans, sites, shares, layout, stamps, far, semaphores, slots })
+    Ok(Prepared { plans, sites, shares, layout, paid, may_grow, stamps, far, semaphores, slots })
 }
 
 /// Of a segment for this request alone.
 pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
+    DataLayout::new(&counts(request, survey))
+}
+
+/// For people.
+fn too_little(why: TooLittle, pid: u32, survey: &Survey) -> PatchError {
+    match (why, &survey.memory) {
+        (TooLittle::Target { left, needed }, Some(of)) => PatchError::GroupFull {
+            pid,
+            group: of.group.clone(),
+            file: of.file,
+            limit_kib: of.limit >> 10,
+            left_kib: left >> 10,
+            needed_kib: needed >> 10,
+        },
+        (TooLittle::Target { left, needed } | TooLittle::Ours { left, needed }, _) => {
+            PatchError::NoMemory { pid, left_kib: left >> 10, needed_kib: needed >> 10 }
+        }
+    }
+}
+
+/// How many of each a segment for this request alone has.
+fn counts(request: &Request<'_>, survey: &Survey) -> DataCounts {
     let lines = survey.traits.lines;
     let by_thread = request.options.by_thread;
     let filtered = !request.filters.is_empty();
@@ -235,7 +270,7 @@ pub(crate) fn layout(request: &Request<'_>, survey: &Survey) -> DataLayout {
     // Each patch may need a guard at its head.
     counts.guards += counts.patches;
     counts.patches += request.modules.iter().map(|m| m.semaphores.len() as u32).sum::<u32>();
-    DataLayout::new(&counts)
+    counts
 }
 
 /// Durations take stamps; and calls that a filter decides about, marks in the same place. Where their return decides, records lie there.

@@ -62,6 +62,8 @@ pub struct Options {
     pub by_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
+    /// The process may come to catch faults, and no thread of it can be held before: what may fault is not moved.
+    pub faults_may_be_caught: bool,
     /// No thread is made to help with the plan.
     pub alone: bool,
     /// How long to wait for a thread that may make our calls without its own call being disturbed.
@@ -80,6 +82,7 @@ impl Default for Options {
             or_slots: false,
             by_slots: false,
             faults_are_fatal: false,
+            faults_may_be_caught: false,
             alone: false,
             patience: Duration::from_millis(20),
         }
@@ -218,6 +221,8 @@ pub struct AttachReport {
     pub code: u64,
     /// What the patches take of the process' memory.
     pub memory: Memory,
+    /// Bytes of each ring, and of what it was to have, where limits of memory made it smaller.
+    pub small_rings: Option<(u64, u64)>,
 }
 
 /// Memory that a batch adds to a process, in bytes; pages that nothing is written to stay unused.

@@ -47,6 +47,8 @@ pub struct Segment {
     pub(crate) stale: usize,
     /// Slots that it brought.
     pub(crate) slots: Option<MadeSlots>,
+    /// Bytes that were there before the first site was written: they are charged to us.
+    pub(crate) paid: u64,
 }
 
 /// Slots, and what belongs to them.
@@ -121,6 +123,10 @@ impl Segment {
     pub fn resident(&self) -> u64 {
         self.map.resident()
     }
+    /// Allocates parts of it at our expense (`plan::charge`).
+    pub(crate) fn pay(&self, parts: &[(u64, u64)]) -> Result<(), PatchError> {
+        parts.iter().try_for_each(|(from, to)| Ok(self.map.pay(*from, to - from)?))
+    }
     /// Gives counters and latency areas back to the system; they read as zero afterwards. For after the last reading.
     ///
     /// # Errors
@@ -193,7 +199,7 @@ impl Segment {
     /// to find everything.
     pub(crate) fn begin(map: SharedMap, layout: DataLayout, contents: Contents) -> Result<Self, PatchError> {
         let Contents { pid, control, regions, entries, guards, slots } = contents;
-        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, slots };
+        let segment = Self { map, layout, control, regions, entries, guards, stale: 0, slots, paid: 0 };
         segment.write_control(pid);
         segment.write_slots();
         segment.write_regions()?;

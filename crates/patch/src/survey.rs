@@ -4,9 +4,9 @@
 //! served, whether all threads must be stopped. Also: whether a site's mapping still shows the file's bytes (PATCH-11).
 //! Does not: stop anybody.
 
-use trapline_plan::{AddressSpace, DataLayout, Home, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
+use trapline_plan::{AddressSpace, DataLayout, Home, Left, ProcessTraits, Stacks, ThreadId, TrapsPolicy};
 use trapline_record::RemoteAddr;
-use trapline_target::{Mapping, Process};
+use trapline_target::{Mapping, MemoryGroup, MemoryLeft, Process, machine_has};
 
 pub(crate) use crate::blocked::{SIGILL, SIGTRAP};
 use crate::blocked::{bit, no_traps};
@@ -32,6 +32,10 @@ pub(crate) struct Survey {
     pub(crate) still: bool,
     /// Traps of ours that stand where patches change; in our own process only.
     pub(crate) soft: Soft,
+    /// Memory that the process and we may still take; of no limit in our own process.
+    pub(crate) left: Left,
+    /// The limit that leaves the process least.
+    pub(crate) memory: Option<MemoryLeft>,
     /// Where the module's code goes, and how its segment is laid out; in our own process only.
     pub(crate) home: Option<(Home, DataLayout)>,
 }
@@ -60,7 +64,9 @@ impl Survey {
             sve: features.sve,
             // Go's runtime installs its own soon after the first instruction.
             has_fault_handler: !options.faults_are_fatal
-                && (go || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
+                && (go
+                    || options.faults_may_be_caught
+                    || status.caught & (bit(SIGSEGV as u32) | bit(SIGBUS as u32)) != 0),
             shadow_stack: status.shadow_stack,
             go,
             traps: if no_traps.is_some() { TrapsPolicy::MustNotTrap } else { TrapsPolicy::Guarded },
@@ -74,7 +80,24 @@ impl Survey {
             heap_end: process.heap_end()?,
         };
         let still = options.strict || no_traps.is_some() || !traps::NEEDED;
-        Ok(Self { maps, space, traits, no_traps, still, soft: Soft::new(), home: None })
+        let soft = Soft::new();
+        let left = Left::default();
+        Ok(Self { maps, space, traits, no_traps, still, soft, left, memory: None, home: None })
+    }
+    /// Asks control groups what may still be taken.
+    pub(crate) fn ask_groups(&mut self, pid: u32) {
+        let group = MemoryGroup::of(pid);
+        self.memory = group.left();
+        let limited = self.memory.is_some() || group.is_unseen();
+        let ours = || {
+            let ours = MemoryGroup::of(std::process::id()).left().map_or(u64::MAX, |of| of.left);
+            ours.min(machine_has())
+        };
+        self.left = Left {
+            limited,
+            target: self.memory.as_ref().map(|of| of.left),
+            ours: if limited { ours() } else { u64::MAX },
+        };
     }
 }
 

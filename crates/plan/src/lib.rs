@@ -15,6 +15,7 @@
 
 pub mod aarch64;
 pub mod bounds;
+pub mod charge;
 pub mod codemap;
 pub mod filter;
 mod foresee;
@@ -29,6 +30,7 @@ mod unwind;
 pub mod x86_64;
 
 pub use bounds::bounds;
+pub use charge::{Charged, Left, TooLittle, charge};
 pub use codemap::{CodeMap, Scope};
 pub use layout::{DataAt, DataCounts, DataLayout};
 pub use module::{find_home, plan_module, room_for_calls, slots_for};

@@ -39,6 +39,11 @@ pub enum Followed {
     },
     /// It executed another program and is parked at its entry point.
     AtEntry(Parked),
+    /// It was parked, and ran on before it was let go.
+    Strayed {
+        /// Its pid.
+        pid: u32,
+    },
     /// It executed another program and runs it: it could not be held at the entry point.
     Unparked {
         /// Its pid.
@@ -165,7 +170,7 @@ impl Tracer {
                     drop(self.answer.send(done));
                 }
                 Ok(Order::Resume(parked)) => {
-                    let done = self.adopt(&parked);
+                    let done = self.adopt(parked);
                     drop(self.answer.send(done));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -227,9 +232,11 @@ impl Tracer {
         let ours = self.tracees.values().any(|tracee| tracee.tgid == pid);
         if ours { Ok(()) } else { Err(first.unwrap_or_else(|| io::Error::other("it has no threads"))) }
     }
-    fn adopt(&mut self, parked: &Parked) -> io::Result<()> {
+    fn adopt(&mut self, mut parked: Parked) -> io::Result<()> {
         let pid = parked.pid();
-        parked.seize()?;
+        if !parked.seize()? {
+            self.tell(Followed::Strayed { pid });
+        }
         self.tracees.insert(pid, Tracee { tgid: pid, trap: None });
         ptrace::cont(pid, 0)
     }

@@ -2,20 +2,37 @@
 //!
 //! When a program's first own instruction is about to run, its libraries are mapped and relocated and their
 //! constructors have run: the moment to probe it. But only one tracer can hold a process, and the batch that patches is
-//! another thread. So the program is *parked*: its instruction pointer is set to a loop of one instruction written into the
+//! another thread. So the program is *parked*: its instruction pointer is set to code that waits, written into the
 //! unused end of its vdso, where no patch will ever be, and it is let go. It runs there, a thread like any other,
 //! until [`Parked::release`] puts everything back. All stops here are made while it is stopped by ptrace.
 //!
-//! If the tracer dies before the program reaches its entry point, the program dies too (PTRACE_O_EXITKILL for launched
-//! ones); if it dies while the program is parked, the program stays in the loop.
+//! # If the tracer dies (SAFE-3)
+//!
+//! What waits looks at a word beside it (`native::park::waiting`): while the tracer lives, a thread of it, the *keeper*, changes that word twenty times a
+//! second. When it has not changed for about a second of CPU time, or two, the program goes to its entry point by itself. In detail:
+//!
+//! - *It dies before the program reaches its entry point*: a launched program dies too (PTRACE_O_EXITKILL); one that is followed has the
+//!   breakpoint still, and ends by SIGTRAP.
+//! - *It dies between the writing of the code and the end of the stop*: the registers are set last, and the kernel lets the program go on from where they say.
+//! - *It dies while the program is parked*: nobody changes the word, and the program goes on. What the dead tracer patched is as in any running
+//!   program: complete or not, journaled, and for `trapline detach`. The code at the vdso's end stays; nothing leads there.
+//! - *It dies while it releases the program*: the registers are set before the code is overwritten.
+//! - *It lives, and has no time for so long*: the program goes on too early, and runs while it is being patched, as any running program may.
+//!   [`Parked::release`] finds it elsewhere, leaves its registers alone, and says so.
+//! - *The keeper writes to a program that went on*: the word is read by what waits alone, and it is in memory that the program does not write. The keeper ends
+//!   before the code is overwritten.
+//!
+//! Where the vdso has no room the program waits in a loop on its entry point, without end.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crate::native::park::{BEHIND, IS_HELD, LOOP, TRAP};
+use crate::native::park::{ALIVE, BEHIND, IS_HELD, LEN, LOOP, TRAP, waiting};
 use crate::regs::Regs;
 use crate::serve::pause;
 use crate::stuck::Stuck;
@@ -25,15 +42,58 @@ use crate::sys::{fault, ptrace, signals};
 
 const AT_BASE: u64 = 7;
 const AT_ENTRY: u64 = 9;
+/// How often the keeper says that it lives.
+const KEEP_EVERY: Duration = Duration::from_millis(50);
 
-/// A process that loops at its entry point.
-#[derive(Debug, PartialEq, Eq)]
+/// A process that waits at its entry point.
+#[derive(Debug)]
 pub struct Parked {
     pid: u32,
     entry: u64,
     at: u64,
-    /// What the loop overwrote.
-    saved: [u8; LOOP.len()],
+    /// What the code overwrote.
+    saved: Vec<u8>,
+    keeper: Option<Keeper>,
+}
+
+impl PartialEq for Parked {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pid, self.entry, self.at) == (other.pid, other.entry, other.at)
+    }
+}
+
+impl Eq for Parked {}
+
+/// A thread that says that we live.
+#[derive(Debug)]
+struct Keeper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(memory: File, word: u64) -> io::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let work = move || {
+            let mut beats = 1u64;
+            while stopped.recv_timeout(KEEP_EVERY) == Err(RecvTimeoutError::Timeout) {
+                // If the program is gone there is nobody to tell.
+                drop(memory.write_all_at(&beats.to_le_bytes(), word));
+                beats += 1;
+            }
+        };
+        let thread = std::thread::Builder::new().name("trapline-keeper".into()).spawn(work)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
 }
 
 impl Parked {
@@ -47,26 +107,30 @@ impl Parked {
     pub const fn entry(&self) -> u64 {
         self.entry
     }
-    /// Stops it, puts it back to its entry point; it is held by the calling thread afterwards.
-    pub(crate) fn seize(&self) -> io::Result<()> {
+    /// Stops it, puts it back to its entry point; it is held by the calling thread afterwards. Whether it was still there.
+    pub(crate) fn seize(&mut self) -> io::Result<bool> {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
         let mut regs = Regs::read(self.pid, None)?;
-        if regs.pc() == self.at {
+        let there = (self.at..self.at + self.saved.len() as u64).contains(&regs.pc());
+        if there {
             regs.set_pc(self.entry);
             regs.write(self.pid)?;
         }
-        write(&memory(self.pid)?, self.at, &self.saved)
+        self.keeper = None;
+        write(&memory(self.pid)?, self.at, &self.saved)?;
+        Ok(there)
     }
-    /// Lets it run its program.
+    /// Lets it run its program. False if it runs already, since we had no time for it.
     ///
     /// # Errors
     /// When it is gone.
-    pub fn release(self) -> io::Result<()> {
+    pub fn release(mut self) -> io::Result<bool> {
         let work = move || {
-            self.seize()?;
-            ptrace::detach(self.pid)
+            let there = self.seize()?;
+            ptrace::detach(self.pid)?;
+            Ok(there)
         };
         in_own_thread(work)
     }
@@ -126,15 +190,21 @@ impl EntryTrap {
         let entry = self.entry;
         self.clear(pid)?;
         let memory = memory(pid)?;
-        let at = end_of_vdso(pid, &memory).unwrap_or(entry);
-        let mut saved = [0u8; LOOP.len()];
+        let room = end_of_vdso(pid, &memory);
+        let (at, code) = match room {
+            Some(at) => (at, waiting(entry).to_vec()),
+            None => (entry, LOOP.to_vec()),
+        };
+        let mut saved = vec![0; code.len()];
         memory.read_exact_at(&mut saved, at)?;
-        write(&memory, at, &LOOP)?;
+        write(&memory, at, &code)?;
         let mut regs = Regs::read(pid, None)?;
         regs.set_pc(at);
         regs.write(pid)?;
         ptrace::detach(pid)?;
-        Ok(Parked { pid, entry, at, saved })
+        // Without a keeper it goes on too early, and nothing worse.
+        let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
+        Ok(Parked { pid, entry, at, saved, keeper })
     }
     /// Removes the trap.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
@@ -172,14 +242,14 @@ fn breakpoint(tid: u32, at: u64) -> io::Result<OwnedFd> {
     perf::open(attr, tid.cast_signed(), -1)
 }
 
-/// Zeros for the loop at the vdso's end.
+/// Zeros for what waits, at the vdso's end.
 fn end_of_vdso(pid: u32, memory: &File) -> Option<u64> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let end = u64::from_str_radix(range.split_once('-')?.1, 16).ok()?;
-    let at = end - LOOP.len() as u64;
-    let mut bytes = [1u8; LOOP.len()];
+    let at = end - LEN as u64;
+    let mut bytes = [1u8; LEN];
     memory.read_exact_at(&mut bytes, at).ok()?;
     bytes.iter().all(|&byte| byte == 0).then_some(at)
 }

@@ -97,6 +97,18 @@ impl Process {
                 && (!stat.has_ended() || living::living(self.pid).is_some())
         })
     }
+    /// The signal that ended it, if it is over and that is known: of the zombie, or of the pidfd.
+    #[must_use]
+    pub fn ended_by(&self) -> Option<i32> {
+        const STATUS: usize = 52;
+        let zombie = || {
+            let stat = living::stat(self.pid).ok()?;
+            let ours = stat.has_ended() && stat.field(22) == Some(self.start_time);
+            stat.field(STATUS).filter(|_| ours)
+        };
+        let status = zombie().or_else(|| fd::exit_status(self.pidfd.as_fd()).map(|status| status as u64))?;
+        Some((status & 0x7f) as i32).filter(|signal| *signal != 0)
+    }
     /// The folder of /proc that shows it, at this moment: the main thread may have ended.
     #[must_use]
     pub fn folder(&self) -> PathBuf {

@@ -84,6 +84,25 @@ impl SharedMap {
         }
         fd::punch(self.file.as_fd(), off, len).map_err(|e| failed("give back part of", e))
     }
+    /// Allocates pages that are not there yet, so that they are charged to us and not to the process that writes them first. They read as zero.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn pay(&self, off: u64, len: u64) -> Result<(), TargetError> {
+        /// A signal undoes the call that it interrupts, so each call is short.
+        const PART: u64 = 4 << 20;
+        let end = off.saturating_add(len);
+        let mut from = off;
+        while from < end {
+            let part = PART.min(end - from);
+            match fd::allocate(self.file.as_fd(), from, part) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed("allocate", error)),
+                Ok(()) => from += part,
+            }
+        }
+        Ok(())
+    }
     /// The stretches of `off..off + len` that have memory behind them, in order: all else reads as zero, and would take memory by being read.
     #[must_use]
     pub fn written(&self, off: u64, len: u64) -> Vec<Range<u64>> {
@@ -125,6 +144,17 @@ mod tests {
 
     use super::SharedMap;
     use crate::sys::fd;
+
+    #[test]
+    fn what_is_paid_for_is_there_and_counts_as_unwritten() {
+        let map = SharedMap::new(fd::memfd(c"shared", true).expect("a memfd"), 64 << 12).expect("a map");
+        map.pay(4096, 9 << 12).expect("memory");
+        assert_eq!(map.resident(), 9 << 12);
+        assert!(map.written(0, 64 << 12).is_empty());
+        assert!(map.write(4096, &[1]));
+        let written = map.written(0, 64 << 12);
+        assert_eq!((map.resident(), written.len(), written.first()), (9 << 12, 1, Some(&(4096..8192))));
+    }
 
     #[test]
     fn bytes_are_written_wherever_they_begin_and_end() {

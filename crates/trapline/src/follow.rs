@@ -20,6 +20,8 @@ pub(crate) struct Following {
     /// Everybody who is followed, also processes in which nothing is probed.
     pids: BTreeSet<u32>,
     waiting: Vec<Followed>,
+    /// Programs that ran on from their entry points before they were let go.
+    strayed: Vec<u32>,
     /// Programs that ran without having been held at their entry points.
     unparked: Vec<Unprobed>,
 }
@@ -77,6 +79,7 @@ impl Following {
                 }
                 Followed::Exited { pid } => drop(self.pids.remove(&pid)),
                 Followed::AtEntry(parked) => executed.push(parked),
+                Followed::Strayed { pid } => self.strayed.push(pid),
                 Followed::Unparked { pid, why } => self.unparked.push(Unprobed::new(pid, why)),
             }
         }
@@ -85,6 +88,15 @@ impl Following {
     /// Programs that cannot be probed, since they were not held at their entry points; each once.
     pub(crate) fn take_unparked(&mut self) -> Vec<Unprobed> {
         std::mem::take(&mut self.unparked)
+    }
+    /// What to say of programs that ran on before they were let go; each once.
+    pub(crate) fn take_strayed(&mut self) -> Vec<String> {
+        let line = |pid| {
+            format!(
+                "process {pid} ran on from its entry point while it was being probed, since this tracer had no time: its first hits are missed"
+            )
+        };
+        self.strayed.drain(..).map(line).collect()
     }
     /// Whether somebody is left to follow.
     pub(crate) fn is_busy(&self) -> bool {
@@ -110,8 +122,12 @@ impl Following {
                 follower.resume(parked)
             }
             _ => {
-                self.pids.remove(&parked.pid());
-                parked.release()
+                let pid = parked.pid();
+                self.pids.remove(&pid);
+                if !parked.release()? {
+                    self.strayed.push(pid);
+                }
+                Ok(())
             }
         }
     }

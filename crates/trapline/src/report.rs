@@ -218,8 +218,15 @@ pub struct Listed {
 /// How a process ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// It exited or was killed.
+    /// It exited, or was ended as people end processes, or it is not known how.
     Exited,
+    /// A signal ended it that is sent for a fault or to kill, while it was probed or just after.
+    Killed {
+        /// Which, where that is known.
+        signal: Option<i32>,
+        /// By the kernel's out-of-memory killer.
+        by_memory: bool,
+    },
     /// It runs another program now.
     Exec,
 }
@@ -289,6 +296,8 @@ pub struct Summary {
     pub processes: u64,
     /// Of these, processes that had ended, or ran another program, before we detached.
     pub ended: u64,
+    /// Of the ended ones that were asked for, those that were killed: see [`Ended::Killed`].
+    pub killed: u64,
     /// Forked children that counted into their parent's table.
     pub children: u64,
     /// Places that the probes meant, over all processes.

@@ -141,6 +141,8 @@ impl Session {
             for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
                 session.add(process, named)?;
             }
+            let asked_for = matches!(&builder.target, Target::Running { .. });
+            session.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
         }
         let launched = matches!(builder.target, Target::Launch(_));
         if !(launched || builder.follow) {
@@ -202,6 +204,7 @@ impl Session {
         self.notices.extend(troubles);
         let may = self.may_follow(pid);
         self.following.let_go(parked, may).map_err(failed)?;
+        self.notices.extend(self.following.take_strayed());
         self.launched = launched.0.take();
         Ok(())
     }
@@ -292,9 +295,9 @@ impl Session {
         }
         if look {
             self.looked = Instant::now();
-            let troubles = self.following.resume();
-            self.notices.extend(troubles);
         }
+        let troubles = self.following.resume();
+        self.notices.extend(troubles);
         if let Some(launched) = &mut self.launched
             && self.status.is_none()
         {
@@ -313,10 +316,15 @@ impl Session {
     }
     /// Lets threads go on that are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
-        let following = &mut self.following;
-        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut || following.pause());
+        self.traced[index].answer(&mut self.files, &self.wishes, look, &mut self.following);
     }
     fn look(&mut self, index: usize) {
+        let traced = &mut self.traced[index];
+        if let Some(one) = traced.stay_in_bounds(&self.wishes.options) {
+            self.notices.push(one.line());
+            self.unprobed.push(one);
+            return;
+        }
         let traced = &mut self.traced[index];
         let following = &mut self.following;
         match traced.look(&mut self.files, &self.wishes, &mut || following.pause()) {
@@ -329,6 +337,7 @@ impl Session {
     fn probe_executed(&mut self) {
         let executed = self.following.executed();
         self.unprobed.extend(self.following.take_unparked());
+        self.notices.extend(self.following.take_strayed());
         for parked in executed {
             let pid = parked.pid();
             let before = self.traced.iter_mut().filter(|traced| traced.process.pid() == pid);
@@ -501,6 +510,8 @@ impl Session {
             summary.processes += 1;
             summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
             summary.ended += u64::from(traced.ended.is_some());
+            let killed = traced.is_asked_for && matches!(traced.ended, Some(Ended::Killed { .. }));
+            summary.killed += u64::from(killed);
             summary.children += traced.forked();
             summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
             traced.probed().for_each(|site| summary.patched.add(site.tactic));

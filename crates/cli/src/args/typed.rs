@@ -21,7 +21,7 @@ Probes are bpftrace's: uprobe:PATH:func[+off], uretprobe:PATH:func, usdt:PATH:pr
 PATH may be a path, a library's short name (libc) or the program's own name; without it: the program, then its
 libraries. func may hold * and ?, or be a /regular expression/, sym@VERSION or 0xADDRESS.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 nothing could be probed (with -f known at the end). A command that was launched
+Exit status: 0 done, 1 failed (also: a process of -p or -n was killed while probed), 2 wrong usage, 3 nothing could be probed (with -f known at the end). A command that was launched
 gives its own status (128+n if signal n ended it), whatever became of the probes; it is not run if, without -f, it has
 nothing that the probes name (3), or if our output cannot be opened (1). Ctrl-C prints the result, detaches and exits 0.";
 

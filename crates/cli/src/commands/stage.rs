@@ -77,8 +77,10 @@ impl Stage {
     /// What the run comes to, all having been told or not; waits for a launched command, whose status it is then, whatever became of the probes.
     pub(crate) fn end(self, finished: Finished, told: Result<(), OutputError>) -> Result<Outcome, Failure> {
         let outcome = match told {
-            // Said among the notices; a launched command's status is its own.
-            _ if finished.summary.undone > 0 && finished.command.is_none() => Outcome::Failed,
+            // Said among the notices, as what was killed is; a launched command's status is its own.
+            _ if finished.summary.undone + finished.summary.killed > 0 && finished.command.is_none() => {
+                Outcome::Failed
+            }
             Ok(()) | Err(OutputError::Gone) => Outcome::Done,
             Err(error) => {
                 say(&format!("trapline: {error}"));

@@ -60,6 +60,9 @@ fn patched(summary: &Summary) -> String {
     if summary.ended > 0 {
         line.push_str(&format!(", {} of them ended", grouped(summary.ended)));
     }
+    if summary.killed > 0 {
+        line.push_str(&format!(" ({} killed)", grouped(summary.killed)));
+    }
     if summary.children > 0 {
         line.push_str(&format!(
             ", {} counted with their parent",

@@ -1,10 +1,40 @@
 //! Instructions that hold a program at its entry point.
 
-/// `b .`
-pub(crate) const LOOP: [u8; 4] = [0x00, 0x00, 0x00, 0x14];
 /// `brk #0`
 pub(crate) const TRAP: [u8; 4] = [0x00, 0x00, 0x20, 0xd4];
 /// How far behind the trap's address a thread stands that took it.
 pub(crate) const BEHIND: u64 = 0;
 /// The kernel steps a thread over the instruction of such a breakpoint; whether it then still stands before it was not tried.
 pub(crate) const IS_HELD: bool = false;
+/// `b .`, where there is no room for what waits.
+pub(crate) const LOOP: [u8; 4] = [0x00, 0x00, 0x00, 0x14];
+/// Bytes of [`waiting`].
+pub(crate) const LEN: usize = 64;
+/// Where in it the word is that says that somebody is there.
+pub(crate) const ALIVE: u64 = 48;
+/// Upper half of the turns between two looks at that word: half a second at least, at a nanosecond a turn.
+const TURNS: u32 = 0x2000;
+
+/// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes x15 to x17 and the flags, of which a program knows nothing at its entry.
+pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
+    let words: [u32; 12] = [
+        0x1000_018F,              // 0: adr x15, 48
+        0xF940_01F0,              // 4: ldr x16, [x15]
+        0xD2A0_0011 | TURNS << 5, // 8: movz x17, turns, lsl 16
+        0xD503_203F,              // 12: yield
+        0xF100_0631,              // 16: subs x17, x17, 1
+        0x54FF_FFC1,              // 20: b.ne 12
+        0xF940_01F1,              // 24: ldr x17, [x15]
+        0xEB11_021F,              // 28: cmp x16, x17
+        0x54FF_FF01,              // 32: b.ne 0
+        0x5800_00B0,              // 36: ldr x16, 56
+        0xD61F_0200,              // 40: br x16
+        0xD503_201F,              // 44: nop
+    ];
+    let mut code = [0; LEN];
+    for (bytes, word) in code.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    code[56..].copy_from_slice(&entry.to_le_bytes());
+    code
+}

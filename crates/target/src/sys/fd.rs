@@ -27,6 +27,23 @@ pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd>
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
+/// How a process ended, as `wait` has it, after its parent was told (Linux 6.15); nothing where the kernel does not say.
+pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// `struct pidfd_info` in its first form: mask, group, twelve numbers of which the last is the status.
+    #[repr(C)]
+    struct Info {
+        mask: u64,
+        group: u64,
+        numbers: [i32; 12],
+    }
+    const GET_INFO: libc::c_ulong = 0xC040_FF0B;
+    const EXIT: u64 = 1 << 3;
+    let mut info = Info { mask: EXIT, group: 0, numbers: [0; 12] };
+    // SAFETY: `info` is live, of the 64 bytes that the request's number states.
+    let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO as _, &raw mut info) };
+    (result == 0 && info.mask & EXIT != 0).then_some(info.numbers[11])
+}
+
 /// Whether two processes share their address space; `None` when the kernel cannot say.
 pub(crate) fn same_memory(a: u32, b: u32) -> Option<bool> {
     const KCMP_VM: i32 = 1;
@@ -52,6 +69,12 @@ pub(crate) fn punch(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> 
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), mode, off as i64, len as i64) })).map(drop)
+}
+
+/// Allocates a range of a file's pages, at our expense where they are not there.
+pub(crate) fn allocate(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> {
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), 0, off as i64, len as i64) })).map(drop)
 }
 
 /// Fixes a memfd's size for good. One that cannot shrink any more already is fine too.

@@ -1,10 +1,87 @@
 //! Instructions that hold a program at its entry point.
 
-/// `jmp .`
-pub(crate) const LOOP: [u8; 2] = [0xeb, 0xfe];
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
 /// `int3`
 pub(crate) const TRAP: [u8; 1] = [0xcc];
 /// How far behind the trap's address a thread stands that took it.
 pub(crate) const BEHIND: u64 = 1;
 /// A breakpoint of the processor for an instruction holds a thread before it.
 pub(crate) const IS_HELD: bool = true;
+/// `jmp .`, where there is no room for what waits.
+pub(crate) const LOOP: [u8; 2] = [0xeb, 0xfe];
+/// Bytes of [`waiting`].
+pub(crate) const LEN: usize = 72;
+/// Where in it the word is that says that somebody is there.
+pub(crate) const ALIVE: u64 = 56;
+/// Time of a CPU between two looks at that word.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Turns between two looks: a `pause` takes 10 to 140 cycles, by the processor.
+fn turns() -> u32 {
+    const SOME: u32 = 1 << 12;
+    static TURNS: OnceLock<u32> = OnceLock::new();
+    *TURNS.get_or_init(|| {
+        let took = || {
+            let start = Instant::now();
+            (0..SOME).for_each(|_| std::hint::spin_loop());
+            start.elapsed()
+        };
+        // The shortest was not interrupted.
+        let shortest = (0..8).map(|_| took()).min().unwrap_or_default().max(Duration::from_micros(1));
+        let turns = BETWEEN_LOOKS.as_nanos() * u128::from(SOME) / shortest.as_nanos();
+        u32::try_from(turns).unwrap_or(u32::MAX).clamp(1 << 22, 1 << 30)
+    })
+}
+
+/// Waits as long as the word at [`ALIVE`] changes, then goes to `entry`. It changes no register, and of the stack what lies 8 to 32 bytes below
+/// its pointer: handlers of signals, which constructors may have installed, leave that alone, and at its entry a program has nothing there.
+pub(crate) fn waiting(entry: u64) -> [u8; LEN] {
+    let mut code = [0x90; LEN];
+    let turns = turns().to_le_bytes();
+    let parts: [&[u8]; 11] = [
+        &[0xff, 0x35, 50, 0, 0, 0],       // 0: push [rip → 56]
+        &[0x8f, 0x44, 0x24, 0xe0],        // 6: pop [rsp − 32]
+        &[0x48, 0xc7, 0x44, 0x24, 0xe8],  // 10: mov qword [rsp − 24], turns
+        &turns,                           // 15
+        &[0xf3, 0x90],                    // 19: pause
+        &[0x48, 0xff, 0x4c, 0x24, 0xe8],  // 21: dec qword [rsp − 24]
+        &[0x75, 0xf7],                    // 26: jnz 19
+        &[0x50],                          // 28: push rax
+        &[0x48, 0x8b, 0x05, 20, 0, 0, 0], // 29: mov rax, [rip → 56]
+        &[0x48, 0x3b, 0x44, 0x24, 0xe8],  // 36: cmp rax, [rsp − 24], which is that of 6
+        &[0x58, 0x75, 0xd4],              // 41: pop rax; 42: jne 0
+    ];
+    let mut at = 0;
+    for part in parts {
+        code[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    code[at..at + 6].copy_from_slice(&[0xff, 0x25, 14, 0, 0, 0]); // 44: jmp [rip → 64]
+    code[56..64].fill(0);
+    code[64..].copy_from_slice(&entry.to_le_bytes());
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIVE, LEN, waiting};
+
+    #[test]
+    fn turns_take_about_a_second() {
+        let one = super::BETWEEN_LOOKS.as_secs_f64() / f64::from(super::turns());
+        assert!((0.5e-9..300e-9).contains(&one), "{one} s a turn");
+    }
+
+    #[test]
+    fn jumps_and_words_are_where_they_name_each_other() {
+        let code = waiting(0x1122_3344_5566_7788);
+        let rel = |at: usize| i32::from_le_bytes(code[at..at + 4].try_into().expect("four"));
+        assert_eq!(6 + i64::from(rel(2)), ALIVE as i64);
+        assert_eq!(36 + i64::from(rel(32)), ALIVE as i64);
+        assert_eq!(50 + i64::from(rel(46)), LEN as i64 - 8);
+        assert_eq!((28 + i32::from(code[27] as i8), 44 + i32::from(code[43] as i8)), (19, 0));
+        assert_eq!(code[64..], 0x1122_3344_5566_7788_u64.to_le_bytes());
+    }
+}

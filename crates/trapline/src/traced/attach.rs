@@ -187,7 +187,9 @@ impl Traced {
         let tick = wishes.tick.filter(|_| self.returns_decide());
         let question = Question::new(modules, places, self.is_guarded(modules), tick);
         let asked = question.asked();
+        let options = Options { faults_may_be_caught: self.held.is_blind(), ..wishes.options };
         let request = Request {
+            options,
             unwinders: &unwinding.unwinders,
             own_code: &unwinding.own_code,
             go: self.is_go,
@@ -211,6 +213,14 @@ impl Traced {
         self.attach_kernel(modules, places, &report.kernel, &mut by_kernel);
         refused.extend(by_kernel);
         self.note_slow(&report);
+        if let Some((have, wanted)) = report.small_rings {
+            self.notices.push(format!(
+                "rings of records have {} KiB instead of {} for each CPU: no more than an eighth of the memory that limits leave is taken; \
+                 records that find theirs full are dropped, and counted",
+                have >> 10,
+                wanted >> 10
+            ));
+        }
         self.notices.extend(tails_notice(&report, places));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
@@ -222,9 +232,10 @@ impl Traced {
         if report.fault_handler && kernel > 0 {
             let pid = self.process.pid();
             self.notices.push(format!(
-                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process catches SIGSEGV \
+                "{kernel} places of process {pid} are probed by the kernel, at microseconds a hit: the process {} SIGSEGV \
                  or SIGBUS, so that instructions that may fault stay where they are; if its handler only reports and ends it, \
-                 try --faults-are-fatal"
+                 try --faults-are-fatal",
+                if self.held.is_blind() { "may come to catch unseen (a static program without symbols)" } else { "catches" }
             ));
         }
     }

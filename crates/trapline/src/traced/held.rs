@@ -4,8 +4,8 @@
 //! them taken out, places probed anew where another way is right, threads let go; notices. Invariant HLD-1: what is not probed any more is told.
 //! Does not: stop the thread that asks; its stub does.
 //!
-//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own `syscall` instructions. The next look
-//! at /proc/PID/status finds what they changed, up to some hundredths of a second later. It never finds a thread that lost the right to
+//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own `syscall` instructions. /proc/PID/status tells
+//! what they changed: a handler of faults up to ten milliseconds later, a filter up to fifty. It never finds a thread that lost the right to
 //! read the clock.
 
 use std::collections::HashSet;
@@ -17,6 +17,7 @@ use trapline_record::control::fact;
 use super::attach::key;
 use super::{Key, Source, Traced, Wishes};
 use crate::files::Files;
+use crate::follow::Following;
 use crate::modules::{Mapped, Module};
 use crate::report::Refused;
 use crate::sites::{Place, Places};
@@ -31,6 +32,8 @@ const FUNCTIONS: [(&str, Hold); 3] =
 pub(super) struct Held {
     /// The functions were looked for.
     wanted: bool,
+    /// None was found in a program that has its C library in itself: its calls are not seen before they are made.
+    blind: bool,
     /// Places that are probed anew just now.
     again: Option<HashSet<Key>>,
     /// Of those, how many could not be, and one of them.
@@ -41,6 +44,10 @@ impl Held {
     /// Whether places are being probed anew.
     pub(super) const fn again(&self) -> bool {
         self.again.is_some()
+    }
+    /// Whether the program may change what it does with faults before that is seen.
+    pub(super) const fn is_blind(&self) -> bool {
+        self.blind
     }
     pub(super) fn note_lost(&mut self, lost: Option<(u64, Refused)>) {
         self.lost = lost;
@@ -99,7 +106,9 @@ impl Traced {
                 },
             };
             if is_library || modules[module].file.image.is_static() {
-                found.extend(holds_in(modules, module));
+                let holds = holds_in(modules, module);
+                self.held.blind = holds.is_empty();
+                found.extend(holds);
                 return;
             }
         }
@@ -110,18 +119,18 @@ impl Traced {
         files: &mut Files,
         wishes: &Wishes,
         look: bool,
-        before: &mut dyn FnMut(),
+        following: &mut Following,
     ) {
         if self.ended.is_some() || self.detached || self.attached.relied_on() == 0 {
             return;
         }
         let asked = self.attached.asked();
-        let facts = asked | if look { self.found_changed() } else { 0 };
+        let facts = asked | self.found_changed(look);
         if facts == 0 {
             return;
         }
         let late = facts & !asked != 0 || self.attached.went_on(asked);
-        before();
+        following.pause();
         match self.attached.close(&self.process, facts) {
             Ok(closed) => {
                 if closed.left > 0 {
@@ -136,10 +145,12 @@ impl Traced {
             Err(error) if error.is_gone() => {}
             Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
         }
+        // Before the thread goes on: it may execute a program at once.
+        self.notices.extend(following.resume());
         self.attached.let_go();
     }
-    /// Facts that have changed by what /proc tells.
-    fn found_changed(&self) -> u64 {
+    /// Facts that have changed by what /proc tells: of handlers each time, which one file tells; of filters, which each thread has its own of, at a `look`.
+    fn found_changed(&self, look: bool) -> u64 {
         const FAULTS: u64 = 1 << 10 | 1 << 6;
         let relied = self.attached.relied_on();
         let mut found = 0;
@@ -149,7 +160,8 @@ impl Traced {
         {
             found |= fact::FAULTS;
         }
-        if relied & fact::FILTER != 0
+        if look
+            && relied & fact::FILTER != 0
             && self.process.restricted().is_ok_and(|restricted| restricted.is_some())
         {
             found |= fact::FILTER;

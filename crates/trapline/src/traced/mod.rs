@@ -12,6 +12,7 @@ mod attach;
 mod called;
 mod choose;
 mod costs;
+mod ending;
 mod foreign;
 mod held;
 mod kernel;
@@ -36,6 +37,7 @@ use trapline_target::{FileId, Process};
 
 use self::called::Called;
 use self::costs::Costs;
+use self::ending::Group;
 use self::foreign::Foreign;
 use self::held::Held;
 use self::late::Loads;
@@ -236,6 +238,9 @@ pub(crate) struct Traced {
     pub(crate) costs: Costs,
     foreign: Foreign,
     held: Held,
+    group: Group,
+    /// It was named, or had the name that was: not one that others started meanwhile, nor one of all.
+    pub(crate) is_asked_for: bool,
     pub(crate) ended: Option<Ended>,
     pub(crate) detached: bool,
 }
@@ -245,6 +250,7 @@ impl Traced {
     pub(crate) fn new(process: Process) -> Result<Self, Error> {
         let name = Known::of(&process)?.shown().to_owned();
         let loads = Loads::new(process.pid());
+        let group = Group::of(process.pid());
         let now = Instant::now();
         Ok(Self {
             process,
@@ -278,6 +284,8 @@ impl Traced {
             costs: Costs::default(),
             foreign: Foreign::new(now),
             held: Held::default(),
+            group,
+            is_asked_for: false,
             ended: None,
             detached: false,
         })
@@ -491,6 +499,12 @@ impl Traced {
         }
     }
     pub(crate) fn end(&mut self, how: Ended) {
-        self.ended.get_or_insert(how);
+        if self.ended.is_none() {
+            // The kernel would put its probes into the next program, too, if that has the same file.
+            if how == Ended::Exec {
+                self.links.iter_mut().for_each(UprobeMulti::detach);
+            }
+            self.ended = Some(if how == Ended::Exited { self.how_it_ended() } else { how });
+        }
     }
 }

@@ -1,0 +1,74 @@
+//! SAFE-3: the tracer killed while it holds a program at its first instruction, launched or executed under `-f`: the program goes on by itself.
+//! Where it was not held yet it ends with the tracer, in no other way, and it never waits for ever.
+
+use std::io::Read as _;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use trapline_tests::tracing::binary;
+use trapline_tests::{or_skip, setting, victims};
+
+/// Longest wait for a program that nobody holds any more.
+const PATIENCE: Duration = Duration::from_secs(100);
+const RIGHT: &str = "work=8 get=8 caught=0 ";
+
+/// What the program printed, after its tracer was killed at its Nth request; `None`: the tracer was not.
+fn printed(words: &[&str], fault: &str) -> (bool, String) {
+    let mut command = Command::new(binary());
+    command.args(["count", "-q", "-o", "/dev/null"]).args(words).env("TRAPLINE_FAULT", fault);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let child = child.as_mut().expect("trapline starts");
+    let mut out = child.stdout.take().expect("piped");
+    let status = child.wait().expect("it ends");
+    let (sender, said) = channel();
+    // The pipe ends with the last program that has it.
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        drop(out.read_to_string(&mut text));
+        drop(sender.send(text));
+    });
+    let said = said.recv_timeout(PATIENCE);
+    (!status.success(), said.unwrap_or_else(|_| panic!("{fault}: the program waits for ever")))
+}
+
+/// Kills the tracer at points from the first on; how often the program went on, and how often it ended with it.
+fn at_every_point(words: &[&str]) -> (u64, u64) {
+    let (mut went_on, mut ended) = (0, 0);
+    let mut number = 1;
+    loop {
+        let side = if number % 2 == 0 { "before" } else { "after" };
+        let fault = format!("{side}:{number}");
+        let (killed, said) = printed(words, &fault);
+        match said.as_str() {
+            "" => ended += 1,
+            text => {
+                assert!(text.starts_with(RIGHT), "{fault}: {text}");
+                went_on += u64::from(killed);
+            }
+        }
+        if !killed {
+            return (went_on, ended);
+        }
+        number += setting("TRAPLINE_PARKED_STRIDE", 11);
+        assert!(number < 500, "a launch makes fewer requests");
+    }
+}
+
+#[test]
+fn a_launched_program_goes_on_without_its_tracer() {
+    let path = or_skip!(victims::plain("changes"));
+    let path = path.display().to_string();
+    let (went_on, ended) = at_every_point(&["work", "--", &path, "nothing", "8"]);
+    println!("went on {went_on} times, ended with the tracer {ended} times");
+    assert!(went_on >= 3, "it was held at few of the points");
+}
+
+#[test]
+fn a_followed_program_goes_on_without_its_tracer() {
+    let path = or_skip!(victims::plain("changes"));
+    let script = format!("{} nothing 8; true", path.display());
+    let (went_on, ended) = at_every_point(&["-f", "work", "--", "/bin/sh", "-c", &script]);
+    println!("went on {went_on} times, ended with the tracer {ended} times");
+    assert!(went_on >= 3, "it was held at few of the points");
+}
