@@ -3,7 +3,8 @@
  * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
  * it; with `reload` it is loaded, called ten times and unloaded at once;
  * with `inside`, run N forks N children that stay in
- * `child_inside` until this program ends. */
+ * `child_inside` until this program ends. `family orphans HOW` leaves a child, and a grandchild in a session of its own, which call `child_work` ten times
+ * each a second after their parents are gone; it ends, or with `exec` it executes another program. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <libgen.h>
@@ -126,6 +127,23 @@ static void run(u64 times) {
     TELL("failed", failed);
     TELL("check", check);
 }
+static void later(pid_t parent) {
+    while (getppid() == parent) usleep(1000);
+    sleep(1);
+    _exit(ten() == 535 ? 0 : 1);
+}
+static int orphans(int execs) {
+    pid_t parent = getpid();
+    if (fork() == 0) later(parent);
+    if (fork() == 0) {
+        parent = getpid();
+        setsid();
+        if (fork() == 0) later(parent);
+        _exit(0);
+    }
+    if (execs) execl("/bin/true", "true", (char *)NULL);
+    return execs;
+}
 int main(int argc, char **argv) {
     static char path[4096];
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 3;
@@ -133,5 +151,6 @@ int main(int argc, char **argv) {
     how = argc > 1 ? argv[1] : "fork";
     if (!strcmp(how, "dlopen") && note_plugin()) return 4;
     if (!strcmp(how, "once")) return ten() == 535 ? 0 : 1;
+    if (!strcmp(how, "orphans")) return orphans(argc > 2);
     return victim_serve(run);
 }

@@ -73,7 +73,7 @@ fn list_process(
     let pid = process.pid();
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process)?;
+    let mut traced = Traced::new(process, 0)?;
     let (modules, places) = traced.choose(files, wishes, &fresh);
     let Places { found, refused, .. } = places;
     if !found.is_empty() {

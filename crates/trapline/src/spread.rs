@@ -69,6 +69,10 @@ impl Spread {
         };
         Self { rows: counts.iter().enumerate().take(BUCKETS).filter_map(row).collect() }
     }
+    /// Takes no more memory than its rows.
+    pub(crate) fn shrink(&mut self) {
+        self.rows.shrink_to_fit();
+    }
     /// Converts counts by steps: below, each step, above up to `most`.
     pub(crate) fn by_steps(counts: &[u64], steps: Steps, most: u64) -> Self {
         let last = steps.count() as usize + 1;
