@@ -17,19 +17,25 @@ PROBED u64 child_work(u64 x) { return x * 11 + 4; }
 PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
 
 #ifdef __x86_64__
-/* Four bytes each, one behind the other: no jump fits where both are probed. Children call the first one. */
-u64 tight_one(u64 x);
-__asm__(".text\n.globl tight_one, tight_two\n.type tight_one, @function\n.type tight_two, @function\n"
+/* Four bytes each, one behind the other: where all are probed, no jump fits all of them. Which ones are left depends on the code around. */
+u64 tight_one(u64 x), tight_two(u64 x), tight_three(u64 x);
+__asm__(".text\n.globl tight_one, tight_two, tight_three\n.type tight_one, @function\n"
+        ".type tight_two, @function\n.type tight_three, @function\n"
         "tight_one: lea 1(%rdi), %eax\n ret\n.size tight_one, . - tight_one\n"
-        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n");
+        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n"
+        "tight_three: lea 3(%rdi), %eax\n ret\n.size tight_three, . - tight_three\n");
 #else
 PROBED u64 tight_one(u64 x) { return x + 1; }
 PROBED u64 tight_two(u64 x) { return x + 2; }
+PROBED u64 tight_three(u64 x) { return x + 3; }
 #endif
 
 static u64 ten(void) {
     u64 sum = 0;
-    for (u64 i = 0; i < 10; i++) sum += child_work(i) + (tight_one(i) != i + 1);
+    for (u64 i = 0; i < 10; i++) {
+        sum += child_work(i);
+        if (tight_one(i) + tight_two(i) + tight_three(i) != 3 * i + 6) sum++;
+    }
     return sum;
 }
 static int one_child(void) {

@@ -2,7 +2,7 @@
 //!
 //! In: a [`Builder`]. Out: [`ProcessReport`]s while it runs, [`Finished`] at its end. Invariants: SES-1 whatever ends a
 //! session (detach, drop, an error on the way) takes all patches out; SES-2 a process that cannot be traced stops the
-//! session only if it was named by its pid. Does not: print, wait, handle signals.
+//! session only if it was named by its pid, and has not just ended beside others. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ use crate::saved::{self, tables::Round};
 use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
-use crate::target::{Target, resolve};
+use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::{Aim, Past, Shared, Telling, Traced, Wishes};
 use crate::unprobed::{nothing_had, with_follow};
 
@@ -147,9 +147,16 @@ impl Session {
             session.launch(words)?;
         } else {
             let named = matches!(&builder.target, Target::Running { pids, .. } if !pids.is_empty());
-            for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
-                session.add(process, named)?;
+            let processes = resolve(&builder.target, &session.wishes.specs, &mut session.notices)?;
+            let mut several = Several::new(processes.len());
+            for process in processes {
+                let pid = process.pid();
+                let added = session.add(process, named);
+                if several.one(pid, added)?.is_none() {
+                    session.notices.push(gone_notice(pid));
+                }
             }
+            several.end(session.traced.len())?;
         }
         let launched = matches!(builder.target, Target::Launch(_));
         if !(launched || builder.follow) {
