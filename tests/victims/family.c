@@ -3,7 +3,8 @@
  * beside this program, calls `plugin_work` ten times at once and ten times more when a probe stands there, and unloads
  * it; with `reload` it is loaded, called ten times and unloaded at once;
  * with `inside`, run N forks N children that stay in
- * `child_inside` until this program ends. */
+ * `child_inside` until this program ends. `family orphans HOW` leaves a child, and a grandchild in a session of its own, which call `child_work` ten times
+ * each a second after their parents are gone; it ends, or with `exec` it executes another program. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <libgen.h>
@@ -16,19 +17,25 @@ PROBED u64 child_work(u64 x) { return x * 11 + 4; }
 PROBED u64 parent_work(u64 x) { return x * 13 + 5; }
 
 #ifdef __x86_64__
-/* Four bytes each, one behind the other: no jump fits where both are probed. Children call the first one. */
-u64 tight_one(u64 x);
-__asm__(".text\n.globl tight_one, tight_two\n.type tight_one, @function\n.type tight_two, @function\n"
+/* Four bytes each, one behind the other: where all are probed, no jump fits all of them. Which ones are left depends on the code around. */
+u64 tight_one(u64 x), tight_two(u64 x), tight_three(u64 x);
+__asm__(".text\n.globl tight_one, tight_two, tight_three\n.type tight_one, @function\n"
+        ".type tight_two, @function\n.type tight_three, @function\n"
         "tight_one: lea 1(%rdi), %eax\n ret\n.size tight_one, . - tight_one\n"
-        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n");
+        "tight_two: lea 2(%rdi), %eax\n ret\n.size tight_two, . - tight_two\n"
+        "tight_three: lea 3(%rdi), %eax\n ret\n.size tight_three, . - tight_three\n");
 #else
 PROBED u64 tight_one(u64 x) { return x + 1; }
 PROBED u64 tight_two(u64 x) { return x + 2; }
+PROBED u64 tight_three(u64 x) { return x + 3; }
 #endif
 
 static u64 ten(void) {
     u64 sum = 0;
-    for (u64 i = 0; i < 10; i++) sum += child_work(i) + (tight_one(i) != i + 1);
+    for (u64 i = 0; i < 10; i++) {
+        sum += child_work(i);
+        if (tight_one(i) + tight_two(i) + tight_three(i) != 3 * i + 6) sum++;
+    }
     return sum;
 }
 static int one_child(void) {
@@ -126,6 +133,23 @@ static void run(u64 times) {
     TELL("failed", failed);
     TELL("check", check);
 }
+static void later(pid_t parent) {
+    while (getppid() == parent) usleep(1000);
+    sleep(1);
+    _exit(ten() == 535 ? 0 : 1);
+}
+static int orphans(int execs) {
+    pid_t parent = getpid();
+    if (fork() == 0) later(parent);
+    if (fork() == 0) {
+        parent = getpid();
+        setsid();
+        if (fork() == 0) later(parent);
+        _exit(0);
+    }
+    if (execs) execl("/bin/true", "true", (char *)NULL);
+    return execs;
+}
 int main(int argc, char **argv) {
     static char path[4096];
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0) return 3;
@@ -133,5 +157,6 @@ int main(int argc, char **argv) {
     how = argc > 1 ? argv[1] : "fork";
     if (!strcmp(how, "dlopen") && note_plugin()) return 4;
     if (!strcmp(how, "once")) return ten() == 535 ? 0 : 1;
+    if (!strcmp(how, "orphans")) return orphans(argc > 2);
     return victim_serve(run);
 }

@@ -26,6 +26,11 @@ impl Tracer {
         while !text(&run(&["status", "--json", "-p", pid]).stdout).contains("\"armed\"") {
             assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
         }
+        // Whom it still holds would wait for it where it is stopped.
+        let status = format!("/proc/{pid}/status");
+        while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
+            std::thread::yield_now();
+        }
         tracer
     }
     fn signal(&self, signal: &str) {
@@ -158,7 +163,9 @@ fn lost_and_written_are_all_hits() {
     let tracer = Tracer::start(&recording, &victim.pid());
     let [few, ..] = victim.rounds(100);
     tracer.signal("-STOP");
-    let [many, ..] = victim.rounds(200_000);
+    // More than the rings of all CPUs hold together, since the victim may run on each of them.
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let [many, ..] = victim.rounds(200_000 * cpus);
     tracer.signal("-CONT");
     // Some more, which find room again or do not.
     let [more, ..] = victim.rounds(1000);

@@ -31,10 +31,21 @@ impl Drop for Scratch {
 struct Tracer(Child);
 
 impl Tracer {
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+    /// Stops it, until it is continued.
+    fn stop(&self) {
+        self.signal("-STOP");
+        let stat = format!("/proc/{}/stat", self.0.id());
+        while !std::fs::read_to_string(&stat).expect("it is there").contains(") T ") {
+            std::thread::yield_now();
+        }
+    }
     /// Ctrl-C.
     fn end(&mut self) -> ExitStatus {
-        let sent = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
-        assert!(sent.expect("kill runs").success());
+        self.signal("-INT");
         self.0.wait().expect("it ends")
     }
 }
@@ -131,4 +142,31 @@ fn slices_nest_as_calls_do() {
     let tracks = seen["tracks"].as_object().expect("tracks");
     let thread = tracks.values().find(|track| number(&track["tid"]) != 0).expect("a thread");
     assert_eq!(thread["thread"], "trapline-victim");
+}
+
+/// All calls are made while the tracer does not run, so that it reads them when it ends: their thread is named all the same.
+#[test]
+fn a_thread_whose_first_calls_are_the_last_ones_has_a_name() {
+    let file = Scratch::new("last.perfetto-trace");
+    let mut victim = Victim::start();
+    let pid = victim.pid();
+    let mut tracer = common::trapline();
+    tracer.args(["trace", "-q", "-o", file.name(), "-p", &pid, "plain(int x) -> int"]);
+    let mut tracer = Tracer(tracer.spawn().expect("trapline starts"));
+    while !text(&run(&["status", "--json", "-p", &pid]).stdout).contains("\"armed\"") {
+        assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
+    }
+    // Whom it still holds when it stops would wait for it.
+    let status = format!("/proc/{pid}/status");
+    while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
+        std::thread::yield_now();
+    }
+    tracer.stop();
+    victim.rounds(10);
+    tracer.signal("-INT");
+    tracer.signal("-CONT");
+    assert!(tracer.0.wait().expect("it ends").success());
+    let (all, name) = (std::fs::read(&file.0).expect("a timeline"), b"trapline-victim");
+    let named = all.windows(name.len()).filter(|bytes| bytes == name).count();
+    assert_eq!(named, 2, "the process and its thread");
 }

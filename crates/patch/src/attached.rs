@@ -96,6 +96,14 @@ impl Attached {
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
+    /// Whether what was counted is final: no process maps the segments any more, neither this one nor one that was forked of it. From then on nothing can be
+    /// written there. For a process that has ended, or runs another program.
+    ///
+    /// # Errors
+    /// When the kernel refuses to say.
+    pub fn settle(&mut self) -> Result<bool, TargetError> {
+        self.segments.iter_mut().try_fold(true, |all, segment| Ok(segment.map.settle()? && all))
+    }
     /// Where a thread that trapped at `addr` goes on, if that is one of our guards.
     #[must_use]
     pub fn resume(&self, addr: u64) -> Option<u64> {

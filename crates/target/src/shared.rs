@@ -21,6 +21,7 @@ pub struct SharedMap {
     map: Map,
     len: u64,
     id: FileId,
+    settled: bool,
 }
 
 fn failed(what: &str, source: std::io::Error) -> TargetError {
@@ -47,7 +48,18 @@ impl SharedMap {
             return Err(failed("grow", std::io::ErrorKind::UnexpectedEof.into()));
         }
         let map = Map::new(file.as_fd(), len as usize).map_err(|e| failed("map", e))?;
-        Ok(Self { file, map, len, id: FileId { dev: meta.dev(), inode: meta.ino() } })
+        Ok(Self { file, map, len, id: FileId { dev: meta.dev(), inode: meta.ino() }, settled: false })
+    }
+    /// Whether its words are final: no process maps it any more so that it could write there, and none ever can. False while one does: the
+    /// processes that it was made for, and all that were forked of them, wherever they have gone since. To be asked when nobody here is about to write.
+    ///
+    /// # Errors
+    /// When the kernel refuses to say.
+    pub fn settle(&mut self) -> Result<bool, TargetError> {
+        if !self.settled {
+            self.settled = self.map.seal(self.file.as_fd()).map_err(|e| failed("settle", e))?;
+        }
+        Ok(self.settled)
     }
     /// Bytes.
     #[must_use]
@@ -198,6 +210,30 @@ mod tests {
         assert!(map.punch(4096, 4096).is_ok(), "pages can still be given back");
         // A second look at the same memory, sealed already.
         assert!(SharedMap::new(OwnedFd::from(theirs), 8192).is_ok());
+    }
+
+    /// Another mapping of the same memory stands for a child's: the kernel counts mappings, wherever they are.
+    #[test]
+    fn words_are_final_once_nobody_else_can_write_them() {
+        let ours = fd::memfd(c"shared", true).expect("a memfd");
+        let theirs = ours.try_clone().expect("a second descriptor");
+        let mut map = SharedMap::new(ours, 8192).expect("a map");
+        let other =
+            SharedMap::new(theirs.try_clone().expect("a third descriptor"), 8192).expect("a second map");
+        assert!(map.write(64, b"trapline"));
+        for more in 1..=3 {
+            assert!(!map.settle().expect("an answer"), "the other may still write");
+            assert!(other.write(72, &[more; 8]) && map.write(80, &[more; 8]));
+            let (mut seen, mut heard) = ([0; 8], [0; 8]);
+            assert!(map.read(72, &mut seen) && other.read(80, &mut heard));
+            assert_eq!((seen, heard), ([more; 8], [more; 8]), "both are shared as before");
+        }
+        drop(other);
+        assert!(map.settle().expect("an answer") && map.settle().expect("the same again"));
+        let mut read = [0; 16];
+        assert!(map.read(64, &mut read));
+        assert_eq!(&read, b"trapline\x03\x03\x03\x03\x03\x03\x03\x03");
+        assert!(SharedMap::new(theirs, 8192).is_err(), "none can be made afterwards");
     }
 
     #[test]

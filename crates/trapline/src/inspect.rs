@@ -18,7 +18,7 @@ use crate::question::{Question, kernel_cannot_time, no_unwinder, refusals, tacti
 use crate::report::{Listed, Refused, Tactic};
 use crate::returns::Decided;
 use crate::sites::{Place, Places, miss_text};
-use crate::target::{Target, resolve};
+use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::{Aim, Returns, Traced, Wishes};
 use crate::unwinders::unwinding_now;
 
@@ -45,9 +45,18 @@ impl Builder {
         let mut listing = Listing::default();
         match &self.target {
             Target::Running { .. } => {
-                for process in resolve(&self.target, &self.specs, &mut listing.notices)? {
-                    list_process(process, &mut files, &wishes, &mut listing)?;
+                let processes = resolve(&self.target, &self.specs, &mut listing.notices)?;
+                let mut several = Several::new(processes.len());
+                let mut listed = processes.len();
+                for process in processes {
+                    let pid = process.pid();
+                    let done = list_process(process, &mut files, &wishes, &mut listing);
+                    if several.one(pid, done)?.is_none() {
+                        listing.notices.push(gone_notice(pid));
+                        listed -= 1;
+                    }
                 }
+                several.end(listed)?;
             }
             Target::Launch(words) => {
                 let program = words.first().map_or(OsStr::new(""), OsString::as_os_str);
@@ -73,7 +82,7 @@ fn list_process(
     let pid = process.pid();
     let maps = process.maps()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process)?;
+    let mut traced = Traced::new(process, 0)?;
     let (modules, places) = traced.choose(files, wishes, &fresh);
     let Places { found, refused, .. } = places;
     if !found.is_empty() {

@@ -139,7 +139,7 @@ fn in_process(
     let process = Process::open(pid).ok()?;
     let maps = process.maps().ok()?;
     let fresh = mapped(&process, &maps);
-    let mut traced = Traced::new(process).ok()?;
+    let mut traced = Traced::new(process, 0).ok()?;
     let (modules, places) = traced.choose(files, wishes, &fresh);
     noted(wishes, &modules, &places, reads_texts, known)
 }

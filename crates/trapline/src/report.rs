@@ -8,7 +8,7 @@ use crate::traced::Returns;
 pub use trapline_plan::Tactic;
 
 /// A probed place in one process. Two names for the same (file, offset) are one site.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Site {
     /// `uprobe:PATH:func`, as bpftrace writes it.
     pub probe: String,
@@ -96,7 +96,7 @@ pub struct Share {
 }
 
 /// A place that was asked for and is not probed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refused {
     /// `uprobe:PATH:func`.
     pub probe: String,
@@ -165,6 +165,10 @@ impl Times {
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
         self.spread.percentile(of).max(self.min_ns).min(self.max_ns)
+    }
+    /// Nothing was seen of it.
+    pub(crate) const fn are_none(&self) -> bool {
+        self.calls | self.in_flight | self.unpaired | self.unreturned | self.clamped | self.total_ns == 0
     }
     /// All of them together.
     #[must_use]
@@ -236,6 +240,8 @@ pub enum Ended {
 pub struct ProcessReport {
     /// Its pid.
     pub pid: u32,
+    /// Its number in the session: a process that executes another program has another one then.
+    pub nth: u32,
     /// Its name (comm).
     pub name: String,
     /// Seconds since attach.
@@ -246,6 +252,8 @@ pub struct ProcessReport {
     pub counts: Vec<Count>,
     /// Timed functions; beside counts, where stacks are summed with what calls took.
     pub times: Vec<Times>,
+    /// Sites without a hit that are not listed: where programs are followed, a process that has ended keeps only those that were hit.
+    pub quiet: u64,
     /// What is not probed.
     pub refused: Arc<Vec<Refused>>,
     /// Files that were mapped meanwhile, and ran before they were probed.
@@ -342,4 +350,41 @@ pub struct Summary {
     pub undone: u64,
     /// Things that went wrong without ending the session.
     pub notices: Vec<String>,
+}
+
+impl Summary {
+    /// Adds what is said of another process.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.processes += more.processes;
+        self.ended += more.ended;
+        self.killed += more.killed;
+        self.children += more.children;
+        self.matched += more.matched;
+        self.patched.0.iter_mut().zip(more.patched.0).for_each(|(sum, sites)| *sum += sites);
+        self.refused.extend_from_slice(&more.refused);
+        self.unprobed.extend_from_slice(&more.unprobed);
+        self.hits += more.hits;
+        self.missed += more.missed;
+        if let Some(more) = more.filtered {
+            let sum = self.filtered.get_or_insert_default();
+            sum.in_target += more.in_target;
+            sum.by_reader += more.by_reader;
+            sum.unended += more.unended;
+        }
+        self.interrupted_syscalls += more.interrupted_syscalls;
+        self.restarted_timeouts += more.restarted_timeouts;
+        self.guard_traps += more.guard_traps;
+        self.longest_stop = self.longest_stop.max(more.longest_stop);
+        self.attach_time += more.attach_time;
+        self.detach_time += more.detach_time;
+        self.memory_sites += more.memory_sites;
+        self.memory_per_cpu += more.memory_per_cpu;
+        self.left_mapped += more.left_mapped;
+        self.left_resident += more.left_resident;
+        self.foreign_sites += more.foreign_sites;
+        self.overwritten.sites += more.overwritten.sites;
+        self.overwritten.longest = self.overwritten.longest.max(more.overwritten.longest);
+        self.undone += more.undone;
+        self.notices.extend_from_slice(&more.notices);
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: a [`Builder`]. Out: [`ProcessReport`]s while it runs, [`Finished`] at its end. Invariants: SES-1 whatever ends a
 //! session (detach, drop, an error on the way) takes all patches out; SES-2 a process that cannot be traced stops the
-//! session only if it was named by its pid. Does not: print, wait, handle signals.
+//! session only if it was named by its pid, and has not just ended beside others. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ use crate::saved::{self, tables::Round};
 use crate::spread::Scale;
 use crate::stacks::StackSum;
 use crate::tallies::Tallied;
-use crate::target::{Target, resolve};
-use crate::traced::{Aim, Traced, Wishes};
+use crate::target::{Several, Target, gone_notice, resolve};
+use crate::traced::{Aim, Past, Shared, Telling, Traced, Wishes};
 use crate::tracers::why_not_followed;
 use crate::unprobed::{nothing_had, with_follow};
 
@@ -40,6 +40,12 @@ pub struct Session {
     by: Option<By>,
     files: Files,
     traced: Vec<Traced>,
+    /// Followed processes that have ended, what is said of all of them at the end, and what they have in common.
+    past: Vec<Past>,
+    past_summary: Summary,
+    shared: Shared,
+    /// The number of the next process.
+    next: u32,
     launched: Option<Launched>,
     status: Option<ExitStatus>,
     following: Following,
@@ -109,6 +115,10 @@ impl Session {
             by: builder.by,
             files: Files::default(),
             traced: Vec::new(),
+            past: Vec::new(),
+            past_summary: Summary::default(),
+            shared: Shared::default(),
+            next: 0,
             launched: None,
             status: None,
             following: Following::new(builder.follow),
@@ -138,11 +148,18 @@ impl Session {
             session.launch(words)?;
         } else {
             let named = matches!(&builder.target, Target::Running { pids, .. } if !pids.is_empty());
-            for process in resolve(&builder.target, &session.wishes.specs, &mut session.notices)? {
-                session.add(process, named)?;
+            let processes = resolve(&builder.target, &session.wishes.specs, &mut session.notices)?;
+            let mut several = Several::new(processes.len());
+            for process in processes {
+                let pid = process.pid();
+                let added = session.add(process, named);
+                if several.one(pid, added)?.is_none() {
+                    session.notices.push(gone_notice(pid));
+                }
             }
             let asked_for = matches!(&builder.target, Target::Running { .. });
             session.traced.iter_mut().for_each(|traced| traced.is_asked_for = asked_for);
+            several.end(session.traced.len())?;
         }
         let launched = matches!(builder.target, Target::Launch(_));
         if !(launched || builder.follow) {
@@ -210,7 +227,9 @@ impl Session {
     }
     /// What cannot be probed is an error if it `must` be, else told.
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
-        let looked = Traced::new(process).map(|mut traced| {
+        let nth = self.next;
+        self.next += 1;
+        let looked = Traced::new(process, nth).map(|mut traced| {
             let looked = traced.look(&mut self.files, &self.wishes, &mut || {});
             (traced, looked)
         });
@@ -245,10 +264,14 @@ impl Session {
     }
     /// Whether anything is probed at all.
     fn check(&self) -> Result<(), Error> {
-        if self.traced.iter().any(|traced| traced.probed().next().is_some()) {
+        if self.past_summary.patched.total() > 0
+            || self.traced.iter().any(|traced| traced.probed().next().is_some())
+        {
             return Ok(());
         }
-        let refused: Vec<Refused> = self.traced.iter().flat_map(|traced| traced.refused().to_vec()).collect();
+        let past = self.past.iter().flat_map(Past::refused);
+        let refused: Vec<Refused> =
+            past.chain(self.traced.iter().flat_map(Traced::refused)).cloned().collect();
         // What hindered a whole process says more than why single functions were refused.
         let whole = refused.iter().find(|one| one.kind == "batch-failed");
         if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {
@@ -295,6 +318,7 @@ impl Session {
         }
         if look {
             self.looked = Instant::now();
+            self.part_with_ended();
         }
         let troubles = self.following.resume();
         self.notices.extend(troubles);
@@ -305,6 +329,26 @@ impl Session {
         }
         // Children that outlive a launched command are of interest only when they are followed.
         any && (self.status.is_none() || self.following.wanted)
+    }
+    /// Keeps of followed processes that have ended what is reported, and no more.
+    fn part_with_ended(&mut self) {
+        if !self.following.wanted {
+            return;
+        }
+        let telling = Telling { rows_by: self.by, ..self.telling() };
+        for mut traced in self.traced.extract_if(.., Traced::is_past).collect::<Vec<_>>() {
+            self.notices.append(&mut traced.misses);
+            self.notices.append(&mut traced.notices);
+            let (past, summary) = traced.leave(telling, &mut self.shared);
+            self.past.push(past);
+            self.past_summary.add(&summary);
+        }
+    }
+    fn telling(&self) -> Telling {
+        // Only counters are split; tables tell themselves whose their hits are.
+        let by = self.by.filter(|_| self.wishes.aim == Aim::Count);
+        let scale = Scale::new(self.clock.ns_per_tick());
+        Telling { scale, timed: self.wishes.aim.is_timed(), by, rows_by: None }
     }
     /// Waits for a signal that ends the run, at most so long, and no longer than until a process maps something: then [`poll`](Self::poll) has work.
     #[must_use]
@@ -371,15 +415,20 @@ impl Session {
     }
     /// Counts or durations since attach, process by process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
-        let scale = Scale::new(self.clock.ns_per_tick());
-        // Only counters are split; tables tell themselves whose their hits are.
-        let (timed, by) = (self.wishes.aim.is_timed(), self.by.filter(|_| self.wishes.aim == Aim::Count));
-        self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, true)).collect()
+        let by = self.telling().by;
+        self.reports(by, true)
     }
     /// The same, read in between: hits are not split, and the interval of the next [`report`](Self::report) goes on.
     pub fn totals(&mut self) -> Vec<ProcessReport> {
-        let (scale, timed) = (Scale::new(self.clock.ns_per_tick()), self.wishes.aim.is_timed());
-        self.traced.iter_mut().map(|traced| traced.report(scale, timed, None, false)).collect()
+        self.reports(None, false)
+    }
+    fn reports(&mut self, by: Option<By>, ends: bool) -> Vec<ProcessReport> {
+        let Telling { scale, timed, .. } = self.telling();
+        let past = self.past.iter_mut().map(|past| past.report(ends));
+        let there = self.traced.iter_mut().map(|traced| traced.report(scale, timed, by, ends));
+        let mut reports: Vec<ProcessReport> = past.chain(there).collect();
+        reports.sort_by_key(|report| report.nth);
+        reports
     }
     /// What was recorded since the last call, in the order in which it ended; see [`Builder::record`]. To be called often: what does
     /// not fit into the rings meanwhile is dropped, and counted.
@@ -436,7 +485,7 @@ impl Session {
         if taken > 0 || self.pending || until.is_none() {
             self.pending = taken > 0;
             let clock = self.clock();
-            let processes = u32::try_from(self.traced.len()).unwrap_or(u32::MAX);
+            let processes = u32::try_from(self.traced.len() + self.past.len()).unwrap_or(u32::MAX);
             write(&Round { clock, processes, until }.put())?;
         }
         Ok(taken)
@@ -444,22 +493,26 @@ impl Session {
     /// What was tallied since attach, site by site; see [`Builder::tally`].
     pub fn tallies(&mut self) -> Vec<Tallied> {
         let by = self.by;
-        self.traced.iter_mut().flat_map(|traced| traced.tallies(by)).collect()
+        let there = self.traced.iter_mut().flat_map(|traced| traced.tallies(by));
+        self.past.iter().flat_map(|past| past.tallies.iter().cloned()).chain(there).collect()
     }
     /// Processes, by pid, whose calls are goroutines': a call may end, and call others, on another thread than it began on.
     #[must_use]
     pub fn goroutines(&self) -> Vec<u32> {
-        self.traced.iter().filter(|traced| traced.is_go).map(|traced| traced.process.pid()).collect()
+        let there = self.traced.iter().filter(|traced| traced.is_go).map(|traced| traced.process.pid());
+        self.past.iter().filter(|past| past.is_go).map(Past::pid).chain(there).collect()
     }
     /// What the thread of a call is called, if it lives or was asked for before.
     pub fn thread_name(&mut self, call: &Call) -> Option<String> {
         self.name(call.pid, call.tid)
     }
     fn name(&mut self, pid: u32, tid: u32) -> Option<String> {
+        let mut past = self.past.iter().rev().filter(|past| past.pid() == pid);
         self.traced
             .iter_mut()
             .filter(|traced| traced.process.pid() == pid)
             .find_map(|traced| traced.thread_name(tid))
+            .or_else(|| past.find_map(|past| past.thread_name(tid)))
     }
     fn names_of(&mut self, calls: &[Call]) -> HashMap<(u32, u32), String> {
         let threads: HashSet<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
@@ -490,8 +543,11 @@ impl Session {
         }
         let names = self.names_of(&calls);
         let tallies = self.tallies();
-        let stacks = self.traced.iter().flat_map(|t| t.stack_sums(ns)).collect();
-        let reports = self.report();
+        let past = self.past.iter_mut().flat_map(|past| std::mem::take(&mut past.stacks));
+        let stacks = past.chain(self.traced.iter().flat_map(|t| t.stack_sums(ns))).collect();
+        let (by, past) = (self.telling().by, std::mem::take(&mut self.past));
+        let mut reports = self.reports(by, true);
+        self.past = past;
         // What is summed up is read of memory that is then given back.
         let mut summary = self.summary();
         let options = self.wishes.options;
@@ -499,6 +555,8 @@ impl Session {
         let there = self.traced.iter().filter(|traced| traced.ended.is_none());
         summary.left_mapped = there.map(|traced| traced.costs.left_mapped).sum();
         summary.notices.extend(self.take_notices());
+        reports.extend(std::mem::take(&mut self.past).into_iter().map(Past::last_report));
+        reports.sort_by_key(|report| report.nth);
         let status = self.status;
         let command = self.launched.take().map(|launched| Running { launched, status });
         Finished { reports, summary, command, nothing, calls, names, saved, tallies, stacks }
@@ -506,41 +564,10 @@ impl Session {
     fn summary(&mut self) -> Summary {
         let mut summary = Summary { notices: self.take_notices(), ..Summary::default() };
         summary.unprobed.clone_from(&self.unprobed);
-        for traced in &self.traced {
-            summary.processes += 1;
-            summary.notices.extend(traced.record_notices().into_iter().chain(traced.notice_of_children()));
-            summary.ended += u64::from(traced.ended.is_some());
-            let killed = traced.is_asked_for && matches!(traced.ended, Some(Ended::Killed { .. }));
-            summary.killed += u64::from(killed);
-            summary.children += traced.forked();
-            summary.matched += (traced.probed().count() + traced.refused().len()) as u64;
-            traced.probed().for_each(|site| summary.patched.add(site.tactic));
-            summary.refused.extend_from_slice(traced.refused());
-            let (ours, kernel) = traced.total_hits();
-            summary.hits += ours + kernel;
-            summary.missed += traced.missed();
-            if let Some(more) = traced.all_filtered() {
-                let sum = summary.filtered.get_or_insert_default();
-                sum.in_target += more.in_target;
-                sum.by_reader += more.by_reader;
-                sum.unended += more.unended;
-            }
-            summary.guard_traps += traced.guard_hits();
-            let costs = traced.costs;
-            summary.interrupted_syscalls += costs.interrupted;
-            summary.restarted_timeouts += costs.restarted;
-            summary.longest_stop = summary.longest_stop.max(costs.longest_stop);
-            summary.attach_time += costs.attach;
-            summary.detach_time += costs.detach;
-            summary.memory_sites += costs.memory.sites;
-            summary.memory_per_cpu += costs.memory.per_cpu;
-            summary.left_mapped += if traced.ended.is_some() { 0 } else { costs.left_mapped };
-            summary.foreign_sites += costs.foreign_sites;
-            let overwritten = traced.overwritten();
-            summary.overwritten.sites += overwritten.sites;
-            summary.overwritten.longest = summary.overwritten.longest.max(overwritten.longest);
-            summary.undone += costs.undone;
-        }
+        summary.add(&self.past_summary);
+        self.traced.iter().for_each(|traced| summary.add(&traced.summary()));
+        let refused = self.past.iter().flat_map(Past::refused);
+        summary.refused.extend(refused.chain(self.traced.iter().flat_map(Traced::refused)).cloned());
         summary
     }
 }

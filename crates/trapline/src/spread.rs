@@ -64,10 +64,16 @@ impl Spread {
     #[must_use]
     pub fn new(counts: &[u64], scale: Scale) -> Self {
         let row = |(index, &calls): (usize, &u64)| {
-            let (low, high) = bounds(index);
-            (calls > 0).then_some((low as f64 * scale.0, high as f64 * scale.0, calls))
+            (calls > 0).then(|| {
+                let (low, high) = bounds(index);
+                (low as f64 * scale.0, high as f64 * scale.0, calls)
+            })
         };
         Self { rows: counts.iter().enumerate().take(BUCKETS).filter_map(row).collect() }
+    }
+    /// Takes no more memory than its rows.
+    pub(crate) fn shrink(&mut self) {
+        self.rows.shrink_to_fit();
     }
     /// Converts counts by steps: below, each step, above up to `most`.
     pub(crate) fn by_steps(counts: &[u64], steps: Steps, most: u64) -> Self {

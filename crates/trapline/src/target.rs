@@ -29,7 +29,48 @@ pub enum Target {
     Launch(Vec<OsString>),
 }
 
-/// The processes meant. Those named by pid must be traceable; of the others, what cannot be traced is a notice.
+/// Processes of which some may end while they are looked at: one of several that does ends nothing, and is told. An only one must be there.
+#[derive(Debug)]
+pub(crate) struct Several {
+    many: bool,
+    /// Why the last one that was missed is gone.
+    gone: Option<Error>,
+}
+
+impl Several {
+    pub(crate) const fn new(processes: usize) -> Self {
+        Self { many: processes > 1, gone: None }
+    }
+    /// What became of one of them: nothing if it is gone, whatever that made fail.
+    pub(crate) fn one<T>(&mut self, pid: u32, became: Result<T, Error>) -> Result<Option<T>, Error> {
+        match became {
+            Ok(one) => Ok(Some(one)),
+            Err(error) if self.many && (error.is_gone() || has_ended(pid)) => {
+                self.gone = Some(error);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+    /// With none `left` the last error is all there is; else the pids of those that are gone are told.
+    pub(crate) fn end(self, left: usize) -> Result<(), Error> {
+        match self.gone {
+            Some(error) if left == 0 => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What is told of one that is gone.
+pub(crate) fn gone_notice(pid: u32) -> String {
+    format!("process {pid} is not traced, since it has ended; the others are")
+}
+
+fn has_ended(pid: u32) -> bool {
+    Process::look_into(pid).is_err_and(|error| error.is_gone())
+}
+
+/// The processes meant. Those named by pid must be traceable, but for one of several that has ended; of the others, what cannot be traced is a notice.
 pub(crate) fn resolve(
     target: &Target,
     specs: &[ProbeSpec],
@@ -38,8 +79,13 @@ pub(crate) fn resolve(
     let Target::Running { pids, names } = target else { return mapping_processes(specs) };
     let mut seen = HashSet::new();
     let mut processes = Vec::new();
-    for &pid in pids.iter().filter(|&&pid| seen.insert(pid)) {
-        processes.push(Process::open(pid)?);
+    let pids: Vec<u32> = pids.iter().copied().filter(|&pid| seen.insert(pid)).collect();
+    let mut several = Several::new(pids.len() + names.len());
+    for pid in pids {
+        match several.one(pid, Process::open(pid).map_err(Error::from))? {
+            Some(process) => processes.push(process),
+            None => notices.push(gone_notice(pid)),
+        }
     }
     for name in names {
         let found = by_name(name);
@@ -59,6 +105,7 @@ pub(crate) fn resolve(
             None => {}
         }
     }
+    several.end(processes.len())?;
     Ok(processes)
 }
 

@@ -70,7 +70,8 @@ pub(crate) fn read_times<'a>(
 ) -> Times {
     let mut sums = [0u64; 6];
     let (mut min_not, mut max) = (0u64, 0u64);
-    let mut buckets = vec![0u64; BUCKETS];
+    // Of most functions there is none.
+    let mut buckets: Vec<u64> = Vec::new();
     for (segment, written, index) in areas {
         let view = segment.view();
         let first = segment.layout().latency(index);
@@ -89,6 +90,7 @@ pub(crate) fn read_times<'a>(
             }
             min_not = min_not.max(view.get(base + at::MIN_NOT));
             max = max.max(view.get(base + at::MAX));
+            buckets.resize(BUCKETS, 0);
             for (bucket, nth) in buckets.iter_mut().zip(0u64..) {
                 *bucket += view.get(base + at::BUCKETS + nth * 8);
             }

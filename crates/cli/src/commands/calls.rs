@@ -150,7 +150,9 @@ fn close(
         };
         return output.bytes(&saved::end(&kept::bytes(&note)));
     }
-    report.print(&finished.calls, true, None, output)?;
+    // On a busy machine a thread's first calls may be among these.
+    let mut name = |call: &Call| finished.names.get(&(call.pid, call.tid)).cloned();
+    report.print(&finished.calls, true, &mut name, output)?;
     report.names(finished.reports.iter().map(|report| (report.pid, report.name.as_str())), output)?;
     if args.run.sink.json {
         for report in &finished.reports {
@@ -183,7 +185,8 @@ impl<'a> Report<'a> {
         let Self { shown: Picture::Lines(lines), left, buffer } = self else {
             let calls = source.calls();
             let last = source.is_last();
-            return self.print(&calls, last, Some(source), output).map(|()| calls.len());
+            let mut name = |call: &Call| source.name(call);
+            return self.print(&calls, last, &mut name, output).map(|()| calls.len());
         };
         let mut written = Ok(());
         let taken = source.each(&mut |call| {
@@ -203,12 +206,12 @@ impl<'a> Report<'a> {
         }
         written.map(|()| taken)
     }
-    /// The calls of a round; the last ones, or not.
+    /// The calls of a round; the last ones, or not. `name` tells what a call's thread is called.
     pub(crate) fn print(
         &mut self,
         calls: &[Call],
         last: bool,
-        mut source: Option<&mut dyn Source>,
+        name: &mut dyn FnMut(&Call) -> Option<String>,
         output: &mut Output,
     ) -> Result<(), OutputError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
@@ -220,10 +223,7 @@ impl<'a> Report<'a> {
                 calls.iter().for_each(|call| lines.line(call, &mut out));
                 out
             }
-            Picture::Timeline(timeline) => {
-                let comm = |call: &Call| source.as_mut().and_then(|source| source.name(call));
-                timeline.calls(calls, last, comm)
-            }
+            Picture::Timeline(timeline) => timeline.calls(calls, last, name),
             Picture::Records => Vec::new(),
         };
         if written.is_empty() { Ok(()) } else { output.bytes(&written) }

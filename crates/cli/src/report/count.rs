@@ -16,7 +16,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
     let mut hit: Vec<&Count> = report.counts.iter().filter(|count| hits_of(count) > 0).collect();
     hit.sort_by(|a, b| hits_of(b).cmp(&hits_of(a)).then_with(|| a.site.label.cmp(&b.site.label)));
     let total: u64 = hit.iter().map(|count| hits_of(count)).sum();
-    let quiet = report.counts.len() - hit.len();
+    let quiet = report.quiet + (report.counts.len() - hit.len()) as u64;
     let shown = if live { hit.len().min(LIVE_ROWS) } else { hit.len() };
 
     let mut table = Table::new(&columns(by));
@@ -34,7 +34,7 @@ pub(crate) fn text(report: &ProcessReport, by: Option<By>, live: bool) -> String
         "{} in {}, {} without a hit{rest}\n",
         plural(total, "hit", "hits"),
         plural(hit.len() as u64, "function", "functions"),
-        grouped(quiet as u64)
+        grouped(quiet)
     ));
     out
 }

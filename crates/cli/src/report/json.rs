@@ -23,6 +23,8 @@ struct Head<'a, P> {
     time: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     late: Vec<LateRow<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quiet: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -238,6 +240,7 @@ fn head<P: Serialize>(
         restarted_timeouts: report.restarted_timeouts,
         time,
         late: report.late.iter().map(late).collect(),
+        quiet: (report.quiet > 0).then_some(report.quiet),
     })
 }
 
@@ -301,6 +304,7 @@ pub(crate) mod tests {
         };
         ProcessReport {
             pid: 42,
+            nth: 0,
             name: "victim".to_owned(),
             seconds: 2.0,
             delta_seconds: 1.0,
@@ -310,6 +314,7 @@ pub(crate) mod tests {
                 count("bar", "libfoo:bar", 1500, 500),
             ],
             times: Vec::new(),
+            quiet: 0,
             refused: Arc::new(vec![Refused {
                 probe: "uprobe:/bin/victim:tiny".to_owned(),
                 kind: "too-short",

@@ -21,8 +21,9 @@ pub(crate) fn text(report: &ProcessReport, per_function: bool, shape: &Shape) ->
             let label = times.site.as_ref().map_or("all".into(), |site| visible::name(&site.label));
             out.push_str(&format!("\nFunction = {label}\n{}", body(times, shape)));
         }
-        if !quiet.is_empty() {
-            out.push_str(&format!("\n{} without a call that ended\n", grouped(quiet.len() as u64)));
+        let quiet = report.quiet + quiet.len() as u64;
+        if quiet > 0 {
+            out.push_str(&format!("\n{} without a call that ended\n", grouped(quiet)));
         }
     } else {
         out.push_str(&body(&Times::sum(&report.times), shape));

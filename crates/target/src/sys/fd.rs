@@ -77,14 +77,26 @@ pub(crate) fn allocate(file: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<(
     check(i64::from(unsafe { libc::fallocate(file.as_raw_fd(), 0, off as i64, len as i64) })).map(drop)
 }
 
-/// Fixes a memfd's size for good. One that cannot shrink any more already is fine too.
+/// Fixes a memfd's size for good. One that cannot shrink any more already is fine too. More seals may follow ([`seal_writes`]).
 pub(crate) fn seal_size(file: BorrowedFd<'_>) -> io::Result<()> {
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: plain numbers; the descriptor is open while borrowed.
     let added = check(i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) }));
     // SAFETY: as above.
     let present = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if present >= 0 && present & libc::F_SEAL_SHRINK != 0 { Ok(()) } else { added.map(drop) }
+}
+
+/// Fixes a memfd's bytes for good; false while some process maps it shared and may write there. The kernel counts these mappings under the lock that
+/// making one takes, so that none is made, forked or split off meanwhile, and none can be made afterwards.
+pub(crate) fn seal_writes(file: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: plain numbers; the descriptor is open while borrowed.
+    let added = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
+    match check(i64::from(added)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The next stretch of a file from `from` on that has memory behind it: its begin, and its end. `None`: there is none.

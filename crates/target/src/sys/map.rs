@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-/// A read-write shared mapping.
+/// A mapping of a file, shared and writable; private once nothing can be written there any more.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: NonNull<u8>,
@@ -20,15 +20,32 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps the first `len` bytes. The file must be at least that long, and stay so.
     pub(crate) fn new(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::with(file, len, libc::MAP_SHARED)
+    }
+    fn with(file: BorrowedFd<'_>, len: usize, flags: i32) -> io::Result<Self> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice; the descriptor is open while borrowed.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         NonNull::new(base.cast())
             .map(|base| Self { base, len })
             .ok_or_else(|| io::Error::other("mapped at 0"))
+    }
+    /// Seals its file against writes if no other mapping could write there; false, and nothing has changed, if one could. Ours is a private one
+    /// meanwhile, which reads the same.
+    ///
+    /// # Errors
+    /// When the file cannot be sealed, or not be mapped. Where it could not be mapped shared again, it stays private: it can still be read.
+    pub(crate) fn seal(&mut self, file: BorrowedFd<'_>) -> io::Result<bool> {
+        let private = Self::with(file, self.len, libc::MAP_PRIVATE | libc::MAP_NORESERVE)?;
+        drop(std::mem::replace(self, private));
+        let sealed = super::fd::seal_writes(file);
+        if !matches!(sealed, Ok(true)) {
+            *self = Self::new(file, self.len)?;
+        }
+        sealed
     }
     /// Leaves the mapping as it is.
     pub(crate) fn leave(self) {

@@ -4,7 +4,7 @@
 //! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
 //! again; `kernel` probes what no jump reaches; `foreign` finds patches that others changed; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
 //! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
-//! choose processes.
+//! choose processes. `past` lets go of all that a process which has ended does not leave.
 //!
 //! [`ProcessReport`]: crate::ProcessReport
 
@@ -17,6 +17,7 @@ mod foreign;
 mod held;
 mod kernel;
 mod late;
+mod past;
 mod procfs;
 mod read;
 mod records;
@@ -41,6 +42,8 @@ use self::ending::Group;
 use self::foreign::Foreign;
 use self::held::Held;
 use self::late::Loads;
+use self::past::Leaving;
+pub(crate) use self::past::{Past, Shared, Telling};
 use self::procfs::children;
 pub(crate) use self::procfs::cpu_time;
 use self::records::Records;
@@ -197,6 +200,8 @@ struct Tracked {
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) process: Process,
+    /// Its number in the session.
+    nth: u32,
     name: String,
     /// Its calls belong to goroutines, which change threads.
     pub(crate) is_go: bool,
@@ -242,18 +247,20 @@ pub(crate) struct Traced {
     /// It was named, or had the name that was: not one that others started meanwhile, nor one of all.
     pub(crate) is_asked_for: bool,
     pub(crate) ended: Option<Ended>,
+    leaving: Leaving,
     pub(crate) detached: bool,
 }
 
 impl Traced {
     /// Nothing patched yet.
-    pub(crate) fn new(process: Process) -> Result<Self, Error> {
+    pub(crate) fn new(process: Process, nth: u32) -> Result<Self, Error> {
         let name = Known::of(&process)?.shown().to_owned();
         let loads = Loads::new(process.pid());
         let group = Group::of(process.pid());
         let now = Instant::now();
         Ok(Self {
             process,
+            nth,
             name,
             is_go: false,
             threads: Threads::default(),
@@ -287,6 +294,7 @@ impl Traced {
             group,
             is_asked_for: false,
             ended: None,
+            leaving: Leaving::default(),
             detached: false,
         })
     }

@@ -150,11 +150,13 @@ impl Traced {
         }
         let report = ProcessReport {
             pid: self.process.pid(),
+            nth: self.nth,
             name: self.name.clone(),
             seconds: now.duration_since(self.began).as_secs_f64(),
             delta_seconds: now.duration_since(self.reported).as_secs_f64(),
             counts,
             times,
+            quiet: 0,
             refused: self.refused.clone(),
             late: self.loads.late(),
             missed: self.missed(),

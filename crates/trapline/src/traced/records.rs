@@ -182,6 +182,8 @@ impl Traced {
         until: Option<u64>,
         each: &mut dyn FnMut(Call),
     ) -> usize {
+        let is_last = self.is_last_round();
+        let until = until.filter(|_| !is_last);
         if self.records.sums.is_some() {
             self.sum_stacks(until.is_none());
             return 0;

@@ -108,6 +108,7 @@ impl Traced {
         last: bool,
         write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<usize, E> {
+        let last = self.is_last_round() || last;
         let more = self.know_probes();
         // Without a site there is nothing to save yet.
         if !more && self.records.saved.number.is_none() {

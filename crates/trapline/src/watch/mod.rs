@@ -59,7 +59,7 @@ use trapline_watch::{Breakpoint, Cost, Exec, Options, Point, Watching, cost};
 
 use crate::error::Error;
 use crate::session::{KillOnDrop, Running};
-use crate::target::{Target, resolve};
+use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::cpu_time;
 
 use locate::{Locator, SharedLocator};
@@ -228,8 +228,14 @@ impl WatchBuilder {
         let mut locator = Locator::default();
         let (mut targets, mut watched, mut first, mut misses) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut several = Several::new(processes.len());
         for process in processes {
-            let (found, missed) = place::find(&process, &mut locator, &self.specs)?;
+            let pid = process.pid();
+            let looked = several.one(pid, place::find(&process, &mut locator, &self.specs))?;
+            let Some((found, missed)) = looked else {
+                notices.push(gone_notice(pid));
+                continue;
+            };
             misses.extend(missed);
             if found.is_empty() {
                 continue;
@@ -241,6 +247,7 @@ impl WatchBuilder {
         misses.sort();
         misses.dedup();
         if targets.is_empty() {
+            several.end(0)?;
             return Err(Error::NoPlace { misses });
         }
         notices.extend(misses);

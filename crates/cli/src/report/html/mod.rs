@@ -108,7 +108,7 @@ impl Html {
 impl Renderer for Html {
     fn report(&mut self, report: &ProcessReport, _: bool, _: Option<&str>) -> String {
         let timed = self.timed;
-        let same = |process: &&mut Process| process.is_of(report, timed);
+        let same = |process: &&mut Process| process.last.nth == report.nth;
         match self.processes.iter_mut().find(same) {
             Some(process) => process.feed(report, timed),
             None => {
@@ -141,16 +141,12 @@ fn key(site: &Site) -> Key {
 }
 
 impl Process {
-    /// A process that runs another program has other sites, also where they are called the same.
-    fn is_of(&self, report: &ProcessReport, timed: bool) -> bool {
-        let first = |report: &ProcessReport| sites(report, timed).next().map(|(site, ..)| Arc::as_ptr(site));
-        self.last.pid == report.pid && first(&self.last) == first(report)
-    }
     fn feed(&mut self, report: &ProcessReport, timed: bool) {
         let mut set = BTreeMap::new();
         for (site, count, value) in sites(report, timed) {
             let key = key(site);
-            if self.now.insert(key.clone(), count).unwrap_or(0) != count {
+            if self.now.get(&key).copied().unwrap_or(0) != count {
+                self.now.insert(key.clone(), count);
                 set.insert(key, value);
             }
         }

@@ -1,0 +1,68 @@
+//! Several processes named by their pids, of which one ends: before the attach, at any time during it, or later. The others are traced.
+
+use std::time::{Duration, Instant};
+
+use trapline_tests::running::Running;
+use trapline_tests::tracing::{Tracing, once};
+use trapline_tests::{or_skip, victims};
+
+/// A pid that was a process' a moment ago.
+fn gone() -> u32 {
+    let mut child = std::process::Command::new("true").spawn().expect("it starts");
+    let pid = child.id();
+    child.wait().expect("it ends");
+    pid
+}
+
+#[test]
+fn one_that_has_ended_does_not_hinder_the_others() {
+    let path = or_skip!(victims::plain("counter"));
+    let (mut victim, gone) = (Running::start(&path, &[]), gone().to_string());
+    let pid = victim.pid().to_string();
+    for verb in ["count", "lat", "trace", "stack"] {
+        let tracing = Tracing::start(verb, &["-p", &pid, "-p", &gone, "leaf"]).expect("attaches");
+        let calls = victim.run(100)["leaf"];
+        let report = tracing.stop();
+        assert_eq!(report.status.code(), Some(0), "{verb}: {}", report.errors);
+        let field = if verb == "lat" { "calls" } else { "hits" };
+        assert_eq!(report.field("leaf", field), calls, "{verb}: {}", report.errors);
+        let told = format!("process {gone} is not traced, since it has ended; the others are");
+        assert!(report.errors.contains(&told), "{verb}: {}", report.errors);
+    }
+    let alone = once(&["count", "-d", "0.1", "-p", &gone, "leaf"]);
+    assert_eq!(alone.status.code(), Some(1), "an only one must be there");
+    assert!(victim.finish().success());
+}
+
+/// One of two is killed at some time of the attach, which takes as long as a whole C library does.
+#[test]
+fn one_that_ends_during_the_attach_does_not_hinder_the_others() {
+    let path = or_skip!(victims::plain("counter"));
+    let mut victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let begun = Instant::now();
+    drop(Tracing::start("lat", &["-p", &pid, "leaf", "libc:*"]).expect("attaches").stop());
+    let (all, steps) = (begun.elapsed(), 8);
+    for step in 0..steps {
+        let other = Running::start(&path, &[]);
+        let dies = other.pid().to_string();
+        // It is looked at first: then the attach to the second goes on for as long again.
+        let tracing = Tracing::spawn("lat", &["-p", &dies, "-p", &pid, "leaf", "libc:*"]);
+        std::thread::sleep(all * step / steps);
+        drop(other);
+        let mut tracing = tracing;
+        tracing.wait_for("\n");
+        let calls = victim.run(100)["leaf"];
+        std::thread::sleep(Duration::from_millis(50));
+        let report = tracing.stop();
+        assert_eq!(report.status.code(), Some(0), "step {step}: {}", report.errors);
+        let totals = report.totals();
+        let sum = |probe: &serde_json::Value| probe["calls"].as_u64().unwrap_or(0);
+        let leaf =
+            |probe: &&serde_json::Value| probe["probe"].as_str().is_some_and(|one| one.ends_with(":leaf"));
+        let seen: u64 =
+            totals.iter().filter_map(|one| one["probes"].as_array()).flatten().filter(leaf).map(sum).sum();
+        assert_eq!(seen, calls, "step {step}: {}", report.errors);
+    }
+    assert!(victim.finish().success());
+}
