@@ -45,7 +45,6 @@ mod prototypes;
 mod question;
 mod quick;
 mod report;
-mod returns;
 pub mod saved;
 mod session;
 mod sites;

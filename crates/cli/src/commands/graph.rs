@@ -21,7 +21,7 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&trace::builder(run), false, &run.sink);
+        return super::list::show(&args.ends.of(trace::builder(run)), true, &run.sink);
     }
     let (mut stage, mut session) = stage::begin(run, |builder: Builder| start(args, builder))?;
     let mut trees = Trees::new(&args.root, args.depth, args.each && run.sink.format == Format::Text);
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
 
 /// Where nobody may come to have it later, the root has to be probed: of what is below it alone there is no tree.
 fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
-    let mut session = builder.returns(args.returns).record(0, true)?;
+    let mut session = args.ends.of(builder).record(0, true)?;
     let reports = session.report();
     let mut sites = reports.iter().flat_map(|report| &report.counts).map(|count| &count.site);
     let later = args.run.follow || matches!(args.run.target, Target::Launch(_));
