@@ -28,7 +28,14 @@ fn a_call_that_ends_by_a_jump_lasts_until_its_callee_returns() {
         let words = [&["-d", "0.5", "-p", &pid], condition, &["slow(int us) -> int"]].concat();
         Tracing::spawn("trace", &words).end()
     };
-    for condition in [&["--ret=stack"][..], &["--ret=auto"], &[], &["--if", "dur > 1ms"], &["--if", "ret == 3000"], &["--if", "us == 3000"]] {
+    for condition in [
+        &["--ret=stack"][..],
+        &["--ret=auto"],
+        &[],
+        &["--if", "dur > 1ms"],
+        &["--if", "ret == 3000"],
+        &["--if", "us == 3000"],
+    ] {
         let report = traced(condition);
         let calls = ended(&report, "slow");
         assert!(calls.len() > 20, "{condition:?}: {} calls: {}", calls.len(), report.errors);
@@ -82,7 +89,12 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
             let parts = one["parts"].as_array().into_iter().flatten().map(|part| &part["rows"]);
             let rows = parts.chain([&one["log2_ns"]]).filter_map(Value::as_array).flatten();
             let rows: Vec<(i64, i64)> = rows
-                .map(|row| (row[0].as_i64().unwrap_or(0), row.as_array().and_then(|row| row.last()?.as_i64()).unwrap_or(0)))
+                .map(|row| {
+                    (
+                        row[0].as_i64().unwrap_or(0),
+                        row.as_array().and_then(|row| row.last()?.as_i64()).unwrap_or(0),
+                    )
+                })
                 .filter(|&(_, hits)| hits > 0)
                 .collect();
             let calls: i64 = rows.iter().map(|&(_, hits)| hits).sum();
@@ -99,8 +111,8 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
         let stacks: Vec<(Vec<String>, &Value)> = all
             .map(|one| {
                 let frames = one["frames"].as_array().expect("frames").iter();
-                let name = |frame: &'_ Value| frame["functions"][0]["name"].as_str();
-                (frames.map(|frame| name(frame).unwrap_or("?").to_owned()).collect(), one)
+                let names = frames.map(|frame| frame["functions"][0]["name"].as_str().unwrap_or("?"));
+                (names.map(str::to_owned).collect(), one)
             })
             .collect();
         let of_slow: Vec<_> = stacks.iter().filter(|(frames, _)| frames[0] == "slow").collect();
@@ -110,7 +122,10 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
         let known = if form == ["--unwind=dwarf"] { 3 } else { 2 };
         assert_eq!(frames[..known], ["slow", "handle", "main"][..known], "{form:?}: {one}");
         let number = |field: &str| one[field].as_u64().unwrap_or_else(|| panic!("{field}: {one}"));
-        assert!(number("hits") > 20 && number("time_ns") >= 3_000_000 * (number("hits") - 1), "{form:?}: {one}");
+        assert!(
+            number("hits") > 20 && number("time_ns") >= 3_000_000 * (number("hits") - 1),
+            "{form:?}: {one}"
+        );
     }
 }
 
@@ -132,7 +147,10 @@ fn calls_that_end_by_a_jump_are_told_where_they_are_timed_until_it() {
             Tracing::spawn(verb, &words).end().errors
         };
         let (exits, auto) = (said("--ret=exits"), said("--ret=auto"));
-        assert!(exits.contains("naps:slow that end by a jump") && exits.contains("--ret=stack"), "{verb}: {exits}");
+        assert!(
+            exits.contains("naps:slow that end by a jump") && exits.contains("--ret=stack"),
+            "{verb}: {exits}"
+        );
         assert!(!auto.contains("end by a jump"), "{verb}: {auto}");
     }
 }

@@ -67,6 +67,7 @@ pub use calls::{Call, How, Reading, Text};
 pub use error::Error;
 pub use form::Returns;
 pub use inspect::{Listing, clean_up, patched};
+pub use modules::is_short_name;
 pub use prototypes::Noted;
 pub use report::{
     By, ByTactic, Count, Ended, Filtered, Late, Listed, Overwritten, ProcessReport, Refused, Share, Site,

@@ -6,7 +6,8 @@ use trapline::{Pattern, ProbeSpec};
 use super::command::Run;
 use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
-use super::ready::{is_function, run};
+use super::prototype::{Look, split};
+use super::ready::is_function;
 use super::sink::LINES;
 use super::typed::Common;
 
@@ -50,19 +51,22 @@ pub(crate) struct Graph {
 }
 
 /// Checks and converts.
-pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
+pub(crate) fn graph(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {
     let TypedGraph { root, mut below, each, depth, ends, common } = typed;
     if below.is_empty() {
         let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));
     }
     let texts: Vec<String> = std::iter::once(root).chain(below).collect();
-    let run = run(&texts, common, LINES)?;
+    // A signature says which function is meant; of arguments a tree tells nothing.
+    let (run, _) = split(&texts, common, LINES, look)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::GraphNotAFunction(wrong.text.clone()));
     }
     let root = run.probes[0].clone();
-    if !matches!(root.func, Pattern::Exact(_) | Pattern::Address(_)) {
+    // `f(char*)` is a name.
+    let is_name = matches!(&root.func, Pattern::Glob(glob) if glob.0.contains('('));
+    if root.func.is_wild() && !is_name {
         return Err(UsageError::Conflict(
             "graph shows the calls of one function: FUNC is no pattern; BELOW may be",
         ));

@@ -72,7 +72,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
             Ready::Recording(Recording { file, sink, wishes, max })
         }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
-        Verb::Graph(typed) => Ready::Graph(graph::graph(typed)?),
+        Verb::Graph(typed) => Ready::Graph(graph::graph(typed, look)?),
         Verb::Stack(typed) => Ready::Stack(stack::stack(typed, look)?),
         Verb::Top(typed) => Ready::Top(top::top(typed)?),
         Verb::Watch(typed) => Ready::Watch(watch(typed)?),
