@@ -141,7 +141,14 @@ fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
             };
             assert_eq!(told, wanted, "{probes:?}: {call}");
         }
-        let report = traced(&mut victim, "graph", &probes);
+        // It prints nothing before its end.
+        let pid = victim.pid().to_string();
+        let mut tracing = Tracing::spawn("graph", &["-p", &pid, "-d", "2", probes[0], probes[1]]);
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_secs(2) {
+            victim.run(TIMES);
+        }
+        let report = tracing.end();
         let graph = &of_type(&report, "graph")[0];
         let trees = graph["trees"].as_array().expect("trees");
         assert_eq!(trees.len(), 1, "{graph}");

@@ -27,6 +27,7 @@ static void run(u64 times) {
     for (u64 i = 0; i < times; i++) {
         Middle middle(3, 55);
         Leaf leaf(100);
+        asm volatile("" : : "r"(&middle), "r"(&leaf) : "memory");
     }
     TELL("made", times);
 }
