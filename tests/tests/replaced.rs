@@ -60,7 +60,9 @@ fn a_tree_holds_the_time_of_what_a_function_ends_in() {
     let (handle, slow) = (&graph["trees"][0], &graph["trees"][0]["below"][0]);
     let number = |of: &Value, field: &str| of[field].as_u64().unwrap_or_else(|| panic!("{field}: {graph}"));
     assert_eq!((&handle["function"], &slow["function"]), (&"handle".into(), &"slow".into()), "{graph}");
-    assert!(number(slow, "calls") > 20 && number(slow, "calls") == number(handle, "calls"), "{graph}");
+    // One of them is patched before the other.
+    let both = [number(handle, "calls"), number(slow, "calls")];
+    assert!(both[1] > 20 && both[0].abs_diff(both[1]) <= 1, "{graph}");
     assert!(number(slow, "total_ns") >= 3_000_000 * number(slow, "calls"), "{graph}");
     // Nearly all of it: the caller's own part is a few instructions, and whatever interrupts them.
     assert!(number(slow, "total_ns") > number(handle, "total_ns") / 2, "{graph}");
@@ -101,7 +103,9 @@ fn sums_hold_the_time_of_what_a_function_ends_in() {
             // A power of two, below 3 ms.
             let least = if words.contains(&"ret") { 3000 } else { 1 << 21 };
             assert!(calls > 20 && rows.iter().all(|&(low, _)| low >= least), "{words:?}: {sums}");
-            assert_eq!(one["unseen"].as_u64().unwrap_or(0), 0, "{words:?}: {sums}");
+            // Of what is recorded call by call, the last one may not have ended.
+            let unseen = one["unseen"].as_u64().unwrap_or(0);
+            assert!(unseen <= u64::from(words.contains(&"--comm=naps")), "{words:?}: {sums}");
         }
     }
     for form in [&["--ret=stack"][..], &["--ret=auto"], &["--unwind=dwarf"]] {
