@@ -12,7 +12,7 @@ use trapline_record::slots::{CHAIN, Slots};
 use trapline_target::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::slots::{Armed, PutBack, armed, real_of};
+use crate::slots::{Armed, PUT_BACK, PutBack, armed, real_of};
 
 /// How far below an entry's WORD the return address lies: it is there.
 pub(crate) const BELOW: u64 = 0;
@@ -45,12 +45,12 @@ pub(crate) fn put_back(
     Ok(done)
 }
 
-/// A slot, and those that lie under it on the same word, are lent no longer.
+/// A slot, and those that lie under it on the same word, are lent no longer; their calls are still under way.
 fn take_back(process: &Process, slots: &Slots, armed: &[Armed], slot: u32) -> Result<(), PatchError> {
     let mut next = Some(slot);
     for _ in 0..=CHAIN {
         let Some(slot) = next else { break };
-        process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[0])?;
+        process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[PUT_BACK])?;
         let call = armed.iter().find(|call| call.slot == slot);
         next = call.and_then(|call| slots.slot_of(call.real));
     }
