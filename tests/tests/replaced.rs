@@ -195,6 +195,10 @@ fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
         assert!(run.status.success(), "{round}: {}", String::from_utf8_lossy(&run.stderr));
         assert!(victim.alive(), "round {round}");
     }
+    // What is left there is the last session's at most, not that of twenty.
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("alive");
+    let left = maps.lines().filter(|line| line.contains("/memfd:trapline")).count();
+    assert!(left < 40, "{left} mappings stay: {maps}");
     let report = Tracing::spawn("count", &["-d", "0.5", "-p", &pid, "nap"]).end();
     assert!(report.hits("nap") > 20, "{}", report.errors);
 }
