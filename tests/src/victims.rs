@@ -178,6 +178,19 @@ pub fn cpp(name: &str) -> Result<PathBuf, String> {
     })
 }
 
+/// The same by a compiler and with flags of choice.
+///
+/// # Errors
+/// See [`c`].
+pub fn cpp_by(name: &str, compiler: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let files = [sources().join(format!("{name}.cpp")), sources().join("victim.h")];
+    cached(folder(&format!("{compiler}{}", flags.concat()))?.join(name), &files, |to| {
+        let mut command = Command::new(compiler);
+        command.arg("-g").args(flags).arg(&files[0]).arg("-o").arg(to);
+        command
+    })
+}
+
 /// The same, static.
 ///
 /// # Errors

@@ -193,11 +193,11 @@ fn a_tail_call_is_told_as_longer_than_was_seen() {
     let path = or_skip!(victims::plain("naps"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let shown = once(&["trace", "-d", "0.5", "-p", &pid, "slow(int us) -> int"]);
+    let shown = once(&["trace", "--ret=exits", "-d", "0.5", "-p", &pid, "slow(int us) -> int"]);
     let text = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(text.contains("= ? (tail call) <>= 0.0"), "{text}");
     for condition in ["dur < 1ms", "dur > 1ms", "!(dur > 1ms)"] {
-        let words = ["-d", "0.5", "-p", &pid, "--if", condition, "slow(int us) -> int"];
+        let words = ["-d", "0.5", "-p", &pid, "--ret=exits", "--if", condition, "slow(int us) -> int"];
         let report = Tracing::spawn("trace", &words).end();
         assert_eq!(calls(&report, "slow"), Vec::<&Value>::new(), "{condition}: {}", report.errors);
     }

@@ -74,13 +74,105 @@ fn one_overload_is_traced() {
     assert_eq!(stacks.filter_map(|one| one["hits"].as_u64()).sum::<u64>(), TIMES);
 }
 
-/// Names of classes decide which variable is meant.
+/// Names of classes decide which variable is meant; bits are none of their own, whatever else has the name.
 #[test]
 fn what_is_not_the_variable_is_not_watched() {
     let path = or_skip!(victims::cpp("overloads"));
     let victim = Running::start(&path, &[]);
     let pid = victim.pid().to_string();
-    let out = once(&["watch", "-p", &pid, "-d", "10ms", "NoSuch::count"]);
+    for (name, why) in [
+        ("NoSuch::count", "no variable NoSuch::count"),
+        (
+            "flags.second",
+            "flags.second is a bit-field, which shares its bytes with others; watch what holds it",
+        ),
+    ] {
+        let out = once(&["watch", "-p", &pid, "-d", "10ms", name]);
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && said.contains(why), "{name}: {said}");
+    }
+}
+
+/// Constructors of classes with virtual bases take more than their source says, those of a base other things than those of a whole object.
+#[test]
+fn constructors_of_virtual_bases_are_told_what_was_written() {
+    for (compiler, level) in [("g++", "-O0"), ("g++", "-O2"), ("clang++", "-O0"), ("clang++", "-O2")] {
+        let path = or_skip!(victims::cpp_by("virtual", compiler, &[level, "-fno-inline"]));
+        let mut victim = Running::start(&path, &[]);
+        let report = traced(&mut victim, "trace", &["Middle::Middle", "Leaf::Leaf"]);
+        let mut seen = Vec::new();
+        for call in of_type(&report, "call") {
+            let args = call["args"].as_array().expect("arguments");
+            let value =
+                |name: &str| args.iter().find(|one| one["name"] == name).map(|one| one["value"].clone());
+            seen.push((value("a"), value("b"), value("c")));
+            assert!(value("__in_chrg").is_none(), "{compiler} {level}: {call}");
+        }
+        let whole = (Some(json!(3)), Some(json!(55)), None);
+        let base = (Some(json!(101)), Some(json!(77)), None);
+        let leaf = (None, None, Some(json!(100)));
+        for wanted in [whole, base, leaf] {
+            let count = seen.iter().filter(|one| **one == wanted).count() as u64;
+            // clang's optimizer gives a constant to none.
+            assert!(count == TIMES, "{compiler} {level}: {wanted:?} of {seen:?}: {}", report.errors);
+        }
+        assert_eq!(seen.len() as u64, 3 * TIMES, "{compiler} {level}: {seen:?}");
+    }
+}
+
+/// Two libraries have a function of one name: each call is told by its own file's prototype, and in a tree each is what was asked for.
+#[test]
+fn functions_of_one_name_in_two_files_have_their_own_prototypes() {
+    let [first, second] = ["put_text", "put_double"].map(victims::shared);
+    let (first, second) = (or_skip!(first), or_skip!(second));
+    let path = or_skip!(victims::plain("two_puts"));
+    let mut victim = Running::start(&path, &[first.to_str().unwrap_or(""), second.to_str().unwrap_or("")]);
+    for probes in [["put_text:put", "put_double:put"], ["put_double:put", "put_text:put"]] {
+        let report = traced(&mut victim, "trace", &probes);
+        let calls = of_type(&report, "call");
+        assert_eq!(calls.len() as u64, 2 * TIMES, "{}", report.errors);
+        for call in calls {
+            let args = call["args"].as_array().expect("arguments").iter();
+            let args: Vec<(&Value, &Value)> = args.map(|one| (&one["name"], &one["value"])).collect();
+            let told = json!([args, call["ret"]]);
+            let wanted = match call["probe"].as_str().is_some_and(|probe| probe.contains("put_text")) {
+                true => json!([[["text", "alice"], ["n", 7]], 8]),
+                false => json!([[["x", 2.5], ["times", 2]], 5.0]),
+            };
+            assert_eq!(told, wanted, "{probes:?}: {call}");
+        }
+        // It prints nothing before its end.
+        let pid = victim.pid().to_string();
+        let mut tracing = Tracing::spawn("graph", &["-p", &pid, "-d", "2", probes[0], probes[1]]);
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_secs(2) {
+            victim.run(TIMES);
+        }
+        let report = tracing.end();
+        let graph = &of_type(&report, "graph")[0];
+        let trees = graph["trees"].as_array().expect("trees");
+        assert_eq!(trees.len(), 1, "{graph}");
+        let file = probes[0].split(':').next().unwrap_or_default();
+        assert!(trees[0]["function"].as_str().is_some_and(|name| name.contains(file)), "{graph}");
+    }
+}
+
+/// An address where no call begins has no tree; a signature is the function's.
+#[test]
+fn a_tree_is_of_calls() {
+    let path = or_skip!(victims::plain("naps"));
+    let victim = Running::start(&path, &[]);
+    let pid = victim.pid().to_string();
+    let list = once(&["list", "--json", "-p", &pid, "handle"]);
+    let listed: Value = serde_json::from_slice(&list.stdout).expect("one function");
+    let start =
+        listed["offset"].as_u64().expect("where it lies in the file, and in memory of a small program");
+    let out = once(&["graph", "-p", &pid, "-d", "50ms", &format!("{:#x}", start + 4)]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(!out.status.success() && said.contains("no variable NoSuch::count"), "{said}");
+    assert!(!out.status.success() && said.contains("4 bytes inside handle"), "{said}");
+    for root in [&format!("{start:#x}"), "handle(int)", "handle(char*)", "handle(int us)"] {
+        let report = Tracing::spawn("graph", &["-p", &pid, "-d", "0.3", root, "slow"]).end();
+        let graph = &of_type(&report, "graph")[0];
+        assert_eq!(graph["trees"][0]["function"], "handle", "{root}: {graph}: {}", report.errors);
+    }
 }

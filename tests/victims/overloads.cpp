@@ -6,6 +6,8 @@ struct Server { static int count; };
 int Server::count = 100;
 struct Client { static int count; };
 int Client::count = 200;
+struct Flags { unsigned first : 3, second : 5; };
+Flags flags;
 struct Cart {
     int total = 0;
     __attribute__((noipa)) int add(int id) { return total += id; }
@@ -20,7 +22,10 @@ static void run(u64 times) {
         cart.add(2, 3);
         *(volatile int *)&Server::count = (int)i;
         *(volatile int *)&Client::count = -1;
+        flags.second = (unsigned)i;
     }
-    TELL("one", times);
+    // A local variable of the same name, which has no address.
+    unsigned long flags = times;
+    TELL("one", flags);
 }
 int main() { return victim_serve(run); }

@@ -38,7 +38,10 @@ pub enum NoField {
     #[error("this is no path; write for example req->next->len or req->table[2]")]
     Syntax,
     /// Nothing is known of the function.
-    #[error("nothing is noted of the function: it has no debug information")]
+    #[error(
+        "nothing that can be read is noted of the function: it has no debug information, or in a form that is not read (of link-time \
+         optimization, in type units, split off)"
+    )]
     NothingNoted,
     /// No argument has the name.
     #[error("there is no argument `{name}`{}", near(.nearest))]

@@ -170,6 +170,8 @@ impl Search<'_> {
             };
             match self.variable(unit, entry, typed, steps, path)? {
                 Ok(variable) => self.found.push(variable),
+                // A local one of the same name has no fixed address; what is wrong with one that has says more.
+                Err(NoVariable::NotFixed { .. }) if self.trouble.is_some() => {}
                 Err(trouble) => self.trouble = Some(trouble),
             }
         }

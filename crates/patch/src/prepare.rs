@@ -13,7 +13,7 @@ use trapline_plan::filter::{Tally, TargetFilter};
 use trapline_plan::x86_64::stub::slot_code_len;
 use trapline_plan::{
     Charged, DataCounts, DataLayout, LatencyInput, ModuleInput, ModulePlan, Patch, PatchRole, PlanError,
-    Refusal, Region, Role, Tactic, TooLittle, Want, bounds, charge,
+    Refusal, Region, Role, Tactic, TooLittle, Unwind, Want, bounds, charge,
     layout::SMALL_REGIONS as MODULE_SMALL_REGIONS, plan_module, slots_for,
 };
 use trapline_record::RemoteAddr;
@@ -153,15 +153,13 @@ pub(crate) fn prepare(
     let shape = stamps_of(request, &layout);
     let stamps = shape.map(|shape| find_room(process.pid(), shape.bytes(), survey)).transpose()?;
     let far = (layout.far() > 0).then(|| find_room(process.pid(), layout.far(), survey)).transpose()?;
+    let any = |is: fn(&Role) -> bool| modules.iter().flat_map(|m| m.wants).any(|w| is(&w.role));
     let wanted = |role| modules.iter().flat_map(|m| m.wants).any(|w| w.role == role);
-    let recorded =
-        modules.iter().flat_map(|m| m.wants).any(|w| matches!(w.role, Role::Record { returns: true, .. }));
+    let told = any(|role| matches!(role, Role::Record { returns: true, .. } | Role::Tally { exits: true }));
     let Options { or_slots, by_slots, .. } = request.options;
-    let by_slots = by_slots && recorded;
+    let by_slots = by_slots && told;
     let slots = match before.slots {
-        _ if !(wanted(Role::LatencySlot) || by_slots || or_slots && (wanted(Role::Latency) || recorded)) => {
-            None
-        }
+        _ if !(wanted(Role::LatencySlot) || by_slots || or_slots && (wanted(Role::Latency) || told)) => None,
         None => Some(find_slots(process.pid(), request.options.slots, survey)?),
         some => some,
     };
@@ -176,7 +174,7 @@ pub(crate) fn prepare(
         slots,
         or_slots,
         by_slots,
-        leads_on: recorded,
+        leads_on: told,
     });
     let mut plans = Vec::with_capacity(modules.len());
     let mut room = Room { far: far.map(|region| region.addr).unwrap_or_default(), small: SMALL_REGIONS };
@@ -184,6 +182,7 @@ pub(crate) fn prepare(
         let mut plan = plan_one(module, survey, &layout, latency, request, &mut room)?;
         let tails = plan.tails.iter().filter_map(|&want| module.wants.get(want as usize));
         report.tails.extend(tails.map(|want| want.probe));
+        report.slotted.extend(plan.slotted.iter().map(|one| one.probe));
         take_refusals(index as u32, &mut plan, report);
         plans.push(plan);
     }
@@ -214,7 +213,10 @@ pub(crate) fn prepare(
         plans.into_iter().zip(used).filter_map(|(plan, used)| used.then_some(plan)).collect();
     let is_placed = |probe| sites.iter().any(|s| s.patch.probe == probe);
     let semaphores = semaphore::entries(process, modules, is_placed)?;
-    let needed = by_slots || wanted(Role::LatencySlot) || plans.iter().any(|plan| !plan.slotted.is_empty());
+    // Code that walks or copies stacks looks slots up, so that they have to be there.
+    let walks = any(|role| matches!(role, Role::Record { stack, .. } if *stack != Unwind::None));
+    let slotted = plans.iter().any(|plan| !plan.slotted.is_empty());
+    let needed = by_slots || wanted(Role::LatencySlot) || walks || slotted;
     let slots = slots.filter(|_| needed && before.slots.is_none());
     let slots = slots.and_then(|slots| make_slots(modules.first()?, slots, survey, latency?));
     report.timings.verify = start.elapsed();
@@ -381,14 +383,19 @@ fn without_room(wants: &[Want], why: &Refusal) -> ModulePlan {
 
 fn take_refusals(module: u32, plan: &mut ModulePlan, report: &mut AttachReport) {
     let refused = plan.refused.drain(..);
-    report.refused.extend(refused.map(|r| Refused {
-        module,
-        probe: r.probe,
-        want: r.want,
-        // Exits are what was asked for.
-        why: Why::Plan(
-            plan.slotted.iter().find(|one| one.want == r.want).map_or(r.why, |one| one.why.clone()),
-        ),
+    report.refused.extend(refused.map(|r| {
+        Refused {
+            module,
+            probe: r.probe,
+            want: r.want,
+            // Exits are what was asked for.
+            why: Why::Plan(
+                plan.slotted
+                    .iter()
+                    .find(|one| one.want == r.want && one.why.is_of_exits())
+                    .map_or(r.why, |one| one.why.clone()),
+            ),
+        }
     }));
     report.kernel.extend(plan.kernel.iter().map(|&k| (module, k)));
 }

@@ -56,9 +56,10 @@ pub struct Options {
     pub ring: u32,
     /// Slots of the process, where calls get some in place of their return addresses: at most so many calls are timed at once.
     pub slots: u32,
-    /// Functions whose returns are timed or recorded, and whose exits cannot be had, get slots: unwinders can be told.
+    /// Functions whose returns are timed, recorded or tallied get slots where one is left by a jump to another, or its exits cannot be had: unwinders
+    /// can be told.
     pub or_slots: bool,
-    /// Functions whose returns are recorded get slots in any case.
+    /// Functions whose returns are recorded or tallied get slots in any case.
     pub by_slots: bool,
     /// The process' SIGSEGV and SIGBUS handlers only end it: instructions that may fault may be moved.
     pub faults_are_fatal: bool,
@@ -199,6 +200,8 @@ pub struct AttachReport {
     pub refused: Vec<Refused>,
     /// Probes of which an exit is a jump to another function: whether placed or refused.
     pub tails: Vec<u32>,
+    /// Probes whose calls get a slot, though exits were to be taken first.
+    pub slotted: Vec<u32>,
     /// Sites for the caller to reach by kernel uprobes, with the index of their module.
     pub kernel: Vec<(u32, KernelSite)>,
     /// The process catches faults, so that what may fault was not moved.

@@ -74,14 +74,21 @@ pub(crate) fn write_hints(process: &Process, slots: &Slots) -> Result<(), PatchE
     Ok(process.write_text(RemoteAddr(slots.table), &bytes)?)
 }
 
+/// A slot's byte when its stack word holds the real address again: its call has not ended, and no word leads to the slot.
+pub(crate) const PUT_BACK: u8 = 0x7f;
+
 /// Numbers of the slots that are lent.
 pub(crate) fn lent(process: &Process, slots: &Slots) -> Result<Vec<u32>, PatchError> {
-    let mut bytes = vec![0; slots.count as usize];
-    process.read(RemoteAddr(slots.table + Slots::LENT_OFF), &mut bytes)?;
-    Ok((0u32..).zip(bytes).filter(|&(_, byte)| byte == LENT).map(|(slot, _)| slot).collect())
+    numbers(process, slots, |byte| byte == LENT)
 }
 
-/// The calls that are armed in a process.
+fn numbers(process: &Process, slots: &Slots, which: fn(u8) -> bool) -> Result<Vec<u32>, PatchError> {
+    let mut bytes = vec![0; slots.count as usize];
+    process.read(RemoteAddr(slots.table + Slots::LENT_OFF), &mut bytes)?;
+    Ok((0u32..).zip(bytes).filter(|&(_, byte)| which(byte)).map(|(slot, _)| slot).collect())
+}
+
+/// The calls that are armed in a process, or were at its detach.
 ///
 /// # Errors
 /// When its memory cannot be read.
@@ -95,7 +102,7 @@ pub fn armed(process: &Process, slots: &Slots) -> Result<Vec<Armed>, PatchError>
         };
         Ok(Armed { slot, real: word(entry::REAL), word: word(entry::WORD), what: word(entry::WHAT) })
     };
-    lent(process, slots)?.into_iter().map(one).collect()
+    numbers(process, slots, |byte| byte == LENT || byte == PUT_BACK)?.into_iter().map(one).collect()
 }
 
 /// What became of the calls that were armed.

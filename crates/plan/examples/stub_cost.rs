@@ -205,6 +205,7 @@ fn main() {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
+                slots: None,
             };
             Some(tally(out, at, &traced, (&tallied, table), Kind::Entry))
         };

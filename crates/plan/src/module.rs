@@ -376,7 +376,13 @@ fn emit(input: &ModuleInput<'_>, env: Env<'_>, place: Place, sites: &[Site], pla
     let is_one = input.alone || landings.len() < PARALLEL;
     let middle = if is_one { landings.len() } else { landings.len() / 2 };
     let (first, second) = landings.split_at(middle);
-    let between = place.arena + first.len() as u64 * arena_per_site(input);
+    // A window may serve an entry and an exit.
+    let deeds =
+        |(_, site): &(RemoteAddr, u32)| sites.get(*site as usize).map_or(0, |site| site.acts.len() as u64);
+    let between = match second.is_empty() {
+        true => limit,
+        false => place.arena + first.iter().map(deeds).sum::<u64>() * arena_per_site(input),
+    };
     let end = second.first().map_or(mirror_end, |l| l.0);
     // Room for all: the other's is joined to it. This thread's memory for both, as above.
     let calls = input.calls.is_some();

@@ -238,7 +238,7 @@ pub struct ModulePlan {
     pub shares: Vec<(u32, u32)>,
     /// Wants of which an exit is a jump to another function, or runs on into one.
     pub tails: Vec<u32>,
-    /// Wants of exits that got a slot instead, and why exits were not to be had.
+    /// Wants of exits that got a slot instead, and why: exits were not to be had, or one is a jump to another function.
     pub slotted: Vec<Refused>,
     /// What was refused, in the order of the wants.
     pub refused: Vec<Refused>,

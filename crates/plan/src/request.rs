@@ -294,9 +294,10 @@ pub struct LatencyInput {
     pub go_g: Option<i32>,
     /// Where [`Role::LatencySlot`] finds slots; needed when one is wanted.
     pub slots: Option<Slots>,
-    /// [`Role::Latency`] takes a slot, too, and so does the return of a [`Role::Record`], where exits cannot be found or patched.
+    /// [`Role::Latency`] takes a slot, too, and so does the return of a [`Role::Record`] or [`Role::Tally`], where exits cannot be found or
+    /// patched, and where one of them is a jump to another function.
     pub or_slots: bool,
-    /// The return of a [`Role::Record`] takes a slot in any case.
+    /// The return of a [`Role::Record`] or [`Role::Tally`] takes a slot in any case.
     pub by_slots: bool,
     /// Slots lead on to what each function's return does, which is not to time it.
     pub leads_on: bool,

@@ -50,6 +50,18 @@ fn entry_and_exit_share_a_window() {
     assert!(at(&plan, 2).is_some() && plan.guards.is_empty());
 }
 
+/// Many small functions whose entry and exit share a window: each has room for its code.
+#[test]
+fn small_functions_all_find_room() {
+    let body: &[u8] = &[0x8D, 0x84, 0x7F, 0xD9, 0, 0, 0, 0xC3];
+    // As one part, and as two that two threads lay.
+    for count in [300, 3000] {
+        let image = pack(&vec![body; count], 8);
+        let plan = planned(&image, &traits(), Role::Latency);
+        assert_eq!((plan.refused.len(), plan.patches.len()), (0, count), "{:?}", plan.refused.first());
+    }
+}
+
 #[test]
 fn endbr64_stays_unless_branched_behind() {
     let plain = [0xF3, 0x0F, 0x1E, 0xFA, 0x48, 0x83, 0xEC, 0x08, 0x48, 0x83, 0xC4, 0x08, RET];

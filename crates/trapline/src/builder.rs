@@ -104,7 +104,7 @@ impl Builder {
         self.outermost = outermost;
         self
     }
-    /// How the ends of calls are seen that are timed, or recorded with their returns. Calls whose return address is replaced are all counted, recursive ones too, so
+    /// How the ends of calls are seen that are timed, or recorded or tallied with their returns. Calls whose return address is replaced are all counted, recursive ones too, so
     /// [`Returns::Auto`] replaces none where only outermost calls are timed.
     #[must_use]
     pub const fn returns(mut self, returns: Returns) -> Self {

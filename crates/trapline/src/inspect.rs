@@ -16,11 +16,10 @@ use crate::files::Files;
 use crate::modules::{Module, is_short_name, mapped};
 use crate::question::{Question, kernel_cannot_time, no_unwinder, refusals, tactics};
 use crate::report::{Listed, Refused, Tactic};
-use crate::returns::Decided;
 use crate::sites::{Place, Places, miss_text};
 use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::{Aim, Returns, Traced, Wishes};
-use crate::unwinders::unwinding_now;
+use crate::unwinders::{Unwinding, unwinding_now};
 
 /// What was found, and what was not.
 #[derive(Debug, Default)]
@@ -109,32 +108,34 @@ fn rehearsed(
     found: &[Place],
     wishes: &Wishes,
 ) -> Result<Vec<Answer>, Error> {
-    let guarded = traced.is_guarded(modules);
-    let ask = |places: &[Place]| -> Result<_, Error> {
-        let question = Question::new(modules, places, guarded, wishes.tick);
-        let asked = question.asked();
-        let report = rehearse(&traced.process, &question.request(&asked, question.filters(), wishes))?;
-        Ok(answers(&report, places))
-    };
-    let form = |returns: Returns| move |tactic: Result<Tactic, Refused>| (tactic, Some(returns));
-    match wishes.aim {
-        Aim::Time(Returns::Stack) => {
-            if let Err(why) = unwinding_now(&traced.process, files) {
+    let form = wishes.form();
+    let options = match form {
+        Returns::Stack => match unwinding_now(&traced.process, files) {
+            Ok(_) => Options { by_slots: true, ..wishes.options },
+            Err(why) => {
                 return Ok(found.iter().map(|place| (Err(no_unwinder(place, &why)), None)).collect());
             }
-            Ok(ask(found)?.into_iter().map(form(Returns::Stack)).collect())
+        },
+        Returns::Auto => {
+            Options { or_slots: Unwinding::of_auto(&traced.process, files).is_ok(), ..wishes.options }
         }
-        Aim::Time(Returns::Auto) => {
-            let decided = Decided::by_need(&traced.process, files, modules, found, wishes, guarded)?;
-            let one = |(index, tactic): (usize, Result<Tactic, Refused>)| match tactic {
-                Ok(tactic) if decided.is_slot(index) => (Ok(tactic), Some(Returns::Stack)),
-                tactic => (tactic.map_err(|why| decided.reason(index, why)), Some(Returns::Exits)),
-            };
-            Ok(ask(&decided.places)?.into_iter().enumerate().map(one).collect())
-        }
-        Aim::Time(Returns::Exits) => Ok(ask(found)?.into_iter().map(form(Returns::Exits)).collect()),
-        _ => Ok(ask(found)?.into_iter().map(|tactic| (tactic, None)).collect()),
-    }
+        Returns::Exits => wishes.options,
+    };
+    let wishes = Wishes { options, ..wishes.clone() };
+    let question = Question::new(modules, found, traced.is_guarded(modules), wishes.tick);
+    let asked = question.asked();
+    let report = rehearse(&traced.process, &question.request(&asked, question.filters(), &wishes))?;
+    let slotted: HashSet<u32> = report.slotted.iter().copied().collect();
+    let one = |(index, tactic): (u32, Result<Tactic, Refused>)| {
+        let returns = match form {
+            _ if !wishes.aim.is_timed() => None,
+            Returns::Auto if slotted.contains(&index) => Some(Returns::Stack),
+            Returns::Auto => Some(Returns::Exits),
+            form => Some(form),
+        };
+        (tactic, returns)
+    };
+    Ok((0..).zip(answers(&report, found)).map(one).collect())
 }
 
 /// What each place would get, as an attach would answer.

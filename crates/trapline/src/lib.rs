@@ -45,7 +45,6 @@ mod prototypes;
 mod question;
 mod quick;
 mod report;
-mod returns;
 pub mod saved;
 mod session;
 mod sites;
@@ -69,6 +68,7 @@ pub use calls::{Call, How, Reading, Text};
 pub use error::Error;
 pub use form::Returns;
 pub use inspect::{Listing, clean_up, patched};
+pub use modules::is_short_name;
 pub use prototypes::Noted;
 pub use report::{
     By, ByTactic, Count, Ended, Filtered, Late, Listed, Overwritten, ProcessReport, Refused, Share, Site,

@@ -114,7 +114,8 @@ impl Mapped {
 }
 
 /// `libc`, `c`, `libc.so`, `libc.so.6` for `/lib/libc.so.6` and `/lib/libc-2.31.so`; `git` for `/usr/bin/git`.
-pub(crate) fn is_short_name(path: &str, wanted: &str) -> bool {
+#[must_use]
+pub fn is_short_name(path: &str, wanted: &str) -> bool {
     let base = name_of(path);
     let stem = base.split_once(".so").map(|(stem, rest)| (stem, rest.is_empty() || rest.starts_with('.')));
     let is_stem = |stem: &str| {

@@ -89,18 +89,13 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Places whose exits cannot all be found or patched, and whose return addresses may be replaced instead: by index, with the role
-/// that asks for it. `refused` are those of a first answer.
-pub(crate) fn second_choice(refused: &[(usize, Refused)], places: &[Place]) -> Vec<(usize, Place)> {
-    let exits = ["exits-unknown", "exit-unpatchable"];
-    let again = refused.iter().filter(|(_, why)| exits.contains(&why.kind));
-    let timed = again.filter_map(|&(index, _)| Some((index, places.get(index)?)));
-    let timed = timed.filter(|(_, place)| place.role == Role::Latency);
-    timed.map(|(index, place)| (index, Place { role: Role::LatencySlot, ..place.clone() })).collect()
-}
-
-/// Said of functions whose exits are patched, where some are jumps to other functions.
-pub(crate) fn tails_notice(report: &AttachReport, places: &[Place]) -> Option<String> {
+/// Said of functions whose exits are patched, where some are jumps to other functions. `left_alone`: why return addresses were not
+/// replaced instead.
+pub(crate) fn tails_notice(
+    report: &AttachReport,
+    places: &[Place],
+    left_alone: Option<&str>,
+) -> Option<String> {
     let lasts = |place: &Place| match place.role {
         Role::Latency | Role::Record { returns: true, .. } => true,
         Role::Tally { exits } => exits && place.filter.as_ref().is_some_and(|filter| filter.tallies_calls()),
@@ -114,9 +109,13 @@ pub(crate) fn tails_notice(report: &AttachReport, places: &[Place]) -> Option<St
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    let instead = match left_alone {
+        Some(why) => format!("their return addresses were not replaced: {why}"),
+        None => "--ret=stack times them until they return".to_owned(),
+    };
     Some(format!(
-        "calls of {first}{others} that end by a jump to another function are timed until that jump, and how long they take is \
-         unknown to conditions; --ret=stack (lat, trace, graph) times them until they return"
+        "calls of {first}{others} that end by a jump to another function are timed until that jump, and what they return and how long they \
+         take is unknown to conditions; {instead}"
     ))
 }
 

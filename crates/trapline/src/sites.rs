@@ -293,6 +293,8 @@ pub(crate) fn miss_text(spec: &ProbeSpec, files: &[String], misses: &[Miss]) -> 
     let inlined: u32 = misses.iter().map(|miss| miss.inlined).sum();
     let why = if inlined > 0 {
         format!(": all {inlined} calls of it were inlined; probe a function that calls it")
+    } else if misses.iter().any(|miss| miss.imported) && spec.func.is_wild() {
+        ": what is called so is only imported there; name the library that defines it, or install the file's debug symbols".to_owned()
     } else if misses.iter().any(|miss| miss.imported) {
         ": it is only called from there through the PLT; name the library that defines it".to_owned()
     } else if !misses.is_empty() && misses.iter().all(|miss| miss.no_functions) {

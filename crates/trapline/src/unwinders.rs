@@ -32,10 +32,26 @@ pub(crate) struct Unwinding {
     pub(crate) loading: Option<String>,
 }
 
+/// Why return addresses are left alone where [`Unwinding::is_told`] says no.
+const MAY_LOAD: &str =
+    "it may load an unwinder later, which would not be told of them in time (--ret=stack takes that risk)";
+
 impl Unwinding {
+    /// All unwinders of a process where return addresses may be replaced without a wish for it.
+    ///
+    /// # Errors
+    /// Why they may not.
+    pub(crate) fn of_auto(process: &Process, files: &mut Files) -> Result<Self, String> {
+        let found = unwinding_now(process, files)?;
+        match found.is_told() {
+            true => Ok(found),
+            false if found.go => Err("Go moves its stacks and must know every return address".to_owned()),
+            false => Err(MAY_LOAD.to_owned()),
+        }
+    }
     /// Whether nobody unwinds stacks there who is not told of replaced return addresses: all unwinders are told, or there is none and none
     /// comes.
-    pub(crate) const fn is_told(&self) -> bool {
+    const fn is_told(&self) -> bool {
         !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
     }
 }

@@ -8,6 +8,7 @@ use trapline::filter::Filter;
 use trapline::watch::{Expr, WatchSpec};
 use trapline::{By, Floats, ProbeSpec, Returns, Target};
 
+use super::ends::Ends;
 use super::filters::Wishes;
 use super::otlp::Collector;
 use super::serve::Address;
@@ -105,9 +106,7 @@ pub(crate) struct Lat {
     /// Only the outermost of recursive calls.
     pub(crate) outermost: bool,
     /// How the ends of calls are seen.
-    pub(crate) returns: Returns,
-    /// How many can have their return address replaced at a time.
-    pub(crate) maxactive: Option<u32>,
+    pub(crate) ends: Ends,
     /// How it is drawn.
     pub(crate) shape: Shape,
 }
@@ -124,7 +123,7 @@ pub(crate) struct Calls {
     /// Exits too.
     pub(crate) returns: bool,
     /// How they are seen.
-    pub(crate) form: Returns,
+    pub(crate) ends: Ends,
     /// End after so many lines.
     pub(crate) max: Option<u64>,
 }

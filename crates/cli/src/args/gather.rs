@@ -34,6 +34,16 @@ pub(crate) enum Gather {
     },
 }
 
+impl Gather {
+    /// Whether the ends of calls are waited for.
+    pub(crate) const fn waits(&self) -> bool {
+        match self {
+            Self::InTarget { exits } => *exits,
+            Self::Here { returns, .. } => *returns,
+        }
+    }
+}
+
 /// What is taken of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Of {

@@ -1,13 +1,15 @@
 //! `graph`, typed and ready.
 
 use clap::Args;
-use trapline::{Pattern, ProbeSpec, Returns};
+use trapline::{Pattern, ProbeSpec};
 
 use super::command::Run;
+use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
-use super::ready::{is_function, returns, run};
+use super::prototype::{Look, split};
+use super::ready::is_function;
 use super::sink::LINES;
-use super::typed::{Common, TypedReturns};
+use super::typed::Common;
 
 /// `graph`, as typed.
 #[derive(Args, Debug, Clone)]
@@ -25,10 +27,8 @@ pub(crate) struct TypedGraph {
     /// Only N levels below FUNC
     #[arg(long, value_name = "N", help_heading = "Tree")]
     pub(crate) depth: Option<usize>,
-    /// How the end of a call is seen: its exits patched, or its return address on the stack replaced; then calls that end by a jump to another
-    /// function last until that returns, and no exit needs room for a jump (auto may still refuse such a function)
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Exits, help_heading = "Tree")]
-    pub(crate) ret: TypedReturns,
+    #[command(flatten)]
+    pub(crate) ends: TypedEnds,
     #[command(flatten)]
     pub(crate) common: Common,
 }
@@ -45,28 +45,31 @@ pub(crate) struct Graph {
     /// Whose calls.
     pub(crate) root: ProbeSpec,
     /// How the ends of calls are seen.
-    pub(crate) returns: Returns,
+    pub(crate) ends: Ends,
     pub(crate) each: bool,
     pub(crate) depth: usize,
 }
 
 /// Checks and converts.
-pub(crate) fn graph(typed: TypedGraph) -> Result<Graph, UsageError> {
-    let TypedGraph { root, mut below, each, depth, ret, common } = typed;
+pub(crate) fn graph(typed: TypedGraph, look: Look<'_>) -> Result<Graph, UsageError> {
+    let TypedGraph { root, mut below, each, depth, ends, common } = typed;
     if below.is_empty() {
         let file = root.parse::<ProbeSpec>().ok().and_then(|spec| spec.file);
         below.push(file.map_or_else(|| "*".to_owned(), |file| format!("{file}:*")));
     }
     let texts: Vec<String> = std::iter::once(root).chain(below).collect();
-    let run = run(&texts, common, LINES)?;
+    // A signature says which function is meant; of arguments a tree tells nothing.
+    let (run, _) = split(&texts, common, LINES, look)?;
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::GraphNotAFunction(wrong.text.clone()));
     }
     let root = run.probes[0].clone();
-    if !matches!(root.func, Pattern::Exact(_) | Pattern::Address(_)) {
+    // `f(char*)` is a name.
+    let is_name = matches!(&root.func, Pattern::Glob(glob) if glob.0.contains('('));
+    if root.func.is_wild() && !is_name {
         return Err(UsageError::Conflict(
             "graph shows the calls of one function: FUNC is no pattern; BELOW may be",
         ));
     }
-    Ok(Graph { run, root, returns: returns(ret), each, depth: depth.unwrap_or(usize::MAX) })
+    Ok(Graph { run, root, ends: ends.ready()?, each, depth: depth.unwrap_or(usize::MAX) })
 }

@@ -4,9 +4,10 @@
 
 use clap::Args;
 use trapline::filter::{Filter, Known, Sort, Tree};
-use trapline::{By, ProbeKind, ProbeSpec, Returns};
+use trapline::{By, ProbeKind, ProbeSpec};
 
 use super::command::{Lat, Run, Shape};
+use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::{self, Wishes};
@@ -54,6 +55,8 @@ pub(crate) struct TypedHist {
     #[arg(long, value_name = "1/N", help_heading = "Calls")]
     pub(crate) sample: Option<String>,
     #[command(flatten)]
+    pub(crate) ends: TypedEnds,
+    #[command(flatten)]
     pub(crate) common: Common,
 }
 
@@ -87,6 +90,8 @@ pub(crate) struct Hist {
     /// Which calls, probe by probe.
     pub(crate) filters: Vec<Filter>,
     pub(crate) gather: Gather,
+    /// How the ends of calls are seen, where they are waited for.
+    pub(crate) ends: Ends,
 }
 
 /// By what values are told apart.
@@ -134,12 +139,11 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     };
     let filters = filters::filters(&probes, true, &wishes, &fields)?;
     drop(fields);
+    let ends = typed.ends.ready()?;
     let is_duration = |value: &Value| matches!(value, Value::Tree(Tree::Known(Known::Took)));
     if filters.is_empty() && typed.by.is_none() && typed.top.is_none() && values.iter().all(is_duration) {
         let shape = Shape { linear, ..Shape::default() };
-        let (per_function, outermost, returns) = (true, false, Returns::Auto);
-        let maxactive = None;
-        return Ok(Either::Lat(Box::new(Lat { run, per_function, outermost, returns, maxactive, shape })));
+        return Ok(Either::Lat(Box::new(Lat { run, per_function: true, outermost: false, ends, shape })));
     }
     let any_text = values.iter().any(|value| matches!(value, Value::Text(_)));
     let sort = match (linear, typed.top.is_some() || any_text) {
@@ -162,6 +166,11 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
     let shown = shown(&probes, &values);
     let top = typed.top.or((sort == Sort::Each).then_some(10));
     let (filters, gather) = gather(&probes, values, sort, Split { by, named, keys }, filters)?;
+    if typed.ends.any() && !gather.waits() {
+        return Err(UsageError::Conflict(
+            "--ret and --maxactive are for ret and dur: this is known when the function is entered",
+        ));
+    }
     Ok(Either::Hist(Box::new(Hist {
         run,
         expression,
@@ -174,6 +183,7 @@ pub(crate) fn hist(typed: TypedHist, look: Look<'_>) -> Result<Either, UsageErro
         shown,
         filters,
         gather,
+        ends,
     })))
 }
 
@@ -270,6 +280,7 @@ mod tests {
             (&["n", "--by", "x", "f(int n, double x)"], "`x` is a float"),
             (&["x", "f(double x)"], "`x` is a float, and hist adds up whole numbers"),
             (&["n", "--sample", "2/3", "f(int n)"], "is no share"),
+            (&["n", "--ret=stack", "f(int n)"], "are for ret and dur"),
             (&["n", "-o", "x.csv", "f(int n)"], ".csv is nothing that this command writes"),
         ] {
             let error = read(words).expect_err(words[0]);

@@ -2,6 +2,7 @@
 //! converts.
 
 pub(crate) mod command;
+pub(crate) mod ends;
 pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod filters;

@@ -72,7 +72,7 @@ pub(crate) fn ready(verb: Verb, look: Look<'_>) -> Result<Ready, UsageError> {
             Ready::Recording(Recording { file, sink, wishes, max })
         }
         Verb::Trace(typed) => Ready::Calls(calls(typed, look)?),
-        Verb::Graph(typed) => Ready::Graph(graph::graph(typed)?),
+        Verb::Graph(typed) => Ready::Graph(graph::graph(typed, look)?),
         Verb::Stack(typed) => Ready::Stack(stack::stack(typed, look)?),
         Verb::Top(typed) => Ready::Top(top::top(typed)?),
         Verb::Watch(typed) => Ready::Watch(watch(typed)?),
@@ -109,26 +109,11 @@ fn lat(typed: typed::Lat) -> Result<Lat, UsageError> {
     if let Some(wrong) = run.probes.iter().find(|probe| !is_function(probe)) {
         return Err(UsageError::NotAFunction(wrong.text.clone()));
     }
-    let returns = returns(typed.ret);
-    if typed.outermost && returns == Returns::Stack {
+    let ends = typed.ends.ready()?;
+    if typed.outermost && ends.returns == Returns::Stack {
         return Err(UsageError::OutermostByStack);
     }
-    let maxactive = typed.maxactive;
-    if let Some(calls) = maxactive.filter(|calls| !(1..=Returns::MOST_ACTIVE).contains(calls)) {
-        return Err(UsageError::MaxActive(calls));
-    }
-    if maxactive.is_some() && returns == Returns::Exits {
-        return Err(UsageError::MaxActiveByExits);
-    }
-    Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, returns, maxactive, shape })
-}
-
-pub(super) const fn returns(typed: TypedReturns) -> Returns {
-    match typed {
-        TypedReturns::Auto => Returns::Auto,
-        TypedReturns::Exits => Returns::Exits,
-        TypedReturns::Stack => Returns::Stack,
-    }
+    Ok(Lat { run, per_function: typed.per_function, outermost: typed.outermost, ends, shape })
 }
 
 fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
@@ -147,8 +132,8 @@ fn calls(typed: typed::Trace, look: Look<'_>) -> Result<Calls, UsageError> {
     if run.sink.format == Format::Saved {
         kept_as_they_are(&run, typed.max, &filters)?;
     }
-    let form = self::returns(typed.ret);
-    Ok(Calls { run, probes, filters, returns, form, max: typed.max })
+    let ends = typed.ends.ready()?;
+    Ok(Calls { run, probes, filters, returns, ends, max: typed.max })
 }
 
 /// What a recording cannot have: it holds what the target recorded, and calls are put together when it is read.
@@ -212,7 +197,7 @@ fn list(typed: typed::List) -> Result<List, UsageError> {
         probes: probes(&typed.probes)?,
         target,
         timed: typed.lat,
-        returns: typed.ret.map_or(Returns::Auto, returns),
+        returns: typed.ret.map(TypedReturns::ready).unwrap_or_default(),
         strict: common.strict,
         faults_are_fatal: common.faults_are_fatal,
         sink,

@@ -5,6 +5,7 @@ use trapline::filter::Filter;
 use trapline::{ProbeKind, ProbeSpec, Unwinding};
 
 use super::command::Run;
+use super::ends::{Ends, TypedEnds};
 use super::error::UsageError;
 use super::fields::Fields;
 use super::filters::{self, Wishes};
@@ -50,6 +51,8 @@ pub(crate) struct TypedStack {
     #[arg(long, value_name = "1/N", help_heading = "Calls")]
     pub(crate) sample: Option<String>,
     #[command(flatten)]
+    pub(crate) ends: TypedEnds,
+    #[command(flatten)]
     pub(crate) common: Common,
 }
 
@@ -85,6 +88,8 @@ pub(crate) struct Stacks {
     pub(crate) top: usize,
     /// Which calls, probe by probe.
     pub(crate) filters: Vec<Filter>,
+    /// How the ends of calls are seen, where durations are summed.
+    pub(crate) ends: Ends,
 }
 
 /// Checks and converts.
@@ -97,6 +102,10 @@ pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
             false => UsageError::NoStackAtReturn(probe.text.clone()),
         });
     }
+    if typed.ends.any() && !typed.time {
+        return Err(UsageError::Conflict("--ret and --maxactive are for calls that are timed: add --time"));
+    }
+    let ends = typed.ends.ready()?;
     let unwinding = match (typed.unwind, typed.depth, typed.stack_bytes) {
         (TypedUnwind::Fp, depth, None) => Unwinding::FramePointers(depth.unwrap_or(Unwinding::DEEPEST)),
         (TypedUnwind::Dwarf, None, bytes) => Unwinding::Copied(bytes.unwrap_or(COPIED)),
@@ -120,5 +129,5 @@ pub(crate) fn stack(typed: TypedStack, look: Look<'_>) -> Result<Stacks, UsageEr
     let probes = if asks { complete(&mut run, signatures, look)? } else { Vec::new() };
     let fields: Vec<Fields<'_>> = probes.iter().map(|(_, one)| Fields::of(one.as_ref())).collect();
     let filters = filters::filters(&probes, false, &wishes, &fields)?;
-    Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters })
+    Ok(Stacks { run, unwinding, time: typed.time, top: typed.top, filters, ends })
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use trapline::Returns;
+
+use super::ends::TypedEnds;
 use super::serve::TypedServe;
 
 /// Count and time the functions of running programs, from outside, without traps.
@@ -174,14 +177,8 @@ pub(crate) struct Lat {
     /// Of recursive calls, only the outermost
     #[arg(long, help_heading = "Histogram")]
     pub(crate) outermost: bool,
-    /// How the end of a call is seen: its exits patched, its return address on the stack replaced, or the first and, where exits
-    /// cannot be found or patched, the second if all that unwind stacks there can be told
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Auto, help_heading = "Calls")]
-    pub(crate) ret: TypedReturns,
-    /// Calls whose return address can be replaced at a time, in all threads; others are missed, and counted. Each takes 97 bytes of
-    /// the process [default: 16384]
-    #[arg(long, value_name = "CALLS", help_heading = "Calls")]
-    pub(crate) maxactive: Option<u32>,
+    #[command(flatten)]
+    pub(crate) ends: TypedEnds,
     #[command(flatten)]
     pub(crate) serve: TypedServe,
     #[command(flatten)]
@@ -196,6 +193,16 @@ pub(crate) enum TypedReturns {
     Stack,
 }
 
+impl TypedReturns {
+    pub(super) const fn ready(self) -> Returns {
+        match self {
+            Self::Auto => Returns::Auto,
+            Self::Exits => Returns::Exits,
+            Self::Stack => Returns::Stack,
+        }
+    }
+}
+
 /// `trace`
 #[derive(Args, Debug, Clone)]
 #[command(after_help = TRACE)]
@@ -207,12 +214,10 @@ pub(crate) struct Trace {
     #[arg(long, value_name = "FILE", help_heading = "Calls", conflicts_with_all = LIVE)]
     pub(crate) from: Option<PathBuf>,
     /// Entries only: cheaper, and for functions whose exits are not all known
-    #[arg(long, help_heading = "Calls")]
+    #[arg(long, conflicts_with_all = ["ret", "maxactive"], help_heading = "Calls")]
     pub(crate) entry_only: bool,
-    /// How the end of a call is seen: its exits patched, or its return address on the stack replaced; then calls that end by a jump to another
-    /// function last until that returns, and no exit needs room for a jump (auto may still refuse such a function)
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = TypedReturns::Exits, conflicts_with = "entry_only", help_heading = "Calls")]
-    pub(crate) ret: TypedReturns,
+    #[command(flatten)]
+    pub(crate) ends: TypedEnds,
     /// Only calls for which EXPR holds, over the arguments' names, tid, ret and dur; see docs/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
@@ -233,7 +238,7 @@ pub(crate) struct Trace {
 }
 
 /// What is of no use to a recording.
-const LIVE: [&str; 15] = [
+const LIVE: [&str; 16] = [
     "probes",
     "pids",
     "names",
@@ -242,6 +247,7 @@ const LIVE: [&str; 15] = [
     "follow",
     "entry_only",
     "ret",
+    "maxactive",
     "sample",
     "interval",
     "duration",

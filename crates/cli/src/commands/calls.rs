@@ -25,14 +25,14 @@ const SAVED_RING: u32 = 16 << 20;
 /// Runs it.
 pub(crate) fn run(args: &Calls) -> Result<Outcome, Failure> {
     if args.run.dry_run {
-        return super::list::show(&trace::builder(&args.run), false, &args.run.sink);
+        return super::list::show(&args.ends.of(trace::builder(&args.run)), args.returns, &args.run.sink);
     }
     let start = |builder: Builder| {
         let builder = builder.filters(args.filters.clone()).texts(args.texts()).floats(args.floats());
         let builder = builder.ended_texts(args.ended());
         let saves = args.run.sink.format == Format::Saved;
         let builder = if saves { builder.ring(SAVED_RING) } else { builder };
-        builder.returns(args.form).record(args.arguments(), args.returns)
+        args.ends.of(builder).record(args.arguments(), args.returns)
     };
     let (mut stage, mut session) = stage::begin(&args.run, start)?;
     let mut report = Report::new(&args.probes, args.run.sink.format, args.run.timestamps, args.max);

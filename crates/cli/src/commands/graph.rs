@@ -4,13 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use trapline::{Builder, Error, Finished, Session, Target};
+use trapline::{Builder, Error, Finished, Session, Site, Target};
 
 use super::stage::{self, Stage};
 use super::{Failure, Outcome, trace};
 use crate::args::graph::Graph;
 use crate::output::{Output, OutputError};
-use crate::report::calls::means;
+use crate::report::calls::nearness;
 use crate::report::format::Format;
 use crate::report::graph::Trees;
 
@@ -21,10 +21,10 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&trace::builder(run), false, &run.sink);
+        return super::list::show(&args.ends.of(trace::builder(run)), true, &run.sink);
     }
     let (mut stage, mut session) = stage::begin(run, |builder: Builder| start(args, builder))?;
-    let mut trees = Trees::new(&args.root, args.depth, args.each && run.sink.format == Format::Text);
+    let mut trees = Trees::new(&args.run.probes, args.depth, args.each && run.sink.format == Format::Text);
     let followed = follow(args, &mut trees, &mut session, &mut stage);
     trees.note_goroutines(session.goroutines());
     let finished = session.detach();
@@ -35,11 +35,14 @@ pub(crate) fn run(args: &Graph) -> Result<Outcome, Failure> {
 
 /// Where nobody may come to have it later, the root has to be probed: of what is below it alone there is no tree.
 fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
-    let mut session = builder.returns(args.returns).record(0, true)?;
+    let mut session = args.ends.of(builder).record(0, true)?;
     let reports = session.report();
     let mut sites = reports.iter().flat_map(|report| &report.counts).map(|count| &count.site);
+    if let Some(misses) = sites.clone().find_map(|site| no_call(site)).map(|why| vec![why]) {
+        return Err(Error::NoMatch { misses });
+    }
     let later = args.run.follow || matches!(args.run.target, Target::Launch(_));
-    if later || sites.any(|site| means(&args.root, site)) {
+    if later || sites.any(|site| nearness(&args.root, site).is_some()) {
         return Ok(session);
     }
     let mut all = reports.iter().flat_map(|report| report.refused.iter());
@@ -51,6 +54,17 @@ fn start(args: &Graph, builder: Builder) -> Result<Session, Error> {
         }
         None => Error::NoMatch { misses: session.take_notices() },
     })
+}
+
+/// Why a site is no call's: its address lies inside a function, as the offset behind its name says.
+fn no_call(site: &Site) -> Option<String> {
+    let label = site.label.split(" (0x").next().unwrap_or_default();
+    let (function, offset) = label.rsplit_once('+')?;
+    let offset: u64 = offset.parse().ok()?;
+    Some(format!(
+        "{} is {offset} bytes inside {function}, where no call begins; give the function's name, or the address where it begins",
+        site.probe
+    ))
 }
 
 /// The last calls, and the trees.

@@ -11,7 +11,7 @@ use trapline::{By, Call, Part, Site, Tallied, Whose};
 
 use crate::args::gather::{Gather, Of};
 use crate::args::hist::Hist;
-use crate::report::calls::means;
+use crate::report::calls::asked_for;
 use crate::report::hist::{Sums, What};
 use crate::report::text;
 
@@ -59,7 +59,7 @@ impl<'a> Here<'a> {
         for call in calls {
             let nth = match last {
                 Some((site, nth)) if Arc::ptr_eq(site, &call.site) => nth,
-                _ => of.iter().position(|(spec, _)| means(spec, &call.site)),
+                _ => asked_for(of, &call.site).next().map(|(nth, _)| nth),
             };
             last = Some((&call.site, nth));
             let Some(nth) = nth else { continue };
@@ -162,7 +162,7 @@ impl<'a> Here<'a> {
     fn key_of(&self, site: &Site, key: &Key) -> What {
         let Key::Value(value) = *key else { return What::Value(0) };
         let Gather::Here { of, keys: Some(keys), .. } = &self.args.gather else { return What::Value(0) };
-        let nth = of.iter().position(|(spec, _)| means(spec, site));
+        let nth = asked_for(of, site).next().map(|(nth, _)| nth);
         match nth.and_then(|nth| keys.get(nth)) {
             Some(Of::Text(_)) => {
                 let text = usize::try_from(value).ok().and_then(|at| self.texts.get(at));

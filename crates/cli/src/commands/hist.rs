@@ -22,10 +22,10 @@ const ROUND: Duration = Duration::from_millis(2);
 pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     let run = &args.run;
     if run.dry_run {
-        return super::list::show(&trace::builder(run), false, &run.sink);
+        return super::list::show(&args.ends.of(trace::builder(run)), args.gather.waits(), &run.sink);
     }
     let start = |builder: Builder| {
-        let builder = builder.by(args.by).filters(args.filters.clone());
+        let builder = args.ends.of(builder).by(args.by).filters(args.filters.clone());
         match &args.gather {
             Gather::InTarget { exits } => builder.tally(*exits),
             Gather::Here { returns, texts, ended, floats, .. } => {

@@ -16,7 +16,7 @@ use crate::report::{Renderer, json, lat};
 pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
     if args.run.dry_run {
         return super::list::show(
-            &builder(&args.run).outermost(args.outermost).returns(args.returns).maxactive(args.maxactive),
+            &args.ends.of(builder(&args.run)).outermost(args.outermost),
             true,
             &args.run.sink,
         );
@@ -36,8 +36,7 @@ pub(crate) fn run(args: &Lat) -> Result<Outcome, Failure> {
     let min = Duration::from_nanos(args.shape.min_ns);
     let unit = args.shape.unit.nanos();
     let start = |builder: Builder| {
-        let builder =
-            builder.outermost(args.outermost).returns(args.returns).maxactive(args.maxactive).at_least(min);
+        let builder = args.ends.of(builder).outermost(args.outermost).at_least(min);
         match args.shape.linear {
             // Only text draws steps; what programs read is as without them.
             Some(linear) if format == Format::Text => {

@@ -21,7 +21,7 @@ use crate::args::filters::filters;
 use crate::args::kept::{Begin, End};
 use crate::args::types::Signature;
 use crate::output::{Output, OutputError, say};
-use crate::report::calls::means;
+use crate::report::calls::asked_for;
 use crate::report::format::Format;
 use crate::report::number::grouped;
 
@@ -86,7 +86,7 @@ fn chosen(args: &Recording, begin: &Begin, probes: &Probes) -> Result<Vec<Arc<Fi
 }
 
 fn filter_of(probes: &Probes, filters: &[Arc<Filter>], site: &Site) -> Option<Arc<Filter>> {
-    let nth = probes.iter().position(|(spec, _)| means(spec, site))?;
+    let (nth, _) = asked_for(probes, site).next()?;
     filters.get(nth).cloned()
 }
 

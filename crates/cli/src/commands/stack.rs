@@ -21,9 +21,11 @@ const ROUND: Duration = Duration::from_millis(2);
 /// Runs it.
 pub(crate) fn run(args: &Stacks) -> Result<Outcome, Failure> {
     if args.run.dry_run {
-        return super::list::show(&trace::builder(&args.run), args.time, &args.run.sink);
+        return super::list::show(&args.ends.of(trace::builder(&args.run)), args.time, &args.run.sink);
     }
-    let start = |builder: Builder| builder.filters(args.filters.clone()).stacks(args.unwinding, args.time);
+    let start = |builder: Builder| {
+        args.ends.of(builder).filters(args.filters.clone()).stacks(args.unwinding, args.time)
+    };
     let (mut stage, mut session) = stage::begin(&args.run, start)?;
     let mut page =
         (args.run.sink.format == Format::Html).then(|| Html::new("stack", args.time, trace::typed()));

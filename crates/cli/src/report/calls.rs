@@ -75,8 +75,7 @@ impl<'a> Signatures<'a> {
         if let Some(known) = self.known.get(&site.probe) {
             return *known;
         }
-        let found = self.probes.iter().find(|(spec, signature)| signature.is_some() && means(spec, site));
-        let found = found.and_then(|(_, signature)| signature.as_ref());
+        let found = asked_for(self.probes, site).find_map(|(_, (_, signature))| signature.as_ref());
         self.known.insert(site.probe.clone(), found);
         found
     }
@@ -140,10 +139,25 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Whether a site has a name that was asked for.
-pub(crate) fn means(spec: &ProbeSpec, site: &Site) -> bool {
+/// Which of some specifications a site was found by, with their numbers: two files may have functions of one name, so those that name its
+/// file go before those that name none, and those before others, whose file may be another path to it.
+pub(crate) fn asked_for<'a, 'b, T>(
+    all: &'a [(ProbeSpec, T)],
+    site: &'b Site,
+) -> impl Iterator<Item = (usize, &'a (ProbeSpec, T))> + use<'a, 'b, T> {
+    let best = all.iter().filter_map(|(spec, _)| nearness(spec, site)).max();
+    all.iter().enumerate().filter(move |(_, (spec, _))| best.is_some() && nearness(spec, site) == best)
+}
+
+/// Whether a site has a name that was asked for, and how sure it is that its file is meant too.
+pub(crate) fn nearness(spec: &ProbeSpec, site: &Site) -> Option<u8> {
     let mut names = [&site.probe, &site.label].into_iter().chain(&site.aliases);
-    names.any(|name| spec.means(name))
+    names.any(|name| spec.means(name)).then(|| {
+        let Some(wanted) = spec.file.as_deref() else { return 1 };
+        let own = site.probe.parse::<ProbeSpec>().ok().and_then(|probe| probe.file);
+        let is_named = |path: &str| path == wanted || trapline::is_short_name(path, wanted);
+        2 * u8::from(own.iter().chain([&site.file]).any(|path| is_named(path)))
+    })
 }
 
 fn plain(out: &mut Vec<u8>, call: &Call, signature: Option<&Signature>, timestamps: bool) {

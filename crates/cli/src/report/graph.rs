@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use trapline::{Call, ProbeSpec};
+use trapline::{Call, ProbeSpec, Site};
 
-use super::calls::{means, nanos};
+use super::calls::{nanos, nearness};
 use super::json::{SCHEMA, line};
 use super::number::{duration, grouped};
 use crate::report::visible;
@@ -71,7 +71,8 @@ struct Forest {
 /// The trees of all threads.
 #[derive(Debug)]
 pub(crate) struct Trees<'a> {
-    root: &'a ProbeSpec,
+    /// The first is the root's.
+    probes: &'a [ProbeSpec],
     depth: usize,
     /// Each call by itself.
     each: bool,
@@ -87,9 +88,9 @@ pub(crate) struct Trees<'a> {
 }
 
 impl<'a> Trees<'a> {
-    pub(crate) fn new(root: &'a ProbeSpec, depth: usize, each: bool) -> Self {
+    pub(crate) fn new(probes: &'a [ProbeSpec], depth: usize, each: bool) -> Self {
         Self {
-            root,
+            probes,
             depth,
             each,
             labels: Vec::new(),
@@ -142,11 +143,17 @@ impl<'a> Trees<'a> {
         if let Some(&(number, _)) = self.numbers.get(&call.site.probe) {
             return number;
         }
-        let (number, is_root) = (self.labels.len() as u32, means(self.root, &call.site));
+        let (number, is_root) = (self.labels.len() as u32, self.is_root(&call.site));
         self.numbers.insert(call.site.probe.clone(), (number, is_root));
         self.labels.push(call.site.label.clone());
         self.roots.push(is_root);
         number
+    }
+    /// Whether calls of a site begin trees. One that another probe names by its file is not the root's of another file.
+    fn is_root(&self, site: &Site) -> bool {
+        let Some((root, below)) = self.probes.split_first() else { return false };
+        let named = || below.iter().filter_map(|probe| nearness(probe, site)).any(|nearness| nearness > 0);
+        nearness(root, site).is_some_and(|nearness| nearness > 0 || !named())
     }
     /// Adds up the outermost calls of the function in these trees.
     fn take(&mut self, thread: (u32, u32), trees: Vec<Node>, out: &mut String) {
@@ -315,7 +322,7 @@ mod tests {
     #[test]
     fn calls_stand_below_those_that_hold_them() {
         let root = "root".parse().expect("a probe");
-        let mut trees = Trees::new(&root, usize::MAX, true);
+        let mut trees = Trees::new(std::slice::from_ref(&root), usize::MAX, true);
         let each = trees.add(&calls()) + &trees.end();
         let wanted = "           [      1] | root() {
            [      1] |   mid() {
@@ -348,7 +355,7 @@ mod tests {
     #[test]
     fn depth_is_bounded() {
         let root = "root".parse().expect("a probe");
-        let mut trees = Trees::new(&root, 1, false);
+        let mut trees = Trees::new(std::slice::from_ref(&root), 1, false);
         assert_eq!(trees.add(&calls()) + &trees.end(), "");
         let wanted = "x (7)
 # total time  (calls) function
@@ -363,7 +370,7 @@ mod tests {
     #[test]
     fn what_goroutines_make_of_threads_is_said() {
         let root = "root".parse().expect("a probe");
-        let mut trees = Trees::new(&root, usize::MAX, false);
+        let mut trees = Trees::new(std::slice::from_ref(&root), usize::MAX, false);
         trees.add(&calls());
         trees.end();
         let says = |trees: &Trees<'_>, pid| {

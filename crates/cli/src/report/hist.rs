@@ -6,6 +6,7 @@ use serde::Serialize;
 use trapline::filter::Sort;
 use trapline::{Part, ProcessReport, Site, Tallied, Whose};
 
+use super::calls::asked_for;
 use super::histogram::bars;
 use super::json::{self, SCHEMA, line};
 use super::number::{binary, grouped};
@@ -242,15 +243,13 @@ fn part_row<'a>(args: &Hist, sums: &Sums, site: &Site, part: &'a Part, key: Opti
 impl ByKey {
     /// How a site's key is shown, if it is no more than an argument or what is returned.
     pub(crate) fn shown(&self, site: &Site) -> Option<&Type> {
-        let means = |spec: &trapline::ProbeSpec| super::calls::means(spec, site);
-        self.shown.iter().find(|(spec, _)| means(spec)).and_then(|(_, shown)| shown.as_ref())
+        asked_for(&self.shown, site).next().and_then(|(_, (_, shown))| shown.as_ref())
     }
 }
 
 /// How a site's value is shown, if it is no more than an argument or what is returned.
 fn shown<'a>(args: &'a Hist, site: &Site) -> Option<&'a Type> {
-    let means = |spec: &trapline::ProbeSpec| super::calls::means(spec, site);
-    args.shown.iter().find(|(spec, _)| means(spec)).and_then(|(_, shown)| shown.as_ref())
+    asked_for(&args.shown, site).next().and_then(|(_, (_, shown))| shown.as_ref())
 }
 
 /// A part's rows: cells in their order, with the empty ones between; values and texts by hits, as many as were asked for.

@@ -3,6 +3,8 @@
 //! In: DWARF, a function's address. Out: a [`Prototype`]. Does not: know units in other languages than C and C++, whose functions are
 //! called in other ways.
 
+use std::collections::HashSet;
+
 use gimli::{DwLang, Unit, UnitOffset};
 use trapline_record::Svma;
 
@@ -11,6 +13,10 @@ use super::passing::{Passed, Shape, passed, places};
 use super::{Prototype, ValueType};
 use crate::debuginfo::{DebugInfo, Slice};
 use crate::types::{Entry, MAX_CHAIN};
+
+/// What GCC's constructors and destructors of classes with virtual bases take besides. Their source has both; of its copies those for a whole object (C1, D1)
+/// are given neither, and those for a base (C2, D2) the second.
+const HIDDEN: [&str; 2] = ["__in_chrg", "__vtt_parm"];
 
 /// A parameter as the source has it.
 #[derive(Clone, Debug)]
@@ -69,9 +75,11 @@ impl DebugInfo {
         let compiled = self.compiled(unit, entry, &declared, at)?;
         Ok(Some(corrected(by_abi, &passed, &compiled)))
     }
-    /// Parameters; those of the source where the function is a copy of one.
+    /// Parameters; those of the source where the function is a copy of one, but for the hidden ones that this copy is not given.
     pub(crate) fn parameters(&self, unit: &Unit<Slice>, entry: &Entry<'_>) -> gimli::Result<Vec<Declared>> {
-        let source = reference(entry, gimli::DW_AT_abstract_origin)?.unwrap_or_else(|| entry.offset());
+        let origin = reference(entry, gimli::DW_AT_abstract_origin)?;
+        let source = origin.unwrap_or_else(|| entry.offset());
+        let own = origin.map(|_| copied(unit, entry)).transpose()?;
         let mut parameters = Vec::new();
         let mut tree = unit.entries_tree(Some(source))?;
         let mut children = tree.root()?.children();
@@ -82,6 +90,10 @@ impl DebugInfo {
             }
             let Some(of) = Self::type_of(entry)? else { return Err(gimli::Error::UnexpectedNull) };
             let name = self.text(unit, entry, gimli::DW_AT_name)?.unwrap_or_default();
+            let is_hidden = HIDDEN.contains(&&*name) && entry.attr_value(gimli::DW_AT_artificial)?.is_some();
+            if is_hidden && own.as_ref().is_some_and(|own| !own.contains(&entry.offset())) {
+                continue;
+            }
             parameters.push(Declared { at: entry.offset(), name, of });
         }
         Ok(parameters)
@@ -223,6 +235,19 @@ impl DebugInfo {
             _ => Shape::General(bytes),
         })
     }
+}
+
+/// Which of the source's parameters a copy has.
+fn copied(unit: &Unit<Slice>, copy: &Entry<'_>) -> gimli::Result<HashSet<UnitOffset>> {
+    let mut own = HashSet::new();
+    let mut tree = unit.entries_tree(Some(copy.offset()))?;
+    let mut children = tree.root()?.children();
+    while let Some(child) = children.next()? {
+        if child.entry().tag() == gimli::DW_TAG_formal_parameter {
+            own.extend(reference(child.entry(), gimli::DW_AT_abstract_origin)?);
+        }
+    }
+    Ok(own)
 }
 
 fn is_record(entry: &Entry<'_>) -> bool {

@@ -1,13 +1,18 @@
 //! Real return addresses put back: each lies in the stack word that its slot's entry names.
 //!
-//! In: stopped threads, slots. Out: stack words that held slots hold real addresses again (RET-1). Does not: stop anybody.
+//! In: stopped threads, slots. Out: stack words that held slots hold real addresses again (RET-1), and those slots are not lent any more. Does not:
+//! stop threads.
+//!
+//! A slot whose word is put back has no way to it but a copy of that word (a stack that was copied away). No entry takes slots any more, so its own
+//! entry stays as it is: what comes by a copy goes on at the right place (SLOT-2). Before memory is unmapped, such copies are looked for (`free`, F3). A tracer
+//! that dies between both writes leaves a slot lent, and the memory mapped.
 
 use trapline_record::RemoteAddr;
-use trapline_record::slots::Slots;
+use trapline_record::slots::{CHAIN, Slots};
 use trapline_target::{Process, Regs, StoppedAll, TargetError};
 
 use crate::error::PatchError;
-use crate::slots::{PutBack, armed, real_of};
+use crate::slots::{Armed, PUT_BACK, PutBack, armed, real_of};
 
 /// How far below an entry's WORD the return address lies: it is there.
 pub(crate) const BELOW: u64 = 0;
@@ -34,7 +39,20 @@ pub(crate) fn put_back(
         if let Some(real) = real_of(slots, &armed, call.slot).filter(|_| holds) {
             process.write_text(word, &real.to_le_bytes())?;
             done.restored += 1;
+            take_back(process, slots, &armed, call.slot)?;
         }
     }
     Ok(done)
+}
+
+/// A slot, and those that lie under it on the same word, are lent no longer; their calls are still under way.
+fn take_back(process: &Process, slots: &Slots, armed: &[Armed], slot: u32) -> Result<(), PatchError> {
+    let mut next = Some(slot);
+    for _ in 0..=CHAIN {
+        let Some(slot) = next else { break };
+        process.write_text(RemoteAddr(slots.table + Slots::LENT_OFF + u64::from(slot)), &[PUT_BACK])?;
+        let call = armed.iter().find(|call| call.slot == slot);
+        next = call.and_then(|call| slots.slot_of(call.real));
+    }
+    Ok(())
 }

@@ -69,20 +69,27 @@ pub fn plan_module(input: &ModuleInput<'_>) -> Result<ModulePlan, PlanError> {
     let (mut refused, mut slotted) = (Vec::new(), Vec::new());
     let or_slots = input.latency.is_some_and(|latency| latency.or_slots && latency.slots.is_some());
     for (index, want) in (0..).zip(input.wants) {
+        let timed = want.role == Role::Latency && or_slots;
+        let instead = || words_of(input, &Want { role: Role::LatencySlot, ..*want });
+        let one = |why| Refused { probe: want.probe, want: index, why };
         match words_of(input, want) {
-            Ok(found) => add(&mut sites, index, found),
-            Err(why) if want.role == Role::Latency && or_slots && why.is_of_exits() => {
-                let instead = Want { role: Role::LatencySlot, ..*want };
-                let one = Refused { probe: want.probe, want: index, why };
-                match words_of(input, &instead) {
-                    Ok(found) => {
-                        add(&mut sites, index, found);
-                        slotted.push(one);
-                    }
-                    Err(_) => refused.push(one),
+            Ok(found) => {
+                let tail = found.iter().find(|(_, deed)| timed && deed.is_tail()).map(|(site, _)| site.at());
+                let slot = tail.and_then(|at| Some((at, instead().ok()?)));
+                if let Some((at, _)) = slot {
+                    let at = Place::new(at, input.image.text(at, 4).unwrap_or(&[]));
+                    slotted.push(one(Refusal::TailCall { at }));
                 }
+                add(&mut sites, index, slot.map_or(found, |(_, slot)| slot));
             }
-            Err(why) => refused.push(Refused { probe: want.probe, want: index, why }),
+            Err(why) if timed && why.is_of_exits() => match instead() {
+                Ok(found) => {
+                    add(&mut sites, index, found);
+                    slotted.push(one(why));
+                }
+                Err(_) => refused.push(one(why)),
+            },
+            Err(why) => refused.push(one(why)),
         }
     }
     let mut plan = ModulePlan { refused, slotted, ..ModulePlan::default() };
@@ -167,7 +174,9 @@ fn words_of(input: &ModuleInput<'_>, want: &Want) -> Result<Vec<(Site, Deed)>, R
             };
             vec![(one(((at - start) / 4) as usize, PatchRole::Entry), Deed::Record(record))]
         }
-        Role::Record { returns: true, .. } if input.latency.is_some_and(|latency| latency.by_slots) => {
+        Role::Record { returns: true, .. } | Role::Tally { exits: true }
+            if input.latency.is_some_and(|latency| latency.by_slots) =>
+        {
             let what = "no code records returns by replaced return addresses (--ret=exits)";
             return Err(Refusal::NotHere { at, what });
         }

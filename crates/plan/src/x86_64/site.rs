@@ -32,6 +32,8 @@ pub(crate) enum Deed {
     ArmRecord { probe: u32, values: u8, marked: bool, texts: u8, floats: Floats, stack: Stack },
     /// Add one to a row of the probe's table of values.
     Tally { probe: u32, kind: Kind },
+    /// Put a slot in the place of the return address, which leads on to the tally of the return.
+    ArmTally { probe: u32 },
     /// Time the exit.
     Exit { latency: u32, kind: stub::ExitKind },
     /// Call a consumer, which sees this address as the instruction pointer.
@@ -78,6 +80,19 @@ pub(crate) struct Act {
 pub(crate) struct Detour {
     pub(crate) from: Svma,
     pub(crate) exit: Svma,
+}
+
+impl Deed {
+    /// What happens when a call returns whose entry this arms, where the slot leads on to that.
+    pub(crate) const fn leads_to(self) -> Option<Self> {
+        match self {
+            Self::ArmRecord { probe, values, marked, texts, floats, stack } => {
+                Some(Self::Record { probe, kind: Kind::Return, values, marked, texts, floats, stack })
+            }
+            Self::ArmTally { probe } => Some(Self::Tally { probe, kind: Kind::Return }),
+            _ => None,
+        }
+    }
 }
 
 impl Act {

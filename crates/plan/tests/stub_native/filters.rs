@@ -136,6 +136,7 @@ impl<'a> Set<'a> {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         }
     }
 }

@@ -52,6 +52,7 @@ fn passed_over(machine: &Machine) {
             marks: marked.then(|| arena.latency()),
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
         let mut reader = Reader::new(&rings);
@@ -120,6 +121,7 @@ fn nobody_is_nobody(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
+        slots: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 1, &BODY);
     (0..30).for_each(|n| assert_eq!(call(code, n), n));

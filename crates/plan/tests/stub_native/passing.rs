@@ -44,6 +44,7 @@ impl Set {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         };
         let mut out = Vec::new();
         let pending = count_passing(&mut out, arena.next(), &traced, kind);

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use trapline_plan::x86_64::stub::{Machine, Rings, Site, Traced};
 use trapline_plan::{Floats, Stacks, Unwind};
 use trapline_record::ring::{HEAD, Kind, LEAST_SLOT, Record, TAIL};
+use trapline_record::slots::{Slots, at};
 use trapline_record::stack::{FIRST, Stack, room_for_copy, room_for_frames};
 
 use crate::arena::{Arena, machines, thread_pointer};
@@ -38,6 +39,7 @@ struct Bench {
     rings: Rings,
     tails: Vec<u64>,
     random: Random,
+    slots: Option<Slots>,
 }
 
 impl Bench {
@@ -51,7 +53,7 @@ impl Bench {
         let mut rings = Rings { stacks, ..rings_for(&arena, &machine, (256 * most).min(RING), LEAST_SLOT) };
         rings.area.most = most;
         let tails = vec![0; rings.area.rings as usize];
-        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876) }
+        Self { machine, arena, rings, tails, random: Random(0x57ac_0001_4321_9876), slots: None }
     }
     fn code(&mut self, unwind: Unwind, site: Site, at_entry: bool) -> u64 {
         let traced = Traced {
@@ -67,6 +69,7 @@ impl Bench {
             marks: None,
             unwind,
             at_entry,
+            slots: self.slots,
         };
         built(&mut self.arena, &traced, Kind::Entry, 6, &back())
     }
@@ -139,6 +142,59 @@ fn a_walk_follows_frames_and_nothing_else() {
                 // Below the stack pointer there is nothing of the program's.
                 let (_, words) = bench.hit(code, record.sp - 8);
                 assert_eq!(words.len(), usize::from(at_entry));
+            }
+        }
+    }
+}
+
+/// STK-2: a slot's address is told as the address that it stands for, through slots under it; an address beside the slots is told as it is.
+#[test]
+fn a_slot_is_told_as_what_it_stands_for() {
+    let _one = ONE.lock();
+    if with_rseq().is_none() {
+        return;
+    }
+    const COUNT: u32 = 64;
+    let mut table = vec![0_u64; 2 * 4096];
+    let slots = Slots { code: 0x7123_4560_0000, table: table.as_ptr() as u64, count: COUNT };
+    let mut stands_for = |slot: u32, real: u64| {
+        table[((slots.entry(slot) - slots.table + at::REAL) / 8) as usize] = real;
+    };
+    stands_for(3, 77);
+    stands_for(5, slots.address(3));
+    stands_for(COUNT - 1, 78);
+    let words = [
+        (slots.address(3), 77),
+        (slots.address(5), 77),
+        (slots.address(COUNT - 1), 78),
+        (slots.code - 1, slots.code - 1),
+        (slots.code + slots.code_len(), slots.code + slots.code_len()),
+        (4, 4),
+    ];
+    let mut frames = [0_u64; WORDS];
+    let at = frames.as_mut_ptr() as u64;
+    for (n, (word, _)) in words.iter().enumerate() {
+        frames[2 * n] = if n + 1 < words.len() { at + 16 * (n as u64 + 1) } else { 0 };
+        frames[2 * n + 1] = *word;
+    }
+    std::hint::black_box((&mut frames, &mut table));
+    let wanted: Vec<u64> = words.iter().map(|&(_, real)| real).collect();
+    let stacks = Stacks { main: (at - (64 << 10), at + WORDS as u64 * 8), ..Stacks::default() };
+    for unwind in [Unwind::Frames(FRAMES), Unwind::Copy(65536)] {
+        let mut bench = Bench { slots: Some(slots), ..Bench::new(stacks, unwind) };
+        for site in sites() {
+            let code = bench.code(unwind, site, false);
+            assert_kept(&format!("{site:?}"), code, &site, &mut bench.random);
+            taken(&bench.rings, &mut bench.tails);
+            let (record, told) = bench.hit(code, at);
+            match unwind {
+                Unwind::Copy(_) => {
+                    let first = ((at - record.sp) / 8) as usize;
+                    let told: Vec<u64> =
+                        told[first..].iter().skip(1).step_by(2).take(words.len()).copied().collect();
+                    assert_eq!(told, wanted);
+                }
+                _ => assert_eq!(told, wanted),
             }
         }
     }

@@ -63,6 +63,7 @@ impl Set {
             marks: self.places,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         };
         let mut out = Vec::new();
         let pending = tally(&mut out, arena.next(), &traced, (tallied, self.table), kind);

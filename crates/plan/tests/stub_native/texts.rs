@@ -82,6 +82,7 @@ fn texts_are_there(machine: &Machine) {
                 marks: None,
                 unwind: Unwind::None,
                 at_entry: true,
+                slots: None,
             };
             let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
             assert_kept(&format!("{texts:b} {site:?}"), code, &site, &mut random);
@@ -184,6 +185,7 @@ fn fields_are_read(machine: &Machine) {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         };
         let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
         assert_kept(&format!("{site:?}"), code, &site, &mut random);
@@ -252,6 +254,7 @@ impl Loading {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         };
         let mut out = Vec::new();
         let pending = trace(&mut out, arena.next(), &traced, Kind::Entry, 6);
@@ -586,6 +589,7 @@ fn without_room(machine: &Machine) {
         marks: None,
         unwind: Unwind::None,
         at_entry: true,
+        slots: None,
     };
     let code = built(&mut arena, &traced, Kind::Entry, 6, &back());
     let bounds = BOUNDS.with(|bounds| [0, 1].map(|n| core::ptr::from_ref(&bounds[n])));

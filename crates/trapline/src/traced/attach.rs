@@ -64,7 +64,7 @@ impl Traced {
         match wishes.form() {
             Returns::Stack => self.attach_slots(files, wishes, modules, places),
             Returns::Auto => self.attach_by_need(files, wishes, modules, places),
-            Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places),
+            Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places, None),
         }
     }
     /// Refusals of places, as those of sites: none where the site is probed in another mapping of its file, or was refused in another, or is gone with it. The
@@ -98,7 +98,7 @@ impl Traced {
         }
         (refused, gone)
     }
-    /// Exits where they can be patched, return addresses where not, if all who unwind stacks can be told. One plan decides: what it costs is mostly
+    /// Exits where they can be patched, return addresses where not and where a call may end as another function, if all who unwind stacks can be told. One plan decides: what it costs is mostly
     /// looking for exits. The refusals, by index.
     fn attach_by_need(
         &mut self,
@@ -108,17 +108,20 @@ impl Traced {
         places: &[Place],
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let start = Instant::now();
-        let found = unwinding_now(&self.process, files).ok().filter(Unwinding::is_told);
+        let found = Unwinding::of_auto(&self.process, files);
         self.costs.attach += start.elapsed();
-        if let Some(unwinding) = found {
-            let options = Options { or_slots: true, ..wishes.options };
-            match self.attach_as_asked(&unwinding, &Wishes { options, ..wishes.clone() }, modules, places) {
-                // No thread is fit to tell unwinders.
-                Err(Error::Patch(PatchError::Target(TargetError::NoCaller { .. }))) => {}
-                other => return other,
+        let left_alone = match found {
+            Ok(unwinding) => {
+                let options = Options { or_slots: true, ..wishes.options };
+                let wishes = Wishes { options, ..wishes.clone() };
+                match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
+                    Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => why,
+                    other => return other,
+                }
             }
-        }
-        self.attach_as_asked(&Unwinding::default(), wishes, modules, places)
+            Err(why) => why,
+        };
+        self.attach_as_asked(&Unwinding::default(), wishes, modules, places, Some(&left_alone))
     }
     /// Return addresses replaced, if all who unwind stacks can be told. The refusals, by index.
     fn attach_slots(
@@ -139,7 +142,8 @@ impl Traced {
             Err(why) => return Ok(refuse(&why)),
         };
         let options = Options { by_slots: true, ..wishes.options };
-        match self.attach_as_asked(&unwinding, &Wishes { options, ..wishes.clone() }, modules, places) {
+        let wishes = Wishes { options, ..wishes.clone() };
+        match self.attach_as_asked(&unwinding, &wishes, modules, places, None) {
             Err(Error::Patch(PatchError::Target(TargetError::NoCaller { why, .. }))) => Ok(refuse(&why)),
             other => other,
         }
@@ -174,13 +178,14 @@ impl Traced {
             }
         }
     }
-    /// One batch. The refusals, by index.
+    /// One batch. The refusals, by index. `left_alone`: why no return address is replaced.
     fn attach_as_asked(
         &mut self,
         unwinding: &Unwinding,
         wishes: &Wishes,
         modules: &[Module],
         places: &[Place],
+        left_alone: Option<&str>,
     ) -> Result<Vec<(usize, Refused)>, Error> {
         self.steps = wishes.steps;
         let start = Instant::now();
@@ -221,7 +226,7 @@ impl Traced {
                 wanted >> 10
             ));
         }
-        self.notices.extend(tails_notice(&report, places));
+        self.notices.extend(tails_notice(&report, places, left_alone));
         self.costs.attach += start.elapsed();
         self.costs.add_attach(&report);
         Ok(refused)

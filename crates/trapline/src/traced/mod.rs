@@ -68,7 +68,7 @@ pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
     /// What is learnt of a hit.
     pub(crate) aim: Aim,
-    /// In which form returns that are recorded are seen.
+    /// In which form returns that are recorded or tallied are seen.
     pub(crate) returns: Returns,
     /// How hits are split.
     pub(crate) by: Option<By>,
@@ -93,7 +93,9 @@ impl Wishes {
     pub(crate) const fn form(&self) -> Returns {
         match self.aim {
             Aim::Time(form) => form,
-            Aim::Record { returns: true, .. } => self.returns,
+            Aim::Record { returns: true, .. }
+            | Aim::Stack { returns: true, .. }
+            | Aim::Tally { exits: true } => self.returns,
             _ => Returns::Exits,
         }
     }

@@ -73,7 +73,7 @@ fn one(
         Err(miss) => return Ok(Err(miss)),
     };
     let mut near = Vec::new();
-    let mut trouble = None;
+    let mut trouble = Trouble::default();
     for module in &modules {
         let found = if spec.access == Access::Execute {
             code(module, name)
@@ -93,7 +93,16 @@ fn one(
     near.dedup();
     near.truncate(5);
     let what = if spec.access == Access::Execute { "function" } else { "variable" };
+    let trouble = trouble.of_one.or(trouble.not_fixed);
     Ok(Err(trouble.unwrap_or_else(|| format!("no {what} {name}{}", nearest(&near)))))
+}
+
+/// Why variables of that name would not do, in the first module that has one. Local variables, which have no address, often have the
+/// name too: what is wrong with one that has an address goes before.
+#[derive(Debug, Default)]
+struct Trouble {
+    of_one: Option<String>,
+    not_fixed: Option<String>,
 }
 
 /// The modules in which a name is sought.
@@ -146,13 +155,13 @@ fn data(
     module: &Module,
     name: &str,
     near: &mut Vec<String>,
-    trouble: &mut Option<String>,
+    trouble: &mut Trouble,
 ) -> Vec<Found> {
     let image = &module.file.image;
     let symbols = image.data_named(name);
     if let Some(own) = symbols.iter().find(|one| one.thread_local) {
-        *trouble =
-            Some(format!("each thread has its own {}; watch the address of one, 0xADDRESS:LEN", own.name));
+        let why = || format!("each thread has its own {}; watch the address of one, 0xADDRESS:LEN", own.name);
+        trouble.of_one.get_or_insert_with(why);
         return Vec::new();
     }
     // Only the program's debug information is read unasked, and that of a library which has the symbol or was named.
@@ -183,14 +192,19 @@ fn data(
             return variables.iter().map(found).collect();
         }
         Some(Err(NoVariable::Unknown { nearest, .. })) => near.extend(nearest),
-        Some(Err(other)) => *trouble = Some(other.to_string()),
+        Some(Err(why @ NoVariable::NotFixed { .. })) => {
+            trouble.not_fixed.get_or_insert_with(|| why.to_string());
+        }
+        Some(Err(other)) => {
+            trouble.of_one.get_or_insert_with(|| other.to_string());
+        }
         None if name.contains(['.', '[']) => {
             let base = name.split(['.', '[']).next().unwrap_or(name);
             if !image.data_named(base).is_empty() {
-                *trouble = Some(format!(
-                    "{} has no debug information, which fields need; watch {base}+OFFSET:LEN",
-                    module.file.path
-                ));
+                let file = &module.file.path;
+                let why =
+                    || format!("{file} has no debug information, which fields need; watch {base}+OFFSET:LEN");
+                trouble.of_one.get_or_insert_with(why);
             }
         }
         None => {}

@@ -26,7 +26,7 @@ impl Emitter<'_, '_> {
         let here = base.0 + self.len();
         let out = &mut self.plan.bytes;
         let timed = |function| set.timed(function, act.dead);
-        if let Deed::ArmRecord { .. } = act.deed {
+        if act.deed.leads_to().is_some() {
             self.returning.push((self.pending.len(), *act));
         }
         self.pending.extend(match act.deed {
@@ -35,12 +35,14 @@ impl Emitter<'_, '_> {
                 timed(latency).map(|timed| stub::latency_enter(out, here, &timed, looped))
             }
             Deed::Arm { latency } => timed(latency).and_then(|timed| stub::latency_arm(out, here, &timed)),
-            Deed::ArmRecord { .. } => timed(0).and_then(|timed| stub::return_arm(out, here, &timed)),
+            Deed::ArmRecord { .. } | Deed::ArmTally { .. } => {
+                timed(0).and_then(|timed| stub::return_arm(out, here, &timed))
+            }
             Deed::Exit { latency, kind } => {
                 timed(latency).map(|timed| stub::latency_exit(out, here, &timed, kind))
             }
             Deed::Record { .. } => set.record(out, here, act),
-            Deed::Tally { probe, kind } => set.tally(out, here, act.dead, (probe, kind)),
+            Deed::Tally { .. } => set.tally(out, here, act),
             Deed::Hold(hold) => {
                 let word = |at| set.data.of(at);
                 stub::hold(out, here, hold, (word(at::ASKED), word(at::CLOSED)), act.dead.red_zone_live);
@@ -61,19 +63,19 @@ impl Emitter<'_, '_> {
 }
 
 impl Emitter<'_, '_> {
-    /// Appends what a slot leads on to when a call of this entry returns: the record, and the return. The stub that arms ends in the word
+    /// Appends what a slot leads on to when a call of this entry returns: the record or tally, and the return. The stub that arms ends in the word
     /// that says where this is.
     pub(super) fn lead(&mut self, armed: &Act, at: RemoteAddr) {
         const ALIGN: u64 = 16;
         const RET: u8 = 0xC3;
-        let Deed::ArmRecord { probe, values, marked, texts, floats, stack } = armed.deed else { return };
+        let Some(deed) = armed.deed.leads_to() else { return };
         let (set, word) = (self.set, self.plan.bytes.len() - 8);
         let padding = (at.0 + self.len()).wrapping_neg() & (ALIGN - 1);
         self.plan.bytes.resize(self.plan.bytes.len() + padding as usize, 0xCC);
         let here = at.0 + self.len();
-        let deed = Deed::Record { probe, kind: Kind::Return, values, marked, texts, floats, stack };
         let act = Act { deed, dead: Site::default(), lowered: 0, ..*armed };
-        let pending = set.record(&mut self.plan.bytes, here, &act);
+        let bytes = &mut self.plan.bytes;
+        let pending = set.record(bytes, here, &act).or_else(|| set.tally(bytes, here, &act));
         self.plan.bytes.push(RET);
         let fixups = pending.map(|pending| pending.finish(&mut self.plan.bytes, None)).unwrap_or_default();
         self.keep_fixups(fixups);
@@ -126,6 +128,7 @@ impl Setting<'_> {
             marks: None,
             unwind: Unwind::None,
             at_entry: true,
+            slots: None,
         }
     }
 
@@ -159,17 +162,13 @@ impl Setting<'_> {
         let Stack { unwind, at_entry } = stack;
         let fields = self.env.reads(probe);
         let plain = self.plain(rings, probe, act.dead);
-        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, ..plain };
+        let slots = self.latency.and_then(|latency| latency.slots);
+        let traced = Traced { texts, floats, fields, marks, unwind, at_entry, slots, ..plain };
         Some(stub::trace(out, here, &traced, kind, values.into()))
     }
 
-    fn tally(
-        &self,
-        out: &mut Vec<u8>,
-        here: u64,
-        site: Site,
-        (probe, kind): (u32, Kind),
-    ) -> Option<Pending<'static>> {
+    fn tally(&self, out: &mut Vec<u8>, here: u64, act: &Act) -> Option<Pending<'static>> {
+        let Deed::Tally { probe, kind } = act.deed else { return None };
         let tally = self.env.tally(probe)?;
         let area = self.layout.tallies;
         let table = Table { area, base: self.data.of(area.table(probe)) };
@@ -186,7 +185,7 @@ impl Setting<'_> {
             fields: self.env.reads(probe),
             floats: filter.map(TargetFilter::left_floats).unwrap_or_default(),
             marks: self.latency.filter(|_| staged).map(Latency::for_stage),
-            ..self.plain(&rings, probe, site)
+            ..self.plain(&rings, probe, act.dead)
         };
         Some(stub::tally(out, here, &traced, (tally, table), kind))
     }

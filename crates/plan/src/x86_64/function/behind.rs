@@ -129,7 +129,9 @@ impl Planner<'_> {
         let seamless = u64::from(insns[1].len) >= window.len.min(JUMP);
         let may_trap = self.env.traits.traps == TrapsPolicy::Guarded;
         let fits = window.room() >= JUMP && window.until > 1 && (may_trap || seamless);
-        (fits && self.is_clear(&window, JUMP)).then_some(())
+        // Another deed of this entry may be in that window already.
+        let joins = self.sites[self.first..].iter().any(|site| site.start == window.start);
+        (fits && (joins || self.is_clear(&window, JUMP))).then_some(())
     }
 
     /// Plans a function with its entries' windows behind the first instruction, and once more with them at it if that refuses less: short
@@ -153,8 +155,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Wants that were refused, or whose exits could not be patched.
-    fn not_by_jumps(&self) -> usize {
-        self.refused.len() + self.slotted.len()
+    /// How many wants were refused, and of how many others the exits could not be patched.
+    fn not_by_jumps(&self) -> (usize, usize) {
+        (self.refused.len(), self.slotted.iter().filter(|one| one.why.is_of_exits()).count())
     }
 }

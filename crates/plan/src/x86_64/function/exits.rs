@@ -4,7 +4,7 @@
 //! windows (see `place`).
 
 use super::frame::names_return_address;
-use super::{Code, Planner, entry_index};
+use super::{Code, Planner, entry_index, kind_of};
 use crate::plan::PatchRole;
 use crate::refusal::{NoSlot, Refusal};
 use crate::request::{Role, Want};
@@ -125,10 +125,29 @@ impl Planner<'_> {
         }
         let code = code.ok_or(Refusal::NotInFile { at })?;
         self.exits_known(code)?;
-        self.each_exit(code, &owner, |_, kind| match kind {
-            stub::ExitKind::Return => deed(Kind::Return),
-            stub::ExitKind::Tail => deed(Kind::Tail),
-        })
+        self.each_exit(code, &owner, |_, kind| deed(kind_of(kind)))
+    }
+
+    /// All exits; where they tally what the entry knew, that too. `by_slot`: the return address in their place.
+    pub(super) fn tally(
+        &mut self,
+        function: FunctionIndex,
+        code: Option<&Code>,
+        owner: impl Fn(PatchRole) -> Owner,
+        want: &Want,
+        by_slot: bool,
+    ) -> Result<(), Refusal> {
+        let probe = want.probe;
+        self.env.recordable(self.env.image.function(function).start, probe, false)?;
+        if self.env.filter(probe).is_some_and(|filter| filter.late.is_some()) {
+            let entry = Deed::Tally { probe, kind: Kind::Entry };
+            self.entry(function, entry, owner(PatchRole::Entry))?;
+        }
+        if by_slot {
+            self.may_arm(function, code)?;
+            return self.entry(function, Deed::ArmTally { probe }, owner(PatchRole::Entry));
+        }
+        self.at_exits(function, code, owner, |exit| Deed::Tally { probe, kind: kind_of(exit) })
     }
 
     /// A deed at each exit.

@@ -47,11 +47,11 @@ pub(crate) struct Planner<'a> {
     pub(crate) sites: Vec<Site>,
     pub(crate) kernel: Vec<KernelSite>,
     pub(crate) refused: Vec<Refused>,
-    /// Where exits cannot be had, return addresses are replaced.
+    /// Where a call may end as another function, or exits cannot be had, return addresses are replaced.
     pub(crate) or_slots: bool,
-    /// Returns that are recorded come by replaced return addresses.
+    /// Returns that are recorded or tallied come by replaced return addresses.
     pub(crate) by_slots: bool,
-    /// Of which functions, and why.
+    /// Of which functions `or_slots` says that, and why.
     pub(crate) slotted: Vec<Refused>,
     /// First of `sites` that belongs to the function in hand.
     first: usize,
@@ -259,24 +259,17 @@ impl<'a> Planner<'a> {
                 self.instruction(f, at, code, deed, owner(PatchRole::Entry))
             }
             (Role::CallAt(at), f) => self.instruction(f, at, code, call(at), owner(PatchRole::Entry)),
-            (Role::Record { .. }, Some(f)) => {
-                let by_slots = self.by_slots;
-                let done = self.whole(|p| p.record(f, code, owner, want, by_slots));
-                self.or_slot(done, (index, want), |p| p.record(f, code, owner, want, true))
+            (Role::Record { returns: true, .. }, Some(f)) => {
+                self.seen_to_end((index, want), code, |p, by_slot| p.record(f, code, owner, want, by_slot))
             }
-            (Role::Tally { exits }, Some(f)) => {
-                let at = self.env.image.function(f).start;
-                self.env.recordable(at, want.probe, false)?;
-                let deed = |kind| Deed::Tally { probe: want.probe, kind };
-                match exits {
-                    false => self.entry(f, deed(Kind::Entry), owner(PatchRole::Entry)),
-                    true => self.whole(|p| {
-                        if p.env.filter(want.probe).is_some_and(|filter| filter.late.is_some()) {
-                            p.entry(f, deed(Kind::Entry), owner(PatchRole::Entry))?;
-                        }
-                        p.at_exits(f, code, owner, |exit| deed(kind_of(exit)))
-                    }),
-                }
+            (Role::Record { .. }, Some(f)) => self.whole(|p| p.record(f, code, owner, want, false)),
+            (Role::Tally { exits: false }, Some(f)) => {
+                self.env.recordable(self.env.image.function(f).start, want.probe, false)?;
+                let deed = Deed::Tally { probe: want.probe, kind: Kind::Entry };
+                self.entry(f, deed, owner(PatchRole::Entry))
+            }
+            (Role::Tally { exits: true }, Some(f)) => {
+                self.seen_to_end((index, want), code, |p, by_slot| p.tally(f, code, owner, want, by_slot))
             }
             (Role::CallExits, Some(f)) => self.whole(|p| p.call_exits(f, code, owner, want.probe)),
             (Role::CountExits, Some(f)) => {
@@ -285,8 +278,10 @@ impl<'a> Planner<'a> {
             (Role::Latency, Some(f)) => {
                 let latency =
                     want.latency.ok_or(Refusal::Incomplete { at: self.env.image.function(f).start })?;
-                let done = self.whole(|p| p.latency(f, code, owner, latency));
-                self.or_slot(done, (index, want), |p| p.armed(f, code, owner, latency))
+                self.seen_to_end((index, want), code, |p, by_slot| match by_slot {
+                    true => p.armed(f, code, owner, latency),
+                    false => p.latency(f, code, owner, latency),
+                })
             }
             (Role::LatencySlot, Some(f)) => {
                 let latency =
@@ -310,20 +305,34 @@ impl<'a> Planner<'a> {
         self.env.decides(at, want)
     }
 
-    /// A function whose exits cannot be had gets a slot, if that is allowed.
-    fn or_slot(
+    /// The end of a call is seen at the function's exits or, with `plan`'s flag, by a slot in the place of its return address. Which of them, `by_slots` and
+    /// `or_slots` say. A function that is left by a jump to another gets a slot, as its call ends when that one returns; so does one whose exits
+    /// cannot be had.
+    fn seen_to_end(
         &mut self,
-        done: Result<(), Refusal>,
         (index, want): (u32, &Want),
-        arm: impl FnOnce(&mut Self) -> Result<(), Refusal>,
+        code: Option<&Code>,
+        plan: impl Fn(&mut Self, bool) -> Result<(), Refusal>,
     ) -> Result<(), Refusal> {
-        match done {
-            Err(why) if self.or_slots && why.is_of_exits() && self.whole(arm).is_ok() => {
-                self.slotted.push(Refused { probe: want.probe, want: index, why });
-                Ok(())
-            }
-            other => other,
+        if self.by_slots || !self.or_slots {
+            let by_slots = self.by_slots;
+            return self.whole(|p| plan(p, by_slots));
         }
+        let goes_on = code.and_then(|code| code.body.exits.iter().find(|exit| exit.kind != ExitKind::Ret));
+        let goes_on = goes_on.map(|exit| self.env.place(Svma(exit.insn.addr), exit.insn.len.into()));
+        let slot = |p: &mut Self, why: Refusal| {
+            p.whole(|p| plan(p, true)).is_ok().then(|| {
+                p.slotted.push(Refused { probe: want.probe, want: index, why });
+            })
+        };
+        if goes_on.and_then(|at| slot(self, Refusal::TailCall { at })).is_some() {
+            return Ok(());
+        }
+        let exits = self.whole(|p| plan(p, false));
+        exits.or_else(|why| match why.is_of_exits() {
+            true => slot(self, why.clone()).ok_or(why),
+            false => Err(why),
+        })
     }
 
     /// Whether a goroutine can be read where this want asks for it. A program that begins has none: `rt0_go` sets the thread pointer, by `settls`, which
@@ -458,7 +467,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-const fn kind_of(exit: stub::ExitKind) -> Kind {
+pub(super) const fn kind_of(exit: stub::ExitKind) -> Kind {
     match exit {
         stub::ExitKind::Return => Kind::Return,
         stub::ExitKind::Tail => Kind::Tail,

@@ -29,6 +29,13 @@
 //!
 //! A copy: the words from S up to E, as many as there is room for.
 //!
+//! Slots: a call whose return address is replaced has a slot's address on the stack (`slots`). STK-2: what is recorded is the address
+//! that it stands for. A word that lies in the slots' code is looked up in that slot's entry (REAL), and again while that lies there too: a
+//! function that was entered by a tail call. The frames above S are calls that have not ended, so that their slots are lent, and
+//! SLOT-2 says that their entries are right. A word that is no return address (in a copy, or where rbp is none) may be one of a slot that
+//! was given back; then some address is recorded that this slot stood for. Entries are mapped as long as stubs are (the plan sees to that), so
+//! nothing faults. The way ends: REAL was written when the slot that it names was lent, so that one's own was written before.
+//!
 //! Interleavings. S and rcx are computed once; a thread that is moved or interrupted in the sequence walks again from the start, into
 //! another slot. A signal handler runs below S - 128 and changes nothing above S but what the program lets it; a word that changes
 //! under the walk is one value or the other, and is checked after it was loaded, in the register that is then used (never loaded
@@ -37,7 +44,9 @@
 use trapline_record::ring::{FIRST_VALUE, Kind};
 use trapline_record::stack::{END, FIRST, FRAME, USED};
 
-use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg};
+use trapline_record::slots::{self, Slots, at};
+
+use super::asm::{Alu, Asm, Cond, Fix, Mem, R10, RBP, RCX, RDI, RDX, RSI, RSP, Reg, Shift};
 use crate::request::{Stacks, Unwind};
 
 /// What is used besides the records' own registers, and where it is saved, from the stack pointer on.
@@ -46,7 +55,7 @@ pub(super) const SAVED: [(Reg, i32); 3] = [(RCX, -112), (RSI, -120), (RDI, -128)
 const STACK: i32 = -96;
 const LIMIT: i32 = -104;
 /// Bytes of code that this takes at most.
-pub(crate) const BYTES: u64 = 384;
+pub(crate) const BYTES: u64 = 640;
 
 /// One record's stack.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +68,45 @@ pub(super) struct Walk {
     pub(super) most: u32,
     /// S is where a function was entered.
     pub(super) at_entry: bool,
+    /// Slots that may stand in for return addresses.
+    pub(super) slots: Option<Slots>,
+}
+
+/// Where slots' code begins, and where their entries do: two words between the code.
+#[derive(Clone, Copy, Debug)]
+struct Real {
+    code: Mem,
+    entries: Mem,
+    len: i32,
+}
+
+impl Real {
+    /// Appends both words, which the code before jumps over.
+    fn lay(asm: &mut Asm<'_>, slots: Slots) -> Self {
+        let over = asm.jmp_later();
+        asm.align(8);
+        let (code, entries) = (asm.here(), asm.here() + 8);
+        asm.u64(slots.code);
+        asm.u64(slots.entry(0));
+        asm.bind(over);
+        Self { code: Mem::Rip(code), entries: Mem::Rip(entries), len: slots.code_len() as i32 }
+    }
+    /// In: rdi = a word of the stack. Out: rdi = the same, or the address that a slot stands for (STK-2). Spoils flags.
+    fn find(self, asm: &mut Asm<'_>) {
+        let again = asm.here();
+        asm.alu_load(Alu::Sub, RDI, self.code);
+        let other = asm.unbroken(|asm| {
+            asm.alu_imm(Alu::Cmp, RDI, self.len, true);
+            asm.jcc_later(Cond::AboveEq)
+        });
+        asm.shift(Shift::Right, RDI, slots::CODE.trailing_zeros() as u8, true);
+        asm.shift(Shift::Left, RDI, slots::ENTRY.trailing_zeros() as u8, true);
+        asm.alu_load(Alu::Add, RDI, self.entries);
+        asm.load(RDI, Mem::At(RDI, at::REAL as i32));
+        asm.jmp(again);
+        asm.bind(other);
+        asm.alu_load(Alu::Add, RDI, self.code);
+    }
 }
 
 impl Walk {
@@ -116,10 +164,11 @@ impl Walk {
     }
     /// Fills the record at r10, and leaves in rdx how many of its bytes are used. In: as `bound` left it. Spoils rsi, rdi and flags.
     pub(super) fn fill(&self, asm: &mut Asm<'_>) {
+        let real = self.slots.map(|slots| Real::lay(asm, slots));
         match self.unwind {
             Unwind::None => {}
-            Unwind::Frames(frames) => self.walk(asm, frames),
-            Unwind::Copy(_) => copy(asm, self.step),
+            Unwind::Frames(frames) => self.walk(asm, frames, real),
+            Unwind::Copy(_) => copy(asm, self.step, real),
         }
         asm.store(word(USED), RDX);
         asm.store(word(FRAME), RSI);
@@ -128,12 +177,13 @@ impl Walk {
     }
     /// rsi is the frame pointer, and rdx how much of the record is used. From one frame to the next it takes one load: what is checked is
     /// computed beside that.
-    fn walk(&self, asm: &mut Asm<'_>, frames: u8) {
+    fn walk(&self, asm: &mut Asm<'_>, frames: u8, real: Option<Real>) {
         let room = (u32::from(frames) * 8 + FIRST as u32 * 8).min(self.most & !7);
         asm.mov(RSI, RBP);
         asm.mov_imm32(RDX, FIRST as u32 * 8);
         if self.at_entry {
             asm.load(RDI, Mem::At(RSP, self.step));
+            real.into_iter().for_each(|real| real.find(asm));
             asm.store(Mem::At(R10, FIRST as i32 * 8), RDI);
             asm.mov_imm32(RDX, FIRST as u32 * 8 + 8);
             // The loop looks for room behind each address.
@@ -150,6 +200,7 @@ impl Walk {
         });
         asm.load(RDI, Mem::At(RSI, 8));
         asm.load(RSI, Mem::At(RSI, 0));
+        real.into_iter().for_each(|real| real.find(asm));
         asm.store(Mem::Sum(R10, RDX, 0, 0), RDI);
         asm.alu_imm(Alu::Add, RDX, 8, false);
         asm.unbroken(|asm| {
@@ -190,12 +241,13 @@ fn thread(asm: &mut Asm<'_>, block: i32, done: &mut Vec<Fix>) {
 }
 
 /// rcx bytes from S on; rdx becomes how much of the record is used, rsi the frame pointer.
-fn copy(asm: &mut Asm<'_>, step: i32) {
+fn copy(asm: &mut Asm<'_>, step: i32, real: Option<Real>) {
     asm.mov_imm32(RSI, 0);
     asm.test(RCX, RCX, true);
     let none = asm.jcc_later(Cond::Equal);
     let again = asm.here();
     asm.load(RDI, Mem::Sum(RSP, RSI, 0, step));
+    real.into_iter().for_each(|real| real.find(asm));
     asm.store(Mem::Sum(R10, RSI, 0, FIRST as i32 * 8), RDI);
     asm.alu_imm(Alu::Add, RSI, 8, true);
     asm.unbroken(|asm| {

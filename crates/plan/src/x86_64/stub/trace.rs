@@ -12,6 +12,7 @@
 //! Registers are saved below the stack pointer, as in `count`.
 
 use trapline_record::ring::{Kind, RingArea};
+use trapline_record::slots::Slots;
 
 use super::asm::Asm;
 use super::filter::ARGUMENT;
@@ -70,6 +71,8 @@ pub struct Traced<'a> {
     pub unwind: Unwind,
     /// The stub stands at a function's entry.
     pub at_entry: bool,
+    /// Slots that may stand in for return addresses; they have to be mapped.
+    pub slots: Option<Slots>,
 }
 
 /// What is left to append behind the displaced code.
@@ -129,9 +132,9 @@ pub fn trace<'a>(out: &mut Vec<u8>, at: u64, traced: &Traced<'a>, kind: Kind, va
 
 impl Traced<'_> {
     pub(super) fn walk(&self, kind: Kind) -> Option<Walk> {
-        let Self { unwind, at_entry, .. } = *self;
+        let Self { unwind, at_entry, slots, .. } = *self;
         let (stacks, most) = (self.rings.stacks, self.rings.area.most);
-        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry })
+        Walk::wanted(unwind, kind).then(|| Walk { stacks, unwind, step: self.step(), most, at_entry, slots })
     }
     /// Where entries leave marks, if they do.
     pub(super) fn whose_marks(&self) -> Option<Marks> {
