@@ -43,6 +43,7 @@ pub struct Fetched {
     root: Tracefs,
     instance: PathBuf,
     name: String,
+    file: PathBuf,
 }
 
 impl Fetched {
@@ -64,12 +65,26 @@ impl Fetched {
         append(format!("p:{name}/hit {}:{offset:#x} first={fetch}\n", path.display()))
             .map_err(|error| failed("no uprobe events here", error))?;
         std::fs::create_dir(&instance).map_err(|error| failed("no trace instances here", error))?;
-        let kernel = Self { root: tracefs, instance, name };
+        let kernel = Self { root: tracefs, instance, name, file: path.to_owned() };
         let set = |file: &str, text: String| std::fs::write(kernel.instance.join(file), text);
         set("set_event_pid", pid.to_string())
             .and_then(|()| set(&format!("events/{}/hit/enable", kernel.name), "1".to_owned()))
             .map_err(|error| failed("enabling", error))?;
         Ok(kernel)
+    }
+    /// How often it was hit, in whatever process.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    #[must_use]
+    pub fn hits(&self) -> u64 {
+        let text = std::fs::read_to_string(self.root.0.join("uprobe_profile")).expect("the profile");
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let own = text.lines().map(words).find(|words| {
+            words.first().is_some_and(|file| Path::new(file) == self.file)
+                && words.get(1).is_some_and(|event| event == "hit")
+        });
+        own.and_then(|words| words.get(2)?.parse().ok()).expect("a line for it")
     }
     /// What it fetched at each hit, in the kernel's words; of a text with lines the first one.
     ///

@@ -202,3 +202,15 @@ fn calls_that_are_under_way_at_a_detach_return_where_they_were_called_from() {
     let report = Tracing::spawn("count", &["-d", "0.5", "-p", &pid, "nap"]).end();
     assert!(report.hits("nap") > 20, "{}", report.errors);
 }
+
+/// `dlsym` finds its caller by the return address, which is the one of the function that jumps to it.
+#[test]
+fn a_jump_to_what_looks_for_its_caller_leaves_the_address_alone() {
+    let path = or_skip!(victims::plain("finds"));
+    for (ret, says) in [("auto", "hits: 1,000 recorded"), ("stack", "reads the return address")] {
+        let output = once(&["lat", &format!("--ret={ret}"), "find_next", "--", &path.to_string_lossy()]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 wrong\n", "{ret}: {said}");
+        assert!(said.contains(says), "{ret}: {said}");
+    }
+}

@@ -117,6 +117,15 @@ pub(crate) fn tests(packages: &[&str], targets: &[&str], runs: u64, end: &[&str]
     command
 }
 
+/// Nobody ships this build, and building it takes longer than its tests. What handles a hit is optimised, as a test looks for panics in its code.
+const PROFILE: [&str; 5] = [
+    "profile.release.debug=0",
+    "profile.release.opt-level=1",
+    "profile.release.package.trapline-record.opt-level=3",
+    "profile.release.package.trapline-insn.opt-level=3",
+    "profile.release.package.trapline-runtime.opt-level=3",
+];
+
 /// `cargo` for the target.
 pub(crate) fn cargo(verb: &str) -> Command {
     let mut command = Command::new(cargo_path());
@@ -126,6 +135,7 @@ pub(crate) fn cargo(verb: &str) -> Command {
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
         .env(RUNNER, EMULATOR)
-        .args([verb, "--release", "--target", TARGET, "--target-dir", &folder()]);
+        .args([verb, "--release", "--target", TARGET, "--target-dir", &folder()])
+        .args(PROFILE.iter().flat_map(|line| ["--config", line]));
     command
 }

@@ -150,7 +150,7 @@ fn step(name: &str, args: &[String]) -> Result<Outcome> {
 
 /// Every step, whatever the others came to; a table of them at the end.
 fn ci() -> Result<Outcome> {
-    let steps: [(&str, &[&str]); 11] = [
+    let steps: [(&str, &[&str]); 12] = [
         ("fmt", &[]),
         ("arrows", &[]),
         ("clippy", &[]),
@@ -159,6 +159,7 @@ fn ci() -> Result<Outcome> {
         ("test", &[]),
         ("fuzz", &["--seconds", "10"]),
         ("stress", &["--cycles", "200"]),
+        ("world", &["--seconds", "300"]),
         ("storm", &["--seconds", "10"]),
         ("arm64", &[]),
         ("loom", &[]),

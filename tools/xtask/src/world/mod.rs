@@ -80,7 +80,7 @@ pub(crate) fn run(args: &[String]) -> Result<Outcome> {
         println!("{} programs are here; as many as fit into {} s are run", programs.len(), limit.as_secs());
         programs = list::evenly(programs);
     }
-    let report = Report::new(request.log.as_deref(), &found)?;
+    let report = Report::new(request.log.as_deref(), &found, request.limit.is_none())?;
     let begun = Instant::now();
     run_all(&programs, &request, &trapline, &report, || {
         request.limit.is_some_and(|limit| begun.elapsed() > limit)

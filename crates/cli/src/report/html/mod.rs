@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_process_that_runs_another_program_is_another() {
         let mut html = Html::new("count", false, String::new());
-        let (first, second) = (sample(), sample());
+        let (first, second) = (sample(), ProcessReport { nth: 1, ..sample() });
         for _ in 0..2 {
             html.report(&first, true, None);
             html.report(&second, true, None);
