@@ -8,6 +8,7 @@ use crate::elf::Elf;
 use crate::function::Convention;
 use crate::functions::{self, Functions};
 use crate::gopclntab::{self, GoFunction, Passes};
+use crate::readers::READERS;
 use crate::symbols::{Import, Pool, Source, Symbol, SymbolKind, Table, Versions};
 use crate::unwind::{self, Fde};
 use crate::{
@@ -37,6 +38,7 @@ pub struct Image {
     usdt: OnceLock<Vec<Usdt>>,
     relocs: OnceLock<Vec<Reloc>>,
     rseq: OnceLock<Vec<RseqSection>>,
+    readers: OnceLock<Vec<Svma>>,
     targets: OnceLock<Vec<Svma>>,
     landings: OnceLock<Vec<Svma>>,
 }
@@ -88,6 +90,7 @@ impl Image {
             usdt: OnceLock::new(),
             relocs: OnceLock::new(),
             rseq: OnceLock::new(),
+            readers: OnceLock::new(),
             targets: OnceLock::new(),
             landings: OnceLock::new(),
         })
@@ -384,18 +387,19 @@ impl Image {
         };
         self.relocs().iter().filter(wanted).map(|r| Svma(r.slot)).collect()
     }
-    /// Words in which the loader leaves the address of an imported function of one of these names: those of the GOT and of the PLT. Sorted.
-    #[must_use]
-    pub fn imported_slots(&self, names: &[&str]) -> Vec<Svma> {
-        let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
-        let bytes = self.elf.bytes.get();
-        let is_named = |r: &&Reloc| {
-            let name = (r.kind == RelocKind::Symbol).then(|| table.symbol_name(bytes, r.symbol)).flatten();
-            name.is_some_and(|name| names.contains(&name))
-        };
-        let mut slots: Vec<Svma> = self.relocs().iter().filter(is_named).map(|r| Svma(r.slot)).collect();
-        slots.sort_unstable();
-        slots
+    /// Words of the GOT and the PLT that lead to functions of other files that look at their return address. Sorted.
+    pub fn reader_slots(&self) -> &[Svma] {
+        self.readers.get_or_init(|| {
+            let Some(table) = dynamic_table(&self.elf, &self.dynamic) else { return Vec::new() };
+            let bytes = self.elf.bytes.get();
+            let is_one = |r: &&Reloc| {
+                let name = (r.kind == RelocKind::Symbol).then(|| table.symbol_name(bytes, r.symbol));
+                name.flatten().is_some_and(|name| READERS.contains(&name))
+            };
+            let mut slots: Vec<Svma> = self.relocs().iter().filter(is_one).map(|r| Svma(r.slot)).collect();
+            slots.sort_unstable();
+            slots
+        })
     }
     /// Words in which the loader leaves the address that this file uses for a variable of its own, if it asks the loader for it. Another
     /// file's definition may come first: the program's copy, most often.

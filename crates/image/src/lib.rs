@@ -24,6 +24,7 @@ mod notes;
 mod operands;
 mod pattern;
 mod prototype;
+mod readers;
 mod select;
 mod spec;
 mod symbols;

@@ -150,10 +150,18 @@ impl Walk<'_> {
             () if known.link && word == SVC && !self.is_harmless(at) => {
                 Some("asks the system for what may return twice")
             }
-            () if known.link && reads_link(word) => Some("reads the return address"),
+            () if known.link && (reads_link(word) || self.leads_to_reader(at, word)) => {
+                Some("reads the return address")
+            }
             () if known.frame && reads_frame(word) => Some("reads the return address from its frame"),
             () => None,
         }
+    }
+    /// Whether a jump of the PLT leads to a function of another file that reads it.
+    fn leads_to_reader(&self, at: Svma, word: u32) -> bool {
+        let before = |n: u64| self.word(Svma(at.0.checked_sub(4 * n)?));
+        let slot = || plt_slot(Svma(at.0.checked_sub(12)?), before(3)?, before(2)?);
+        word == PLT_JUMP && slot().is_some_and(|slot| self.image.reader_slots().binary_search(&slot).is_ok())
     }
     /// Whether a system call is known to be none of those that share memory and return twice: its number is set right before it.
     fn is_harmless(&self, at: Svma) -> bool {
@@ -165,6 +173,21 @@ impl Walk<'_> {
         let found = (1..=BEFORE).filter_map(|n| self.word(Svma(at.0.checked_sub(4 * n)?))).find(sets);
         found.is_some_and(|word| !TWICE.contains(&(word >> 5 & 0xFFFF)))
     }
+}
+
+/// `br x17`
+const PLT_JUMP: u32 = 0xD61F_0220;
+
+/// The word that a piece of the PLT loads its target from, by its `adrp x16` and `ldr x17, [x16, #n]`.
+fn plt_slot(at: Svma, adrp: u32, ldr: u32) -> Option<Svma> {
+    if adrp & 0x9F00_001F != 0x9000_0010 || ldr & 0xFFC0_03FF != 0xF940_0211 {
+        return None;
+    }
+    let pages = (adrp >> 5 & 0x7_FFFF) << 2 | adrp >> 29 & 3;
+    // 21 bits with a sign.
+    let pages = i64::from((pages << 11).cast_signed() >> 11);
+    let page = (at.0 & !0xFFF).wrapping_add_signed(pages << 12);
+    Some(Svma(page + u64::from(ldr >> 10 & 0xFFF) * 8))
 }
 
 impl Known {
@@ -283,7 +306,17 @@ fn reads_link(word: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LINK, reads_link};
+    use super::{LINK, Svma, plt_slot, reads_link};
+
+    #[test]
+    fn the_word_behind_a_piece_of_the_plt_is_found() {
+        // adrp x16, 0x11000; ldr x17, [x16, #24]
+        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E11), Some(Svma(0x1_1018)));
+        // adrp x16, -0x1000 pages of it away.
+        assert_eq!(plt_slot(Svma(0x5450), 0xF0FF_FFF0, 0xF940_0211), Some(Svma(0x4000)));
+        assert_eq!(plt_slot(Svma(0x450), 0xB000_0091, 0xF940_0E11), None, "x17 is another's way");
+        assert_eq!(plt_slot(Svma(0x450), 0xB000_0090, 0xF940_0E10), None);
+    }
 
     #[test]
     fn what_keeps_signs_and_returns_reads_nothing() {

@@ -88,7 +88,7 @@ impl Planner<'_> {
         if self.env.map.is_looped(function) {
             return refuse(NoSlot::Looped(self.env.place(at, 1)));
         }
-        if let Some(reads) = names_return_address(self.env.image, self.readers(), at) {
+        if let Some(reads) = names_return_address(self.env.image, at) {
             return refuse(NoSlot::Named(self.env.place(reads, 4)));
         }
         Ok(())

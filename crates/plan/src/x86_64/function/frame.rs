@@ -4,7 +4,7 @@
 //! `setjmp`, `getcontext` and `vfork` return through a copy of it a second time, when the slot is long given back; `dlsym` finds its
 //! caller by it; `_start` finds `argc` there. The stack pointer is followed along every path from the entry, rbp where
 //! it is set from it; what goes through other registers is not seen. A jump to such a function of another file is known by its name
-//! ([`READERS`]): that function finds what its caller was entered with. Does not: look into functions called.
+//! ([`Image::reader_slots`]): that function finds what its caller was entered with. Does not: look into functions called.
 
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -13,20 +13,6 @@ use iced_x86::{
 use std::collections::HashSet;
 use trapline_image::Image;
 use trapline_record::Svma;
-
-/// Functions that others import and that look at their return address: to know who calls (`dlsym` with RTLD_NEXT), or to return twice.
-pub(crate) const READERS: [&str; 10] = [
-    "dlsym",
-    "dlvsym",
-    "dlopen",
-    "dlmopen",
-    "vfork",
-    "__vfork",
-    "setjmp",
-    "_setjmp",
-    "__sigsetjmp",
-    "getcontext",
-];
 
 /// Distances of rsp and rbp from the entry's stack pointer, as far as they are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +25,8 @@ struct Frame {
 const MOST: usize = 4096;
 
 /// The first instruction found that reads, writes or points to the return address; returns and calls do not count. Functions
-/// that are jumped to are followed: `setjmp` is a jump to another that reads it. `readers`: words that hold the addresses of [`READERS`], sorted.
-pub(crate) fn names_return_address(image: &Image, readers: &[Svma], entry: Svma) -> Option<Svma> {
+/// that are jumped to are followed: `setjmp` is a jump to another that reads it.
+pub(crate) fn names_return_address(image: &Image, entry: Svma) -> Option<Svma> {
     let mut info = InstructionInfoFactory::new();
     let mut seen = HashSet::new();
     let mut open = vec![(entry.0, Frame { sp: Some(0), bp: None })];
@@ -54,7 +40,7 @@ pub(crate) fn names_return_address(image: &Image, readers: &[Svma], entry: Svma)
         if insn.is_invalid() {
             continue;
         }
-        if frame.touches(&insn) || jumps_through(&insn, readers) {
+        if frame.touches(&insn) || jumps_through(&insn, image.reader_slots()) {
             return Some(Svma(at));
         }
         let next = frame.after(&insn, &mut info);

@@ -61,8 +61,6 @@ pub(crate) struct Planner<'a> {
     wanted: Vec<FunctionIndex>,
     scratch: Vec<Insn>,
     look: Looking,
-    /// See [`frame::READERS`].
-    readers: OnceLock<Vec<Svma>>,
 }
 
 /// What looking ahead keeps from call to call.
@@ -148,12 +146,7 @@ impl<'a> Planner<'a> {
             wanted: Vec::new(),
             scratch: Vec::new(),
             look: Looking::default(),
-            readers: OnceLock::new(),
         }
-    }
-    /// Words that lead to functions that look at their return address.
-    fn readers(&self) -> &[Svma] {
-        self.readers.get_or_init(|| self.env.image.imported_slots(&frame::READERS))
     }
 
     /// Plans all wants, which are sorted by function.
