@@ -9,7 +9,7 @@ mod quick;
 use super::gpr::Gpr;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 
-pub use quick::{QuickSweep, quick_sweep};
+pub use quick::sweep_into;
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -2,92 +2,64 @@
 //!
 //! In: bytes and their address. Out: the instructions that [`sweep`] gives. Invariant QUICK-1: both give the same, field by field; whatever
 //! is not in the tables is left to the decoder. Does not: give instructions in full.
+//!
+//! Each field is worked out by itself and an [`Insn`] is made once, where it stays: copies of half-written ones take longer than all the rest.
 
 use super::super::scan::{
     C4, G5, I1, IV, IZ, J1, J4, JC, LEA, M, M1, MZ, N, ONE, RI, RT, T1, TR, TWO, TZ, Z1, ZZ, word,
 };
-use super::{Class, Flow, Gpr, Insn, MemKind, MemUse, Sweep, sweep};
+use super::{Class, Flow, Gpr, Insn, MemKind, MemUse, sweep};
 
-/// The same as [`sweep`], sooner.
-#[must_use]
-pub fn quick_sweep(bytes: &[u8], addr: u64) -> QuickSweep<'_> {
-    QuickSweep { bytes, at: 0, addr, full: sweep(bytes, addr) }
-}
-
-/// Iterator of [`quick_sweep`].
-#[allow(missing_debug_implementations, reason = "the decoder inside has none")]
-pub struct QuickSweep<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    addr: u64,
-    full: Sweep<'a>,
-}
-
-impl Iterator for QuickSweep<'_> {
-    type Item = Insn;
-
-    #[inline]
-    fn next(&mut self) -> Option<Insn> {
-        let rest = self.bytes.get(self.at..).filter(|rest| !rest.is_empty())?;
-        let by_tables = match rest.first_chunk() {
-            Some(window) => by_tables(window, self.addr),
-            None => {
-                let mut window = [0; 16];
-                window.get_mut(..rest.len())?.copy_from_slice(rest);
-                by_tables(&window, self.addr).filter(|insn| usize::from(insn.len) <= rest.len())
-            }
-        };
-        let insn = match by_tables {
-            Some(insn) => insn,
-            None => self.full.at(self.at, self.addr)?,
-        };
-        self.at += usize::from(insn.len);
-        self.addr = insn.end();
-        Some(insn)
+/// Appends what [`sweep`] gives, sooner.
+pub fn sweep_into(bytes: &[u8], addr: u64, insns: &mut Vec<Insn>) {
+    let (mut at, mut full) = (0, sweep(bytes, addr));
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let window = rest.first_chunk().copied().unwrap_or_else(|| {
+            let mut window = [0; 16];
+            window.iter_mut().zip(rest).for_each(|(to, byte)| *to = *byte);
+            window
+        });
+        let here = addr.wrapping_add(at as u64);
+        if let Some(insn) = by_tables(&window, here)
+            && usize::from(insn.len) <= rest.len()
+        {
+            at += usize::from(insn.len);
+            insns.push(insn);
+        } else {
+            let Some(insn) = full.at(at, here) else { return };
+            at += usize::from(insn.len);
+            insns.push(insn);
+        }
     }
 }
 
-/// A ModRM and what belongs to it.
-struct Operand {
-    len: usize,
-    mem: MemUse,
-    /// The displacement relative to rip.
-    named: Option<i32>,
+/// What an instruction does to control.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    On,
+    Jump,
+    Branch,
+    Call,
+    JumpBy,
+    CallBy,
+    Return,
+    Trap,
 }
 
-impl Operand {
-    #[inline(always)]
-    fn at(window: &[u8; 16], n: usize, rex: u8) -> Self {
-        let byte = window[n];
-        let (mode, low) = (byte >> 6, byte & 7);
-        if mode == 3 {
-            return Self { len: 1, mem: MemUse::default(), named: None };
-        }
-        if mode == 0 && low == 5 {
-            let mem = MemUse { kind: MemKind::Ip, base: None, index: None };
-            return Self { len: 5, mem, named: Some(word(window, n + 1)) };
-        }
-        let gpr = |low: u8, high: u8| Gpr::ALL[usize::from(low | high << 3)];
-        let high = rex & 1;
-        let (mut base, mut index, mut len) = (Some(gpr(low, high)), None, [1, 2, 5][usize::from(mode)]);
-        if low == 4 {
-            let sib = window[n + 1];
-            let scaled = gpr(sib >> 3 & 7, rex >> 1 & 1);
-            index = (scaled != Gpr::Rsp).then_some(scaled);
-            base = Some(gpr(sib & 7, high));
-            len += 1;
-            if mode == 0 && sib & 7 == 5 {
-                base = None;
-                len += 4;
-            }
-        }
-        let kind = match (base, index) {
-            (None, None) => MemKind::Absolute,
-            (Some(Gpr::Rsp), None) => MemKind::Stack,
-            _ => MemKind::Register,
-        };
-        Self { len, mem: MemUse { kind, base, index }, named: None }
-    }
+/// Whether a ModRM follows, how many bytes besides, the class, where control goes.
+type Shape = (bool, usize, Class, Way);
+
+/// What comes before an instruction's operands.
+#[derive(Clone, Copy)]
+struct Head {
+    narrow: bool,
+    prefixed: bool,
+    rex: u8,
+    op: u8,
+    /// The register field of what would be the ModRM.
+    field: u8,
+    /// What would be the ModRM names a register.
+    is_register: bool,
 }
 
 /// The instruction at the start of `window`, if the tables have it.
@@ -97,107 +69,133 @@ fn by_tables(window: &[u8; 16], addr: u64) -> Option<Insn> {
     let mut n = usize::from(prefixed);
     let rex = if window[n] & 0xF0 == 0x40 { window[n] } else { 0 };
     n += usize::from(rex != 0);
-    let (op, wide) = (window[n], rex & 8 != 0);
+    let two = window[n] == 0x0F;
+    n += usize::from(two);
+    let op = window[n];
     n += 1;
-    if op == 0x0F {
-        return two_bytes(window, n, addr, rex, (narrow, prefixed));
+    let (field, is_register) = (window[n] >> 3 & 7, window[n] >= 0xC0);
+    let head = Head { narrow, prefixed, rex, op, field, is_register };
+    let (has_operand, more, class, way) = if two { behind_0f(head)? } else { one_byte(head)? };
+    let (mut len, mut mem, mut disp) = (n, MemUse::default(), None);
+    if has_operand {
+        let (bytes, used, named) = operand(window, n, rex);
+        len += bytes;
+        disp = named;
+        // `lea` and `nop` access nothing.
+        if class != Class::Nop && (two || op != 0x8D) {
+            mem = used;
+        }
     }
-    let (z, field) = (if narrow && !wide { 2 } else { 4 }, window[n] >> 3 & 7);
-    let plain = |class, immediate| Some(Insn { addr, class, len: (n + immediate) as u8, ..Insn::default() });
-    let operand = |immediate: usize| Some(of_operand(Operand::at(window, n, rex), n, immediate, addr));
-    let flow = |flow, class, rel: u8| {
-        let len = (n + usize::from(rel)) as u8;
-        Some(Insn { addr, flow, class, len, rel_size: rel, ..Insn::default() })
+    len += more;
+    let end = addr.wrapping_add(len as u64);
+    let is_direct = matches!(way, Way::Jump | Way::Branch | Way::Call);
+    let rel = if more == 1 { i64::from(window[n].cast_signed()) } else { word(window, n).into() };
+    let to = end.wrapping_add_signed(rel);
+    let flow = match way {
+        Way::On => Flow::Next,
+        Way::Jump => Flow::Jump(Some(to)),
+        Way::Branch => Flow::Branch(to),
+        Way::Call => Flow::Call(Some(to)),
+        Way::JumpBy => Flow::Jump(None),
+        Way::CallBy => Flow::Call(None),
+        Way::Return => Flow::Ret,
+        Way::Trap => Flow::Trap,
     };
-    let behind = |rel: usize| addr.wrapping_add((n + rel) as u64);
-    match ONE[usize::from(op)] {
+    Some(Insn {
+        addr,
+        flow,
+        named: disp.map_or(0, |disp| end.wrapping_add_signed(disp.into())),
+        mem,
+        len: len as u8,
+        disp_at: if disp.is_some() { n as u8 + 1 } else { 0 },
+        rel_size: if is_direct { more as u8 } else { 0 },
+        class,
+    })
+}
+
+#[inline(always)]
+fn one_byte(head: Head) -> Option<Shape> {
+    let Head { narrow, prefixed, rex, op, field, .. } = head;
+    let wide = rex & 8 != 0;
+    let z = if narrow && !wide { 2 } else { 4 };
+    let shape = match ONE[usize::from(op)] {
         N => match op {
-            0x50..=0x57 if !narrow => plain(Class::Push, 0),
-            0x58..=0x5F if !narrow => plain(Class::Pop, 0),
-            0x90 if rex == 0 && (narrow || !prefixed) => plain(Class::Nop, 0),
-            0x91..=0x99 | 0xC9 => plain(Class::Plain, 0),
-            _ => None,
+            0x50..=0x57 if !narrow => (false, 0, Class::Push, Way::On),
+            0x58..=0x5F if !narrow => (false, 0, Class::Pop, Way::On),
+            0x90 if rex == 0 && (narrow || !prefixed) => (false, 0, Class::Nop, Way::On),
+            0x91..=0x99 | 0xC9 => (false, 0, Class::Plain, Way::On),
+            _ => return None,
         },
-        I1 if op == 0x6A => (!narrow).then(|| plain(Class::Push, 1))?,
-        IZ if op == 0x68 => (!narrow).then(|| plain(Class::Push, z))?,
-        I1 => plain(Class::Plain, 1),
-        IZ => plain(Class::Plain, z),
-        IV => plain(Class::Plain, if wide { 8 } else { z }),
-        M => operand(0),
-        M1 => operand(1),
-        MZ => operand(z),
-        T1 => operand(usize::from(field < 2)),
-        TZ => operand(if field < 2 { z } else { 0 }),
-        Z1 if field == 0 => operand(1),
-        ZZ if field == 0 => operand(z),
-        LEA if window[n] < 0xC0 => operand(0).map(|insn| Insn { mem: MemUse::default(), ..insn }),
-        G5 if field < 2 => operand(0),
-        G5 if narrow => None,
-        G5 if field == 6 => operand(0).map(|insn| Insn { class: Class::Push, ..insn }),
-        _ if prefixed => None,
-        G5 if field == 2 => operand(0).map(|insn| Insn { flow: Flow::Call(None), ..insn }),
-        G5 if field == 4 => operand(0).map(|insn| Insn { flow: Flow::Jump(None), ..insn }),
-        JC => flow(Flow::Branch(behind(1).wrapping_add_signed(short(window, n))), Class::Jcc, 1),
-        J1 => flow(Flow::Jump(Some(behind(1).wrapping_add_signed(short(window, n)))), Class::Plain, 1),
-        J4 => {
-            let to = behind(4).wrapping_add_signed(word(window, n).into());
-            flow(Flow::Jump(Some(to)), Class::Plain, 4)
-        }
-        C4 => {
-            let to = behind(4).wrapping_add_signed(word(window, n).into());
-            flow(Flow::Call(Some(to)), Class::Plain, 4)
-        }
-        RT => flow(Flow::Ret, Class::Plain, 0),
-        RI => flow(Flow::Ret, Class::Plain, 0).map(|insn| Insn { len: insn.len + 2, ..insn }),
-        TR if rex == 0 => flow(Flow::Trap, Class::Int3, 0),
+        I1 | IZ if matches!(op, 0x68 | 0x6A) && narrow => return None,
+        I1 => (false, 1, if op == 0x6A { Class::Push } else { Class::Plain }, Way::On),
+        IZ => (false, z, if op == 0x68 { Class::Push } else { Class::Plain }, Way::On),
+        IV => (false, if wide { 8 } else { z }, Class::Plain, Way::On),
+        M => (true, 0, Class::Plain, Way::On),
+        M1 => (true, 1, Class::Plain, Way::On),
+        MZ => (true, z, Class::Plain, Way::On),
+        T1 => (true, usize::from(field < 2), Class::Plain, Way::On),
+        TZ => (true, if field < 2 { z } else { 0 }, Class::Plain, Way::On),
+        Z1 if field == 0 => (true, 1, Class::Plain, Way::On),
+        ZZ if field == 0 => (true, z, Class::Plain, Way::On),
+        LEA if !head.is_register => (true, 0, Class::Plain, Way::On),
+        G5 if field < 2 => (true, 0, Class::Plain, Way::On),
+        G5 if field == 6 && !narrow => (true, 0, Class::Push, Way::On),
+        _ if prefixed => return None,
+        G5 if field == 2 => (true, 0, Class::Plain, Way::CallBy),
+        G5 if field == 4 => (true, 0, Class::Plain, Way::JumpBy),
+        JC => (false, 1, Class::Jcc, Way::Branch),
+        J1 => (false, 1, Class::Plain, Way::Jump),
+        J4 => (false, 4, Class::Plain, Way::Jump),
+        C4 => (false, 4, Class::Plain, Way::Call),
+        RT => (false, 0, Class::Plain, Way::Return),
+        RI => (false, 2, Class::Plain, Way::Return),
+        TR if rex == 0 => (false, 0, Class::Int3, Way::Trap),
+        _ => return None,
+    };
+    Some(shape)
+}
+
+#[inline(always)]
+fn behind_0f(head: Head) -> Option<Shape> {
+    let Head { narrow, prefixed, op, field, .. } = head;
+    match TWO[usize::from(op)] {
+        // `endbr64` and its like; other registers' `nop`s; what needs its prefix.
+        M if op == 0x1E || (op == 0x1F && field != 0) || (op == 0xD6 && !narrow) => None,
+        M => Some((true, 0, if op == 0x1F { Class::Nop } else { Class::Plain }, Way::On)),
+        M1 => Some((true, 1, Class::Plain, Way::On)),
+        N => Some((false, 0, Class::Plain, Way::On)),
+        J4 if !prefixed => Some((false, 4, Class::Jcc, Way::Branch)),
         _ => None,
     }
 }
 
-/// The opcodes behind 0F, the second byte of which is at `n`.
+/// Bytes of the ModRM at `n` and what belongs to it, what it accesses, and the displacement if it is relative to rip.
 #[inline(always)]
-fn two_bytes(
-    window: &[u8; 16],
-    n: usize,
-    addr: u64,
-    rex: u8,
-    (narrow, prefixed): (bool, bool),
-) -> Option<Insn> {
-    let (op, n) = (window[n], n + 1);
-    let operand = |immediate: usize| Some(of_operand(Operand::at(window, n, rex), n, immediate, addr));
-    match (TWO[usize::from(op)], op) {
-        // `endbr64` and its like.
-        (_, 0x1E) => None,
-        (M, 0x1F) if window[n] >> 3 & 7 == 0 => {
-            operand(0).map(|insn| Insn { mem: MemUse::default(), class: Class::Nop, ..insn })
-        }
-        (M, 0x1F) => None,
-        (M, 0xD6) if !narrow => None,
-        (M, _) => operand(0),
-        (M1, _) => operand(1),
-        (N, _) => Some(Insn { addr, len: n as u8, ..Insn::default() }),
-        (J4, _) if !prefixed => {
-            let to = addr.wrapping_add((n + 4) as u64).wrapping_add_signed(word(window, n).into());
-            let (flow, len) = (Flow::Branch(to), (n + 4) as u8);
-            Some(Insn { addr, flow, class: Class::Jcc, len, rel_size: 4, ..Insn::default() })
-        }
-        _ => None,
+fn operand(window: &[u8; 16], n: usize, rex: u8) -> (usize, MemUse, Option<i32>) {
+    let (mode, low) = (window[n] >> 6, window[n] & 7);
+    if mode == 3 {
+        return (1, MemUse::default(), None);
     }
-}
-
-/// An instruction with an operand whose ModRM is at `n`.
-#[inline(always)]
-fn of_operand(operand: Operand, n: usize, immediate: usize, addr: u64) -> Insn {
-    let len = n + operand.len + immediate;
-    let mut insn = Insn { addr, mem: operand.mem, len: len as u8, ..Insn::default() };
-    if let Some(named) = operand.named {
-        insn.named = insn.end().wrapping_add_signed(named.into());
-        insn.disp_at = n as u8 + 1;
+    if mode == 0 && low == 5 {
+        return (5, MemUse { kind: MemKind::Ip, base: None, index: None }, Some(word(window, n + 1)));
     }
-    insn
-}
-
-#[inline(always)]
-fn short(window: &[u8; 16], n: usize) -> i64 {
-    window[n].cast_signed().into()
+    let gpr = |low: u8, high: u8| Gpr::ALL[usize::from(low & 7 | (high & 1) << 3)];
+    let (mut base, mut index, mut len) = (Some(gpr(low, rex)), None, [1, 2, 5, 1][usize::from(mode)]);
+    if low == 4 {
+        let sib = window[n + 1];
+        let scaled = gpr(sib >> 3, rex >> 1);
+        index = (scaled != Gpr::Rsp).then_some(scaled);
+        base = Some(gpr(sib, rex));
+        len += 1;
+        if mode == 0 && sib & 7 == 5 {
+            base = None;
+            len += 4;
+        }
+    }
+    let kind = match (base, index) {
+        (None, None) => MemKind::Absolute,
+        (Some(Gpr::Rsp), None) => MemKind::Stack,
+        _ => MemKind::Register,
+    };
+    (len, MemUse { kind, base, index }, None)
 }

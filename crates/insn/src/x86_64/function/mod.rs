@@ -8,7 +8,7 @@
 
 mod indirect;
 
-use super::decode::{Flow, Insn, quick_sweep};
+use super::decode::{Flow, Insn, sweep_into};
 use core::ops::Range;
 use indirect::Indirect;
 
@@ -87,7 +87,7 @@ pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> 
     let mut ranges = Vec::with_capacity(parts.len());
     for part in parts {
         let begin = insns.len();
-        insns.extend(quick_sweep(part.bytes, part.addr));
+        sweep_into(part.bytes, part.addr, &mut insns);
         ranges.push(begin..insns.len());
     }
     let mut shape = Shape { parts, insns: &insns, ranges, body: Body::default() };
