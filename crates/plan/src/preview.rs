@@ -82,6 +82,11 @@ fn tactics(plan: &ModulePlan, wants: usize) -> Vec<(Result<Tactic, Refusal>, boo
             *answer = Err(refused.why.clone());
         }
     }
-    let slotted = |want: usize| plan.slotted.iter().any(|one| one.want as usize == want);
-    all.into_iter().enumerate().map(|(want, tactic)| (tactic, slotted(want))).collect()
+    let mut slotted = vec![false; wants];
+    for one in &plan.slotted {
+        if let Some(is_slotted) = slotted.get_mut(one.want as usize) {
+            *is_slotted = true;
+        }
+    }
+    all.into_iter().zip(slotted).collect()
 }

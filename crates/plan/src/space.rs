@@ -64,6 +64,12 @@ impl AddressSpace {
         self.occupied.get(next).is_none_or(|r| r.0.0 >= high)
     }
 
+    /// Whether one mapping covers all of `low..=high`.
+    pub(crate) fn is_occupied(&self, low: RemoteAddr, high: RemoteAddr) -> bool {
+        let next = self.occupied.partition_point(|r| r.1 <= low);
+        self.occupied.get(next).is_some_and(|r| r.0 <= low && high < r.1)
+    }
+
     /// A free range of `len` bytes (whole pages) anywhere, away from what grows; for entry stamps.
     #[must_use]
     pub fn find(&self, len: u64) -> Option<RemoteAddr> {

@@ -263,6 +263,7 @@ impl Builder {
             texts: self.texts.clone(),
             floats: self.floats.clone(),
             ended: self.ended.clone(),
+            most: None,
         }
     }
 }

@@ -192,7 +192,7 @@ pub(crate) fn file_modules(
     program: Option<&Path>,
     notices: &mut Vec<String>,
 ) -> Result<(Vec<Module>, Places), Error> {
-    let (mut modules, mut places) = (Vec::<Module>::new(), Places::default());
+    let (mut modules, mut places) = (Vec::<Module>::new(), Places::at_most(wishes.most));
     for spec in &wishes.specs {
         let path = match (&spec.file, program) {
             (Some(file), _) => find_file(file).ok_or_else(|| no_file(file, &spec.text))?,

@@ -98,7 +98,7 @@ impl Builder {
             // A function is noted by its entry, whatever of it is probed.
             let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
             let noted = ProbeSpec { kind, ..spec.clone() };
-            let wishes = Wishes { specs: vec![noted], ..self.wishes(aim) };
+            let wishes = Wishes { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
             let looked = match &self.target {
                 Target::Launch(words) => in_file(words, &wishes, &mut files, &mut known),
                 _ => {

@@ -51,12 +51,18 @@ pub(crate) struct Places {
     pub(crate) found: Vec<Place>,
     pub(crate) refused: Vec<Refused>,
     index: HashMap<(usize, u64, u8), usize>,
+    /// A glob is followed no further than one place beyond these.
+    most: Option<usize>,
 }
 
 /// Why a specification found nothing in one module.
 pub(crate) type Miss = NoMatch;
 
 impl Places {
+    /// None yet; of a glob that means more than `most`, one more than those will do.
+    pub(crate) fn at_most(most: Option<usize>) -> Self {
+        Self { most, ..Self::default() }
+    }
     /// Adds what a specification means in one module.
     pub(crate) fn select(
         &mut self,
@@ -72,6 +78,9 @@ impl Places {
             return self.select_markers(one, module, spec, aim);
         }
         for selected in file.image.select(&spec.func, one.basename())? {
+            if self.most.is_some_and(|most| self.found.len() > most) {
+                break;
+            }
             let function = file.image.function(selected.function);
             let mut named = names(&file.image, function, one.basename());
             if let Pattern::Address(at) = spec.func {

@@ -4,8 +4,12 @@
 //! Invariants: INSN-1; INSN-2 (APX, REX2, truncated and reserved encodings are [`Flow::Invalid`], one byte long).
 //! Does not: format text or keep operands; who needs more decodes the bytes again.
 
+mod quick;
+
 use super::gpr::Gpr;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+
+pub use quick::sweep_into;
 
 /// Where control goes after an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -216,6 +220,14 @@ impl Iterator for Sweep<'_> {
 }
 
 impl Sweep<'_> {
+    /// The instruction at offset `at`, which has the address `addr`.
+    fn at(&mut self, at: usize, addr: u64) -> Option<Insn> {
+        self.decoder.set_position(at).ok()?;
+        self.decoder.set_ip(addr);
+        self.addr = addr;
+        self.next()
+    }
+
     /// The instruction that came last, in full.
     pub(crate) const fn raw(&self) -> &Instruction {
         &self.scratch

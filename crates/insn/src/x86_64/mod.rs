@@ -12,7 +12,7 @@ pub mod scan;
 pub mod simulate;
 pub mod store;
 
-pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep};
+pub use decode::{Class, Flow, Insn, MemKind, MemUse, decode_one, faults_on_register, sweep, sweep_into};
 pub use flags::{Look, Overwritten, flags_dead_after, overwritten_gprs};
 pub use function::{Body, Exit, ExitKind, Part, analyse};
 pub use gpr::Gpr;

@@ -34,39 +34,39 @@ pub struct Scanned {
 }
 
 /// Opcode alone.
-const N: u8 = 1;
+pub(super) const N: u8 = 1;
 /// ModRM.
-const M: u8 = 2;
+pub(super) const M: u8 = 2;
 /// ModRM and one byte.
-const M1: u8 = 3;
+pub(super) const M1: u8 = 3;
 /// ModRM and two or four bytes.
-const MZ: u8 = 4;
+pub(super) const MZ: u8 = 4;
 /// One byte.
-const I1: u8 = 5;
+pub(super) const I1: u8 = 5;
 /// Two or four bytes.
-const IZ: u8 = 6;
+pub(super) const IZ: u8 = 6;
 /// Two, four or eight bytes.
-const IV: u8 = 7;
+pub(super) const IV: u8 = 7;
 /// ModRM, and one byte if its register field is 0 or 1.
-const T1: u8 = 8;
+pub(super) const T1: u8 = 8;
 /// The same with two or four bytes.
-const TZ: u8 = 9;
+pub(super) const TZ: u8 = 9;
 /// ModRM with register field 0, one byte.
-const Z1: u8 = 10;
+pub(super) const Z1: u8 = 10;
 /// The same with two or four bytes.
-const ZZ: u8 = 11;
+pub(super) const ZZ: u8 = 11;
 /// Group 5.
-const G5: u8 = 12;
+pub(super) const G5: u8 = 12;
 /// ModRM of memory.
-const LEA: u8 = 13;
+pub(super) const LEA: u8 = 13;
 /// Jumps, calls and returns.
-const J1: u8 = 14;
-const J4: u8 = 15;
-const C4: u8 = 16;
-const JC: u8 = 17;
-const RT: u8 = 18;
-const RI: u8 = 19;
-const TR: u8 = 20;
+pub(super) const J1: u8 = 14;
+pub(super) const J4: u8 = 15;
+pub(super) const C4: u8 = 16;
+pub(super) const JC: u8 = 17;
+pub(super) const RT: u8 = 18;
+pub(super) const RI: u8 = 19;
+pub(super) const TR: u8 = 20;
 
 /// Fills `table[from..=to]`.
 const fn fill(mut table: [u8; 256], from: usize, to: usize, form: u8) -> [u8; 256] {
@@ -79,7 +79,7 @@ const fn fill(mut table: [u8; 256], from: usize, to: usize, form: u8) -> [u8; 25
 }
 
 /// Forms of one-byte opcodes; 0 is for the decoder.
-const ONE: [u8; 256] = {
+pub(super) const ONE: [u8; 256] = {
     let mut t = [0; 256];
     let mut row = 0;
     while row < 0x40 {
@@ -125,7 +125,7 @@ const ONE: [u8; 256] = {
 };
 
 /// Forms of opcodes behind 0F.
-const TWO: [u8; 256] = {
+pub(super) const TWO: [u8; 256] = {
     let mut t = [0; 256];
     t = fill(t, 0x10, 0x11, M);
     t = fill(t, 0x1E, 0x1F, M);
@@ -287,7 +287,7 @@ fn modrm(window: &[u8; 16], n: usize) -> (usize, Option<i32>) {
 }
 
 #[inline(always)]
-fn word(window: &[u8; 16], n: usize) -> i32 {
+pub(super) fn word(window: &[u8; 16], n: usize) -> i32 {
     i32::from_le_bytes([window[n], window[n + 1], window[n + 2], window[n + 3]])
 }
 

@@ -46,13 +46,20 @@ impl<'a> Puns<'a> {
         }
         let free = free.clamp(1, 4) as usize - 1;
         let choices: Vec<Vec<u8>> = (1..=4).map(|n| self.bytes_at(n, free, window[n], boundaries)).collect();
+        let to = |rel: [u8; 4]| (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
         // High bytes vary last, so that all of a page's places are tried before the next page's.
         for &b3 in &choices[3] {
             for &b2 in &choices[2] {
+                if self.is_useless(to([0, 0, b2, b3]), to([0xFF, 0xFF, b2, b3])) {
+                    continue;
+                }
                 for &b1 in &choices[1] {
+                    if self.is_useless(to([0, b1, b2, b3]), to([0xFF, b1, b2, b3])) {
+                        continue;
+                    }
                     for &b0 in &choices[0] {
                         let rel = [b0, b1, b2, b3];
-                        let target = (site + JUMP).offset(i64::from(i32::from_le_bytes(rel)));
+                        let target = to(rel);
                         if self.is_usable(target) {
                             let at = self.landings.partition_point(|&l| l < target);
                             self.landings.insert(at, target);
@@ -90,6 +97,16 @@ impl<'a> Puns<'a> {
             && self.landings.iter().all(clear)
     }
 
+    /// Whether it is seen at once that no target in `low..=high` is usable: something is mapped at all of them, or all are out of reach.
+    fn is_useless(&self, low: RemoteAddr, high: RemoteAddr) -> bool {
+        let (start, end) = self.own;
+        let far = |from: RemoteAddr| {
+            low.0 >= from.0.saturating_add(REACH) || high.0 <= from.0.saturating_sub(REACH)
+        };
+        let is_own = start <= low && high < end;
+        low <= high && (is_own || far(start) || far(end) || self.space.is_occupied(low, high))
+    }
+
     /// The regions that all landings lie in; sorted, disjoint.
     pub(crate) fn regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
@@ -124,4 +141,31 @@ fn region_of(landing: RemoteAddr) -> Region {
     let addr = RemoteAddr(landing.0 & !(PAGE - 1));
     let end = (landing.0 + JUMP).next_multiple_of(PAGE);
     Region { addr, len: end - addr.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_passed_over_is_of_no_use() {
+        let at = RemoteAddr;
+        let occupied = vec![(at(0x40_0000), at(0x48_1000)), (at(0x50_0000), at(0x50_2000))];
+        let space = AddressSpace { occupied, heap_end: Some(at(0x60_0000)) };
+        let low = (at(0x44_0000), at(0x46_0000));
+        let high = (at(0x44_0000 + REACH), at(0x44_8000 + REACH));
+        for (own, from) in [(low, 0x3F_0000), (high, 0x3F_0000), (low, 0x43_0000 + REACH)] {
+            let puns = Puns::new(&space, own, SMALL_REGIONS);
+            let (mut useless, mut useful) = (0, 0);
+            for low in (from..from + 0x14_0000).step_by(256) {
+                let usable = (low..low + 256).any(|target| puns.is_usable(at(target)));
+                let is_useless = puns.is_useless(at(low), at(low + 255));
+                assert!(!usable || !is_useless, "{low:#x} {own:?}");
+                useless += u32::from(is_useless);
+                useful += u32::from(usable);
+            }
+            assert!(useless > 0 && useful > 0, "{own:?} {from:#x}: {useless} {useful}");
+        }
+        assert!(!Puns::new(&space, low, 2).is_useless(at(0x45_0000), at(0x44_FF00)), "around zero");
+    }
 }

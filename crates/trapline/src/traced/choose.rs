@@ -95,7 +95,7 @@ impl Traced {
         fresh: &[Mapped],
     ) -> (Vec<Module>, Places) {
         let mut opened: Vec<Option<usize>> = vec![None; fresh.len()];
-        let (mut modules, mut places) = (Vec::new(), Places::default());
+        let (mut modules, mut places) = (Vec::new(), Places::at_most(wishes.most));
         let pid = self.process.pid();
         let is_apart = are_renumbered(pid);
         // Stubs compare threads by the numbers that these see themselves.

@@ -86,6 +86,8 @@ pub(crate) struct Wishes {
     pub(crate) floats: Vec<Floats>,
     /// Which of the texts end at a 0, in the same order.
     pub(crate) ended: Vec<u8>,
+    /// With more places than this, one more is as good as all of them.
+    pub(crate) most: Option<usize>,
 }
 
 impl Wishes {

@@ -8,8 +8,12 @@
 
 mod indirect;
 
-use super::decode::{Flow, Insn, sweep};
+use super::decode::{Flow, Insn, sweep_into};
+use core::ops::Range;
 use indirect::Indirect;
+
+/// Bytes of a short instruction: there is room for as many, so that the list seldom has to grow.
+const SHORT: usize = 3;
 
 /// Reads a constant: see [`analyse`].
 type Read<'a> = &'a dyn Fn(u64, usize) -> Option<u64>;
@@ -52,11 +56,11 @@ pub struct Exit {
 pub struct Body {
     /// All instructions, part by part in the order given, each part in address order.
     pub insns: Vec<Insn>,
-    /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. Sorted.
+    /// Addresses inside the parts that a direct branch, a call or a jump table of this function leads to. In no order; some more than once.
     pub targets: Vec<u64>,
-    /// Those of them that a jump table leads to.
+    /// Those of them that a jump table leads to. Sorted.
     pub by_table: Vec<u64>,
-    /// Direct targets outside the parts, calls included. Sorted.
+    /// Direct targets outside the parts, calls included. In no order.
     pub outside: Vec<u64>,
     /// Where the function is left. Empty for one that never returns. `eh_return` is none: the call ends as one that `longjmp` leaves.
     pub exits: Vec<Exit>,
@@ -78,26 +82,22 @@ impl Body {
 /// word of read-only data in the same address space (4 bytes as they stand; 8 bytes relocated), or `None`.
 #[must_use]
 pub fn analyse(parts: &[Part<'_>], read: &dyn Fn(u64, usize) -> Option<u64>) -> Body {
-    let mut shape = Shape { parts, starts: Vec::new(), body: Body::default() };
-    let mut ends = Vec::with_capacity(parts.len());
+    let bytes: usize = parts.iter().map(|part| part.bytes.len()).sum();
+    let mut insns = Vec::with_capacity(bytes / SHORT + 1);
+    let mut ranges = Vec::with_capacity(parts.len());
     for part in parts {
-        shape.body.insns.extend(sweep(part.bytes, part.addr));
-        ends.push(shape.body.insns.len());
+        let begin = insns.len();
+        sweep_into(part.bytes, part.addr, &mut insns);
+        ranges.push(begin..insns.len());
     }
-    shape.starts = shape.body.insns.iter().map(|insn| insn.addr).collect();
-    shape.starts.sort_unstable();
-    let insns = std::mem::take(&mut shape.body.insns);
-    let mut begin = 0;
-    for (part, end) in parts.iter().zip(ends) {
-        shape.part(&insns[begin..end], part, read);
-        begin = end;
+    let mut shape = Shape { parts, insns: &insns, ranges, body: Body::default() };
+    for (nth, part) in parts.iter().enumerate() {
+        shape.part(nth, part, read);
     }
-    let mut body = Body { insns, ..shape.body };
-    for list in [&mut body.targets, &mut body.by_table, &mut body.outside] {
-        list.sort_unstable();
-        list.dedup();
-    }
-    body
+    let mut body = shape.body;
+    body.by_table.sort_unstable();
+    body.by_table.dedup();
+    Body { insns, ..body }
 }
 
 impl Part<'_> {
@@ -109,8 +109,9 @@ impl Part<'_> {
 /// The function while it is being analysed.
 struct Shape<'a> {
     parts: &'a [Part<'a>],
-    /// Where instructions start, sorted.
-    starts: Vec<u64>,
+    insns: &'a [Insn],
+    /// Of `insns`, one for each part.
+    ranges: Vec<Range<usize>>,
     body: Body,
 }
 
@@ -121,10 +122,16 @@ impl Shape<'_> {
 
     /// Whether a jump table may lead here.
     fn is_start(&self, addr: u64) -> bool {
-        self.starts.binary_search(&addr).is_ok()
+        let starts = |range: &Range<usize>| {
+            let insns = self.insns.get(range.clone()).unwrap_or_default();
+            insns.binary_search_by_key(&addr, |insn| insn.addr).is_ok()
+        };
+        self.parts.iter().zip(&self.ranges).any(|(part, range)| part.holds(addr) && starts(range))
     }
 
-    fn part(&mut self, insns: &[Insn], part: &Part<'_>, read: Read<'_>) {
+    fn part(&mut self, nth: usize, part: &Part<'_>, read: Read<'_>) {
+        let all = self.insns;
+        let insns = self.ranges.get(nth).and_then(|range| all.get(range.clone())).unwrap_or_default();
         let end = part.addr.wrapping_add(part.bytes.len() as u64);
         for (index, &insn) in insns.iter().enumerate() {
             match insn.flow {

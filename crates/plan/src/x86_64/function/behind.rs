@@ -29,7 +29,7 @@
 //! - *a fault of the first instruction*: where the program catches faults, what may fault is not left in front: the call would not be seen
 //!   if the handler leaves, and twice if the instruction runs again.
 
-use super::{LEAST, LOOK, Planner};
+use super::{LEAST, LOOK, Mark, Planner};
 use crate::request::TrapsPolicy;
 use crate::x86_64::site::Deed;
 use crate::x86_64::stub;
@@ -137,10 +137,10 @@ impl Planner<'_> {
     /// Plans a function with its entries' windows behind the first instruction, and once more with them at it if that refuses less: short
     /// functions have no room for both that and their exits' windows.
     pub(super) fn behind_or_at_head(&mut self, plan: impl Fn(&mut Self)) {
-        let (start, refused_before, had) = (self.mark(), self.refused.len(), self.not_by_jumps());
+        let (start, refused_before) = (self.mark(), self.refused.len());
         plan(self);
-        let behind = self.not_by_jumps();
-        if behind == had {
+        let behind = self.not_by_jumps(&start);
+        if behind == (refused_before, 0) {
             return;
         }
         self.refused.truncate(refused_before);
@@ -148,15 +148,16 @@ impl Planner<'_> {
         self.at_head = true;
         plan(self);
         self.at_head = false;
-        if self.not_by_jumps() >= behind {
+        if self.not_by_jumps(&start) >= behind {
             self.refused.truncate(refused_before);
             self.roll_back(start);
             plan(self);
         }
     }
 
-    /// How many wants were refused, and of how many others the exits could not be patched.
-    fn not_by_jumps(&self) -> (usize, usize) {
-        (self.refused.len(), self.slotted.iter().filter(|one| one.why.is_of_exits()).count())
+    /// How many wants were refused, and of how many others, since `start`, the exits could not be patched.
+    fn not_by_jumps(&self, start: &Mark) -> (usize, usize) {
+        let since = self.slotted.get(start.slotted..).unwrap_or_default();
+        (self.refused.len(), since.iter().filter(|one| one.why.is_of_exits()).count())
     }
 }

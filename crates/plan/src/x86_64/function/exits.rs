@@ -321,9 +321,10 @@ impl Planner<'_> {
             }
         }
         let named = |at: u64| {
+            // The map has what data names, too.
             let by_data = || self.env.image.code_targets().binary_search(&Svma(at)).is_ok();
-            let elsewhere = || self.env.map.is_target(Svma(at)) && !reached.contains(&at);
-            code.body.by_table.binary_search(&at).is_ok() || by_data() || elsewhere()
+            let elsewhere = || self.env.map.is_target(Svma(at)) && (!reached.contains(&at) || by_data());
+            code.body.by_table.binary_search(&at).is_ok() || elsewhere()
         };
         (!tail.iter().any(|i| named(i.addr))).then_some(ways)
     }
