@@ -114,6 +114,17 @@ fn calls_are_slices_on_their_threads_track() {
     assert!(calls.iter().all(|call| call["track"] == calls[0]["track"]));
 }
 
+/// Waits until the tracer has patched the victim and holds it no more. It is armed before the first site is written.
+fn attached(tracer: &mut Tracer, pid: &str) {
+    while !text(&run(&["status", "--json", "-p", pid]).stdout).contains("\"armed\"") {
+        assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
+    }
+    let status = format!("/proc/{pid}/status");
+    while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn slices_nest_as_calls_do() {
     let Some(python) = python() else { return };
@@ -124,9 +135,7 @@ fn slices_nest_as_calls_do() {
     let mut tracer = common::trapline();
     tracer.args(["trace", "-q", "-o", file.name(), "-p", &pid]).args(probes);
     let mut tracer = Tracer(tracer.spawn().expect("trapline starts"));
-    while !text(&run(&["status", "--json", "-p", &pid]).stdout).contains("\"armed\"") {
-        assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
-    }
+    attached(&mut tracer, &pid);
     let [plain, nested, _] = victim.rounds(100);
     assert!(tracer.end().success());
     let seen = read(&python, &file);
@@ -153,14 +162,7 @@ fn a_thread_whose_first_calls_are_the_last_ones_has_a_name() {
     let mut tracer = common::trapline();
     tracer.args(["trace", "-q", "-o", file.name(), "-p", &pid, "plain(int x) -> int"]);
     let mut tracer = Tracer(tracer.spawn().expect("trapline starts"));
-    while !text(&run(&["status", "--json", "-p", &pid]).stdout).contains("\"armed\"") {
-        assert_eq!(tracer.0.try_wait().expect("ours"), None, "the tracer ended");
-    }
-    // Whom it still holds when it stops would wait for it.
-    let status = format!("/proc/{pid}/status");
-    while !std::fs::read_to_string(&status).expect("it lives").contains("TracerPid:\t0\n") {
-        std::thread::yield_now();
-    }
+    attached(&mut tracer, &pid);
     tracer.stop();
     victim.rounds(10);
     tracer.signal("-INT");
