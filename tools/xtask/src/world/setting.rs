@@ -71,7 +71,7 @@ impl Setting {
 }
 
 /// All settings; the first one is where runs take place if none is named.
-pub(super) const SETTINGS: [Setting; 13] = [
+pub(super) const SETTINGS: [Setting; 12] = [
     Setting::new("alone"),
     Setting::new("attaching-gdb").beside(Tool::Attaching(&[
         "gdb",
@@ -96,7 +96,6 @@ pub(super) const SETTINGS: [Setting; 13] = [
     Setting::new("bpftrace").beside(Tool::Bpftrace),
     Setting::new("around-strace").around(&["strace", "-f", "-o", "/dev/null"]),
     Setting::new("inside-strace").inside(&["strace", "-f", "-o", "/dev/null"]),
-    Setting::new("around-gdb").around(&GDB),
     Setting::new("inside-gdb").inside(&GDB),
     Setting::new("limits").around(&[
         "prlimit",
