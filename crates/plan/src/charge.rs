@@ -6,8 +6,8 @@
 //! # Why the tracer pays
 //!
 //! A page of shared memory is charged to the group of the process that touches it first. Stubs run in the target; so rings would be charged to it, and at
-//! its limit the kernel ends it. Where the target has a limit (or may have one that is not visible), the tracer therefore allocates those pages
-//! itself (`SharedMap::fill`), after they are mapped and before the first site leads to a stub:
+//! its limit the kernel ends it. So the tracer allocates those pages itself (`SharedMap::pay`) where the target has a limit, or may have one
+//! that is not visible. It does so after they are mapped and before the first site leads to a stub:
 //!
 //! - *A stub runs before the pages are there*: it cannot, no site is written. Afterwards its first store is a minor fault, which charges nothing.
 //! - *The tracer dies meanwhile*: the mapping holds the file, no site was written.
@@ -17,7 +17,7 @@
 //!
 //! What stays with the target: page tables for what is mapped; private pages for entry stamps and return slots, one for each stack page
 //! in use; and areas that are too large to be allocated at once (tables of many functions for many CPUs), of which few pages are touched.
-//! So a target that has less than [`LEAST_LEFT`] is refused, and one in which these grow beyond its share is let alone (`Attached::grown`).
+//! So a target that has less than [`LEAST_LEFT`] is refused, and one in which these grow beyond its share is let alone (`Attached::overgrown`).
 
 use crate::layout::{DataCounts, DataLayout};
 

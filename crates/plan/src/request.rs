@@ -294,8 +294,8 @@ pub struct LatencyInput {
     pub go_g: Option<i32>,
     /// Where [`Role::LatencySlot`] finds slots; needed when one is wanted.
     pub slots: Option<Slots>,
-    /// [`Role::Latency`] takes a slot, too, and so does the return of a [`Role::Record`] or [`Role::Tally`], where exits cannot be found or
-    /// patched, and where one of them is a jump to another function.
+    /// A function takes a slot where its exits cannot be found or patched, or where one of them is a jump to another function. For
+    /// [`Role::Latency`], and for returns of [`Role::Record`] and [`Role::Tally`].
     pub or_slots: bool,
     /// The return of a [`Role::Record`] or [`Role::Tally`] takes a slot in any case.
     pub by_slots: bool,

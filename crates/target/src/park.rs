@@ -11,12 +11,13 @@
 //! What waits looks at a word beside it (`native::park::waiting`): while the tracer lives, a thread of it, the *keeper*, changes that word twenty times a
 //! second. When it has not changed for about a second of CPU time, or two, the program goes to its entry point by itself. In detail:
 //!
-//! - *It dies before the program reaches its entry point*: a launched program dies too (PTRACE_O_EXITKILL); one that is followed has the
-//!   breakpoint still, and ends by SIGTRAP.
+//! - *It dies before the program reaches its entry point*: a launched program dies too (PTRACE_O_EXITKILL). One that is followed goes on, as
+//!   the breakpoint goes with the tracer; where it had to be a trap in the code, the program ends by SIGTRAP.
 //! - *It dies between the writing of the code and the end of the stop*: the registers are set last, and the kernel lets the program go on from where they say.
 //! - *It dies while the program is parked*: nobody changes the word, and the program goes on. What the dead tracer patched is as in any running
 //!   program: complete or not, journaled, and for `trapline detach`. The code at the vdso's end stays; nothing leads there.
 //! - *It dies while it releases the program*: the registers are set before the code is overwritten.
+//! - *It stops the program anywhere in what waits*: that pushes and pops. All registers are set as they were at the entry point.
 //! - *It lives, and has no time for so long*: the program goes on too early, and runs while it is being patched, as any running program may.
 //!   [`Parked::release`] finds it elsewhere, leaves its registers alone, and says so.
 //! - *The keeper writes to a program that went on*: the word is read by what waits alone, and it is in memory that the program does not write. The keeper ends
@@ -53,6 +54,8 @@ pub struct Parked {
     at: u64,
     /// What the code overwrote.
     saved: Vec<u8>,
+    /// Registers as they were at the entry point. What waits changes some of them for moments, the stack pointer too.
+    regs: Regs,
     keeper: Option<Keeper>,
 }
 
@@ -112,11 +115,11 @@ impl Parked {
         ptrace::seize(self.pid)?;
         ptrace::interrupt(self.pid)?;
         wait_stop(self.pid)?;
-        let mut regs = Regs::read(self.pid, None)?;
-        let there = (self.at..self.at + self.saved.len() as u64).contains(&regs.pc());
+        let now = Regs::read(self.pid, None)?.pc();
+        let there = (self.at..self.at + self.saved.len() as u64).contains(&now);
         if there {
-            regs.set_pc(self.entry);
-            regs.write(self.pid)?;
+            self.regs.set_pc(self.entry);
+            self.regs.write(self.pid)?;
         }
         self.keeper = None;
         write(&memory(self.pid)?, self.at, &self.saved)?;
@@ -198,13 +201,14 @@ impl EntryTrap {
         let mut saved = vec![0; code.len()];
         memory.read_exact_at(&mut saved, at)?;
         write(&memory, at, &code)?;
-        let mut regs = Regs::read(pid, None)?;
-        regs.set_pc(at);
-        regs.write(pid)?;
+        let regs = Regs::read(pid, None)?;
+        let mut waits = regs;
+        waits.set_pc(at);
+        waits.write(pid)?;
         ptrace::detach(pid)?;
         // Without a keeper it goes on too early, and nothing worse.
         let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Parked { pid, entry, at, saved, keeper })
+        Ok(Parked { pid, entry, at, saved, regs, keeper })
     }
     /// Removes the trap.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {

@@ -139,8 +139,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Which of some specifications a site was found by, with their numbers: two files may have functions of one name, so those that name its
-/// file go before those that name none, and those before others, whose file may be another path to it.
+/// Which of some specifications a site was found by, with their numbers. Two files may have functions of one name. So those that name the
+/// site's file go first, then those that name none, then others, whose file may be another path to it.
 pub(crate) fn asked_for<'a, 'b, T>(
     all: &'a [(ProbeSpec, T)],
     site: &'b Site,
