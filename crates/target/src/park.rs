@@ -55,7 +55,7 @@ pub struct Parked {
     /// What the code overwrote.
     saved: Vec<u8>,
     /// Registers as they were at the entry point. What waits changes some of them for moments, the stack pointer too.
-    regs: Regs,
+    regs: Box<Regs>,
     keeper: Option<Keeper>,
 }
 
@@ -208,7 +208,7 @@ impl EntryTrap {
         ptrace::detach(pid)?;
         // Without a keeper it goes on too early, and nothing worse.
         let keeper = room.and_then(|at| Keeper::start(memory, at + ALIVE).ok());
-        Ok(Parked { pid, entry, at, saved, regs, keeper })
+        Ok(Parked { pid, entry, at, saved, regs: Box::new(regs), keeper })
     }
     /// Removes the trap.
     pub(crate) fn clear(self, pid: u32) -> io::Result<()> {
