@@ -2,6 +2,7 @@
 //!
 //! In: the test's name as libtest prints it, and its body. Out: nothing; the test fails as the body does. A child that does not end is killed.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,9 +21,18 @@ pub fn alone(test: &str, body: impl FnOnce()) {
         return body();
     }
     let mut command = Command::new(std::env::current_exe().expect("own path"));
-    // Its closing line is not one of ours; what went wrong goes to standard error.
+    // Its closing line is not one of ours; what went wrong goes to standard error, and into this test's own failure.
     command.args(["--exact", test, "--nocapture"]).env(VARIABLE, test).stdout(Stdio::null());
-    let mut process = Ended(command.spawn().expect("a process"));
+    let mut process = Ended(command.stderr(Stdio::piped()).spawn().expect("a process"));
+    let errors = process.0.stderr.take().expect("a pipe");
+    let errors = std::thread::spawn(move || {
+        let mut all = String::new();
+        for line in BufReader::new(errors).lines().map_while(Result::ok) {
+            eprintln!("{line}");
+            all = all + &line + "\n";
+        }
+        all
+    });
     let begun = Instant::now();
     let status = loop {
         if let Some(status) = process.0.try_wait().expect("a child of ours") {
@@ -31,7 +41,8 @@ pub fn alone(test: &str, body: impl FnOnce()) {
         assert!(begun.elapsed() < PATIENCE, "{test} did not end in {} s", PATIENCE.as_secs());
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert!(status.success(), "{test}: {status}");
+    // A child that it left behind may hold the pipe for ever: only a failure is worth waiting for.
+    assert!(status.success(), "{test}: {status}\n{}", errors.join().unwrap_or_default());
 }
 
 /// A child that is ended with its test.

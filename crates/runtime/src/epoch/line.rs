@@ -233,13 +233,14 @@ impl Lines {
     }
     /// Whether the thread that asks is in a hit that goes on: then it must not wait for anybody's. A hit that was left by it, or by the
     /// thread that had its place before, is over from now on: else whoever waits for that one would wait for this thread, which may
-    /// be about to wait for him.
+    /// be about to wait for it. Memory above the caller may still hold the seal of a hit that was left: `is_live` has the last word on
+    /// such a frame, by its address.
     #[must_use]
-    pub fn inside(&self, thread: ThreadPointer) -> bool {
+    pub fn inside(&self, thread: ThreadPointer, is_live: impl FnOnce(u64) -> bool) -> bool {
         let seal = Seal::new();
         self.of(thread).is_some_and(|(_, line)| {
             let active = Active(line.active.load(Relaxed));
-            let goes_on = active.is_inside() && line.goes_on(active, seal.frame());
+            let goes_on = active.is_inside() && line.goes_on(active, seal.frame()) && is_live(active.frame());
             if active.is_inside() && !goes_on {
                 line.active.store(active.left().0, Release);
             }

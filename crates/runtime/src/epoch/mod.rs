@@ -74,6 +74,8 @@
 //! - *another thread gets its place*: C libraries give stack and thread pointer of a thread that has ended to the next one. What that writes
 //!   to its stack overwrites the seal. If it is about to wait for a writer itself, it says first that the old hit is over
 //!   ([`Lines::inside`]): the writer may be waiting for it.
+//! - *the thread itself is about to wait for a writer, below the frame that it left, whose seal nothing has overwritten* (it lies in a hole of a
+//!   large frame of the present calls): the caller of [`Lines::inside`] walks the thread's own frames and tells.
 //! - *a consumer that switches to another stack and comes back*: not allowed, as blocking is not. The stack pointer would look as above.
 //!
 //! ## Fork and shared thread pointers

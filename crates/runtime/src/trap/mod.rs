@@ -35,6 +35,12 @@ pub enum Step {
     At(u64),
 }
 
+/// Where the code begins that the kernel calls for a trap: whoever walks a stack knows the trap by it.
+#[must_use]
+pub fn handler_address() -> u64 {
+    handler::on_trap as *const () as u64
+}
+
 /// Whose a trap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'a> {

@@ -14,7 +14,10 @@ unsafe extern "C" fn hit_again(data: *mut c_void, _: *mut Hit) -> Verdict {
     // SAFETY: `data` is a leaked probe.
     let probe = unsafe { &*data.cast::<Probe>() };
     hit(probe);
-    assert!(probe.engine().lines().inside(ThreadPointer::own()), "who would unregister here is told");
+    assert!(
+        probe.engine().lines().inside(ThreadPointer::own(), |_| true),
+        "who would unregister here is told"
+    );
     Verdict::CONTINUE
 }
 
@@ -25,7 +28,7 @@ fn a_hit_in_a_handler_is_missed_and_counted() {
     add(probe, calling(hit_again, std::ptr::from_ref(probe).cast_mut().cast()));
     (0..100).for_each(|_| hit(probe));
     assert_eq!(probe.counts(), Tally { hits: 100, nested: 100, ..Tally::default() });
-    assert!(!engine.lines().inside(ThreadPointer::own()));
+    assert!(!engine.lines().inside(ThreadPointer::own(), |_| true));
 }
 
 static HIT_BY_SIGNAL: AtomicPtr<Probe> = AtomicPtr::new(std::ptr::null_mut());

@@ -97,6 +97,7 @@ mod known;
 mod learn;
 mod loader;
 mod memory;
+mod own_stack;
 mod place;
 mod semaphores;
 mod settle;
@@ -120,6 +121,7 @@ pub use error::Error;
 pub use find::find;
 pub use known::{Code, CodePlace, code, code_at};
 pub use learn::{Learnt, Way};
+pub use own_stack::is_inside_handler;
 pub use slots::{SLOTS, returns_to};
 pub use trapline_plan::Tactic;
 pub use trapline_record::FileId;
@@ -131,8 +133,6 @@ pub use trapline_runtime::engine::Tally;
 pub use trapline_runtime::regions::PictureError;
 
 use std::path::{Path, PathBuf};
-
-use trapline_runtime::epoch::ThreadPointer;
 
 use arch::signals;
 use state::{Key, State, lock};
@@ -229,12 +229,6 @@ pub fn learn_by(way: Way) -> Result<(), Error> {
 #[must_use]
 pub fn learnt() -> Learnt {
     lock().learnt()
-}
-
-/// Whether this thread is in a handler, where nothing may be registered or unregistered.
-#[must_use]
-pub fn is_inside_handler() -> bool {
-    memory::made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own()))
 }
 
 impl Registration {

@@ -16,14 +16,15 @@ use trapline_plan::{PatchRole, Tactic};
 use trapline_record::{FileId, FileOffset};
 use trapline_runtime::consumer::{ConsumerId, Installed};
 use trapline_runtime::engine::{Engine, Tally};
-use trapline_runtime::epoch::{ThreadPointer, Writer};
+use trapline_runtime::epoch::Writer;
 use trapline_target::{Process, perf};
 
 use super::check::Stamps;
 use super::early::Early;
 use super::known::Known;
 use super::learn::Learning;
-use super::memory::{engine, keep_blocks, made, make_probe, make_room, writer};
+use super::memory::{engine, keep_blocks, make_probe, make_room, writer};
+use super::own_stack;
 use super::place::Group;
 use super::semaphores::{Semaphore, Semaphores};
 use super::slots::Unwinders;
@@ -80,7 +81,7 @@ pub(super) fn try_lock() -> Option<MutexGuard<'static, State>> {
 
 /// The lock, for one who may wait for handlers: not from inside one.
 pub(super) fn enter() -> Result<MutexGuard<'static, State>, Error> {
-    if made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own())) {
+    if own_stack::is_inside_handler() {
         return Err(Error::InsideHandler);
     }
     let state = lock();

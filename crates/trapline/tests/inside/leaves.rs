@@ -78,6 +78,38 @@ fn a_handler_may_leave_by_longjmp() {
     });
 }
 
+/// Calls from a frame that has a large hole: what calls of before left there stays.
+#[inline(never)]
+fn with_a_hole<T>(then: impl FnOnce() -> T) -> T {
+    let mut hole = std::mem::MaybeUninit::<[u8; 64 << 10]>::uninit();
+    std::hint::black_box(&mut hole);
+    let made = then();
+    std::hint::black_box(&mut hole);
+    made
+}
+
+/// What the handler left on the stack lies in the hole of a frame that is in use again when its thread unregisters. A handler that is not left knows
+/// that it is one, as deep as it may be.
+#[test]
+fn a_thread_that_left_a_handler_may_unregister_however_deep() {
+    trapline_tests::alone("leaves::a_thread_that_left_a_handler_may_unregister_however_deep", || {
+        every_way(|victim, probing| {
+            let add = victim.function("add");
+            let (to, inside) = (word(), word());
+            let leaves = Consumer::entry(move |_: &mut Hit<'_>| {
+                inside.fetch_add(u64::from(with_a_hole(trapline::inside::is_inside_handler)), Relaxed);
+                // SAFETY: as above.
+                unsafe { longjmp(to.load(Relaxed) as *mut Place, 1) }
+            });
+            let probe = probing("add", leaves);
+            leave(add, to);
+            leave(add, to);
+            with_a_hole(|| probe.unregister()).expect("unregistered");
+            assert_eq!(inside.load(Relaxed), 2, "the handler knew what it was");
+        });
+    });
+}
+
 extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: the function's address.
     let add: extern "C" fn(u64, u64) -> u64 = unsafe { std::mem::transmute(add) };

@@ -1,0 +1,154 @@
+//! This thread's own frames, and whether they say that it is in a handler, where nothing may be registered.
+//!
+//! In: the engine's lines, and the frames as the C++ unwinder finds them. Out: yes or no. Does not: look at other threads ([`grace`](super::grace)).
+//!
+//! A handler may leave by `longjmp`. Its seal then stays on the stack until something overwrites it, and may outlive a call that is as deep: a buffer
+//! that is not written to yet lies around it. So a seal above us proves nothing; the frames do. Where a handler was called,
+//!
+//! ```text
+//! by a jump:  this function … handler, dispatch [seal], stub                 the walk ends: a stub has no unwind tables
+//! by a trap:  this function … handler, dispatch [seal], on_trap, the program …
+//! left:       this function … some function [old seal], its caller, its caller …
+//! ```
+//!
+//! Where the walk ends early, since code on the way has no tables, the answer is yes, as the seal says.
+#![allow(unsafe_code, reason = "the unwinder calls back with a pointer of ours")]
+
+use core::ffi::{c_int, c_void};
+
+use trapline_runtime::epoch::ThreadPointer;
+
+use super::memory::made;
+
+/// As many frames above the one that holds the seal say all: a stub is the first above `dispatch`, and `on_trap` is one of the first.
+const ENOUGH: u32 = 16;
+
+/// Whether this thread is in a handler, where nothing may be registered or unregistered.
+#[must_use]
+pub fn is_inside_handler() -> bool {
+    made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own(), is_live))
+}
+
+/// Whether the hit goes on whose seal is at this address, above us on the same stack.
+fn is_live(seal: u64) -> bool {
+    let mut search = Search::new(seal, trapline_runtime::trap::handler_address());
+    walk(|frame| search.frame(frame.low, frame.function));
+    search.is_live()
+}
+
+/// What a walk has seen of the frame that holds a seal, and of those above.
+#[derive(Debug)]
+struct Search {
+    seal: u64,
+    trap_handler: u64,
+    /// Lowest address of the last frame.
+    last: u64,
+    /// Frames above the one that holds the seal, once that was found.
+    above: Option<u32>,
+    in_trap_handler: bool,
+}
+
+impl Search {
+    const fn new(seal: u64, trap_handler: u64) -> Self {
+        Self { seal, trap_handler, last: u64::MAX, above: None, in_trap_handler: false }
+    }
+    /// The next frame: its lowest address, and where its function begins. False: enough was seen.
+    fn frame(&mut self, low: u64, function: u64) -> bool {
+        self.in_trap_handler |= function == self.trap_handler;
+        self.above = match self.above {
+            Some(above) => Some(above + 1),
+            None => (self.last..low).contains(&self.seal).then_some(1),
+        };
+        self.last = low;
+        !self.above.is_some_and(|above| above >= ENOUGH)
+    }
+    /// Only frames behind the place where a stub would be prove that none is there.
+    fn is_live(&self) -> bool {
+        self.in_trap_handler || self.above.is_none_or(|above| above < 2)
+    }
+}
+
+/// One call that this thread is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    /// The instruction that it is at.
+    pub(super) at: u64,
+    /// Lowest address of its part of the stack.
+    low: u64,
+    /// Where its function begins; 0 where no table says.
+    function: u64,
+}
+
+/// The unwinder's state at one frame.
+#[repr(C)]
+struct Context {
+    _private: [u8; 0],
+}
+
+type See<'a> = &'a mut dyn FnMut(Frame) -> bool;
+
+// Itanium C++ ABI, "Exception Handling ABI", 1.3; the standard library links it.
+unsafe extern "C" {
+    /// Calls `take` with each frame, from the innermost on, until it answers anything but 0.
+    fn _Unwind_Backtrace(take: extern "C" fn(*mut Context, *mut c_void) -> c_int, see: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(context: *mut Context) -> usize;
+    fn _Unwind_GetCFA(context: *mut Context) -> usize;
+    fn _Unwind_GetRegionStart(context: *mut Context) -> usize;
+}
+
+/// Shows each frame of this thread, from the innermost on, until `see` answers false or no table says how to go on.
+pub(super) fn walk(mut see: impl FnMut(Frame) -> bool) {
+    let mut see: See<'_> = &mut see;
+    // SAFETY: `take` is given `see`, which outlives the call, and unwinds nowhere.
+    unsafe { _Unwind_Backtrace(take, (&raw mut see).cast()) };
+}
+
+extern "C" fn take(context: *mut Context, see: *mut c_void) -> c_int {
+    // SAFETY: the frame that the unwinder is at, and what `walk` handed over.
+    let (see, frame) = unsafe {
+        let frame = Frame {
+            at: _Unwind_GetIP(context) as u64,
+            low: _Unwind_GetCFA(context) as u64,
+            function: _Unwind_GetRegionStart(context) as u64,
+        };
+        (&mut *see.cast::<See<'_>>(), frame)
+    };
+    c_int::from(!see(frame))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENOUGH, Search};
+
+    const TRAPS: u64 = 7;
+
+    fn live(frames: &[(u64, u64)]) -> bool {
+        let mut search = Search::new(0x150, TRAPS);
+        for &(low, function) in frames {
+            if !search.frame(low, function) {
+                break;
+            }
+        }
+        search.is_live()
+    }
+
+    #[test]
+    fn a_stub_ends_the_walk_and_a_trap_is_known_by_its_handler() {
+        assert!(live(&[(0x100, 1), (0x140, 2), (0x180, 0)]), "a stub behind the frame that holds it");
+        assert!(live(&[(0x100, 1), (0x140, 2), (0x180, TRAPS), (0x200, 3), (0x300, 4)]));
+        assert!(live(&[(0x100, 1), (0x140, TRAPS), (0x180, 3), (0x200, 4), (0x300, 5)]), "inlined into it");
+    }
+
+    #[test]
+    fn frames_behind_it_say_that_it_was_left() {
+        assert!(!live(&[(0x100, 1), (0x180, 2), (0x200, 3)]));
+        let many: Vec<_> = (0..u64::from(2 * ENOUGH)).map(|n| (0x100 + n * 0x40, 100)).collect();
+        assert!(!live(&many));
+    }
+
+    #[test]
+    fn what_the_walk_does_not_reach_is_taken_to_be_live() {
+        assert!(live(&[]) && live(&[(0x100, 1)]));
+        assert!(live(&[(0x1000, 1), (0x1100, 2), (0x1200, 3)]), "another stack");
+    }
+}
