@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static int word, pair[2], tube[2];
-static volatile int over, alone;
+static volatile int over, alone, wakes_futex;
 
 PROBED u64 busy(u64 x) { return x * 3 + 5; }
 
@@ -28,11 +28,13 @@ static void *other(void *arg) {
     while (!over) sum += busy(sum);
     return arg;
 }
-/* Wakes what has no timeout of its own, after two seconds. */
+/* Wakes what has no timeout of its own, after two seconds. A thread that is stopped at that moment waits on no futex, and begins
+ * to wait again when it goes on: it is woken then. */
 static void *waker(void *arg) {
-    struct timespec two = {2, 0};
+    struct timespec two = {2, 0}, moment = {0, 1000000};
     nanosleep(&two, NULL);
-    syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0);
+    if (wakes_futex)
+        while (syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0) != 1) nanosleep(&moment, NULL);
     if (write(tube[1], "x", 1) != 1) return NULL;
     return arg;
 }
@@ -73,6 +75,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) || pipe(tube)) return 3;
     int needs_waker = !strcmp(how, "epoll_wait") || !strcmp(how, "futex") || !strcmp(how, "read");
+    wakes_futex = !strcmp(how, "futex");
     if (!alone && pthread_create(&thread, NULL, other, NULL)) return 3;
     if (needs_waker && pthread_create(&thread, NULL, waker, NULL)) return 3;
     puts("ready");

@@ -16,7 +16,7 @@ use trapline_target::{
 
 use crate::attached::{Attached, resume};
 use crate::error::PatchError;
-use crate::find::{Found, check_free, find_segments, segment_status, start_time};
+use crate::find::{Found, check_free, find_segments, segment_status};
 use crate::free::free;
 use crate::map::SERVED;
 use crate::native::traps;
@@ -54,7 +54,7 @@ impl Removal<'_> {
     /// A child shares the words with its parent, whose state they tell, until the parent is gone.
     fn is_owned_by(&self, process: &Process) -> bool {
         let owner = self.found.owner();
-        owner == process.pid() || start_time(owner).is_none()
+        owner == process.pid() || !trapline_target::runs(owner)
     }
 }
 

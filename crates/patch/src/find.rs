@@ -41,7 +41,7 @@ impl Found {
     #[must_use]
     pub fn tracer_alive(&self) -> bool {
         let (pid, start) = self.tracer();
-        start_time(pid) == Some(start)
+        start_time(pid) == Some(start) && trapline_target::runs(pid)
     }
     /// The process it was made for; a forked child maps it too.
     #[must_use]

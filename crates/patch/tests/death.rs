@@ -87,6 +87,26 @@ fn tracer_killed_anywhere() {
     victim.quit();
 }
 
+/// A tracer that was killed stays in /proc until its parent reaps it, which may take for ever. It is dead all the same.
+#[test]
+fn a_tracer_that_no_parent_has_reaped_is_dead() {
+    let mut victim = Victim::start(&compile("basic", &[]), &[]);
+    let before = victim.caught();
+    // It dies when it has published some sites.
+    let mut tracer = start_tracer(&victim, Some("after:40"));
+    let stat = format!("/proc/{}/stat", tracer.id());
+    while !std::fs::read_to_string(&stat).expect("not reaped").contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let found = status(&victim.process).expect("readable");
+    assert_eq!((found.len(), found[0].tracer), (1, tracer.id()), "{found:#?}");
+    assert_eq!(found[0].tracer_comm, None, "it runs no more");
+    assert_eq!(undone(&victim, before, "a zombie"), 1);
+    tracer.wait().expect("ours");
+    victim.ask("cool");
+    victim.quit();
+}
+
 /// Fault points by number: once before and once after each of the first requests that reach the target. All of an
 /// attach and a detach with TRAPLINE_FAULTS=300.
 #[test]

@@ -22,8 +22,8 @@ fn entries_take_a_jump() {
         });
         let behind = 100.0 * (behind.count() - plan.refused.len()) as f64 / wants.len() as f64;
         println!("{path}: {behind:.2} % of entries' windows leave the first byte alone");
-        // Debian's python has 60 functions of 3 bytes side by side, without padding or names.
-        let floor = if path.contains("python") { 99.0 } else { 99.5 };
+        // Debian's python has 60 to 71 functions of 3 bytes side by side, without padding or names.
+        let floor = if path.contains("python") { 98.5 } else { 99.5 };
         assert!(share >= floor, "{path}: {share:.2} %, {:?}", plan.refused.first());
         assert_eq!(jumps as usize + plan.refused.len(), wants.len());
     }

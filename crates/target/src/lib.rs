@@ -63,7 +63,7 @@ pub use find::{by_mapped_file, by_name, users_of};
 pub use follow::{Followed, Follower};
 pub use interrupt::{Interrupt, Interrupts};
 pub use launch::Launched;
-pub use living::{comm, cpu_ticks, folder as folder_of, start_time};
+pub use living::{comm, cpu_ticks, folder as folder_of, runs, start_time};
 pub use maps::{FileId, FileOf, Mapping, Perms};
 pub use memory_group::{MemoryGroup, MemoryLeft, machine_has};
 pub use own::OwnCaller;

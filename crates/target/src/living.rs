@@ -106,6 +106,12 @@ pub fn start_time(pid: u32) -> io::Result<u64> {
     stat(pid)?.field(22).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Whether any thread of the process runs. A process that has ended stays in /proc until its parent reaps it.
+#[must_use]
+pub fn runs(pid: u32) -> bool {
+    living(pid).is_some()
+}
+
 /// User and system time of a process, with its threads, in ticks of 10 ms.
 #[must_use]
 pub fn cpu_ticks(pid: u32) -> Option<u64> {

@@ -92,10 +92,7 @@ impl Process {
     /// Whether the same process still runs (any thread of it, not a reused pid).
     #[must_use]
     pub fn alive(&self) -> bool {
-        living::stat(self.pid).is_ok_and(|stat| {
-            stat.field(22) == Some(self.start_time)
-                && (!stat.has_ended() || living::living(self.pid).is_some())
-        })
+        living::start_time(self.pid).is_ok_and(|start| start == self.start_time) && living::runs(self.pid)
     }
     /// The signal that ended it, if it is over and that is known: of the zombie, or of the pidfd.
     #[must_use]

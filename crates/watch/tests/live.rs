@@ -277,6 +277,42 @@ fn if_the_last_thread_cannot_be_armed_nothing_stays_armed() {
     });
 }
 
+/// One process ends when the other is armed already. That one is watched; if none is left, the error tells of the end.
+#[test]
+fn of_several_processes_one_may_end_while_they_are_armed() {
+    let _one = alone();
+    CELL.store(0, Ordering::Relaxed);
+    let points = [(at(&CELL), 8, Access::Write)];
+    let child = || std::process::Command::new("sleep").arg("100").spawn().expect("sleep");
+    let of = |child: &std::process::Child| Target {
+        process: Process::open(child.id()).expect("a child"),
+        ..target(&points).remove(0)
+    };
+    // Not reaped: it stays as a zombie, which has no thread that can be armed.
+    let end = |child: &mut std::process::Child| {
+        child.kill().expect("ours");
+        let stat = format!("/proc/{}/stat", child.id());
+        while !std::fs::read_to_string(&stat).expect("a zombie").contains(") Z ") {
+            std::thread::yield_now();
+        }
+    };
+    let (mut one, mut other) = (child(), child());
+    let both = vec![target(&points).remove(0), of(&one)];
+    let mut watching =
+        Watching::start(both, Options::default(), Box::new(NoMap), &mut |_| end(&mut one)).expect("we live");
+    assert_eq!(watching.ended_unarmed().collect::<Vec<_>>(), [one.id()]);
+    CELL.store(7, Ordering::Relaxed);
+    assert_eq!(watching.poll(Duration::ZERO).len(), 1);
+    let alone = vec![of(&other)];
+    end(&mut other);
+    let error = Watching::start(alone, Options::default(), Box::new(NoMap), &mut |_| {});
+    let error = error.expect_err("it is dead").to_string();
+    assert!(error.contains(&other.id().to_string()), "{error}");
+    for mut child in [one, other] {
+        child.wait().expect("ours");
+    }
+}
+
 #[test]
 fn wrong_ranges_are_refused() {
     let _one = alone();

@@ -255,6 +255,7 @@ impl WatchBuilder {
         let locator = Rc::new(RefCell::new(locator));
         let watching =
             Watching::start(targets, self.options, Box::new(locate::Map(locator.clone())), progress)?;
+        notices.extend(watching.ended_unarmed().map(gone_notice));
         notices.extend(blind_spots(&watching));
         notices.extend(neighbours(&watched));
         Ok(WatchSession {

@@ -175,6 +175,11 @@ impl Watching {
             read.into_iter().for_each(|first| self.stream.push(now, Entry::First(first)));
         }
     }
+    /// Processes that ended before they were armed. To be asked before anything else is.
+    pub fn ended_unarmed(&self) -> impl Iterator<Item = u32> {
+        let unarmed = self.targets.iter().zip(&self.groups).filter(|(_, group)| group.threads.is_empty());
+        unarmed.map(|(target, _)| target.process.pid())
+    }
     /// Why no program reads values at the trap, if none does and one was wanted.
     #[must_use]
     pub fn no_bpf(&self) -> Option<&str> {

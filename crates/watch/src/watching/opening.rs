@@ -17,7 +17,7 @@ use crate::rotate::Rotation;
 /// Pages of each CPU's ring: 4 MiB hold some 15,000 samples, a sixth of a second of the most that one CPU can trap.
 const PAGES: u64 = 1024;
 
-/// The armed threads of a target.
+/// The armed threads of a target; none if its process ended meanwhile.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) threads: Vec<ArmedThread>,
@@ -97,9 +97,23 @@ fn attempt(
     let mut births = Births::new(TaskRings::open().map_err(failed)?);
     let rings = SampleRings::open(sampled).map_err(failed)?;
     let mut armory = Armory { rings: &rings, births: &mut births, inherit };
-    let groups = targets.iter().map(|target| group(&mut armory, target, options, progress));
-    let groups = groups.collect::<Result<Vec<Group>, WatchError>>()?;
-    Ok(Opened { rings, births, inherit, groups })
+    let mut groups = Vec::with_capacity(targets.len());
+    let mut ended = None;
+    for target in targets {
+        match group(&mut armory, target, options, progress) {
+            Ok(group) => groups.push(group),
+            // Of several processes one may end at any moment. The others are watched.
+            Err(error) if !target.process.alive() => {
+                groups.push(Group { threads: Vec::new(), rotation: None });
+                ended = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match ended {
+        Some(error) if groups.iter().all(|group| group.threads.is_empty()) => Err(error),
+        _ => Ok(Opened { rings, births, inherit, groups }),
+    }
 }
 
 /// All threads of a target; with fewer lanes than points where slots do not suffice and turns may be taken.
