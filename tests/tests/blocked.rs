@@ -1,4 +1,4 @@
-//! DESIGN §3.6: a target blocked in a call sees neither EINTR nor a longer timeout, by default.
+//! A target blocked in a call sees neither EINTR nor a longer timeout, by default.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What every run says at its end (DESIGN §6): matched, patched, refused, missed, interrupted, left.
+//! What every run says at its end: matched, patched, refused, missed, interrupted, left.
 
 use std::collections::BTreeMap;
 

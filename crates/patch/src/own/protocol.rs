@@ -118,7 +118,7 @@
 //! | Q2 | if no site is left: state Removed | |
 //!
 //! Actions stay: the handler passes on what is not ours (TRAP-1), and without stopping everybody nobody can tell that no trap
-//! is on its way to it. Code stays mapped for the same reason (PATCH-10, DESIGN §3.12), and is used again: a site that is wanted once
+//! is on its way to it. Code stays mapped for the same reason (PATCH-10, docs/design/memory.md), and is used again: a site that is wanted once
 //! more *at the same address with the same file bytes* gets the same patch, leading to the same stub, by one write. So
 //! registering and unregistering for ever takes no more memory than doing it once. A stub holds a number that names a probe: the
 //! owner of that probe keeps it as long as the code.

@@ -1,7 +1,7 @@
 //! Which bytes a patch may cover, and which instructions it displaces.
 //!
 //! In: a stretch of instructions and where to begin. Out: whole instructions, and the padding behind them, up to the first
-//! thing that forbids more (PLAN-1). DESIGN §3.1 and §3.11.
+//! thing that forbids more (PLAN-1). docs/design/guarded-displacement.md.
 
 use super::Env;
 use crate::refusal::{Place, Refusal};

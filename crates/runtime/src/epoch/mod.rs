@@ -4,7 +4,7 @@
 //! could have seen it has gone on ([`Grace`]). Invariants: EPO-1 what is reachable when a thread enters stays until it leaves;
 //! EPO-2 entering and leaving are one store each, to the thread's own line; EPO-3 nobody inside waits for a writer; EPO-4 a hit
 //! that is left by `longjmp` or by the end of its thread holds nothing for good.
-//! Does not: free code (DESIGN §3.12), choose what is garbage, wait (whoever polls decides how).
+//! Does not: free code (docs/design/memory.md), choose what is garbage, wait (whoever polls decides how).
 //!
 //! # The words
 //!
