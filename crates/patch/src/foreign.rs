@@ -21,7 +21,7 @@
 //! The byte of the file becomes ours by a store of one byte, so whoever fetches it has one or the other:
 //! - *the head, the file's byte*: with a prefix before our int3 the thread traps at head + 1, and the guard there leads to the stub; with an
 //!   instruction of one byte it runs that, and traps at the boundary behind it, whose guard leads to the copy. Where the head is neither, the thread runs
-//!   astray; that is what the store puts an end to (docs/foreign-patches.md says when that can be).
+//!   astray; that is what the store puts an end to (docs/guide/foreign-patches.md says when that can be).
 //! - *the head, ours*: the jump, whole.
 //! - *a byte inside*: with the file's the jump leads astray, with ours to the stub.
 //!

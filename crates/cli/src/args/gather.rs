@@ -135,7 +135,7 @@ pub(super) fn gather(
     }
     if by == Some(By::Cpu) {
         return Err(UsageError::Conflict(
-            "--by cpu is for what the target adds up, and this is for the reader; see docs/hist.md",
+            "--by cpu is for what the target adds up, and this is for the reader; see docs/guide/hist.md",
         ));
     }
     let asked =

@@ -26,7 +26,7 @@ const TOP: &str = "10";
 #[derive(Args, Debug, Clone)]
 #[command(after_help = HELP)]
 pub(crate) struct TypedHist {
-    /// Of what: an argument's name, ret, dur, or an expression of them; see docs/filters.md
+    /// Of what: an argument's name, ret, dur, or an expression of them; see docs/guide/filters.md
     #[arg(value_name = "EXPR", required = true, allow_hyphen_values = true)]
     pub(crate) expression: String,
     /// Probes, for example 'libc:read(int fd, ptr buf, size_t n) -> ssize_t'
@@ -42,7 +42,7 @@ pub(crate) struct TypedHist {
     /// One for each thread (tid), thread name (comm) or CPU (cpu), or for each value of an argument, text or expression
     #[arg(long, value_name = "KEY", allow_hyphen_values = true, help_heading = "Histogram")]
     pub(crate) by: Option<String>,
-    /// Only calls for which EXPR holds; see docs/filters.md
+    /// Only calls for which EXPR holds; see docs/guide/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
     /// Only this thread (may be given more than once)
@@ -62,7 +62,7 @@ pub(crate) struct TypedHist {
 
 const HELP: &str = "\
 The target adds up, in tables for each CPU: arguments at the entry, fields and str too, or ret and dur at the exit, and what is computed of all these; one by another too (--by).
-What a buf holds, and one str by another, is recorded call by call, as trace does, and added up here. docs/hist.md says which is which.
+What a buf holds, and one str by another, is recorded call by call, as trace does, and added up here. docs/guide/hist.md says which is which.
   trapline hist n 'libc:read(int fd, ptr buf, size_t n)'
   trapline hist ret --linear 0:4096:256 --if 'ret >= 0' 'libc:read() -> ssize_t'
   trapline hist path --top=20 'libc:openat(int fd, str path)'

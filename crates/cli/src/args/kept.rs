@@ -1,7 +1,7 @@
 //! What a recording says of its probes, and what it ends with: as JSON, in the notes of its first and last block.
 //!
 //! In: probes with their signatures; reports. Out: bytes; and the same again out of bytes that anybody may have written. The names
-//! here are the format's (docs/recordings.md), whatever the program calls the same. Does not: read files.
+//! here are the format's (docs/guide/recordings.md), whatever the program calls the same. Does not: read files.
 
 use std::sync::Arc;
 

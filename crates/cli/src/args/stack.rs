@@ -41,7 +41,7 @@ pub(crate) struct TypedStack {
     /// Stacks to print, most hits first; files hold all
     #[arg(long, value_name = "N", default_value_t = 20, help_heading = "Stacks")]
     pub(crate) top: usize,
-    /// Only calls for whose arguments EXPR holds; see docs/filters.md
+    /// Only calls for whose arguments EXPR holds; see docs/guide/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
     /// Only this thread (may be given more than once)
@@ -73,7 +73,7 @@ stack, so it ends at a signal handler's or a coroutine's first frame. --unwind d
 tracer unwinds it by .eh_frame, as exceptions are: for code without frame pointers, at some hundreds of nanoseconds a hit.
 
 -o FILE.svg draws a flame graph, .html a page with that, a table and what happened when (with --time also how long calls took), .folded holds a line for each stack as flamegraph.pl reads it, .pb.gz is for pprof
-(go tool pprof), .json has one object for each stack with file and offset of each frame; see docs/stacks.md.";
+(go tool pprof), .json has one object for each stack with file and offset of each frame; see docs/guide/stack.md.";
 
 /// `stack`, ready.
 #[derive(Debug)]

@@ -92,7 +92,7 @@ pub(crate) struct Common {
     /// Print the time of day with each report
     #[arg(short = 'T', long, help_heading = "Output")]
     pub(crate) timestamps: bool,
-    /// One JSON object a line, see docs/json.md
+    /// One JSON object a line, see docs/guide/json.md
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     /// Write reports to FILE, as its suffix says (.json; .csv, .html, .perfetto-trace, .trapline where the command has that), else as text
@@ -218,7 +218,7 @@ pub(crate) struct Trace {
     pub(crate) entry_only: bool,
     #[command(flatten)]
     pub(crate) ends: TypedEnds,
-    /// Only calls for which EXPR holds, over the arguments' names, tid, ret and dur; see docs/filters.md
+    /// Only calls for which EXPR holds, over the arguments' names, tid, ret and dur; see docs/guide/filters.md
     #[arg(long = "if", value_name = "EXPR", allow_hyphen_values = true, help_heading = "Calls")]
     pub(crate) filter: Option<String>,
     /// Only this thread (may be given more than once)
@@ -259,7 +259,7 @@ const LIVE: [&str; 16] = [
 
 const TRACE: &str = "\
 A line: seconds since the start, thread, function, arguments, value, <duration in seconds>. Arguments and value are shown as debug
-information has them, or as the signature behind the probe says (docs/arguments.md): PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
+information has them, or as the signature behind the probe says (docs/guide/arguments.md): PROBE(TYPE NAME, …) -> TYPE, with int, unsigned, long, size_t, char, bool, i8 to i64, u8 to u64,
 float, double, hex, ptr or TYPE *; and str, what it points to up to a 0, or buf(len=NAME), as many bytes as that argument says: of both the first
 64, copied at the entry. A record is written by the target's own thread, at some tens of nanoseconds; one that finds its CPU's ring full
 is dropped and counted as missed.
@@ -268,7 +268,7 @@ is dropped and counted as missed.
 are read, of ret or dur at the return. All of it is counted.
   trapline trace --if 'flags & O_CREAT && ret < 0' 'libc:openat(int fd, ptr path, int flags) -> int'
 
-Records can be kept as they are, millions a second, and shown later (docs/recordings.md):
+Records can be kept as they are, millions a second, and shown later (docs/guide/recordings.md):
   trapline trace -o calls.trapline -p PID 'libc:read'; trapline trace --from calls.trapline --if 'ret < 0'";
 
 /// `watch`
@@ -355,7 +355,7 @@ pub(crate) struct ListCommon {
 /// Where a report goes, for verbs that print once.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Sink {
-    /// One JSON object a line, see docs/json.md
+    /// One JSON object a line, see docs/guide/json.md
     #[arg(long)]
     pub(crate) json: bool,
     /// Write reports to FILE, as JSON if it ends in .json

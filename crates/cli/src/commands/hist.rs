@@ -36,7 +36,9 @@ pub(crate) fn run(args: &Hist) -> Result<Outcome, Failure> {
     };
     let (mut stage, mut session) = stage::begin(run, start)?;
     if let (true, Gather::Here { .. }) = (stage.talkative, &args.gather) {
-        say("trapline: each call is recorded, and added up here (docs/hist.md says what the target adds up)");
+        say(
+            "trapline: each call is recorded, and added up here (docs/guide/hist.md says what the target adds up)",
+        );
     }
     let mut table = Table { args, here: Here::new(args) };
     let followed = table.follow(&mut session, &mut stage);

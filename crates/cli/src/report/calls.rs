@@ -1,4 +1,4 @@
-//! A line for each call: for people, as JSON (docs/json.md), or as a row of comma-separated values (RFC 4180).
+//! A line for each call: for people, as JSON (docs/guide/json.md), or as a row of comma-separated values (RFC 4180).
 //!
 //! In: calls, and the signatures that were typed. Out: text. Does not: sort, count, write.
 

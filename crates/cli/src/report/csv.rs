@@ -1,5 +1,5 @@
 //! `count` and `lat` as comma-separated values (RFC 4180): a header, then a row for each site, process and report, with the names
-//! and numbers of docs/json.md. With `--by` a row for each share.
+//! and numbers of docs/guide/json.md. With `--by` a row for each share.
 //!
 //! In: reports. Out: text. Does not: repeat what was refused or missed; the summary and `--json` do.
 

@@ -11,7 +11,7 @@ pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
-    /// One object a line, docs/json.md.
+    /// One object a line, docs/guide/json.md.
     Json,
     /// RFC 4180, with a header.
     Csv,
@@ -25,7 +25,7 @@ pub(crate) enum Format {
     Pprof,
     /// A timeline for ui.perfetto.dev.
     Perfetto,
-    /// Records as they are, docs/recordings.md.
+    /// Records as they are, docs/guide/recordings.md.
     Saved,
 }
 

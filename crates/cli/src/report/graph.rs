@@ -1,6 +1,6 @@
 //! Call trees: what a function's calls called, added up or call by call.
 //!
-//! In: calls of all functions, about in the order in which they end. Out: trees, as text or JSON (docs/json.md). Invariants: TREE-1 a call's
+//! In: calls of all functions, about in the order in which they end. Out: trees, as text or JSON (docs/guide/json.md). Invariants: TREE-1 a call's
 //! parent is the innermost call of its thread that holds it in time, whichever of them was told first; TREE-2 every call told is in a tree or
 //! counted as left out. Memory is bounded by [`KEPT`]. Does not: write.
 

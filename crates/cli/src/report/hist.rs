@@ -1,4 +1,4 @@
-//! Tables of `hist`: for people as bpftrace draws histograms, or as JSON (docs/json.md).
+//! Tables of `hist`: for people as bpftrace draws histograms, or as JSON (docs/guide/json.md).
 //!
 //! In: what was added up, in the target or here. Out: text. Does not: add up.
 

@@ -1,4 +1,4 @@
-//! JSON lines, as docs/json.md states them: one object a line, each with `type` and `schema`.
+//! JSON lines, as docs/guide/json.md states them: one object a line, each with `type` and `schema`.
 //!
 //! Field order is part of the format: it is the order of the structs below.
 

@@ -1,4 +1,4 @@
-//! `watch` as JSON lines, see docs/json.md. Field order is part of the format.
+//! `watch` as JSON lines, see docs/guide/json.md. Field order is part of the format.
 
 use serde::Serialize;
 use trapline::watch::{Accessed, NewProgram, Tally, WatchEnd, Watched, Where};

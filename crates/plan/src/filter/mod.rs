@@ -2,7 +2,7 @@
 //!
 //! In: text, and what its names mean. Out: a typed [`Tree`]; what it says of given [`Facts`]; the part of it that is known at an
 //! entry, which becomes code in the target (`x86_64::stub::filter`), and the rest, which the reader evaluates. The grammar is in
-//! docs/filters.md. Invariants: FLT-1 code and [`Tree::holds`] agree on all facts; FLT-2 a tree has at most [`MAX_NODES`] nodes and
+//! docs/guide/filters.md. Invariants: FLT-1 code and [`Tree::holds`] agree on all facts; FLT-2 a tree has at most [`MAX_NODES`] nodes and
 //! needs at most [`MAX_TEMPORARIES`] temporaries, so that its code is bounded. Does not: assign, call, read memory.
 //!
 //! Floats are compared, and no more ([`Float`]). All other values are integers of 64 bits, signed but for those that need the 64th (`size_t`, pointers). Operators and their precedence

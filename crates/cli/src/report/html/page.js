@@ -1,5 +1,5 @@
 "use strict";
-// Draws the page from the objects that --json prints (docs/json.md) and what they were at each sample. Text from the traced program goes
+// Draws the page from the objects that --json prints (docs/guide/json.md) and what they were at each sample. Text from the traced program goes
 // into the page as text only.
 window.addEventListener("error", (event) => { document.body.dataset.error = event.message; });
 

@@ -1,4 +1,4 @@
-//! Stacks for people, as JSON lines (docs/json.md), folded, as a flame graph and for pprof.
+//! Stacks for people, as JSON lines (docs/guide/json.md), folded, as a flame graph and for pprof.
 //!
 //! In: sums, and who knows names. Out: text, or a file's bytes. A stack is written from the outermost function to the probed one where a tool
 //! wants that; for people the probed one stands first. Does not: sort, or write.

@@ -422,7 +422,7 @@ impl<'a, 'p> Emitter<'a, 'p> {
     }
 
     /// When a kernel uprobe on the head goes, the file's first byte stands before our displacement. A prefix there has no effect on the int3 behind
-    /// it, so whoever traps on that has executed nothing yet, and begins with the stub (docs/foreign-patches.md).
+    /// it, so whoever traps on that has executed nothing yet, and begins with the stub (docs/guide/foreign-patches.md).
     fn astray_guard(&mut self, site: &Site, head: RemoteAddr) {
         let first = self.set.env.image.text(site.start, 1).map_or(0, |bytes| bytes[0]);
         let at = self.set.bias.live(site.start) + 1;

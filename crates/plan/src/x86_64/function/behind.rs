@@ -6,7 +6,7 @@
 //! Does not: choose a tactic where such a window does not fit.
 //!
 //! Other tools put breakpoints on the first byte of a function, and kernel uprobes put the *file's* byte back when they go, whatever was there
-//! (docs/foreign-patches.md). The first instruction stays where it is and runs there; both tools then see each call, in whatever order they come and go.
+//! (docs/guide/foreign-patches.md). The first instruction stays where it is and runs there; both tools then see each call, in whatever order they come and go.
 //!
 //! # What may stand before the window
 //!
