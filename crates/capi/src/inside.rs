@@ -294,7 +294,8 @@ unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, F
         return Err(inside::Error::Empty.into());
     }
     // The size of the first tells where the second begins. The first is read as a whole before that, so it is
-    // not null and its size is possible. SAFETY: the caller promises an array with at least one probe.
+    // not null and its size is possible.
+    // SAFETY: the caller promises an array with at least one probe.
     let (first, stride) = unsafe { (request(probes)?, probes.cast::<usize>().read_unaligned()) };
     let mut requests = vec![first];
     for at in 1..count {
