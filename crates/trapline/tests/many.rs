@@ -56,7 +56,8 @@ impl Library {
         assert!(cc.status().expect("an assembler").success());
         std::fs::remove_file(&source).expect("there");
         let c_path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path");
-        // SAFETY: a library without constructors, which stays; two names that it has; a table of as many words.
+        // SAFETY: a library without constructors, which stays loaded; two names that it has; a table of as
+        // many words.
         let (first, table) = unsafe {
             let handle = libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             assert!(!handle.is_null());
@@ -103,7 +104,8 @@ static BARRIERS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 fn count_barriers() {
     const MARK: u32 = 0x5EED_BA44;
     extern "C" fn on_call(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: the kernel's context of this signal, whose registers are the call's; the call has no pointers.
+        // SAFETY: the kernel's context of this signal, whose registers are the call's; the call has no
+        // pointers.
         unsafe {
             let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
             let [command, flags, cpu] =

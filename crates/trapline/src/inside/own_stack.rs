@@ -8,7 +8,7 @@
 //! current frame proves nothing, but the frames do. Where a handler was called, they look like this:
 //!
 //! ```text
-//! by a jump:  this function … handler, dispatch [seal], stub                 the walk ends: a stub has no unwind tables
+//! by a jump:  this function … handler, dispatch [seal], stub      the walk ends: a stub has no unwind tables
 //! by a trap:  this function … handler, dispatch [seal], on_trap, the program …
 //! left:       this function … some function [old seal], its caller, its caller …
 //! ```

@@ -8,8 +8,9 @@
 //!
 //! # The file
 //!
-//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, bytes that follow. All numbers are
-//! little-endian. A text or note is its length (32 bits) and its bytes; texts are UTF-8 without control characters.
+//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, length of
+//! the rest in bytes. All numbers are little-endian. A text or note is its length (32 bits) and its bytes;
+//! texts are UTF-8 without control characters.
 //!
 //! | kind | holds |
 //! |---|---|

@@ -11,17 +11,20 @@
 //!
 //! A row has a thread's number, and no name. In each round, steps N1 to N3 do this as well:
 //!
-//! N1 Some threads are reported to have another name than a round ago. What their rows have grown since they
-//! were last settled goes to the name of a round ago ([`Settled`](crate::tallies::Settled)). N2 Names of new
-//! threads come from /proc. For a thread that is gone they come from the kernel's records: a thread begins
-//! with the name of the thread that made it. N3 is the same as for records.
+//! - N1 Some threads are reported to have another name than a round ago. What their rows have grown since
+//!   they were last settled goes to the name of a round ago ([`Settled`](crate::tallies::Settled)).
+//! - N2 Names of new threads come from /proc. For a thread that is gone they come from the kernel's records:
+//!   a thread begins with the name of the thread that made it.
+//! - N3 is the same as for records.
 //!
 //! So a hit between a renaming and the next round counts under the old name. A hit of a thread that began
 //! since the last round counts under its last name. What is not settled yet counts under the name that its
-//! thread has now. Interleavings: *A hit between N1's reading of the rows and N3* counts under the new name,
-//! which is right. *The number of a thread that ended is reused*: what its rows grew counts for the first
-//! thread until N1. *The kernel reports nothing, or records were lost*: all names are read again. A thread
-//! that came and went in between has no name, and its hits are reported under none.
+//! thread has now. Interleavings:
+//!
+//! - *A hit between N1's reading of the rows and N3* counts under the new name, which is right.
+//! - *The number of a thread that ended is reused*: what its rows grew counts for the first thread until N1.
+//! - *The kernel reports nothing, or records were lost*: all names are read again. A thread that came and
+//!   went in between has no name, and its hits are reported under none.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

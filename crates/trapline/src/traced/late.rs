@@ -15,6 +15,7 @@
 //! | N | [`looked`](Loads::looked) | the time since K is how long calls were not seen |
 //!
 //! Interleavings:
+//!
 //! - *K before M*: the maps show the mapping and H takes its record, so N is exact.
 //! - *K between M's time and the reading of the maps*: the same. Its record is younger than M's time. N drops
 //!   it, since its module was looked at and A began later.

@@ -11,16 +11,18 @@
 //! known. They may have been forked by a forked child, have another parent or session by now, or share the
 //! memory (`vfork`, `CLONE_VM`). So the memory is asked, and not the processes:
 //!
-//! P1 The process has ended, or runs another program ([`Traced::alive`], an event of the follower's). P2 Each
-//! segment is settled ([`Attached::settle`](trapline_patch::Attached::settle)): the tracer's mapping becomes
-//! a private one, and the memfd is sealed against writes. The kernel refuses the seal while any process has a
-//! shared, writable mapping of the memfd. If it refuses, the tracer's mapping is made shared again, and P2 is
-//! tried later, each time after twice as long. P3 Where calls are recorded, three more rounds are reported.
-//! The first takes what is left in the rings. The second reports what happened before it, in the order of all
-//! processes. The third reports the calls that have not ended. P4 The report is made, and all else is
-//! dropped.
+//! - P1 The process has ended, or runs another program ([`Traced::alive`], an event of the follower's).
+//! - P2 Each segment is settled ([`Attached::settle`](trapline_patch::Attached::settle)): the tracer's
+//!   mapping becomes a private one, and the memfd is sealed against writes. The kernel refuses the seal while
+//!   any process has a shared, writable mapping of the memfd. If it refuses, the tracer's mapping is made
+//!   shared again, and P2 is tried later, each time after twice as long.
+//! - P3 Where calls are recorded, three more rounds are reported. The first takes what is left in the rings.
+//!   The second reports what happened before it, in the order of all processes. The third reports the calls
+//!   that have not ended.
+//! - P4 The report is made, and all else is dropped.
 //!
 //! Interleavings:
+//!
 //! - *A fork while the process ends*: the child's mappings are made before the parent's are gone. So one of
 //!   them is there at each moment, and P2 is refused.
 //! - *vfork, or a thread that outlives the main one*: the memory is there as long as one of them has it; P2

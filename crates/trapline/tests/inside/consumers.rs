@@ -167,7 +167,7 @@ fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
     assert!(child > 0);
     drop(probe);
     let left = text();
-    // SAFETY: our own child.
+    // SAFETY: this process' own child.
     unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
     assert_eq!(left, was);
 }

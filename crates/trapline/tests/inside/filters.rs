@@ -109,7 +109,7 @@ fn each_sees_its_own(
     for child in children {
         shared.may.fetch_add(1, SeqCst);
         let mut status = 0;
-        // SAFETY: our own child, and room for its status.
+        // SAFETY: this process' own child, and room for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
     }
@@ -138,7 +138,7 @@ fn all_ways(begin: impl Fn(&'static Shared, usize) -> libc::pid_t) {
 fn filter_fork() {
     all_ways(|shared, nth| {
         let guard = no_loading();
-        // SAFETY: the child calls what asks for no lock, and ends; it does not outlive us.
+        // SAFETY: the child calls what asks for no lock, and ends; it does not outlive its parent.
         let child = unsafe { libc::fork() };
         drop(guard);
         if child == 0 {
@@ -181,7 +181,7 @@ fn filter_clone_vm() {
 #[test]
 fn a_child_that_shares_our_memory_is_counted() {
     extern "C" fn run(twins: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: what the parent, which waits for us, has handed over.
+        // SAFETY: what the parent, which waits, has handed over.
         let twins = unsafe { &*twins.cast::<[extern "C" fn(u64, u64) -> u64; 2]>() };
         i32::from(twins.iter().any(|add| add(2, 3) != 9))
     }

@@ -123,7 +123,7 @@ extern "C" fn run(add: *mut libc::c_void) -> *mut libc::c_void {
 /// A probe whose handler ends the thread, and the thread pointer of a thread that it has ended.
 fn ended_in_a_handler(victim: &Victim) -> (Registration, u64) {
     let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
+        // SAFETY: the thread is made below for this, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });

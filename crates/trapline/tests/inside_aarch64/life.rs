@@ -171,7 +171,7 @@ fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
     }
     let victim = Victim::load();
     let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
+        // SAFETY: the thread is made below for this, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });

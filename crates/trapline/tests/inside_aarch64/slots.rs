@@ -189,7 +189,8 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
                 assert_eq!(hit.regs().result(), hit.cookie() * 2);
                 sum.fetch_add(1, Relaxed);
                 let on = hit.cookie() % 4 == 0;
-                // SAFETY: the caller takes any value; the other function multiplies it, and returns to the caller.
+                // SAFETY: the caller takes any value; the other function multiplies it, and returns to the
+                // caller.
                 let regs = unsafe { hit.regs_mut() };
                 regs.set_result(regs.result() + 1);
                 regs.x[1] = 3;
