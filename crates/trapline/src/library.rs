@@ -5,7 +5,6 @@
 //! that it does. Whether the program sets thread pointers itself, or makes threads that may have none.
 //! Whether it makes children that run on a thread's control block. Does not: ask a thread, or see what a
 //! static program calls.
-//! what a static program calls.
 
 use trapline_patch::Threads;
 use trapline_target::Process;
