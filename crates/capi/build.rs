@@ -1,4 +1,5 @@
-//! The name by which programs ask the loader for the library; its number changes with what breaks programs.
+//! Sets the name by which programs ask the loader for the library. Its number changes when a change breaks
+//! programs.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -22,20 +22,22 @@
 // The handlers may change rsp.
 #define TRAPLINE_PROBE_MOVES_SP 2
 
-// The handlers, and all that they call, use general registers only (compiled with -mgeneral-regs-only): vector registers are not saved
-// around them, which makes a hit some ten times as fast.
+// The handlers, and all that they call, use only general registers (compiled with -mgeneral-regs-only).
+// Vector registers are not saved around them, which makes a hit some ten times as fast.
 #define TRAPLINE_PROBE_GENERAL_REGS_ONLY 4
 
-// Take a trap, though a jump might fit.
+// Use a trap even if a jump might fit.
 #define TRAPLINE_PROBE_BY_TRAP 8
 
-// Returns are seen at the function's return instructions. One that ends in a jump to another, or whose exits cannot all be found or patched, is refused.
+// Returns are seen at the function's return instructions. A function that ends in a jump to another, or
+// whose exits cannot all be found or patched, is refused.
 #define TRAPLINE_RETURNS_EXITS 0
 
-// At its return instructions where that is possible, else as TRAPLINE_RETURNS_STACK.
+// As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
 #define TRAPLINE_RETURNS_AUTO 1
 
-// The return address of each call is replaced by a slot of its own, of which unwinders are told. All that wait at one site have one form.
+// The return address of each call is replaced by a return trampoline, of which unwinders are told. All
+// return handlers at one site have the same form.
 #define TRAPLINE_RETURNS_STACK 2
 
 // Follow fork and exec.
@@ -44,13 +46,14 @@
 // Stop all threads while code changes.
 #define TRAPLINE_OPTION_STRICT 2
 
-// The processes' SIGSEGV and SIGBUS handlers look no address up: instructions that may fault may be moved.
+// The processes' SIGSEGV and SIGBUS handlers look no address up, so instructions that may fault can be
+// moved.
 #define TRAPLINE_OPTION_FAULTS_ARE_FATAL 4
 
 // Of recursive calls, time only the outermost.
 #define TRAPLINE_OPTION_OUTERMOST 8
 
-// What a function came to. Numbers keep their meaning; there may be more in later versions.
+// Result of a function. Numbers keep their meaning; later versions may have more of them.
 enum trapline_error
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
@@ -58,7 +61,7 @@ enum trapline_error
  {
     // Done.
     TRAPLINE_ERROR_NONE = 0,
-    // A pointer that must not be null is.
+    // A pointer is null that must not be.
     TRAPLINE_ERROR_NULL_POINTER = 1,
     // A structure's size is smaller than its first version, or larger than 4096 bytes.
     TRAPLINE_ERROR_STRUCT_SIZE = 2,
@@ -68,39 +71,39 @@ enum trapline_error
     TRAPLINE_ERROR_UNKNOWN_FLAG = 4,
     // A text is not UTF-8.
     TRAPLINE_ERROR_NOT_UTF8 = 5,
-    // No row of that number.
+    // There is no row with this number.
     TRAPLINE_ERROR_NO_ROW = 6,
-    // A fault of this library; what it was about is in an unknown state.
+    // This library has a fault; what the call was about is in an unknown state.
     TRAPLINE_ERROR_PANIC = 7,
     // Nothing to register.
     TRAPLINE_ERROR_EMPTY = 16,
-    // More probes than there is room for.
+    // There are more probes than there is room for.
     TRAPLINE_ERROR_TOO_MANY = 17,
     // A consumer without an entry or return handler.
     TRAPLINE_ERROR_NO_HANDLER = 18,
     // The file is no program or library, or has no such function.
     TRAPLINE_ERROR_FILE = 19,
-    // The offset lies behind the file's end.
+    // The offset is beyond the file's end.
     TRAPLINE_ERROR_BEHIND_END = 20,
     // The offset is not in the file's code.
     TRAPLINE_ERROR_NOT_CODE = 21,
-    // A return handler somewhere else than at a function's start.
+    // A return handler at another place than a function's start.
     TRAPLINE_ERROR_NOT_AN_ENTRY = 22,
     // The site cannot be patched.
     TRAPLINE_ERROR_REFUSED = 23,
     // The processor cannot save vector registers as handlers need it.
     TRAPLINE_ERROR_NO_EXTENDED_STATE = 24,
-    // The engine's memory cannot be made.
+    // There is no memory for the engine.
     TRAPLINE_ERROR_NO_ENGINE = 25,
-    // A handler may not do that: it would wait for itself.
+    // A handler may not call this: it would wait for itself.
     TRAPLINE_ERROR_INSIDE_HANDLER = 26,
     // Another tracer has patched the process.
     TRAPLINE_ERROR_IN_USE = 27,
-    // The process cannot be patched: another tracer, memory that is not to be had.
+    // The process cannot be patched, because of another tracer or for want of memory.
     TRAPLINE_ERROR_PATCH = 28,
     // The file cannot be read.
     TRAPLINE_ERROR_UNREADABLE = 29,
-    // The file was written to since it was registered first.
+    // The file was written to since it was first registered.
     TRAPLINE_ERROR_CHANGED = 30,
     // The offset is inside an instruction.
     TRAPLINE_ERROR_INSIDE_INSTRUCTION = 31,
@@ -108,33 +111,33 @@ enum trapline_error
     TRAPLINE_ERROR_BREAKPOINT = 32,
     // The code in memory is not the file's.
     TRAPLINE_ERROR_DIFFERS = 33,
-    // The semaphore's offset cannot be one.
+    // The semaphore's offset is not possible.
     TRAPLINE_ERROR_BAD_SEMAPHORE = 34,
     // The site is registered with another semaphore, or with none.
     TRAPLINE_ERROR_OTHER_SEMAPHORE = 35,
-    // The system refuses a signal handler.
+    // The system refuses to install a signal handler.
     TRAPLINE_ERROR_SIGNALS = 36,
     // The program has installed a SIGTRAP handler over the engine's.
     TRAPLINE_ERROR_TRAPS_TAKEN = 37,
     // The process' code cannot be written at all.
     TRAPLINE_ERROR_LOCKED = 38,
-    // So many calls cannot be in flight at once.
+    // There is no room for so many calls in flight.
     TRAPLINE_ERROR_INSTANCES = 39,
-    // No such process, or no right to trace it.
+    // The process does not exist, or may not be traced.
     TRAPLINE_ERROR_TARGET = 48,
-    // A probe that cannot be read.
+    // A probe cannot be parsed.
     TRAPLINE_ERROR_BAD_PROBE = 49,
     // No process and no file is named.
     TRAPLINE_ERROR_NO_TARGET = 50,
-    // No file of that name.
+    // There is no file with this name.
     TRAPLINE_ERROR_NO_FILE = 51,
     // No process that may be traced maps the file.
     TRAPLINE_ERROR_NOBODY_MAPS = 52,
-    // No probe found a function.
+    // No probe matches a function.
     TRAPLINE_ERROR_NO_MATCH = 53,
     // All that was found was refused.
     TRAPLINE_ERROR_ALL_REFUSED = 54,
-    // An error that this interface has no number for.
+    // An error for which this interface has no number.
     TRAPLINE_ERROR_OTHER = 127,
 };
 #ifndef __cplusplus
@@ -145,7 +148,7 @@ typedef int32_t trapline_error;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a handler says. Other numbers count as TRAPLINE_VERDICT_CONTINUE.
+// Answer of a handler. Other numbers count as TRAPLINE_VERDICT_CONTINUE.
 enum trapline_verdict
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -153,8 +156,8 @@ enum trapline_verdict
  {
     // Go on.
     TRAPLINE_VERDICT_CONTINUE = 0,
-    // The probe is no longer needed. It is taken out when every consumer has said so at one hit, at the next call that registers,
-    // unregisters or rescans.
+    // The probe is no longer needed. Once every consumer has answered so at one hit, it is taken out at the
+    // next call that registers, unregisters or rescans.
     TRAPLINE_VERDICT_REMOVE = 1,
     // Do not call this consumer's return handler for this call.
     TRAPLINE_VERDICT_IGNORE_RETURN = 2,
@@ -170,13 +173,15 @@ typedef uint32_t trapline_verdict;
 // A registered consumer.
 typedef struct trapline_registration trapline_registration;
 
-// What a session tells at one moment. Texts in its rows are valid until it is freed.
+// A session's report at one moment. Texts in its rows are valid until it is freed.
 typedef struct trapline_report trapline_report;
 
-// Probes at work in other processes. To be used by the thread that started it: the kernel knows that one as the tracer.
+// Probes at work in other processes. Only the thread that started a session may use it: for the kernel, that
+// thread is the tracer.
 typedef struct trapline_session trapline_session;
 
-// A thread's registers. At a function's entry the arguments are in rdi, rsi, rdx, rcx, r8, r9; at its return the value is in rax.
+// A thread's registers. At a function's entry the arguments are in rdi, rsi, rdx, rcx, r8, r9; at its return
+// the value is in rax.
 typedef struct trapline_regs {
     uint64_t rax;
     uint64_t rcx;
@@ -198,84 +203,90 @@ typedef struct trapline_regs {
     uint64_t rflags;
 } trapline_regs;
 
-// One hit, as a handler sees it. May grow at the end.
+// One hit, as a handler sees it. It may grow at the end.
 typedef struct trapline_hit {
-    // The thread goes on with what is left here. If rip is changed, the original instruction does not run; that, and another rsp, must
-    // have been declared.
+    // Registers of the thread, which goes on with the values left here. If a handler changes rip, the
+    // original instruction does not run. Changes of rip or rsp must have been declared.
     struct trapline_regs *regs;
-    // The address that was hit; for a return handler, that of the entry.
+    // Address of the site that was hit; for a return handler, that of the entry.
     uint64_t site;
-    // For this consumer and this call: what the entry handler leaves, the return handler finds.
+    // A word for this consumer and this call: the return handler finds what the entry handler left.
     uint64_t cookie;
 } trapline_hit;
 
-// Called by the thread that hits, in the middle of whatever it does, like a signal handler: it must be async-signal-safe (no
-// allocation, no lock that the interrupted code may hold), must not unwind or block for long, and calls nothing of this library. What it
-// hits itself is not probed. It may leave by longjmp or end its thread; it holds nothing then. What a return handler says is not looked at.
+// A handler. The thread that hits calls it in the middle of whatever it does, like a signal handler. So it
+// must be async-signal-safe: no allocation, no lock that the interrupted code may hold. It must not unwind,
+// block for long, or call functions of this library. Sites that it hits itself are not probed. It may leave
+// by longjmp or end its thread; it holds nothing then. The answer of a return handler is ignored.
 typedef trapline_verdict (*trapline_handler)(void *data, struct trapline_hit *hit);
 
-// Asked first, at every hit: whether this consumer wants it.
+// Called first at every hit: whether this consumer wants the hit.
 typedef bool (*trapline_filter)(void *data, const struct trapline_hit *hit);
 
-// A site, and who is called there.
+// A site, and the functions that are called there.
 typedef struct trapline_probe {
-    // sizeof.
+    // sizeof; set by the caller.
     size_t size;
-    // The file. With a function: also a library's short name ("libc"), or the program's own name, among what this process has mapped.
+    // Path of the file. With a function, also a library's short name ("libc") or the program's own name,
+    // among the files that this process has mapped.
     const char *file;
-    // A function of it: its name, which must be of one alone, or a pattern, of which the first match counts. Null: the offset alone says where.
+    // A function in the file: a name that only one function has, or a pattern, of which the first match
+    // counts. Null: the offset alone gives the place.
     const char *function;
-    // Byte offset of the instruction, in the file; with a function, from the function's start.
+    // Bytes from the start of the file to the instruction; with a function, from the function's start.
     uint64_t offset;
     // Called when the instruction is about to run; may be null.
     trapline_handler entry;
     // Called when the function returns; may be null.
     trapline_handler returns;
-    // May be null.
+    // Called before both; may be null.
     trapline_filter filter;
-    // Handed to all of them; must stay until unregistering has returned.
+    // Handed to all of them; must stay valid until unregistering has returned.
     void *data;
     // TRAPLINE_PROBE_MOVES_IP and so on.
     uint32_t flags;
-    // How many calls whose return handler is waited for may be in flight at once; 0: as many as the library thinks right.
+    // How many calls may be in flight at once whose return handler is still to be called; 0: a number that
+    // the library chooses.
     uint32_t maxactive;
-    // Byte offset in the file of a USDT semaphore, which is raised while the site is probed; 0: none.
+    // Bytes from the start of the file to a USDT semaphore, which is raised while the site is probed; 0:
+    // none.
     uint64_t semaphore;
-    // How the return handler's calls are seen to return: TRAPLINE_RETURNS_EXITS and so on. Since the second version.
+    // How the ends of calls are seen for the return handler: TRAPLINE_RETURNS_EXITS and so on. Since the
+    // second version.
     uint64_t returns_by;
 } trapline_probe;
 
-// Hits of a site, by all its consumers, and how it is reached now.
+// Hits of a site, summed over all its consumers, and how the site is reached now.
 typedef struct trapline_tally {
-    // sizeof.
+    // sizeof; set by the caller.
     size_t size;
-    // Consumers were called.
+    // Hits at which consumers were called.
     uint64_t hits;
-    // Missed: a hit of the same thread was going on.
+    // Hits missed because another hit of the same thread was going on.
     uint64_t nested;
-    // Missed: more threads than can be told apart.
+    // Hits missed because there were more threads than the library can distinguish.
     uint64_t unplaced;
-    // Returns that a return handler waited for and was not told of.
+    // Calls for whose end a return handler was never called, although it was to be.
     uint64_t unreturned;
-    // Mappings in which a jump leads from the site.
+    // Number of mappings in which a jump leads from the site.
     uint64_t by_jump;
-    // Mappings in which a trap does.
+    // Number of mappings in which a trap leads from it.
     uint64_t by_trap;
-    // Return handlers were not called: too many calls were in flight.
+    // Calls without a return handler because too many calls were in flight.
     uint64_t empty;
 } trapline_tally;
 
 // What to trace, and how.
 typedef struct trapline_options {
-    // sizeof.
+    // sizeof; set by the caller.
     size_t size;
-    // Processes; none: every process that maps a file which a probe names.
+    // Pids of processes. If there are none: every process that maps a file which a probe names.
     const uint32_t *pids;
-    // How many.
+    // Number of pids.
     size_t pids_len;
     // Probes, in bpftrace's words: "libssl:SSL_*", "uretprobe:/bin/x:f", "usdt:libc:libc:setjmp".
     const char *const *probes;
-    // How many.
+    // Number of probes.
     size_t probes_len;
     // Time only calls that take at least this long.
     uint64_t at_least_ns;
@@ -295,7 +306,7 @@ typedef struct trapline_count_row {
     const char *label;
     // The file's path as the process sees it.
     const char *file;
-    // Where in the file the probed instruction lies.
+    // Bytes from the start of the file to the probed instruction.
     uint64_t offset;
     // Hits since attach.
     uint64_t hits;
@@ -303,7 +314,7 @@ typedef struct trapline_count_row {
     uint64_t delta;
     // Hits of the whole process that could not be recorded.
     uint64_t missed;
-    // The process.
+    // Process id.
     uint32_t pid;
     // Zero.
     uint32_t reserved;
@@ -319,13 +330,13 @@ typedef struct trapline_times_row {
     const char *label;
     // The file's path as the process sees it.
     const char *file;
-    // Where in the file the function begins.
+    // Bytes from the start of the file to the function.
     uint64_t offset;
-    // Calls that ended, and took at least as long as asked for.
+    // Calls that ended and took at least as long as requested.
     uint64_t calls;
     // Calls that had begun and not ended.
     uint64_t in_flight;
-    // Exits without a known entry: calls that ran at attach.
+    // Exits without a known entry: calls that were running at the attach.
     uint64_t unpaired;
     // Entries without an exit: left by longjmp or an exception.
     uint64_t unreturned;
@@ -335,13 +346,13 @@ typedef struct trapline_times_row {
     uint64_t min_ns;
     // Longest call.
     uint64_t max_ns;
-    // The process.
+    // Process id.
     uint32_t pid;
     // Zero.
     uint32_t reserved;
 } trapline_times_row;
 
-// A place that was asked for and is not probed.
+// A place that a probe means and that is not probed.
 typedef struct trapline_refusal_row {
     // sizeof; set by the caller.
     size_t size;
@@ -351,7 +362,7 @@ typedef struct trapline_refusal_row {
     const char *kind;
     // The reason, with its numbers.
     const char *reason;
-    // The process.
+    // Process id.
     uint32_t pid;
     // Zero.
     uint32_t reserved;
@@ -361,93 +372,99 @@ typedef struct trapline_refusal_row {
 extern "C" {
 #endif // __cplusplus
 
-// What an error means, in a few words; never null.
+// Describes an error in a few words. Never null.
 const char *trapline_error_text(int32_t error);
 
-// What this thread's last failure was, with names and numbers; empty if there was none. Valid until the thread's next call that fails.
+// Describes the last failure in this thread, with names and numbers; empty if there was none. Valid until
+// the thread's next call that fails.
 const char *trapline_last_error(void);
 
-// What the kernel's uprobes answer in the case of this thread's last failure, as a positive errno; 0 where they have no such case.
+// What the kernel's uprobes would return in the case of this thread's last failure, as a positive errno; 0
+// if they have no such case.
 int32_t trapline_last_errno(void);
 
-// Registers a consumer on (file, offset): it is called in every executable, private, unwritable mapping of the file that this process
-// has or will have (see trapline_rescan), as soon as this returns. Ended by trapline_unregister.
+// Registers a consumer on (file, offset). It is called in every executable, private, unwritable mapping of
+// the file that this process has or will have (see trapline_rescan), from the return of this function on.
+// trapline_unregister ends it.
 trapline_error trapline_register(const struct trapline_probe *probe,
                                  struct trapline_registration **registration);
 
-// Registers all, in their order, or none. `probes` is an array of structures of one size, the first's; `registrations` has room for as
-// many.
+// Registers all, in their order, or none. `probes` is an array of structures, which all have the size of the
+// first one. `registrations` has room for as many.
 trapline_error trapline_register_all(const struct trapline_probe *probes,
                                      size_t count,
                                      struct trapline_registration **registrations);
 
-// Unregisters, and returns when no handler of it can still run. The registration is gone then, unless this was called by a handler.
-// Null is none.
+// Unregisters a consumer, and returns when no handler of it can still run. The registration is gone then,
+// unless a handler made this call. Null is allowed, and does nothing.
 trapline_error trapline_unregister(struct trapline_registration *registration);
 
-// Unregisters all, and waits once, until no handler of any of them can still run. As trapline_unregister.
+// Unregisters all, and waits once, until no handler of any of them can still run. Otherwise as
+// trapline_unregister.
 trapline_error trapline_unregister_all(struct trapline_registration *const *registrations, size_t count);
 
-// Takes hold of what was mapped since the last look (dlopen, mmap), and lets go of what was unmapped. `sites`, if not null, is set to
-// how many sites were patched.
+// Probes what was mapped since the last look (dlopen, mmap), and drops what was unmapped. `sites`, if not
+// null, is set to the number of sites that were patched.
 trapline_error trapline_rescan(size_t *sites);
 
-// Fills in what the registration's site has counted; `tally->size` is set by the caller.
+// Fills in what the registration's site has counted. The caller sets `tally->size`.
 trapline_error trapline_tally_of(const struct trapline_registration *registration,
                                  struct trapline_tally *tally);
 
-// Starts counting. Ended by trapline_detach.
+// Starts counting. trapline_detach ends it.
 trapline_error trapline_count(const struct trapline_options *options, struct trapline_session **session);
 
-// Starts timing calls, from entry to return. Ended by trapline_detach.
+// Starts timing calls, from entry to return. trapline_detach ends it.
 trapline_error trapline_latency(const struct trapline_options *options, struct trapline_session **session);
 
-// Looks for new libraries, executed programs and processes that ended; to be called a few times a second. `goes_on`, if not null, is set
-// to false when nothing is left to trace.
+// Looks for new libraries, executed programs and processes that ended. Call it a few times a second.
+// `goes_on`, if not null, is set to false when nothing is left to trace, else to true.
 trapline_error trapline_poll(struct trapline_session *session,
                              bool *goes_on);
 
-// Counts or durations since attach. The report is the caller's: trapline_report_free.
+// Makes a report of counts or durations since attach. The caller frees it by trapline_report_free.
 trapline_error trapline_read(struct trapline_session *session, struct trapline_report **report);
 
-// Takes all patches out. The session is gone then. `report`, if not null, is set to the last report, counted after the last patch was out.
+// Takes all patches out, and frees the session. `report`, if not null, is set to the last report, counted
+// after the last patch was out.
 trapline_error trapline_detach(struct trapline_session *session,
                                struct trapline_report **report);
 
-// How many sites were counted.
+// Number of counted sites.
 size_t trapline_report_counts(const struct trapline_report *report);
 
-// Fills in one of them.
+// Fills in the row of one counted site.
 trapline_error trapline_report_count(const struct trapline_report *report,
                                      size_t index,
                                      struct trapline_count_row *row);
 
-// How many functions were timed.
+// Number of timed functions.
 size_t trapline_report_times(const struct trapline_report *report);
 
-// Fills in one of them.
+// Fills in the row of one timed function.
 trapline_error trapline_report_time(const struct trapline_report *report,
                                     size_t index,
                                     struct trapline_times_row *row);
 
-// The duration that a share (0 to 1) of a timed function's calls did not exceed, in nanoseconds, off by at most 1/32 of it.
+// Sets `ns` to the duration that a share (0 to 1) of a timed function's calls did not exceed, in
+// nanoseconds. It is off by at most 1/32.
 trapline_error trapline_report_percentile(const struct trapline_report *report,
                                           size_t index,
                                           double share,
                                           uint64_t *ns);
 
-// How many places are not probed.
+// Number of places that are not probed.
 size_t trapline_report_refusals(const struct trapline_report *report);
 
-// Fills in one of them.
+// Fills in the row of one place that is not probed.
 trapline_error trapline_report_refusal(const struct trapline_report *report,
                                        size_t index,
                                        struct trapline_refusal_row *row);
 
-// What else a user should know, one by one: a sentence; null behind the last.
+// What else a user should know: one sentence for each `index`, and null after the last.
 const char *trapline_report_notice(const struct trapline_report *report, size_t index);
 
-// Frees a report; null is none.
+// Frees a report. Null is allowed, and does nothing.
 void trapline_report_free(struct trapline_report *report);
 
 #ifdef __cplusplus

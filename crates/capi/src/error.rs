@@ -1,7 +1,7 @@
-//! What went wrong, as a number, as a word of its own, and in a sentence.
+//! Errors: as a number, as a few words for each number, and as a sentence.
 //!
-//! In: errors of the `trapline` crate and of this boundary. Out: an [`Error`], and the sentence kept for the thread that failed. Invariants:
-//! CAP-1: [`guard`] stands around every function that can fail.
+//! In: errors of the `trapline` crate and of this boundary. Out: an [`Error`], and the sentence kept for the
+//! thread whose call failed. Invariants: CAP-1: every function that can fail runs inside [`guard`].
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -11,13 +11,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use trapline::PatchError;
 use trapline::inside::Error as Inside;
 
-/// What a function came to. Numbers keep their meaning; there may be more in later versions.
+/// Result of a function. Numbers keep their meaning; later versions may have more of them.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// Done.
     None = 0,
-    /// A pointer that must not be null is.
+    /// A pointer is null that must not be.
     NullPointer = 1,
     /// A structure's size is smaller than its first version, or larger than 4096 bytes.
     StructSize = 2,
@@ -27,40 +27,40 @@ pub enum Error {
     UnknownFlag = 4,
     /// A text is not UTF-8.
     NotUtf8 = 5,
-    /// No row of that number.
+    /// There is no row with this number.
     NoRow = 6,
-    /// A fault of this library; what it was about is in an unknown state.
+    /// This library has a fault; what the call was about is in an unknown state.
     Panic = 7,
 
     /// Nothing to register.
     Empty = 16,
-    /// More probes than there is room for.
+    /// There are more probes than there is room for.
     TooMany = 17,
     /// A consumer without an entry or return handler.
     NoHandler = 18,
     /// The file is no program or library, or has no such function.
     File = 19,
-    /// The offset lies behind the file's end.
+    /// The offset is beyond the file's end.
     BehindEnd = 20,
     /// The offset is not in the file's code.
     NotCode = 21,
-    /// A return handler somewhere else than at a function's start.
+    /// A return handler at another place than a function's start.
     NotAnEntry = 22,
     /// The site cannot be patched.
     Refused = 23,
     /// The processor cannot save vector registers as handlers need it.
     NoExtendedState = 24,
-    /// The engine's memory cannot be made.
+    /// There is no memory for the engine.
     NoEngine = 25,
-    /// A handler may not do that: it would wait for itself.
+    /// A handler may not call this: it would wait for itself.
     InsideHandler = 26,
     /// Another tracer has patched the process.
     InUse = 27,
-    /// The process cannot be patched: another tracer, memory that is not to be had.
+    /// The process cannot be patched, because of another tracer or for want of memory.
     Patch = 28,
     /// The file cannot be read.
     Unreadable = 29,
-    /// The file was written to since it was registered first.
+    /// The file was written to since it was first registered.
     Changed = 30,
     /// The offset is inside an instruction.
     InsideInstruction = 31,
@@ -68,39 +68,39 @@ pub enum Error {
     Breakpoint = 32,
     /// The code in memory is not the file's.
     Differs = 33,
-    /// The semaphore's offset cannot be one.
+    /// The semaphore's offset is not possible.
     BadSemaphore = 34,
     /// The site is registered with another semaphore, or with none.
     OtherSemaphore = 35,
-    /// The system refuses a signal handler.
+    /// The system refuses to install a signal handler.
     Signals = 36,
     /// The program has installed a SIGTRAP handler over the engine's.
     TrapsTaken = 37,
     /// The process' code cannot be written at all.
     Locked = 38,
-    /// So many calls cannot be in flight at once.
+    /// There is no room for so many calls in flight.
     Instances = 39,
 
-    /// No such process, or no right to trace it.
+    /// The process does not exist, or may not be traced.
     Target = 48,
-    /// A probe that cannot be read.
+    /// A probe cannot be parsed.
     BadProbe = 49,
     /// No process and no file is named.
     NoTarget = 50,
-    /// No file of that name.
+    /// There is no file with this name.
     NoFile = 51,
     /// No process that may be traced maps the file.
     NobodyMaps = 52,
-    /// No probe found a function.
+    /// No probe matches a function.
     NoMatch = 53,
     /// All that was found was refused.
     AllRefused = 54,
 
-    /// An error that this interface has no number for.
+    /// An error for which this interface has no number.
     Other = 127,
 }
 
-/// Every one, with what it means.
+/// All errors, with a few words for each.
 const TEXTS: [(Error, &CStr); 40] = [
     (Error::None, c"no error"),
     (Error::NullPointer, c"a pointer is null"),
@@ -144,7 +144,7 @@ const TEXTS: [(Error, &CStr); 40] = [
     (Error::Other, c"another error"),
 ];
 
-/// A number with its sentence.
+/// An error with its sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     error: Error,
@@ -153,7 +153,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// A call that is wrong in itself.
+    /// A call that is wrong by itself, with no errno of the kernel's.
     pub(crate) fn new(error: Error, text: impl Display) -> Self {
         Self { error, errno: 0, text: text.to_string() }
     }
@@ -219,9 +219,10 @@ thread_local! {
     static LAST: RefCell<(i32, CString)> = RefCell::new((0, CString::default()));
 }
 
-/// Runs what a function does, and keeps what went wrong for the thread. A panic is an error.
+/// Runs the body of a function, and keeps its error for the calling thread. A panic becomes an error.
 pub(crate) fn guard(call: impl FnOnce() -> Result<(), Fault>) -> Error {
-    // What a panic interrupted is the library's own, behind locks that take it as it is; the caller is told.
+    // A panic may leave only the library's own state half changed; that is behind locks that accept it. The
+    // caller gets an error.
     let result = catch_unwind(AssertUnwindSafe(call));
     let Fault { error, errno, text } = match result {
         Ok(Ok(())) => return Error::None,
@@ -229,25 +230,27 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<(), Fault>) -> Error {
         Err(_) => Fault::new(Error::Panic, "a fault of the library; it wrote where to stderr"),
     };
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    // A thread whose local storage is gone has nobody left to read it.
+    // In a thread whose local storage is gone, nothing is left that could read it.
     LAST.try_with(|last| *last.borrow_mut() = (errno, text)).unwrap_or_default();
     error
 }
 
-/// What an error means, in a few words; never null.
+/// Describes an error in a few words. Never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn trapline_error_text(error: i32) -> *const c_char {
     let found = TEXTS.iter().find(|(one, _)| *one as i32 == error);
     found.map_or(c"an error of a later version", |(_, text)| *text).as_ptr()
 }
 
-/// What this thread's last failure was, with names and numbers; empty if there was none. Valid until the thread's next call that fails.
+/// Describes the last failure in this thread, with names and numbers; empty if there was none. Valid until
+/// the thread's next call that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn trapline_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What the kernel's uprobes answer in the case of this thread's last failure, as a positive errno; 0 where they have no such case.
+/// What the kernel's uprobes would return in the case of this thread's last failure, as a positive errno; 0
+/// if they have no such case.
 #[unsafe(no_mangle)]
 pub extern "C" fn trapline_last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().0).unwrap_or_default()

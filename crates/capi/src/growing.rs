@@ -1,35 +1,36 @@
-//! Structures that may grow: each begins with its size in bytes, as the caller knows it.
+//! Structures that may grow: each begins with its size in bytes, as the caller's version knows it.
 //!
-//! In: a pointer from C. Out: the structure as this version knows it, or what is wrong with it. Invariants: CAP-2. The rule is that of
-//! the kernel's `copy_struct_from_user`: what the caller's version lacks is zero here; what this version lacks must be zero there.
-//! Does not: know what a structure means.
+//! In: a pointer from C. Out: the structure as this version knows it, or what is wrong with it. Invariants:
+//! CAP-2. The rule is that of the kernel's `copy_struct_from_user`: fields that the caller's version lacks
+//! are zero here; fields that this version lacks must be zero there. Does not: know what a structure means.
 
 use std::mem::MaybeUninit;
 
 use crate::error::{Error, Fault};
 
-/// As the kernel's bound for such structures: a page.
+/// Largest structure in bytes: a page, which is also the kernel's limit for such structures.
 const MOST: usize = 4096;
 
 /// A structure of C whose first field is its size.
 ///
 /// # Safety
-/// `repr(C)`, begins with a `usize`, has no padding, and all-zero bytes are a value of it, as any bytes are that C puts there.
+/// The type is `repr(C)`, begins with a `usize`, and has no padding. All-zero bytes are a valid value of it,
+/// and so are any bytes that C puts there.
 pub(crate) unsafe trait Growing: Copy {
-    /// Its name in C.
+    /// Name of the structure in C.
     const NAME: &'static str;
-    /// Bytes of its first version.
+    /// Size of its first version in bytes.
     const FIRST: usize;
 }
 
-/// Reads one.
+/// Reads a structure.
 ///
 /// # Safety
-/// `at` is null, or leads to a size and as many bytes as it says.
+/// `at` is null, or points to a size and to as many bytes as that states.
 pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes null, or a pointer to a size (`# Safety`).
     let size = unsafe { size_at(at)? };
-    // SAFETY: the caller's: there are `size` bytes.
+    // SAFETY: `at` is not null, and the caller promises that there are `size` bytes.
     let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), size) };
     let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
     if let Some(first) = unknown.iter().position(|byte| *byte != 0) {
@@ -38,23 +39,25 @@ pub(crate) unsafe fn read<T: Growing>(at: *const T) -> Result<T, Fault> {
         return Err(Fault::new(Error::UnknownField, text));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: `known` is no longer than a `T`, of which any bytes are a value.
+    // SAFETY: `known` is no longer than a `T`, and `Growing` promises that any bytes are a value of it.
     unsafe {
         value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len());
         Ok(value.assume_init())
     }
 }
 
-/// Fills one: as much of `value` as the caller has room for, zeros in what this version does not know. Its size stays.
+/// Fills a structure: with as much of `value` as the caller has room for, and with zeros in what this version
+/// does not know. Its size stays.
 ///
 /// # Safety
-/// As [`read`], and nobody else uses the structure.
+/// As [`read`], and nothing else uses the structure meanwhile.
 pub(crate) unsafe fn write<T: Growing>(at: *mut T, value: &T) -> Result<(), Fault> {
     const SIZE: usize = size_of::<usize>();
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes null, or a pointer to a size (`# Safety`).
     let size = unsafe { size_at(at)? };
     let known = size.min(size_of::<T>());
-    // SAFETY: the caller's: there are `size` bytes; `value` has at least `known`, none of them padding.
+    // SAFETY: the caller promises that there are `size` bytes; `value` has at least `known`, and `Growing`
+    // rules out padding.
     unsafe {
         let to = at.cast::<u8>();
         let from = std::ptr::from_ref(value).cast::<u8>();
@@ -70,7 +73,7 @@ unsafe fn size_at<T: Growing>(at: *const T) -> Result<usize, Fault> {
     if at.is_null() {
         return Err(Fault::new(Error::NullPointer, format!("{} is null", T::NAME)));
     }
-    // SAFETY: the caller's.
+    // SAFETY: `at` is not null, and the caller promises that it points to a size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if !(T::FIRST..=MOST).contains(&size) {
         let text = format!("{} of {size} bytes; {} to {MOST} are possible", T::NAME, T::FIRST);
@@ -91,7 +94,7 @@ mod tests {
         a: u64,
         b: u64,
     }
-    // SAFETY: three words.
+    // SAFETY: `repr(C)`, three words without padding, of which any bytes are a value.
     unsafe impl Growing for Two {
         const NAME: &'static str = "two";
         const FIRST: usize = 16;

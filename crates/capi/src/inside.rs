@@ -1,7 +1,8 @@
-//! Our own process: consumers on (file, offset).
+//! The caller's own process: consumers on (file, offset).
 //!
-//! In: probes as C describes them. Out: registrations. Handlers are called by the engine itself, with nothing of this crate between, so
-//! what they declare is true of all that runs at a hit. Does not: look names up by itself.
+//! In: probes as C describes them. Out: registrations. The engine calls handlers directly, with no code of
+//! this crate in between. So what handlers declare is true of all that runs at a hit. Does not: look names up
+//! by itself.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -10,20 +11,21 @@ use trapline::inside::{self, Consumer, Functions, Request, Returns, Tactic, raw}
 use crate::error::{Error, Fault, guard};
 use crate::growing::{self, Growing};
 
-/// What a handler says. Other numbers count as TRAPLINE_VERDICT_CONTINUE.
+/// Answer of a handler. Other numbers count as TRAPLINE_VERDICT_CONTINUE.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Go on.
     Continue = 0,
-    /// The probe is no longer needed. It is taken out when every consumer has said so at one hit, at the next call that registers,
-    /// unregisters or rescans.
+    /// The probe is no longer needed. Once every consumer has answered so at one hit, it is taken out at the
+    /// next call that registers, unregisters or rescans.
     Remove = 1,
     /// Do not call this consumer's return handler for this call.
     IgnoreReturn = 2,
 }
 
-/// A thread's registers. At a function's entry the arguments are in rdi, rsi, rdx, rcx, r8, r9; at its return the value is in rax.
+/// A thread's registers. At a function's entry the arguments are in rdi, rsi, rdx, rcx, r8, r9; at its return
+/// the value is in rax.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "the processor's names")]
@@ -48,42 +50,45 @@ pub struct Regs {
     pub rflags: u64,
 }
 
-/// One hit, as a handler sees it. May grow at the end.
+/// One hit, as a handler sees it. It may grow at the end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Hit {
-    /// The thread goes on with what is left here. If rip is changed, the original instruction does not run; that, and another rsp, must
-    /// have been declared.
+    /// Registers of the thread, which goes on with the values left here. If a handler changes rip, the
+    /// original instruction does not run. Changes of rip or rsp must have been declared.
     pub regs: *mut Regs,
-    /// The address that was hit; for a return handler, that of the entry.
+    /// Address of the site that was hit; for a return handler, that of the entry.
     pub site: u64,
-    /// For this consumer and this call: what the entry handler leaves, the return handler finds.
+    /// A word for this consumer and this call: the return handler finds what the entry handler left.
     pub cookie: u64,
 }
 
-/// Called by the thread that hits, in the middle of whatever it does, like a signal handler: it must be async-signal-safe (no
-/// allocation, no lock that the interrupted code may hold), must not unwind or block for long, and calls nothing of this library. What it
-/// hits itself is not probed. It may leave by longjmp or end its thread; it holds nothing then. What a return handler says is not looked at.
+/// A handler. The thread that hits calls it in the middle of whatever it does, like a signal handler. So it
+/// must be async-signal-safe: no allocation, no lock that the interrupted code may hold. It must not unwind,
+/// block for long, or call functions of this library. Sites that it hits itself are not probed. It may leave
+/// by longjmp or end its thread; it holds nothing then. The answer of a return handler is ignored.
 pub type Handler = Option<unsafe extern "C" fn(data: *mut c_void, hit: *mut Hit) -> Verdict>;
 
-/// Asked first, at every hit: whether this consumer wants it.
+/// Called first at every hit: whether this consumer wants the hit.
 pub type Filter = Option<unsafe extern "C" fn(data: *mut c_void, hit: *const Hit) -> bool>;
 
 /// The handlers may change rip.
 pub const TRAPLINE_PROBE_MOVES_IP: u32 = 1;
 /// The handlers may change rsp.
 pub const TRAPLINE_PROBE_MOVES_SP: u32 = 2;
-/// The handlers, and all that they call, use general registers only (compiled with -mgeneral-regs-only): vector registers are not saved
-/// around them, which makes a hit some ten times as fast.
+/// The handlers, and all that they call, use only general registers (compiled with -mgeneral-regs-only).
+/// Vector registers are not saved around them, which makes a hit some ten times as fast.
 pub const TRAPLINE_PROBE_GENERAL_REGS_ONLY: u32 = 4;
-/// Take a trap, though a jump might fit.
+/// Use a trap even if a jump might fit.
 pub const TRAPLINE_PROBE_BY_TRAP: u32 = 8;
 
-/// Returns are seen at the function's return instructions. One that ends in a jump to another, or whose exits cannot all be found or patched, is refused.
+/// Returns are seen at the function's return instructions. A function that ends in a jump to another, or
+/// whose exits cannot all be found or patched, is refused.
 pub const TRAPLINE_RETURNS_EXITS: u64 = 0;
-/// At its return instructions where that is possible, else as TRAPLINE_RETURNS_STACK.
+/// As TRAPLINE_RETURNS_EXITS if that is possible, else as TRAPLINE_RETURNS_STACK.
 pub const TRAPLINE_RETURNS_AUTO: u64 = 1;
-/// The return address of each call is replaced by a slot of its own, of which unwinders are told. All that wait at one site have one form.
+/// The return address of each call is replaced by a return trampoline, of which unwinders are told. All
+/// return handlers at one site have the same form.
 pub const TRAPLINE_RETURNS_STACK: u64 = 2;
 
 const FLAGS: u32 = TRAPLINE_PROBE_MOVES_IP
@@ -91,65 +96,70 @@ const FLAGS: u32 = TRAPLINE_PROBE_MOVES_IP
     | TRAPLINE_PROBE_GENERAL_REGS_ONLY
     | TRAPLINE_PROBE_BY_TRAP;
 
-/// A site, and who is called there.
+/// A site, and the functions that are called there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
-    /// sizeof.
+    /// sizeof; set by the caller.
     pub size: usize,
-    /// The file. With a function: also a library's short name ("libc"), or the program's own name, among what this process has mapped.
+    /// Path of the file. With a function, also a library's short name ("libc") or the program's own name,
+    /// among the files that this process has mapped.
     pub file: *const c_char,
-    /// A function of it: its name, which must be of one alone, or a pattern, of which the first match counts. Null: the offset alone says where.
+    /// A function in the file: a name that only one function has, or a pattern, of which the first match
+    /// counts. Null: the offset alone gives the place.
     pub function: *const c_char,
-    /// Byte offset of the instruction, in the file; with a function, from the function's start.
+    /// Bytes from the start of the file to the instruction; with a function, from the function's start.
     pub offset: u64,
     /// Called when the instruction is about to run; may be null.
     pub entry: Handler,
     /// Called when the function returns; may be null.
     pub returns: Handler,
-    /// May be null.
+    /// Called before both; may be null.
     pub filter: Filter,
-    /// Handed to all of them; must stay until unregistering has returned.
+    /// Handed to all of them; must stay valid until unregistering has returned.
     pub data: *mut c_void,
     /// TRAPLINE_PROBE_MOVES_IP and so on.
     pub flags: u32,
-    /// How many calls whose return handler is waited for may be in flight at once; 0: as many as the library thinks right.
+    /// How many calls may be in flight at once whose return handler is still to be called; 0: a number that
+    /// the library chooses.
     pub maxactive: u32,
-    /// Byte offset in the file of a USDT semaphore, which is raised while the site is probed; 0: none.
+    /// Bytes from the start of the file to a USDT semaphore, which is raised while the site is probed; 0:
+    /// none.
     pub semaphore: u64,
-    /// How the return handler's calls are seen to return: TRAPLINE_RETURNS_EXITS and so on. Since the second version.
+    /// How the ends of calls are seen for the return handler: TRAPLINE_RETURNS_EXITS and so on. Since the
+    /// second version.
     pub returns_by: u64,
 }
 
-// SAFETY: a size, addresses and numbers; null functions are none.
+// SAFETY: `repr(C)`, a size, addresses and numbers without padding; functions are nullable.
 unsafe impl Growing for Probe {
     const NAME: &'static str = "trapline_probe";
     const FIRST: usize = 80;
 }
 
-/// Hits of a site, by all its consumers, and how it is reached now.
+/// Hits of a site, summed over all its consumers, and how the site is reached now.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tally {
-    /// sizeof.
+    /// sizeof; set by the caller.
     pub size: usize,
-    /// Consumers were called.
+    /// Hits at which consumers were called.
     pub hits: u64,
-    /// Missed: a hit of the same thread was going on.
+    /// Hits missed because another hit of the same thread was going on.
     pub nested: u64,
-    /// Missed: more threads than can be told apart.
+    /// Hits missed because there were more threads than the library can distinguish.
     pub unplaced: u64,
-    /// Returns that a return handler waited for and was not told of.
+    /// Calls for whose end a return handler was never called, although it was to be.
     pub unreturned: u64,
-    /// Mappings in which a jump leads from the site.
+    /// Number of mappings in which a jump leads from the site.
     pub by_jump: u64,
-    /// Mappings in which a trap does.
+    /// Number of mappings in which a trap leads from it.
     pub by_trap: u64,
-    /// Return handlers were not called: too many calls were in flight.
+    /// Calls without a return handler because too many calls were in flight.
     pub empty: u64,
 }
 
-// SAFETY: numbers.
+// SAFETY: `repr(C)`, numbers of one size, so without padding.
 unsafe impl Growing for Tally {
     const NAME: &'static str = "trapline_tally";
     const FIRST: usize = 64;
@@ -159,20 +169,20 @@ unsafe impl Growing for Tally {
 #[derive(Debug)]
 pub struct Registration(inside::Registration);
 
-/// Text from C.
+/// Takes a text from C.
 ///
 /// # Safety
-/// `at` is null or leads to bytes that end in a zero.
+/// `at` is null, or points to bytes that end in a zero.
 pub(crate) unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if at.is_null() {
         return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: `at` is not null, and the caller promises bytes that end in a zero.
     let bytes = unsafe { CStr::from_ptr(at) };
     bytes.to_str().map_err(|error| Fault::new(Error::NotUtf8, format!("{what}: {error}")))
 }
 
-/// Where to leave a result.
+/// Stores a result.
 ///
 /// # Safety
 /// `at` is null, or may be written.
@@ -180,26 +190,26 @@ pub(crate) unsafe fn leave<T>(at: *mut T, value: T, what: &str) -> Result<(), Fa
     if at.is_null() {
         return Err(Fault::new(Error::NullPointer, format!("{what} is null")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: `at` is not null, and the caller promises that it may be written.
     unsafe { at.write(value) };
     Ok(())
 }
 
 /// # Safety
-/// What the header says of a probe.
+/// What the header demands of a probe.
 unsafe fn request(probe: *const Probe) -> Result<Request, Fault> {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands a structure of the size that it states.
     let probe = unsafe { growing::read(probe)? };
     if probe.flags & !FLAGS != 0 {
         let text = format!("trapline_probe: unknown flags {:#x}", probe.flags & !FLAGS);
         return Err(Fault::new(Error::UnknownFlag, text));
     }
-    // SAFETY: the caller's, for both.
+    // SAFETY: the header demands texts that end in a zero. This is for both texts.
     let file = unsafe { text(probe.file, "trapline_probe's file")? };
     let (file, offset) = if probe.function.is_null() {
         (file.into(), probe.offset)
     } else {
-        // SAFETY: the caller's.
+        // SAFETY: as above.
         let function = unsafe { text(probe.function, "trapline_probe's function")? };
         let (file, start) = inside::find(file, function)?;
         (file, start.wrapping_add(probe.offset))
@@ -213,7 +223,7 @@ unsafe fn request(probe: *const Probe) -> Result<Request, Fault> {
             return Err(Fault::new(Error::UnknownFlag, text));
         }
     };
-    // SAFETY: what the header asks of handlers.
+    // SAFETY: the header demands that the functions are handlers.
     let consumer = unsafe { consumer(&probe) }.returns_by(form);
     let consumer = if probe.maxactive > 0 { consumer.maxactive(probe.maxactive) } else { consumer };
     let request = Request::new(file, offset, consumer);
@@ -222,40 +232,41 @@ unsafe fn request(probe: *const Probe) -> Result<Request, Fault> {
 }
 
 /// # Safety
-/// The probe's functions are handlers.
+/// The probe's functions are handlers, as the header describes them.
 unsafe fn consumer(probe: &Probe) -> Consumer {
-    // SAFETY: the types differ in names only: `Hit` and `Verdict` are laid out as the engine's (see the tests below), which takes
-    // any number for a verdict.
+    // SAFETY: the types differ in names only. `Hit` and `Verdict` are laid out as the engine's (the tests
+    // below compare them), and the engine accepts any number for a verdict.
     let handler = |handler: Handler| unsafe { std::mem::transmute::<Handler, Option<raw::Handler>>(handler) };
     // SAFETY: as above.
     let filter = unsafe { std::mem::transmute::<Filter, Option<raw::Filter>>(probe.filter) };
     let (entry, returns) = (handler(probe.entry), handler(probe.returns));
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the functions are handlers.
     let consumer = unsafe { Consumer::functions(Functions { entry, returns, filter, data: probe.data }) };
     let has = |flag: u32| probe.flags & flag != 0;
     let consumer = if has(TRAPLINE_PROBE_MOVES_IP) { consumer.moves_ip() } else { consumer };
     let consumer = if has(TRAPLINE_PROBE_MOVES_SP) { consumer.moves_sp() } else { consumer };
     if has(TRAPLINE_PROBE_GENERAL_REGS_ONLY) {
-        // SAFETY: the flag is that promise.
+        // SAFETY: by setting the flag, the C program makes that promise.
         unsafe { consumer.general_regs_only() }
     } else {
         consumer
     }
 }
 
-/// Registers a consumer on (file, offset): it is called in every executable, private, unwritable mapping of the file that this process
-/// has or will have (see trapline_rescan), as soon as this returns. Ended by trapline_unregister.
+/// Registers a consumer on (file, offset). It is called in every executable, private, unwritable mapping of
+/// the file that this process has or will have (see trapline_rescan), from the return of this function on.
+/// trapline_unregister ends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_register(
     probe: *const Probe,
     registration: *mut *mut Registration,
 ) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands one probe and room for one registration.
     unsafe { trapline_register_all(probe, 1, registration) }
 }
 
-/// Registers all, in their order, or none. `probes` is an array of structures of one size, the first's; `registrations` has room for as
-/// many.
+/// Registers all, in their order, or none. `probes` is an array of structures, which all have the size of the
+/// first one. `registrations` has room for as many.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_register_all(
     probes: *const Probe,
@@ -266,10 +277,10 @@ pub unsafe extern "C" fn trapline_register_all(
         if registrations.is_null() {
             return Err(Fault::new(Error::NullPointer, "no room for registrations"));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the header demands an array of `count` probes.
         let requests = unsafe { requests(probes, count)? };
         for (at, one) in inside::register_all(requests)?.into_iter().enumerate() {
-            // SAFETY: the caller's: room for `count`, which is as many as were asked for.
+            // SAFETY: the header demands room for `count` registrations, which is the number of requests.
             unsafe { registrations.add(at).write(Box::into_raw(Box::new(Registration(one)))) };
         }
         Ok(())
@@ -282,12 +293,13 @@ unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, F
     if count == 0 {
         return Err(inside::Error::Empty.into());
     }
-    // The first says how far the second is; it is read as a whole first, so it is not null and its size is possible.
-    // SAFETY: the caller's.
+    // The size of the first tells where the second begins. The first is read as a whole before that, so it is
+    // not null and its size is possible.
+    // SAFETY: the caller promises an array with at least one probe.
     let (first, stride) = unsafe { (request(probes)?, probes.cast::<usize>().read_unaligned()) };
     let mut requests = vec![first];
     for at in 1..count {
-        // SAFETY: the caller's: an array.
+        // SAFETY: the caller promises an array of `count` probes, whose stride is the size of the first.
         let (probe, size) = unsafe {
             let probe = probes.byte_add(at * stride);
             (probe, probe.cast::<usize>().read_unaligned())
@@ -296,21 +308,22 @@ unsafe fn requests(probes: *const Probe, count: usize) -> Result<Vec<Request>, F
             let text = format!("trapline_probe {at} of {size} bytes, the first of {stride}");
             return Err(Fault::new(Error::StructSize, text));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the probe is within that array.
         requests.push(unsafe { request(probe)? });
     }
     Ok(requests)
 }
 
-/// Unregisters, and returns when no handler of it can still run. The registration is gone then, unless this was called by a handler.
-/// Null is none.
+/// Unregisters a consumer, and returns when no handler of it can still run. The registration is gone then,
+/// unless a handler made this call. Null is allowed, and does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_unregister(registration: *mut Registration) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live registration.
     unsafe { trapline_unregister_all(&raw const registration, 1) }
 }
 
-/// Unregisters all, and waits once, until no handler of any of them can still run. As trapline_unregister.
+/// Unregisters all, and waits once, until no handler of any of them can still run. Otherwise as
+/// trapline_unregister.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_unregister_all(
     registrations: *const *mut Registration,
@@ -323,33 +336,34 @@ pub unsafe extern "C" fn trapline_unregister_all(
         if inside::is_inside_handler() {
             return Err(inside::Error::InsideHandler.into());
         }
-        // SAFETY: the caller's.
+        // SAFETY: the header demands an array of `count` registrations.
         let all = (0..count).map(|at| unsafe { registrations.add(at).read() }).filter(|one| !one.is_null());
-        // SAFETY: the caller's: made by `trapline_register_all`, and nobody has ended them.
+        // SAFETY: the header demands live registrations: made by `trapline_register_all`, and not ended
+        // since.
         let all: Vec<_> = all.map(|one| unsafe { Box::from_raw(one) }.0).collect();
         Ok(inside::unregister_all(all)?)
     })
 }
 
-/// Takes hold of what was mapped since the last look (dlopen, mmap), and lets go of what was unmapped. `sites`, if not null, is set to
-/// how many sites were patched.
+/// Probes what was mapped since the last look (dlopen, mmap), and drops what was unmapped. `sites`, if not
+/// null, is set to the number of sites that were patched.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_rescan(sites: *mut usize) -> Error {
     guard(|| {
         let patched = inside::rescan()?;
         if !sites.is_null() {
-            // SAFETY: the caller's.
+            // SAFETY: `sites` is not null, and the header demands that it may be written.
             unsafe { sites.write(patched) };
         }
         Ok(())
     })
 }
 
-/// Fills in what the registration's site has counted; `tally->size` is set by the caller.
+/// Fills in what the registration's site has counted. The caller sets `tally->size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_tally_of(registration: *const Registration, tally: *mut Tally) -> Error {
     guard(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the header demands null or a live registration.
         let Some(Registration(one)) = (unsafe { registration.as_ref() }) else {
             return Err(Fault::new(Error::NullPointer, "registration is null"));
         };
@@ -357,7 +371,7 @@ pub unsafe extern "C" fn trapline_tally_of(registration: *const Registration, ta
         let (traps, jumps): (Vec<_>, Vec<_>) = one.sites().into_iter().partition(|way| *way == Tactic::Trap);
         let (by_jump, by_trap) = (jumps.len() as u64, traps.len() as u64);
         let value = Tally { size: 0, hits, nested, unplaced, unreturned, by_jump, by_trap, empty };
-        // SAFETY: the caller's.
+        // SAFETY: the header demands a structure of the size that it states, not in use elsewhere.
         unsafe { growing::write(tally, &value) }
     })
 }
@@ -404,7 +418,8 @@ mod tests {
         assert_eq!(verdicts, engine.map(|verdict| verdict.0));
     }
 
-    /// What programs were compiled with stays: numbers of the first version, of which later ones are longer.
+    /// Programs were compiled with these offsets, so they must stay: numbers of the first version, than which
+    /// later ones are longer.
     #[test]
     fn the_first_versions_fields_stay_where_they_are() {
         let probe = [

@@ -1,10 +1,10 @@
 //! Trapline for C.
 //!
-//! In: what `include/trapline.h` declares, which is made from this crate. Out: the same as the `trapline` crate gives: consumers
-//! registered in our own process, counts and durations of other processes. Invariants: CAP-1 no panic crosses the boundary; CAP-2 a
-//! structure that is handed in or filled says its own size, and bytes that are not known here must be zero; CAP-3 a call that
-//! fails writes no result, and says why in words.
-//! Does not: decide anything.
+//! In: what `include/trapline.h` declares; that file is made from this crate. Out: the same as from the
+//! `trapline` crate: consumers registered in the caller's own process, counts and durations of other
+//! processes. Invariants: CAP-1 no panic crosses the boundary. CAP-2 a structure that is handed in or filled
+//! states its own size, and bytes that this version does not know must be zero. CAP-3 a call that fails
+//! writes no result, and gives the reason in words. Does not: decide anything.
 #![allow(
     unsafe_code,
     clippy::missing_safety_doc,

@@ -1,6 +1,7 @@
-//! What a session tells, as rows that C fills in.
+//! Reports of a session, as rows that C reads.
 //!
-//! In: reports of the `trapline` crate. Out: rows by number, whose texts live as long as the report. Does not: sum or sort.
+//! In: reports of the `trapline` crate. Out: rows by number, whose texts live as long as the report. Does
+//! not: sum or sort.
 
 use std::ffi::{CString, c_char};
 use std::ptr::null;
@@ -11,14 +12,14 @@ use crate::error::{Error, Fault, guard};
 use crate::growing::{self, Growing};
 use crate::inside::leave;
 
-/// What a session tells at one moment. Texts in its rows are valid until it is freed.
+/// A session's report at one moment. Texts in its rows are valid until it is freed.
 #[derive(Debug, Default)]
 pub struct Report {
     counts: Vec<Count>,
     times: Vec<(Times, Spread)>,
     refusals: Vec<Refusal>,
     notices: Vec<CString>,
-    /// What rows lead to.
+    /// Texts to which the rows point.
     _texts: Vec<CString>,
 }
 
@@ -34,7 +35,7 @@ pub struct Count {
     pub label: *const c_char,
     /// The file's path as the process sees it.
     pub file: *const c_char,
-    /// Where in the file the probed instruction lies.
+    /// Bytes from the start of the file to the probed instruction.
     pub offset: u64,
     /// Hits since attach.
     pub hits: u64,
@@ -42,13 +43,13 @@ pub struct Count {
     pub delta: u64,
     /// Hits of the whole process that could not be recorded.
     pub missed: u64,
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-// SAFETY: a size, addresses, numbers.
+// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
 unsafe impl Growing for Count {
     const NAME: &'static str = "trapline_count_row";
     const FIRST: usize = 72;
@@ -66,13 +67,13 @@ pub struct Times {
     pub label: *const c_char,
     /// The file's path as the process sees it.
     pub file: *const c_char,
-    /// Where in the file the function begins.
+    /// Bytes from the start of the file to the function.
     pub offset: u64,
-    /// Calls that ended, and took at least as long as asked for.
+    /// Calls that ended and took at least as long as requested.
     pub calls: u64,
     /// Calls that had begun and not ended.
     pub in_flight: u64,
-    /// Exits without a known entry: calls that ran at attach.
+    /// Exits without a known entry: calls that were running at the attach.
     pub unpaired: u64,
     /// Entries without an exit: left by longjmp or an exception.
     pub unreturned: u64,
@@ -82,19 +83,19 @@ pub struct Times {
     pub min_ns: u64,
     /// Longest call.
     pub max_ns: u64,
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-// SAFETY: a size, addresses, numbers.
+// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
 unsafe impl Growing for Times {
     const NAME: &'static str = "trapline_times_row";
     const FIRST: usize = 104;
 }
 
-/// A place that was asked for and is not probed.
+/// A place that a probe means and that is not probed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
@@ -106,19 +107,19 @@ pub struct Refusal {
     pub kind: *const c_char,
     /// The reason, with its numbers.
     pub reason: *const c_char,
-    /// The process.
+    /// Process id.
     pub pid: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-// SAFETY: a size, addresses, numbers.
+// SAFETY: `repr(C)`, a size, addresses and numbers without padding.
 unsafe impl Growing for Refusal {
     const NAME: &'static str = "trapline_refusal_row";
     const FIRST: usize = 40;
 }
 
-/// Keeps texts, each on the heap, where it stays.
+/// Keeps texts, each on the heap, so their addresses stay.
 #[derive(Default)]
 struct Texts(Vec<CString>);
 
@@ -192,7 +193,7 @@ impl Report {
 /// # Safety
 /// `report` is null or alive.
 unsafe fn of<'a>(report: *const Report) -> Result<&'a Report, Fault> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises null or a live report.
     unsafe { report.as_ref() }.ok_or_else(|| Fault::new(Error::NullPointer, "report is null"))
 }
 
@@ -201,39 +202,40 @@ fn nth<T>(rows: &[T], index: usize) -> Result<&T, Fault> {
     rows.get(index).ok_or_else(none)
 }
 
-/// How many sites were counted.
+/// Number of counted sites.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_counts(report: *const Report) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report.
     unsafe { report.as_ref() }.map_or(0, |report| report.counts.len())
 }
 
-/// Fills in one of them.
+/// Fills in the row of one counted site.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_count(
     report: *const Report,
     index: usize,
     row: *mut Count,
 ) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report, and a row of the size that it states.
     guard(|| unsafe { growing::write(row, nth(&of(report)?.counts, index)?) })
 }
 
-/// How many functions were timed.
+/// Number of timed functions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_times(report: *const Report) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report.
     unsafe { report.as_ref() }.map_or(0, |report| report.times.len())
 }
 
-/// Fills in one of them.
+/// Fills in the row of one timed function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_time(report: *const Report, index: usize, row: *mut Times) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report, and a row of the size that it states.
     guard(|| unsafe { growing::write(row, &nth(&of(report)?.times, index)?.0) })
 }
 
-/// The duration that a share (0 to 1) of a timed function's calls did not exceed, in nanoseconds, off by at most 1/32 of it.
+/// Sets `ns` to the duration that a share (0 to 1) of a timed function's calls did not exceed, in
+/// nanoseconds. It is off by at most 1/32.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_percentile(
     report: *const Report,
@@ -241,41 +243,41 @@ pub unsafe extern "C" fn trapline_report_percentile(
     share: f64,
     ns: *mut u64,
 ) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report, and that `ns` may be written.
     guard(|| unsafe { leave(ns, nth(&of(report)?.times, index)?.1.percentile(share), "ns") })
 }
 
-/// How many places are not probed.
+/// Number of places that are not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusals(report: *const Report) -> usize {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report.
     unsafe { report.as_ref() }.map_or(0, |report| report.refusals.len())
 }
 
-/// Fills in one of them.
+/// Fills in the row of one place that is not probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_refusal(
     report: *const Report,
     index: usize,
     row: *mut Refusal,
 ) -> Error {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report, and a row of the size that it states.
     guard(|| unsafe { growing::write(row, nth(&of(report)?.refusals, index)?) })
 }
 
-/// What else a user should know, one by one: a sentence; null behind the last.
+/// What else a user should know: one sentence for each `index`, and null after the last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_notice(report: *const Report, index: usize) -> *const c_char {
-    // SAFETY: the caller's.
+    // SAFETY: the header demands null or a live report.
     let report = unsafe { report.as_ref() };
     report.and_then(|report| report.notices.get(index)).map_or(null(), |notice| notice.as_ptr())
 }
 
-/// Frees a report; null is none.
+/// Frees a report. Null is allowed, and does nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trapline_report_free(report: *mut Report) {
     if !report.is_null() {
-        // SAFETY: the caller's: made by `trapline_read` or `trapline_detach`.
+        // SAFETY: the header demands a live report, made by `trapline_read` or `trapline_detach`.
         drop(unsafe { Box::from_raw(report) });
     }
 }
@@ -285,7 +287,7 @@ mod tests {
     use super::{Count, Growing as _, Refusal, Times};
     use std::mem::{offset_of, size_of};
 
-    /// What programs were compiled with stays.
+    /// Programs were compiled with these offsets, so they must stay.
     #[test]
     fn the_first_versions_fields_stay_where_they_are() {
         let count = [

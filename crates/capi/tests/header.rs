@@ -1,10 +1,10 @@
-//! The committed header is what the sources give, and C and C++ compilers take it with every warning on.
+//! The committed header is what the sources give, and C and C++ compilers accept it with all warnings on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-/// In the order in which the header tells them.
+/// In the order in which the header has them.
 const SOURCES: [&str; 4] = ["error", "inside", "session", "report"];
 
 fn generated() -> String {

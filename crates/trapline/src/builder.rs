@@ -1,6 +1,6 @@
-//! What to trace, and how, before anything is done: targets, probes, wishes.
+//! Describes a session before anything is done: targets, probes, options.
 //!
-//! In: what a program's user wants. Out: a running [`Session`]. Does not: touch a process.
+//! In: the user's choices. Out: a running [`Session`]. Does not: touch a process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::stacks::Unwinding;
 use crate::target::Target;
 use crate::traced::{Aim, Returns, Wishes};
 
-/// Bytes of a ring of stacks: tens of thousands, or thousands of copies.
+/// Ring size for stacks, in bytes: room for tens of thousands of stacks, or thousands of copies.
 const STACKS_RING: u32 = 32 << 20;
 
-/// What to trace, and how.
+/// Description of a session: what to trace, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     pub(crate) target: Target,
@@ -53,7 +53,7 @@ impl Builder {
         }
         self
     }
-    /// Traces these processes.
+    /// Sets the target.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
         self.target = target;
@@ -62,12 +62,12 @@ impl Builder {
     /// Adds a probe, in bpftrace's words: `libssl:SSL_*`, `uretprobe:/bin/x:f`, `usdt:libc:libc:setjmp`.
     ///
     /// # Errors
-    /// [`Error::Spec`] when it cannot be read.
+    /// [`Error::Spec`] if the text cannot be parsed.
     pub fn probe(mut self, text: &str) -> Result<Self, Error> {
         self.specs.push(text.parse()?);
         Ok(self)
     }
-    /// Adds probes that were read before.
+    /// Adds probes that are already parsed.
     #[must_use]
     pub fn probes(mut self, specs: impl IntoIterator<Item = ProbeSpec>) -> Self {
         self.specs.extend(specs);
@@ -79,8 +79,9 @@ impl Builder {
         self.strict = strict;
         self
     }
-    /// The targets' SIGSEGV and SIGBUS handlers only report and end them, and look no address up: instructions that may fault
-    /// may be moved. Not true of the JVM, Go, .NET, or what runs WebAssembly.
+    /// Declares that the targets' SIGSEGV and SIGBUS handlers only report the fault and end the process, and
+    /// look no address up. Then instructions that may fault can be moved. This is not true of the JVM, Go,
+    /// .NET, or programs that run WebAssembly.
     #[must_use]
     pub const fn faults_are_fatal(mut self, fatal: bool) -> Self {
         self.faults_are_fatal = fatal;
@@ -92,7 +93,7 @@ impl Builder {
         self.follow = follow;
         self
     }
-    /// Splits hits.
+    /// Groups hits.
     #[must_use]
     pub const fn by(mut self, by: Option<By>) -> Self {
         self.by = by;
@@ -104,15 +105,17 @@ impl Builder {
         self.outermost = outermost;
         self
     }
-    /// How the ends of calls are seen that are timed, or recorded or tallied with their returns. Calls whose return address is replaced are all counted, recursive ones too, so
+    /// Selects how the ends of calls are seen, if calls are timed, or recorded or aggregated with their
+    /// returns. Where return addresses are replaced, every call is counted, recursive ones included. So
     /// [`Returns::Auto`] replaces none where only outermost calls are timed.
     #[must_use]
     pub const fn returns(mut self, returns: Returns) -> Self {
         self.returns = returns;
         self
     }
-    /// So many calls can have their return address replaced at a time, in all threads of a process (64 to [`Returns::MOST_ACTIVE`], rounded up to a power
-    /// of two). Without it, 16,384. Calls beyond it run unprobed, and count as missed. Each takes 97 bytes of the process.
+    /// Sets how many calls can have their return address replaced at a time, in all threads of a process: 64
+    /// to [`Returns::MOST_ACTIVE`], rounded up to a power of two; 16,384 by default. Calls beyond it run
+    /// unprobed, and count as missed. Each call takes 97 bytes of the process' memory.
     #[must_use]
     pub const fn maxactive(mut self, calls: Option<u32>) -> Self {
         self.maxactive = calls;
@@ -124,44 +127,48 @@ impl Builder {
         self.min = min;
         self
     }
-    /// Durations fall into equal steps, in nanoseconds, where whole ticks of the clock come close to them; else, and without
-    /// this, into 16 buckets to an octave. Percentiles are then as coarse as the steps.
+    /// Uses equal steps for durations, in nanoseconds, if whole ticks of the clock come close to them. If
+    /// they do not, and by default, there are 16 buckets to an octave. Percentiles are then as coarse as the
+    /// steps.
     #[must_use]
     pub const fn steps(mut self, min: u64, max: u64, step: u64) -> Self {
         self.steps = Some(Steps { min, max, step });
         self
     }
-    /// Bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; without this 4 MiB, for stacks 32. Where
-    /// threads have no rseq areas a CPU has two rings of half of that. Only what is written to takes memory.
+    /// Sets the bytes of each CPU's ring of records, rounded up to a power of two between 4 KiB and 1 GiB; by
+    /// default 4 MiB, and 32 MiB for stacks. Where threads have no rseq areas, each CPU has two rings of half
+    /// that size. Only what is written to takes memory.
     #[must_use]
     pub const fn ring(mut self, bytes: u32) -> Self {
         let bytes = if bytes < 4096 { 4096 } else { bytes };
         self.ring = Some(if bytes > 1 << 30 { 1 << 30 } else { bytes.next_power_of_two() });
         self
     }
-    /// Only hits that pass are recorded, tallied or counted: the first filter is for the first probe, and so on; of probes behind the last all
-    /// hits are. What would not be decided is [`Error::Filter`]: a counted entry knows arguments and the thread, a counted return
-    /// what is returned and the thread; timed calls are not filtered.
+    /// Records, aggregates or counts only hits that pass. The first filter is for the first probe, and so on;
+    /// probes beyond the last filter pass all hits. A filter that could not be decided is [`Error::Filter`]:
+    /// a counted entry knows arguments and the thread, a counted return knows the returned value and the
+    /// thread. Timed calls are not filtered.
     #[must_use]
     pub fn filters(mut self, filters: Vec<Filter>) -> Self {
         self.filters = filters;
         self
     }
-    /// Arguments that point to text, of which records are to hold the first [`TEXT_BYTES`](crate::TEXT_BYTES): bit `n` for argument
-    /// `n`, the first word for the first probe and so on. A page is first read by a system call of
-    /// the target's, and then for a while by its loads.
+    /// Selects arguments that point to text; records hold its first [`TEXT_BYTES`](crate::TEXT_BYTES). Bit
+    /// `n` is for argument `n`, the first byte is for the first probe, and so on. The target first reads a
+    /// page by a system call, and then loads from it directly for a while.
     #[must_use]
     pub fn texts(mut self, texts: Vec<u8>) -> Self {
         self.texts = texts;
         self
     }
-    /// Which of these texts end at a 0: Go's do not, and are refused there.
+    /// Marks those of these texts that end at a zero byte. Go's texts do not, and are refused there.
     #[must_use]
     pub fn ended_texts(mut self, ended: Vec<u8>) -> Self {
         self.ended = ended;
         self
     }
-    /// Floats that records are to hold, the first for the first probe and so on: [`Call::floats`](crate::Call::floats).
+    /// Selects floats that records hold, the first entry for the first probe and so on:
+    /// [`Call::floats`](crate::Call::floats).
     #[must_use]
     pub fn floats(mut self, floats: Vec<Floats>) -> Self {
         self.floats = floats;
@@ -170,7 +177,7 @@ impl Builder {
     /// Starts counting.
     ///
     /// # Errors
-    /// When no process can be traced or nothing can be probed; nothing is left behind.
+    /// If no process can be traced, or nothing can be probed; nothing is left behind then.
     pub fn count(self) -> Result<Session, Error> {
         Session::start(self, Aim::Count)
     }
@@ -182,9 +189,10 @@ impl Builder {
         let aim = self.timing();
         Session::start(self, aim)
     }
-    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most), and with `returns` what
-    /// it returned and when. [`Session::calls`] tells them. What filters decide by later, at the return or in the reader, is recorded too: then there are more arguments, and
-    /// [`floats`](Self::floats), than are asked for here.
+    /// Starts recording each hit: with the first `arguments` integer arguments of a function (six at most)
+    /// and, if `returns`, with what it returned and when. [`Session::calls`] reports them. Values that
+    /// filters need later, at the return or in the reader, are recorded too: then there may be more
+    /// arguments, and more [`floats`](Self::floats), than requested.
     ///
     /// # Errors
     /// As [`Self::count`].
@@ -197,23 +205,24 @@ impl Builder {
         self.floats.iter_mut().zip(floats).for_each(|(asked, needed)| *asked = asked.and(needed));
         Session::start(self, Aim::Record { values: arguments.max(needed).min(6), returns })
     }
-    /// Starts tallying: [`filters`](Self::filters) say of what, see [`Filter::tally`]. [`Session::tallies`] tells what was counted.
+    /// Starts aggregating: [`filters`](Self::filters) say what, see [`Filter::tally`]. [`Session::tallies`]
+    /// reports the result.
     ///
     /// # Errors
     /// As [`Self::count`].
     pub fn tally(self, exits: bool) -> Result<Session, Error> {
         Session::start(self, Aim::Tally { exits })
     }
-    /// Starts learning who calls: each hit records its stack; with `time`, what the calls took is summed, from entry to return.
-    /// Reports then have each function's durations beside its hits.
-    /// [`Session::calls`] takes what was recorded, and tells nothing; [`Finished::stacks`](crate::Finished::stacks) has the sums.
+    /// Starts recording the stack of each hit. With `time`, the durations of the calls are summed as well,
+    /// from entry to return, and reports have each function's durations beside its hits. [`Session::calls`]
+    /// takes the records out and returns none; [`Finished::stacks`](crate::Finished::stacks) has the sums.
     ///
     /// # Errors
     /// As [`Self::count`].
     pub fn stacks(self, unwinding: Unwinding, time: bool) -> Result<Session, Error> {
         Session::start(self, Aim::Stack { unwind: unwinding.unwind(), returns: time })
     }
-    /// What is learnt of timed calls.
+    /// Action for timed calls.
     pub(crate) const fn timing(&self) -> Aim {
         match (self.returns, self.outermost) {
             (Returns::Auto, true) => Aim::Time(Returns::Exits),
@@ -221,7 +230,7 @@ impl Builder {
         }
     }
     /// # Errors
-    /// [`Error::Filter`]: a filter that nobody would decide.
+    /// [`Error::Filter`]: a filter that neither the target nor the reader could decide.
     pub(crate) fn decides(&self, aim: Aim) -> Result<(), Error> {
         let by_thread = self.counts_by_thread(aim);
         for (spec, filter) in self.specs.iter().zip(&self.filters) {

@@ -1,21 +1,26 @@
-//! Records put together to calls.
+//! Pairs entry and exit records into calls.
 //!
-//! In: records as rings gave them. Out: calls: an entry with its arguments, and the exit that belongs to it. Invariants: CLS-1 an exit
-//! belongs to the last entry of the same thread, function and stack pointer (of any thread where exits name none); CLS-2 what has no other half is told as such; CLS-3 calls are told in the order in which they ended.
-//! Does not: read rings (`traced::records`) or slots (`decode`).
+//! In: records in the order in which rings gave them. Out: calls: an entry with its arguments, and its exit.
+//! Invariants: CLS-1 an exit belongs to the last entry of the same thread, function and stack pointer (of any
+//! thread where exits name none). CLS-2 an entry or exit without its other half is reported as such. CLS-3
+//! calls are reported in the order in which they ended. Does not: read rings (`traced::records`) or slots
+//! (`decode`).
 //!
-//! A thread's records may lie in several rings, since threads move and each CPU has a ring. The reader looks at one ring after the other, so
-//! an exit may be read a round before its entry:
+//! A thread's records may be in several rings, since threads move and each CPU has a ring. The reader takes
+//! one ring after the other, so it may read an exit a round before its entry:
 //!
-//! 1. The entry is committed to a ring that was looked at already, and the exit to one that comes later in the same round. The exit's time
-//!    lies behind the round's begin then. So a round tells only what happened before it began.
-//! 2. The entry's time lies before the round's begin, and its commit becomes visible to the reader late: its thread is held up between clock
-//!    and commit (no other thread runs there meanwhile: an interrupt, a hypervisor), or the store waits in its CPU. So a round tells only
-//!    what happened before the *previous* round began: all rings were looked at once more since then.
+//! 1. The entry is committed to a ring that was already read, and the exit to one that comes later in the
+//!    same round. Then the exit's time is after the round's begin. So a round reports only what happened
+//!    before it began.
+//! 2. The entry's time is before the round's begin, but its commit becomes visible to the reader late. Either
+//!    its thread is held up between clock and commit (by an interrupt or a hypervisor; no other thread runs
+//!    there meanwhile), or the store waits in its CPU. So a round reports only what happened before the
+//!    *previous* round began: all rings were read once more since then.
 //!
-//! What is told is in the order of the clock, so the entry that waits under a key is the latest before the exit. If a record comes even later
-//! than that, order is checked again: an exit never takes an entry that is younger, and an entry never replaces one that is younger. Such an
-//! exit has no entry, and such an entry no exit; both are told. Calls that were under way at the attach have an exit without an entry.
+//! Records are taken in the order of the clock, so the entry that waits under a key is the latest before the
+//! exit. Order is checked once more in case a record comes even later than that. An exit never takes an entry
+//! that is younger, and an entry never replaces one that is younger. Such an exit has no entry, and such an
+//! entry no exit; both are reported. Calls that were running at the attach have an exit without an entry.
 //! Records of one key with equal times stay in the order of their ring.
 
 use std::sync::Arc;
@@ -29,47 +34,52 @@ use crate::report::Site;
 /// How a call ended, as far as was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// Only the entry was asked for.
+    /// Only the entry was recorded.
     Entered,
     /// It returned.
     Returned,
-    /// It went on as another function.
+    /// It ended by a jump to another function.
     TailCall,
-    /// It had not ended when tracing did, or its exit was not seen (a longjmp, an exception, a dropped record).
+    /// Its exit was not seen: it was still running when tracing ended, was left by a longjmp or an exception,
+    /// or its record was dropped.
     Unfinished,
 }
 
 /// One call of a function, or one hit of an instruction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// The process that was traced; a forked child's calls count as its parent's.
+    /// Traced process; calls of a forked child count as its parent's.
     pub pid: u32,
-    /// The thread that entered; 0 where its number cannot be had (its C library keeps none, and a seccomp filter may forbid the question).
+    /// Thread that entered; 0 if its number is not known: its C library keeps none, and a seccomp filter may
+    /// forbid to ask for it.
     pub tid: u32,
-    /// The function.
+    /// Site of the function or instruction.
     pub site: Arc<Site>,
-    /// When it was entered, from the session's start on.
+    /// Time of the entry, from the session's start.
     pub at: Duration,
-    /// The first integer arguments, as registers hold them; as many as were asked for.
+    /// First integer arguments as registers hold them; as many as requested.
     pub arguments: [u64; 6],
-    /// Bit `n`: argument `n` is not known: it is neither in a register nor where memory could be read. Its word is 0.
+    /// Bit `n`: argument `n` is not known, because it is neither in a register nor in readable memory. Its
+    /// word is 0.
     pub unseen: u8,
-    /// The low 64 bits of the vector registers that hold the first floats; 0 for those that were not asked for.
+    /// Low 64 bits of the vector registers that hold the first floats; 0 for those that were not requested.
     pub floats: [u64; 8],
-    /// What arguments pointed to at the entry, where that was asked for.
+    /// What arguments pointed to at the entry, if requested.
     pub texts: Vec<Text>,
-    /// What was read of memory for it ([`Filter::reads`](crate::filter::Filter::reads)), in that order; `argument` is the place there.
+    /// Fields that were read for the call, in the order of [`Filter::reads`](crate::filter::Filter::reads);
+    /// `argument` is the index there.
     pub fields: Vec<Text>,
-    /// What it returned; the bits of a float, where that was asked for.
+    /// Returned value; for a float, its bits if requested.
     pub returned: Option<u64>,
-    /// How long it took; of a call that went on as another function, until then.
+    /// Duration; for a call that ended by a jump to another function, until that jump.
     pub took: Option<Duration>,
     /// How it ended.
     pub how: How,
 }
 
 impl Call {
-    /// How long it took from its entry to its return, in nanoseconds. Not known of a call that went on as another function: that is part of it.
+    /// Nanoseconds from the entry to the return. `None` for a call that ended by a jump to another function,
+    /// since that function is part of it.
     #[must_use]
     pub fn whole_ns(&self) -> Option<u64> {
         let took = self.took.filter(|_| self.how != How::TailCall)?;
@@ -77,25 +87,25 @@ impl Call {
     }
 }
 
-/// What an argument pointed to.
+/// Bytes that an argument pointed to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Text {
-    /// The argument, from 0 on.
+    /// Index of the argument, from 0.
     pub argument: u8,
-    /// The first bytes there, at most [`TEXT_BYTES`].
+    /// First bytes there, at most [`TEXT_BYTES`].
     pub bytes: Vec<u8>,
-    /// Why there are no more.
+    /// Why there are no more bytes.
     pub reading: Reading,
 }
 
-/// How far the kernel read for the program.
+/// How far the memory was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
-    /// As far as records go.
+    /// As far as a record has room.
     Whole,
-    /// The program could not have read further: nothing is mapped behind these bytes.
+    /// Up to unmapped memory: the program could not have read further either.
     Fault,
-    /// It did not read at all, for this error.
+    /// Not at all, because of this error.
     Failed(i32),
 }
 
@@ -108,11 +118,12 @@ impl Text {
         word[..len].copy_from_slice(&self.bytes[..len]);
         (self.reading == Reading::Whole).then_some(u64::from_le_bytes(word))
     }
-    /// From the words of a record: the answer of process_vm_readv, or the same of our own loads, then the bytes.
+    /// Decodes a text from the words of a record: the answer of process_vm_readv (or its equal from the
+    /// stub's own loads), then the bytes.
     pub(crate) fn new(argument: u8, words: impl Fn(u64) -> u64) -> Self {
         Self::of(argument, TEXT_BYTES, words)
     }
-    /// The same, where so many bytes were asked for.
+    /// The same, where `asked` bytes were requested.
     pub(crate) fn of(argument: u8, asked: usize, words: impl Fn(u64) -> u64) -> Self {
         const EFAULT: i64 = 14;
         let answer = words(0).cast_signed();
@@ -130,10 +141,10 @@ impl Text {
     }
 }
 
-/// A record.
+/// A record, and where it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    /// In which segment of its process it was.
+    /// Index of its segment in the process.
     pub(crate) segment: usize,
     pub(crate) record: Record,
 }
@@ -161,7 +172,7 @@ pub(crate) fn in_order(calls: &mut [Call]) {
     calls.sort_by_key(|call| call.at + call.took.unwrap_or_default());
 }
 
-/// What a user should know of exits without an entry.
+/// Notice about exits without an entry.
 pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
     let say = || format!("{unpaired} returns in process {pid} were of calls whose entry was not recorded");
     (unpaired > 0).then(say)
@@ -171,18 +182,19 @@ pub(crate) fn unpaired_notice(pid: u32, unpaired: u64) -> Option<String> {
 #[derive(Debug, Default)]
 pub(crate) struct Pairing {
     open: Quick<Key, Record>,
-    /// Only entries name their thread. Threads of one process have no stack pointer in common, and a goroutine that goes on in another
-    /// thread keeps its own.
+    /// Only entries name their thread. Stack pointers alone suffice then: threads of one process have none in
+    /// common, and a goroutine that moves to another thread keeps its own.
     pub(crate) exits_name_no_thread: bool,
-    /// When the previous round began: all that happened before is read.
+    /// Begin of the previous round, as a tick: all that happened before it has been read.
     begun: u64,
-    /// Exits of calls whose entry was not seen: they ran at the start, or the record was dropped.
+    /// Exits whose entry was not seen: the call was running at the start, or the record was dropped.
     pub(crate) unpaired: u64,
 }
 
 impl Pairing {
-    /// A round that began at a tick; nothing without one, if no round follows. Takes what happened before the round before it, and tells the
-    /// calls that it ended, in that order; what happened later stays. `waits` says whether an entry's exit is recorded.
+    /// Feeds a round that began at tick `begun`; `None` if no round follows. Takes what happened before the
+    /// previous round and calls `each` for the calls that it ended, in that order. What happened later stays
+    /// in `round`. `waits` tells whether exits of a probe are recorded.
     pub(crate) fn feed(
         &mut self,
         round: &mut Vec<Found>,
@@ -190,7 +202,7 @@ impl Pairing {
         waits: impl Fn(usize, u32) -> bool,
         mut each: impl FnMut(Paired),
     ) {
-        // One ring's records are in order.
+        // Records of a single ring are in order.
         if !round.is_sorted_by_key(|found| found.record.ticks) {
             round.sort_by_key(|found| found.record.ticks);
         }
@@ -217,14 +229,15 @@ impl Pairing {
             }
         }
     }
-    /// Lets an entry wait for its exit. Gives the older one of two under the same key: its exit was not seen.
+    /// Lets an entry wait for its exit. Returns the older one of two entries under the same key: its exit was
+    /// not seen.
     fn enter(&mut self, key: Key, record: Record) -> Option<Record> {
         match self.open.insert(key, record) {
             Some(younger) if younger.ticks > record.ticks => self.open.insert(key, younger),
             older => older,
         }
     }
-    /// Nothing more will come: what waits has not ended.
+    /// Calls that have not ended; called when no more records will come.
     pub(crate) fn rest(&mut self) -> Vec<Paired> {
         let mut rest: Vec<Paired> =
             self.open.drain().map(|((_, _, segment, _), entry)| unfinished(segment, entry)).collect();
@@ -313,7 +326,7 @@ mod tests {
     #[test]
     fn an_exit_belongs_to_no_entry_that_is_younger() {
         let mut pairing = Pairing::default();
-        // It was under way when we came; then there are calls at the same place.
+        // This call was running at the attach; after it there are calls at the same place.
         let calls =
             |begin: u64| [record(Kind::Entry, 1, 0x90, begin), record(Kind::Return, 1, 0x90, begin + 5)];
         let mut round = vec![record(Kind::Return, 1, 0x90, 9)];
@@ -341,14 +354,16 @@ mod tests {
         pairing.feed(&mut vec![Found::new(segment, record)], None, |_, _| false, each);
     }
 
-    /// What a thread does, tick by tick: it calls, or returns from its innermost call; whether the record is lost.
+    /// One step of a thread: the thread, whether it calls or returns from its innermost call, whether the
+    /// record is lost, and how late it becomes visible.
     type Deed = (u32, bool, bool, u64);
 
-    /// A record, when the reader can see it, in which ring it is, and its call.
+    /// A record, the time when the reader can see it, its ring, and its call.
     #[derive(Clone, Copy, Debug)]
     struct Written(Record, u64, usize, usize);
 
-    /// What threads wrote, in the order of the clock. A record is visible a while after its time, but before the thread's next record.
+    /// What threads wrote, in the order of the clock. A record becomes visible a while after its time, but
+    /// before the thread's next record.
     fn written(deeds: &[Deed], attach: u64) -> Vec<Written> {
         let (mut stacks, mut ticks, mut calls, mut all) = ([const { Vec::new() }; 3], 0, 0, Vec::new());
         for &(thread, enters, lost, late) in deeds {
@@ -376,7 +391,7 @@ mod tests {
         all
     }
 
-    /// Reads in rounds, ring by ring, as each becomes visible; `held` is the longest that a record takes.
+    /// Reads in rounds, ring by ring, as records become visible; `held` is the longest delay of a record.
     fn read(all: &[Written], held: u64) -> (Vec<Paired>, u64) {
         let (mut pairing, mut calls, mut round, mut now) = (Pairing::default(), Vec::new(), Vec::new(), 0);
         let mut taken = vec![false; all.len()];
@@ -400,8 +415,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
-        /// Attached in the midst of calls, and some records dropped: each exit has the latest entry that was written before it, and without
-        /// drops that is its own. Whatever has no other half is told once.
+        /// The attach comes in the midst of calls, and some records are dropped. Each exit gets the latest
+        /// entry that was written before it; without drops that is its own. What has no other half is
+        /// reported once.
         #[test]
         fn exits_belong_to_the_latest_entry_before_them(
             deeds in vec((0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..25u64), 0..120),

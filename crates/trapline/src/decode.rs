@@ -1,9 +1,10 @@
-//! Slots to calls: what records hold, for whom they are, and who decides late.
+//! Decodes ring slots into calls.
 //!
-//! In: slots as they lay in a process' rings, round by round: as they are taken ([`crate::traced`]), or as they were saved
-//! ([`crate::saved`]). Out: [`Call`]s, and how many entries were read of each probe. Invariant: DEC-1 the same slots, probes and clock give
-//! the same calls, wherever they come from. Slots are input (REC-2): what names no kind, or a probe that there is none of, was
-//! scribbled and is passed over. Does not: take slots.
+//! In: ring slots of a process, round by round: as they are taken ([`crate::traced`]), or as they were saved
+//! ([`crate::saved`]). Out: [`Call`]s, and how many entries were read for each probe. Invariant: DEC-1 the
+//! same slots, probes and clock give the same calls, wherever they come from. Slots are untrusted input
+//! (REC-2): a slot whose kind or probe does not exist was overwritten by the target, and is skipped. Does
+//! not: take slots.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,27 +18,29 @@ use crate::quick::InTurn;
 use crate::report::Site;
 use crate::values::Values;
 
-/// One process' records on their way to calls.
+/// Records of one process, until they are calls.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     pub(crate) pairing: Pairing,
-    /// What a record's probe is.
+    /// What is known of each probe.
     pub(crate) probes: Probes,
-    /// Records that were taken, and are not told yet.
+    /// Records that were taken and not reported yet.
     pub(crate) round: Vec<Found>,
-    /// Entries read.
+    /// Entries read, by probe.
     pub(crate) read: Counts,
-    /// Entries read whose calls a filter left out.
+    /// Entries read whose calls a filter rejected, by probe.
     pub(crate) left_out: Counts,
-    /// Texts and floats of entries whose calls have not been told: by segment, probe, thread, stack pointer and time.
+    /// Texts and floats of entries whose calls were not reported yet; by segment, probe, thread, stack
+    /// pointer and time.
     texts: InTurn<TextKey, Beside>,
 }
 
-/// The tick at which time begins, and how long one is.
+/// Tick at which time begins, and nanoseconds per tick.
 pub(crate) type Clock = (u64, f64);
 
 impl Decoder {
-    /// Slots of so many bytes, out of one ring of a segment; how many of them are records.
+    /// Takes ring slots of `slot` bytes each from one ring of a segment. Returns how many of them are
+    /// records.
     pub(crate) fn take(&mut self, segment: usize, slot: usize, slots: &[u8]) -> usize {
         let before = self.round.len();
         let room = (slot / 8).saturating_sub(FIRST_VALUE as usize);
@@ -55,12 +58,12 @@ impl Decoder {
         }
         self.round.len() - before
     }
-    /// Threads of a round, as their records number them.
+    /// Threads of a round, by the numbers in their records.
     pub(crate) fn threads(&self) -> HashSet<u32> {
         self.round.iter().map(|found| found.record.tid).collect()
     }
-    /// The calls that a round ended, which began at a tick ([`Pairing::feed`]); without one, all, and those that have not ended. `names` are
-    /// threads' names.
+    /// Reports the calls that ended in a round; `begun` is the tick at which it began ([`Pairing::feed`]).
+    /// Without it, reports all calls, including those that have not ended. `names` looks up thread names.
     pub(crate) fn tell(
         &mut self,
         pid: u32,
@@ -93,7 +96,7 @@ impl Decoder {
     }
 }
 
-/// A word of a slot; 0 behind its end.
+/// A word of a ring slot; 0 beyond its end.
 pub(crate) fn word(slot: &[u8], n: u64) -> u64 {
     let at = usize::try_from(n.saturating_mul(8)).ok();
     let bytes = at.and_then(|at| slot.get(at..at.checked_add(8)?));
@@ -114,15 +117,15 @@ pub(crate) const fn text_key(segment: usize, record: &Record) -> TextKey {
     (segment, record.probe, record.tid, record.sp, record.ticks)
 }
 
-/// What is known of a probe, for each of its records.
+/// What is known of a probe; needed for each of its records.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) site: Arc<Site>,
-    /// Its exits are recorded.
+    /// Its exits are recorded, so entries wait for them.
     pub(crate) waits: bool,
     pub(crate) shape: Option<Shape>,
     pub(crate) values: Values,
-    /// What the reader decides.
+    /// The reader's part of the filter.
     pub(crate) late: Option<Arc<Filter>>,
 }
 
@@ -151,19 +154,19 @@ impl Known {
             texts: beside.texts,
             fields: beside.fields,
             returned: exit.filter(|exit| exit.kind == Kind::Return).map(|exit| exit.values[0]),
-            // The difference of what is told, so that no call ends behind its caller by a rounding.
+            // A difference of times as they are reported, so that rounding lets no call end after its caller.
             took: exit.map(|exit| since_start(exit.ticks).saturating_sub(at)),
             how,
         }
     }
 }
 
-/// By segment and probe.
+/// Probes by segment and number.
 #[derive(Debug, Default)]
 pub(crate) struct Probes(Vec<Vec<Option<Known>>>);
 
 impl Probes {
-    /// Puts one into its place.
+    /// Adds one.
     pub(crate) fn set(&mut self, segment: usize, probe: u32, known: Known) {
         *place(&mut self.0, segment, probe) = Some(known);
     }
@@ -182,7 +185,7 @@ impl Probes {
     }
 }
 
-/// Numbers by segment and probe, of probes that there are.
+/// A number for each probe, by segment.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(Vec<Vec<u64>>);
 
@@ -198,7 +201,7 @@ impl Counts {
     }
 }
 
-/// The place for that, which is made if need be.
+/// Entry of the table for this probe; added if it is missing.
 fn place<T: Default>(of: &mut Vec<Vec<T>>, segment: usize, probe: u32) -> &mut T {
     let probe = probe as usize;
     if of.len() <= segment {
@@ -211,7 +214,7 @@ fn place<T: Default>(of: &mut Vec<Vec<T>>, segment: usize, probe: u32) -> &mut T
     &mut of[probe]
 }
 
-/// What an entry's record holds: integers, and bits that say which arguments are texts and floats.
+/// What an entry's record holds: how many integers, and bits that tell which arguments are texts and floats.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) values: u8,
@@ -222,7 +225,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Texts in the order of their arguments, and floats by theirs; `word` is any word of the record.
+    /// Reads texts and floats, each in the order of their arguments. `word` gives any word of the record.
     fn read(&self, word: &dyn Fn(u64) -> u64) -> Beside {
         let of = |mask: u8| (0..8u8).filter(move |n| mask >> n & 1 == 1);
         let text = |(nth, argument): (u64, u8)| {

@@ -1,5 +1,5 @@
-//! What stops a session. Each error says what was tried, why it failed, what to do; what stops one probe only is a
-//! [`Refused`](crate::Refused) or a notice.
+//! Errors that stop a session. Each text says what was tried, why it failed, and what to do. What stops a
+//! single probe only is a [`Refused`](crate::Refused) or a notice.
 
 use std::io;
 
@@ -13,13 +13,13 @@ use crate::filter::Undecided;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A process, or the right to touch it.
+    /// A process cannot be traced: it is gone, or the right to trace it is missing.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The batch of patches as a whole.
+    /// The batch of patches failed as a whole.
     #[error(transparent)]
     Patch(#[from] PatchError),
-    /// A probe that cannot be read.
+    /// A probe's text cannot be parsed.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// No process has the name.
@@ -27,10 +27,10 @@ pub enum Error {
     NoProcessNamed {
         /// The name asked for.
         name: String,
-        /// Names like it.
+        /// Names that are similar.
         near: Vec<String>,
     },
-    /// Without a target, only a file tells which processes are meant.
+    /// No target was given, and the probe names no file that would identify one.
     #[error(
         "probe `{probe}` names no file and no process is given; write FILE:FUNCTION, or use -p, -n or -c"
     )]
@@ -38,10 +38,10 @@ pub enum Error {
         /// The probe.
         probe: String,
     },
-    /// No such file.
+    /// The probe's file was not found.
     #[error("no file `{file}` for probe `{probe}`: {why}; give its full path")]
     NoFile {
-        /// As asked for.
+        /// The file's name as typed.
         file: String,
         /// The probe.
         probe: String,
@@ -57,20 +57,20 @@ pub enum Error {
     /// No probe found a function.
     #[error("nothing to probe: {}", .misses.join("; "))]
     NoMatch {
-        /// For each probe, what was not found and what is like it.
+        /// For each probe: what was not found, and similar names.
         misses: Vec<String>,
     },
     /// All that was found was refused.
     #[error("nothing could be probed: {matched} matched, all refused; for example {example}")]
     AllRefused {
-        /// Places found.
+        /// Number of places found.
         matched: u64,
-        /// One probe and its reason.
+        /// One probe and the reason for its refusal.
         example: String,
-        /// All of them.
+        /// All refusals.
         refused: Vec<crate::Refused>,
     },
-    /// A filter that would not be decided.
+    /// A filter that neither the target nor the reader could decide.
     #[error("the filter of {probe} cannot decide: {why}")]
     Filter {
         /// The probe.
@@ -78,35 +78,35 @@ pub enum Error {
         /// Why.
         why: Undecided,
     },
-    /// A command that cannot be started.
+    /// A command could not be started.
     #[error("cannot start {command}: {source}")]
     Launch {
-        /// Its first word.
+        /// First word of the command.
         command: String,
         /// Why.
         source: io::Error,
     },
-    /// Watchpoints.
+    /// An error of watchpoints.
     #[error(transparent)]
     Watch(#[from] trapline_watch::WatchError),
-    /// No place to watch was found.
+    /// No variable to watch was found.
     #[error("nothing to watch: {}", .misses.join("; "))]
     NoPlace {
-        /// For each place, what was not found and what is like it.
+        /// For each of them: what was not found, and similar names.
         misses: Vec<String>,
     },
-    /// What the stubs cannot do.
+    /// A request that the stubs do not support.
     #[error("{what} is not built into this version's probes: {why}")]
     Missing {
-        /// The wish.
+        /// The request.
         what: &'static str,
-        /// What it would take.
+        /// What support would take.
         why: &'static str,
     },
 }
 
 impl Error {
-    /// Whether it means that the process is no more.
+    /// Whether the error means that the process has ended.
     #[must_use]
     pub const fn is_gone(&self) -> bool {
         match self {
@@ -115,7 +115,7 @@ impl Error {
             _ => false,
         }
     }
-    /// Whether it means that all was understood and nothing could be probed.
+    /// Whether the error means that the probes were understood, and nothing could be probed.
     #[must_use]
     pub const fn is_nothing_probed(&self) -> bool {
         matches!(self, Self::NoMatch { .. } | Self::AllRefused { .. } | Self::NoPlace { .. })

@@ -1,4 +1,4 @@
-//! The files behind mappings, each opened, mapped and parsed once for all processes.
+//! The files behind mappings: each is opened, mapped and parsed once for all processes.
 //!
 //! In: a mapping or a path. Out: [`ModuleFile`]. Does not: choose functions.
 #![allow(unsafe_code, reason = "files are mapped, not read: one block")]
@@ -13,27 +13,27 @@ use trapline_image::{Bytes, DebugFile, DebugFiles, Image};
 use trapline_plan::{CodeMap, Scope, Want};
 use trapline_target::{FileId, Mapping, Process};
 
-/// Text up to this size may be swept as a whole, once per file.
+/// Largest text, in bytes, that may be swept as a whole, once per file.
 const WHOLE_TEXT: u64 = 64 << 20;
 
 /// One file.
 #[derive(Debug)]
 pub(crate) struct ModuleFile {
     pub(crate) id: FileId,
-    /// As the process sees it.
+    /// Path as the process sees it.
     pub(crate) path: String,
-    /// What it says.
+    /// Parsed contents.
     pub(crate) image: Image,
-    /// The path names another file by now.
+    /// The path leads to another file by now.
     pub(crate) replaced: bool,
     whole: OnceLock<Arc<CodeMap>>,
-    /// A map of what was wanted so far.
+    /// Branch targets near all that was requested so far.
     near: Mutex<Option<Arc<CodeMap>>>,
 }
 
 impl ModuleFile {
-    /// Its branch targets: those near the wants (and near what was wanted before) where guards serve a branch that was not seen, else all
-    /// of them. `alone`: made by the calling thread alone.
+    /// Branch targets in the file. Where guards serve a branch that was not seen, these are only the ones
+    /// near the requests, present and earlier; else all. `alone`: the calling thread makes the map alone.
     pub(crate) fn code_map(&self, wants: &[Want], guarded: bool, alone: bool) -> Arc<CodeMap> {
         let threads = if alone { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
         let text: u64 = self.image.text_ranges().iter().map(|range| range.1).sum();
@@ -47,13 +47,14 @@ impl ModuleFile {
         let build = || Arc::new(CodeMap::build(&self.image, Scope::For(wants), threads));
         let mut known = near.take();
         let own = known.as_mut().and_then(Arc::get_mut).map(|own| own.cover(&self.image, wants, threads));
-        // Without one of its own: somebody plans with it just now, as many processes are asked the same.
+        // Another thread is using the map to plan just now, since the same is requested of many processes.
+        // Then a new one is made.
         let covered = own.is_some() || known.as_ref().is_some_and(|map| map.covers(&self.image, wants));
         let map = known.filter(|_| covered).unwrap_or_else(build);
         *near = Some(map.clone());
         map
     }
-    /// Drops what was foreseen of a batch, and nobody took.
+    /// Drops what was planned speculatively for a batch and never used.
     pub(crate) fn forget_foreseen(&self) {
         let near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
         near.iter().for_each(|map| map.forget_foreseen());
@@ -67,7 +68,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The file of a mapping, or why it cannot be used.
+    /// File of a mapping, or why it cannot be used.
     pub(crate) fn of_mapping(
         &mut self,
         process: &Process,
@@ -81,7 +82,7 @@ impl Files {
         };
         self.known.entry(id).or_insert_with(open).clone()
     }
-    /// A file by its path in our own namespace.
+    /// File by its path in the tracer's own namespace.
     pub(crate) fn of_path(&mut self, path: &Path) -> Result<Arc<ModuleFile>, String> {
         let text = path.to_string_lossy();
         let file = File::open(path).map_err(|error| format!("cannot open {text}: {error}"))?;
@@ -92,18 +93,18 @@ impl Files {
     pub(crate) fn has(&self, id: FileId) -> bool {
         self.known.contains_key(&id)
     }
-    /// One that somebody else parsed ([`parsed`]), if it was not opened yet.
+    /// Adds a file that another thread parsed ([`parsed`]), unless it was opened already.
     pub(crate) fn put(&mut self, file: Arc<ModuleFile>) {
         self.known.entry(file.id).or_insert(Ok(file));
     }
 }
 
-/// A file of our own namespace, for [`Files::put`].
+/// Parses a file in the tracer's own namespace, for [`Files::put`].
 pub(crate) fn parsed(file: &File, id: FileId, path: &Path) -> Result<Arc<ModuleFile>, String> {
     parse(file, id, &path.to_string_lossy(), false, Path::new("/"))
 }
 
-/// A file's identity.
+/// Identity of a file.
 pub(crate) fn id_of(file: &File) -> io::Result<FileId> {
     use std::os::unix::fs::MetadataExt;
     let meta = file.metadata()?;
@@ -130,15 +131,16 @@ fn parse(
     }))
 }
 
-/// All of a file's bytes.
+/// All bytes of a file.
 pub(crate) fn map(file: &File) -> io::Result<Bytes> {
-    // SAFETY: the mapping is private and read-only. Somebody may change or truncate the file under us: changed bytes are
-    // only read as input, and each site is compared with the live process before it is written; a truncated program
-    // file would kill the processes that run it as it would kill us.
+    // SAFETY: the mapping is private and read-only. Another process may change or truncate the file
+    // meanwhile. Changed bytes are only read as input, and each site is compared with the live process before
+    // it is written. A truncated program file would kill the processes that run it just as it would kill this
+    // one.
     Ok(Bytes::new(unsafe { memmap2::Mmap::map(file)? }))
 }
 
-/// Where distributions put separate debug files, in the process' own root.
+/// Where distributions put separate debug files, under the process' own root.
 struct DebugDirs<'a> {
     root: &'a Path,
     beside: &'a Path,

@@ -1,8 +1,10 @@
-//! Which calls are told: conditions, samples, names of threads.
+//! Filters: which hits count, by conditions, samples and thread names.
 //!
-//! In: a condition, and what a probe's arguments are called. Out: a [`Filter`]: what the target decides before anything is recorded,
-//! and what the reader decides of calls that were. The target knows arguments and the thread's number at the entry, and with what was
-//! returned and how long it took at the return; fields too, once they are read. Does not: evaluate in the target (`trapline_plan`).
+//! In: a condition, and the names of a probe's arguments. Out: a [`Filter`], with a part for the target,
+//! which decides before anything is recorded, and a part for the reader, which decides about recorded calls.
+//! At an entry the target knows the arguments and the thread's number, and fields once they are read. At a
+//! return it also knows what was returned and how long the call took. Does not: evaluate in the target
+//! (`trapline_plan`).
 
 mod constants;
 mod decided;
@@ -20,35 +22,36 @@ use trapline_plan::{Floats, Operand, Read, Role, Unwind, filter};
 use crate::calls::{Call, Text};
 use crate::values::Marked;
 
-/// Most bytes of a thread's name.
+/// Longest thread name in bytes.
 const COMM_LEN: usize = 15;
 
-/// Which calls of one probe are told; all of them, by default.
+/// Filter of one probe; the default passes all calls.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
     early: Option<Tree>,
-    /// What is known at the entry once fields are read.
+    /// Part of the condition that is known at the entry once fields are read.
     read: Option<Tree>,
     late: Option<Tree>,
     sample: u32,
     names: Vec<String>,
     tally: Option<Tally>,
-    /// The tally is of whole calls.
+    /// The aggregation is of whole calls, and is made at their return.
     of_calls: bool,
     reads: Vec<Read>,
-    /// At a mark: what stands for argument registers.
+    /// At a USDT probe: the operands that stand for argument registers.
     operands: Vec<Operand>,
 }
 
 impl Filter {
-    /// Only calls for which this holds, and all that was said before.
+    /// Adds a condition; it and all earlier ones must hold. `symbols` are the names that it may use; if two
+    /// are spelled alike, the first counts.
     ///
     /// # Errors
-    /// What is wrong with it, and where. `symbols` are the names that it may use; the first of one spelling counts.
+    /// What is wrong with the text, and where.
     pub fn condition(self, text: &str, symbols: &[(String, Symbol)]) -> Result<Self, FilterError> {
         Ok(self.tree(filter::parse(text, symbols)?))
     }
-    /// The same, already read.
+    /// Adds a condition that is already parsed.
     #[must_use]
     pub fn tree(self, tree: Tree) -> Self {
         let (early, rest) = tree.split();
@@ -57,40 +60,42 @@ impl Filter {
             .map(|(before, more)| Tree::and(before, more));
         Self { early, read, late, ..self }
     }
-    /// Of those that pass in the target, one in so many on each CPU.
+    /// Of the hits that pass in the target, takes one in so many on each CPU.
     #[must_use]
     pub fn sample(self, one_in: u32) -> Self {
         Self { sample: one_in, ..self }
     }
-    /// Only threads of one of these names. The target passes over those that are known to be called otherwise; of all others what they
-    /// are called when their calls are read counts.
+    /// Passes only threads of these names. The target rejects threads that are known to have another name.
+    /// For all others, the name counts that they have when their calls are read.
     #[must_use]
     pub fn named(self, names: Vec<String>) -> Self {
-        // As a thread's own name is cut, and read.
+        // Cut as the kernel cuts a thread's name, and decoded as such a name is.
         let cut =
             |name: String| String::from_utf8_lossy(&name.as_bytes()[..name.len().min(COMM_LEN)]).into_owned();
         Self { names: names.into_iter().map(cut).collect(), ..self }
     }
-    /// What records hold of memory, at most [`MAX_FIELDS`]; each load costs the target a system call. What [`Known::Field`] numbers.
+    /// Memory that records hold: the fields that [`Known::Field`] numbers, at most [`MAX_FIELDS`]. Each load
+    /// costs the target a system call.
     #[must_use]
     pub fn reads(self, reads: Vec<Read>) -> Self {
         Self { reads, ..self }
     }
-    /// Words that those take in a record.
+    /// Words that the fields take in a record.
     pub(crate) fn field_words(&self) -> u16 {
         self.reads.iter().map(|read| read.words() as u16).sum()
     }
-    /// Bytes of each.
+    /// Length of each field in bytes.
     pub(crate) fn field_bytes(&self) -> Vec<u8> {
         self.reads.iter().map(|read| read.bytes).collect()
     }
-    /// Whether it is there for fields alone.
+    /// Whether it serves only to read fields, and passes all.
     pub(crate) const fn only_reads(&self) -> bool {
         let reads = !self.reads.is_empty() || !self.operands.is_empty();
         reads && !self.rejects()
     }
-    /// The same of a mark's arguments, with what stands for argument registers there and what is read of memory. What cannot be told is
-    /// the last field, which cannot be read.
+    /// The same filter in terms of a USDT probe's arguments. `operands` stand for argument registers there,
+    /// and `reads` is what is read from memory. A value that cannot be known becomes the last field, which
+    /// cannot be read.
     pub(crate) fn at_mark(&self, marked: &Marked, operands: Vec<Operand>, reads: Vec<Read>) -> Self {
         let nothing = reads.len().saturating_sub(1) as u8;
         let whole = self.whole().map(|tree| tree.with_known(&|known| marked.known(known, nothing)));
@@ -100,7 +105,7 @@ impl Filter {
             None => bare,
         }
     }
-    /// The same with other numbers of threads.
+    /// The same filter with thread numbers translated by `other`.
     pub(crate) fn with_threads(&self, other: &impl Fn(u64) -> u64) -> Self {
         let one = |tree: &Option<Tree>| tree.as_ref().map(|tree| tree.with_threads(other));
         let (early, read, late) = (one(&self.early), one(&self.read), one(&self.late));
@@ -111,7 +116,7 @@ impl Filter {
     pub(crate) fn arguments_named(&self) -> u8 {
         self.named_values(|known| if let Known::Argument(nth, _) = known { 1 << (nth & 7) } else { 0 })
     }
-    /// Whether it asks for anything that a function takes or returns.
+    /// Whether it needs anything that a function takes or returns.
     pub(crate) fn asks_for_values(&self) -> bool {
         let asks = |known| !matches!(known, Known::Thread | Known::Took);
         !self.reads.is_empty()
@@ -125,8 +130,9 @@ impl Filter {
         trees.for_each(|tree| tree.each_known(&mut |known| all |= bits(known)));
         all
     }
-    /// Hits that pass are tallied by this value, at entries or at exits. `None` if the target cannot do that, because there it does not know
-    /// the value or what decides who passes. Threads are chosen by name where rows are threads' ([`Apart::Thread`]), not on arm64: there the reader knows.
+    /// Aggregates hits that pass by this value, at entries or at exits. `None` if the target cannot do that
+    /// because it does not know there the value, or what decides which hits pass. Threads can be chosen by
+    /// name if rows belong to threads ([`Apart::Thread`]); not on arm64, where only the reader knows names.
     #[must_use]
     pub fn tally(self, tally: Tally, exits: bool) -> Option<Self> {
         if !self.fits_rows(&tally) {
@@ -144,17 +150,18 @@ impl Filter {
         let reads = if asks { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), reads, ..self })
     }
-    /// Whether rows can be told apart as threads' names are asked for.
+    /// Whether the table's rows allow for the thread names that are requested.
     const fn fits_rows(&self, tally: &Tally) -> bool {
         let by_thread = matches!(tally.apart, Apart::Thread);
         tally.is_sound() && (self.names.is_empty() || cfg!(target_arch = "x86_64") && by_thread)
     }
-    /// Whether the target knows it at an entry, where fields are read for it.
+    /// Whether the target knows the value at an entry where fields are read.
     fn is_known_when_read(&self, tree: &Tree) -> bool {
         tree.is_known_at_entry() || tree.is_known_with_fields() && self.fits(tree)
     }
-    /// The same of whole calls, tallied when they return: the value, and what decides, may mix what is known at entries, fields too, with what was returned and how long it took.
-    /// `None` if threads' names are asked for and rows are not threads' (or on arm64), or what is asked is too long.
+    /// Aggregates whole calls when they return. Value and condition may mix what is known at the entry,
+    /// fields included, with what was returned and how long the call took. `None` if thread names are
+    /// requested and rows do not belong to threads (or on arm64), or if the expressions are too long.
     #[must_use]
     pub fn tally_calls(self, tally: Tally) -> Option<Self> {
         let trees: Vec<&Tree> = [&self.read, &self.late].into_iter().flatten().chain(tally.trees()).collect();
@@ -163,19 +170,19 @@ impl Filter {
             if trees.iter().any(|tree| asks_for_fields(tree)) { self.reads.clone() } else { Vec::new() };
         can.then_some(Self { tally: Some(tally), of_calls: true, reads, ..self })
     }
-    /// Whether the target knows it at a return, of which the entry left what it knew.
+    /// Whether the target knows the value at a return, given what the entry left.
     fn is_known_of_calls(&self, tree: &Tree) -> bool {
         tree.is_known_at_return() && self.fits(tree)
     }
-    /// Whether whole calls are tallied.
+    /// Whether whole calls are aggregated.
     pub(crate) const fn tallies_calls(&self) -> bool {
         self.of_calls
     }
-    /// What is tallied.
+    /// The aggregation, if there is one.
     pub(crate) const fn tallied(&self) -> Option<&Tally> {
         self.tally.as_ref()
     }
-    /// Whether any hit may be kept back.
+    /// Whether it may reject any hit.
     pub(crate) const fn rejects(&self) -> bool {
         self.early.is_some()
             || self.read.is_some()
@@ -202,16 +209,16 @@ impl Filter {
         let trees = [&self.read, &self.late].into_iter().flatten();
         trees.fold(Floats::default(), |all, tree| all.and(tree.floats()))
     }
-    /// What fields say, and what returns say: both must hold.
+    /// Condition on fields and condition on returns, joined: both must hold.
     fn rest(&self) -> Option<Tree> {
         Tree::and(self.read.clone(), self.late.clone())
     }
-    /// Whether the target decides by fields at the entry, where this is learnt of calls.
+    /// Whether the target decides by fields at the entry, where the role provides for that.
     fn is_decided_by_fields(&self, role: Role) -> bool {
         let read = matches!(role, Role::Record { stack: Unwind::None, .. } | Role::Tally { exits: false });
         read && self.read.as_ref().is_some_and(|tree| self.fits(tree))
     }
-    /// Whether its fields are as wide as what is read for them.
+    /// Whether each field that the condition names was read at the width that the condition assumes.
     fn fits(&self, tree: &Tree) -> bool {
         let mut fits = true;
         let bits = |nth: u8| self.reads.get(usize::from(nth)).map_or(0, |read| u32::from(read.bytes) * 8);
@@ -223,7 +230,8 @@ impl Filter {
         });
         fits
     }
-    /// Whether the target decides about calls at their return too, where this is learnt of them: not of stacks.
+    /// Whether the target also decides at the return of calls, where the role provides for that. It does not
+    /// where stacks are recorded.
     pub(crate) fn is_decided_at_return(&self, role: Role) -> bool {
         let Role::Record { values, returns: true, floats, stack: Unwind::None, .. } = role else {
             return false;
@@ -238,13 +246,14 @@ impl Filter {
         };
         self.late.is_some() && self.rest().is_some_and(known)
     }
-    /// What the target decides, if anything; `tick` is as in [`Late`], and there where returns may decide.
+    /// The target's part, if there is any. `tick` is as in [`Late`], and set where returns may decide.
     pub(crate) fn in_target(&self, role: Role, tick: Option<u64>) -> Option<TargetFilter> {
         let told = matches!(
             role,
             Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..) | Role::Tally { .. }
         );
-        // Of a record the reader decides the rest, and a tally knows what it does ([`Self::tally`]); elsewhere what is not decided is refused.
+        // For records, the reader decides the rest. For aggregations, all is known in the target
+        // ([`Self::tally`]). For other roles there is no reader: what the target does not decide is refused.
         let whole = !told;
         let condition = if whole { self.whole() } else { self.early.clone() };
         let tally = self.tally.clone();
@@ -266,7 +275,8 @@ impl Filter {
     pub fn is_late(&self) -> bool {
         self.of_calls || self.late.is_some() || self.read.is_some() || !self.names.is_empty()
     }
-    /// What is left to the reader, where this is learnt of calls; in some programs no return decides.
+    /// The part that is left to the reader, given the role. `returns_decide` is false in programs where no
+    /// return can decide.
     pub(crate) fn left_to_reader(&self, role: Role, returns_decide: bool) -> Self {
         let at_return = returns_decide && self.is_decided_at_return(role);
         let mut left = self.clone();
@@ -274,21 +284,23 @@ impl Filter {
         left.read.take_if(|_| at_return || self.is_decided_by_fields(role));
         left
     }
-    /// Whether it looks at what threads are called.
+    /// Whether it depends on thread names.
     pub(crate) fn is_named(&self) -> bool {
         !self.names.is_empty()
     }
-    /// What threads are to be called.
+    /// Thread names that pass.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
-    /// The same, decided by the reader alone, as of calls that were recorded before; samples cannot be.
+    /// The same filter, decided by the reader alone, for calls that were recorded before. A sample cannot be
+    /// taken then.
     #[must_use]
     pub fn by_reader(self) -> Self {
         let rest = Tree::and(self.read, self.late);
         Self { late: Tree::and(self.early, rest), read: None, early: None, ..self }
     }
-    /// What the reader says of a call. What it cannot decide, as of a call that has not ended, does not pass.
+    /// Whether the reader passes a call. What it cannot decide does not pass, such as a condition on the
+    /// return of a call that has not ended.
     #[must_use]
     pub fn passes(&self, call: &Call, comm: Option<&str>) -> bool {
         let facts = Facts {
@@ -312,7 +324,7 @@ fn asks_for_fields(tree: &Tree) -> bool {
     asks
 }
 
-/// A call's fields, as conditions know them.
+/// Fields of a call, in the form that conditions use.
 #[must_use]
 pub fn fields(call: &Call) -> [Option<u64>; MAX_FIELDS] {
     core::array::from_fn(|n| call.fields.get(n).and_then(Text::word))

@@ -1,7 +1,8 @@
-//! `-f`: staying with processes through fork and exec.
+//! `-f`: follows processes through fork and exec.
 //!
-//! In: processes under trace. Out: programs that they and their children execute, parked, to be probed and let go.
-//! Invariants: FOL-1 only one tracer holds a process: following pauses while a batch is at work. Does not: patch.
+//! In: processes under trace. Out: programs that they and their children execute, each parked, to be probed
+//! and let go. Invariants: FOL-1 only one tracer holds a process, so following pauses while a batch is at
+//! work. Does not: patch.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +10,33 @@ use trapline_target::{Followed, Follower, Parked};
 
 use crate::report::Unprobed;
 
-/// Following, when asked for.
+/// State of following.
 #[derive(Debug, Default)]
 pub(crate) struct Following {
     /// Whether to follow at all.
     pub(crate) wanted: bool,
-    /// Our own child, if a command was launched.
+    /// Pid of the launched command, if there is one.
     pub(crate) child: Option<u32>,
     follower: Option<Follower>,
-    /// Everybody who is followed, also processes in which nothing is probed.
+    /// Pids of all followed processes, including those in which nothing is probed.
     pids: BTreeSet<u32>,
     waiting: Vec<Followed>,
-    /// Programs that ran on from their entry points before they were let go.
+    /// Pids of programs that ran on from their entry points before they were let go.
     strayed: Vec<u32>,
     /// Programs that ran without having been held at their entry points.
     unparked: Vec<Unprobed>,
 }
 
 impl Following {
-    /// Follows nobody yet.
+    /// No process is followed yet.
     pub(crate) fn new(wanted: bool) -> Self {
         Self { wanted, ..Self::default() }
     }
-    /// Follows one more process from now on, when following is wanted.
+    /// Follows one more process from now on, if following is wanted.
     pub(crate) fn add(&mut self, pid: u32) {
         self.pids.insert(pid);
     }
-    /// Lets go of everybody, so that a batch can be made.
+    /// Releases all processes, so that a batch can be patched.
     pub(crate) fn pause(&mut self) {
         if let Some(follower) = self.follower.take() {
             let (pids, events) = follower.stop();
@@ -43,7 +44,8 @@ impl Following {
             self.waiting.extend(events);
         }
     }
-    /// Takes everybody up again who still lives; says whom it could not, and why.
+    /// Follows all processes again that are still alive. Returns notices about those that it could not
+    /// follow.
     pub(crate) fn resume(&mut self) -> Vec<String> {
         if !self.wanted || self.follower.is_some() {
             return Vec::new();
@@ -85,11 +87,11 @@ impl Following {
         }
         executed
     }
-    /// Programs that cannot be probed, since they were not held at their entry points; each once.
+    /// Programs that cannot be probed, since they were not held at their entry points; each is returned once.
     pub(crate) fn take_unparked(&mut self) -> Vec<Unprobed> {
         std::mem::take(&mut self.unparked)
     }
-    /// What to say of programs that ran on before they were let go; each once.
+    /// Notices about programs that ran on before they were let go; each is returned once.
     pub(crate) fn take_strayed(&mut self) -> Vec<String> {
         let line = |pid| {
             format!(
@@ -98,23 +100,23 @@ impl Following {
         };
         self.strayed.drain(..).map(line).collect()
     }
-    /// Whether somebody is left to follow.
+    /// Whether any process is left to follow.
     pub(crate) fn is_busy(&self) -> bool {
         let lives = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
         !self.waiting.is_empty() || self.pids.iter().any(lives)
     }
-    /// Ends following; what is parked runs on.
+    /// Ends following; parked programs run on.
     pub(crate) fn stop(&mut self) {
         self.wanted = false;
         self.pause();
         for event in self.waiting.drain(..) {
             if let Followed::AtEntry(parked) = event {
-                // It is gone if it cannot be released.
+                // A program that cannot be released is gone.
                 drop(parked.release());
             }
         }
     }
-    /// Lets a parked program run; followed from then on if it `may` be, and following is wanted.
+    /// Lets a parked program run. It is followed from then on if `may` is set and following is wanted.
     pub(crate) fn let_go(&mut self, parked: Parked, may: bool) -> std::io::Result<()> {
         match &self.follower {
             Some(follower) if may => {

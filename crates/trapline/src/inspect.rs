@@ -1,4 +1,4 @@
-//! Questions that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
+//! Commands that change nothing, and cleaning up: `list`, `--dry-run`, `status`, `detach`.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -21,23 +21,23 @@ use crate::target::{Several, Target, gone_notice, resolve};
 use crate::traced::{Aim, Returns, Traced, Wishes};
 use crate::unwinders::{Unwinding, unwinding_now};
 
-/// What was found, and what was not.
+/// Result of a listing.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Places found.
     pub listed: Vec<Listed>,
-    /// Notices: what was not found, files that were replaced.
+    /// Notices: what was not found, and files that were replaced.
     pub notices: Vec<String>,
 }
 
 impl Builder {
-    /// Which places the probes mean and how each would be reached; `timed` as [`Builder::latency`] would patch them.
-    /// Without a target, files are looked at and no process.
+    /// Lists the places that the probes mean, and how each would be reached. With `timed`, they are planned
+    /// as [`Builder::latency`] would patch them. Without a target, only files are looked at.
     ///
     /// # Errors
-    /// When a process or file cannot be had, or nothing is found.
+    /// If a process or file cannot be opened, or nothing is found.
     pub fn list(&self, timed: bool) -> Result<Listing, Error> {
-        // Where probes go does not depend on what decides about their hits.
+        // Where probes go does not depend on filters.
         let filters = Vec::new();
         let wishes = Wishes { filters, ..self.wishes(if timed { self.timing() } else { Aim::Count }) };
         let mut files = Files::default();
@@ -100,7 +100,7 @@ fn list_process(
 
 type Answer = (Result<Tactic, Refused>, Option<Returns>);
 
-/// What each place would get, and in which form its returns would be timed, as an attach would answer.
+/// Answers that an attach would give for each place, and how the ends of its calls would be seen.
 fn rehearsed(
     traced: &Traced,
     files: &mut Files,
@@ -138,7 +138,7 @@ fn rehearsed(
     Ok((0..).zip(answers(&report, found)).map(one).collect())
 }
 
-/// What each place would get, as an attach would answer.
+/// Answers that an attach would give for each place.
 fn answers(report: &AttachReport, found: &[Place]) -> Vec<Result<Tactic, Refused>> {
     let kernel = report.kernel.iter().map(|(_, site)| site.probe as usize);
     let by_kernel: HashSet<usize> = kernel.collect();
@@ -185,7 +185,7 @@ fn list_files(
     Ok(())
 }
 
-/// The places that probes mean in files that no process is asked for.
+/// Places that probes mean in files, without a process.
 pub(crate) fn file_modules(
     files: &mut Files,
     wishes: &Wishes,
@@ -215,7 +215,7 @@ pub(crate) fn file_modules(
     Ok((modules, places))
 }
 
-/// Without a process: what most would get.
+/// Lists places without a process: what they would get in a usual one.
 fn list_places(modules: &[Module], places: Places, wishes: &Wishes, listing: &mut Listing) {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let traits =
@@ -261,7 +261,7 @@ fn no_file(file: &str, probe: &str) -> Error {
     Error::NoFile { file: file.to_owned(), probe: probe.to_owned(), why }
 }
 
-/// A program by its path, or as a shell finds it.
+/// Finds a program by its path, or in `$PATH` as a shell does.
 pub(crate) fn find_program(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Path::new(name).exists().then(|| PathBuf::from(name));
@@ -270,7 +270,7 @@ pub(crate) fn find_program(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// A path, a program in `$PATH`, or a library by its short name.
+/// Finds a path, a program in `$PATH`, or a library by its short name.
 pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
     find_program(OsStr::new(name)).or_else(|| {
         if name.contains('/') {
@@ -296,17 +296,17 @@ pub(crate) fn find_file(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether a file is a program or library, and not a linker's script of the same name.
+/// Whether a file is a program or library, and not a linker script of the same name.
 fn is_elf(path: &Path) -> bool {
     use std::io::Read;
     let mut head = [0u8; 4];
     std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok() && head == *b"\x7fELF"
 }
 
-/// What is patched in a process, and by whom.
+/// Lists what is patched in a process, and by which tracers.
 ///
 /// # Errors
-/// When the process cannot be looked at.
+/// If the process cannot be looked at.
 pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
     Ok(status(&Process::look_into(pid)?)?)
 }
@@ -314,7 +314,7 @@ pub fn patched(pid: u32) -> Result<Vec<SegmentStatus>, Error> {
 /// Cleans up after a tracer that died.
 ///
 /// # Errors
-/// When the process cannot be traced, or another tracer is at work in it.
+/// If the process cannot be traced, or another tracer is at work in it.
 pub fn clean_up(pid: u32) -> Result<DetachReport, Error> {
     Ok(recover(&Process::open(pid)?, &Options::default())?)
 }

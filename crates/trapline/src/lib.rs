@@ -1,7 +1,7 @@
 //! Count and time the functions of running programs, from outside, without traps.
 //!
-//! In: probes, in bpftrace's words, and the processes they are meant for. Out: counts and durations, and at the end the
-//! processes as they were.
+//! In: probes, in bpftrace's syntax, and the processes in which to set them. Out: counts and durations; at
+//! the end, the processes as they were.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -20,8 +20,9 @@
 //! # }
 //! ```
 //!
-//! Dropping a [`Session`] detaches too. Invariants: SES-1, SES-2, TRC-1, TRC-2, where they are kept. Does not: print, wait, or
-//! handle signals; that is the program's own business (see [`Interrupts`] for a way to wait for Ctrl-C).
+//! Dropping a [`Session`] detaches too. Invariants: SES-1, SES-2, TRC-1, TRC-2; each is described in the
+//! module that keeps it. Does not: print, wait, or handle signals; that is left to the program (see
+//! [`Interrupts`] for a way to wait for Ctrl-C).
 #![deny(unsafe_code)]
 #![cfg_attr(
     target_arch = "aarch64",

@@ -1,9 +1,10 @@
-//! What the C library of a process says of its threads.
+//! What the C library of a process shows about its threads.
 //!
-//! In: the process' files, and their variables as they are now. Out: [`Threads`]: where glibc registers rseq areas (`__rseq_offset`, of its loader or of a
-//! static program, when `__rseq_size` says that it does), whether the program
-//! sets thread pointers itself or makes threads that may have none, and whether it makes children that run on a thread's control block. Does not: ask a thread, or see
-//! what a static program calls.
+//! In: the process' files, and their variables as they are now. Out: [`Threads`], with three answers. Where
+//! glibc registers rseq areas: `__rseq_offset` of its loader or of a static program, if `__rseq_size` says
+//! that it does. Whether the program sets thread pointers itself, or makes threads that may have none.
+//! Whether it makes children that run on a thread's control block. Does not: ask a thread, or see what a
+//! static program calls.
 
 use trapline_patch::Threads;
 use trapline_target::Process;
@@ -21,16 +22,18 @@ pub(crate) fn threads(process: &Process, files: &mut Files) -> Threads {
             continue;
         }
         let Ok(module) = one.open(process, files) else { continue };
-        // What Go links by itself needs no library; with the C library, that makes the threads (runtime.iscgo).
+        // A Go program that is linked without libraries sets thread pointers itself. With the C library, that
+        // makes the threads (runtime.iscgo).
         out.own_pointers |=
             one.is_program && module.file.image.is_go() && module.file.image.needed().is_empty();
         if one.is_program {
             let imports = |names: &[&str]| module.file.image.imported().any(|name| names.contains(&name.raw));
-            // Without CLONE_SETTLS a thread has its maker's pointer; who ends within milliseconds is not seen by those who look.
+            // Without CLONE_SETTLS a thread has its maker's pointer. A thread that ends within milliseconds
+            // may not be seen by a look at all threads.
             out.own_pointers |= imports(&["clone", "__clone"]);
             out.lent_blocks = imports(&["vfork", "posix_spawn", "posix_spawnp"]);
         }
-        // Of a program with a loader, the loader says it.
+        // In a program with a loader, the loader has the answer.
         if is_loader || module.file.image.is_static() {
             out.rseq = out.rseq.or_else(|| registered(process, &module));
         }
@@ -38,7 +41,7 @@ pub(crate) fn threads(process: &Process, files: &mut Files) -> Threads {
     out
 }
 
-/// Where areas lie, if the library registers some.
+/// Offset of the areas, if the library registers any.
 fn registered(process: &Process, module: &Module) -> Option<i32> {
     let word = |name| {
         let symbol = module.file.image.data_symbol(name)?;

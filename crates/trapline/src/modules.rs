@@ -1,7 +1,7 @@
-//! What a process has mapped: its files with code, each with the place it was loaded at.
+//! Modules: the files with code that a process has mapped, each with the address at which it was loaded.
 //!
-//! In: mappings. Out: [`Mapped`] in order of address, the program itself first. The vdso and our own memory are no files.
-//! Does not: open files that nobody asks for.
+//! In: mappings. Out: [`Mapped`] in order of address, the program itself first. The vdso and the tracer's own
+//! memory are no files. Does not: open files before they are needed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,33 +21,33 @@ pub(crate) struct Mapped {
     pub(crate) is_program: bool,
 }
 
-/// A file in a process, ready to be asked.
+/// A file in a process, parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct Module {
     pub(crate) file: Arc<ModuleFile>,
-    /// The path that the user knows it by, which may be a link to the file.
+    /// Path by which the user knows it, which may be a link to the file.
     pub(crate) called: String,
     pub(crate) bias: Bias,
     pub(crate) is_program: bool,
 }
 
 impl Module {
-    /// Whether this load of it has the mapping.
+    /// Whether the mapping belongs to this load of the file.
     pub(crate) fn is_at(&self, mapping: &Mapping) -> bool {
         bias(&self.file.image, mapping).is_some_and(|bias| bias == self.bias)
     }
-    /// The last part of the path that the user knows it by.
+    /// Last part of the path by which the user knows it.
     pub(crate) fn basename(&self) -> &str {
         name_of(&self.called)
     }
 }
 
-/// The last part of a path.
+/// Last part of a path.
 pub(crate) fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The first executable mapping of each file, the program first.
+/// First executable mapping of each load of a file, the program first.
 pub(crate) fn mapped(process: &Process, maps: &[Mapping]) -> Vec<Mapped> {
     let program = process.exe_path().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     let mut out: Vec<Mapped> = Vec::new();
@@ -72,7 +72,7 @@ fn is_program_file(mapping: &Mapping) -> bool {
 }
 
 impl Mapped {
-    /// Opens and parses the file, or says why not.
+    /// Opens and parses the file, or returns why that failed.
     pub(crate) fn open(&self, process: &Process, files: &mut Files) -> Result<Module, String> {
         let file = files.of_mapping(process, self.id, &self.mapping)?;
         let bias = bias(&file.image, &self.mapping).ok_or_else(|| {
@@ -84,8 +84,8 @@ impl Mapped {
     pub(crate) fn is_named(&self, process: &Process, wanted: &str) -> bool {
         self.path_as(process, wanted).is_some()
     }
-    /// The path that is meant if a file name as typed means this file: a path that leads to it, its last part, a library's
-    /// short name, a link beside it; for the program, also what the process is called.
+    /// Path that is meant, if a file name as typed means this file. It may be a path that leads to it, its
+    /// last part, a library's short name, or a link beside it; for the program, also the name of the process.
     pub(crate) fn path_as(&self, process: &Process, wanted: &str) -> Option<String> {
         let path = &self.mapping.path;
         if wanted.contains('/') {
@@ -106,14 +106,15 @@ impl Mapped {
         let link = || Known::of(process).ok()?.path(process, path, self.id);
         self.is_program.then(link).flatten().unwrap_or_else(|| path.clone())
     }
-    /// Whether the path leads to this very file, in the process' namespace or in ours.
+    /// Whether the path leads to this very file, in the process' namespace or in the tracer's.
     fn is_same_file(&self, process: &Process, path: &str) -> bool {
         (path.starts_with('/') && leads_to(&process.rooted(path), self.id))
             || leads_to(Path::new(path), self.id)
     }
 }
 
-/// `libc`, `c`, `libc.so`, `libc.so.6` for `/lib/libc.so.6` and `/lib/libc-2.31.so`; `git` for `/usr/bin/git`.
+/// Whether a name is short for a file: `libc`, `c`, `libc.so`, `libc.so.6` for `/lib/libc.so.6` and
+/// `/lib/libc-2.31.so`; `git` for `/usr/bin/git`.
 #[must_use]
 pub fn is_short_name(path: &str, wanted: &str) -> bool {
     let base = name_of(path);

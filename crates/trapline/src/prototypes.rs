@@ -1,7 +1,8 @@
-//! What probed functions take and return, as their compiler noted it: asked before a session begins.
+//! Prototypes of probed functions as their compiler noted them, read before a session begins.
 //!
-//! In: targets and probes. Out: for each probe the functions that it means, with their prototypes where debug information has them.
-//! Does not: attach, or fail: what cannot be looked at has no prototypes, and a session says why.
+//! In: targets and probes. Out: for each probe the functions that it means, with their prototypes if debug
+//! information has them. Does not: attach, or fail. What cannot be looked at has no prototypes, and a session
+//! says why.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -22,19 +23,19 @@ use crate::sites::{Place, Places};
 use crate::target::{Target, resolve};
 use crate::traced::{Aim, Traced, Wishes};
 
-/// More processes than this are not asked.
+/// Number of processes beyond which none is looked at.
 const MANY: usize = 64;
-/// A glob that means more functions than this is taken as it is.
+/// Number of functions beyond which a glob gets no prototypes.
 const MOST: usize = 1000;
 
 /// A function that a probe means.
 #[derive(Clone, Debug)]
 pub struct Noted {
-    /// A probe that means it alone.
+    /// A probe that means this function alone.
     pub spec: ProbeSpec,
-    /// What it takes and returns, if that is noted, and noted alike wherever it is found.
+    /// What it takes and returns, if that is noted, and noted alike wherever the function is found.
     pub prototype: Option<Prototype>,
-    /// Texts can be read in the process ([`Builder::texts`]), as far as can be told beforehand.
+    /// Whether texts can be read in the process ([`Builder::texts`]), as far as is known beforehand.
     pub reads_texts: bool,
     at: Svma,
     debug: Option<Arc<DebugInfo>>,
@@ -49,7 +50,7 @@ impl Noted {
         };
         same_file && self.at == other.at && self.prototype == other.prototype
     }
-    /// Its probe is of the kind that was asked for.
+    /// Gives its probe the kind that was requested.
     fn probed_as(&mut self, asked: &ProbeSpec) {
         if self.spec.kind != asked.kind {
             self.spec.kind = asked.kind;
@@ -58,7 +59,7 @@ impl Noted {
             }
         }
     }
-    /// A field of what an argument leads to: `req->next->len`.
+    /// Resolves a field of what an argument points to: `req->next->len`.
     ///
     /// # Errors
     /// What is wrong with the path, and where.
@@ -68,18 +69,20 @@ impl Noted {
     }
 }
 
-/// What a file says of its functions: debug information, or types without addresses where that is missing.
+/// What a file notes of its functions: debug information, or types without addresses if that is missing.
 #[derive(Default)]
 struct Said {
     debug: Option<Arc<DebugInfo>>,
     btf: Option<Btf>,
 }
 
-/// Read once for each file.
+/// Notes of each file, read once.
 type Known = HashMap<FileId, Said>;
 
 impl Builder {
-    /// For each probe the functions that it means; none where it means instructions, marks, or nothing that can be looked at.
+    /// For each probe, the functions and USDT probes that it means. Empty if nothing that it means can be
+    /// looked at, if a glob means too many functions, or if several processes might give a glob without a
+    /// file different meanings.
     #[must_use]
     pub fn prototypes(&self) -> Vec<Vec<Noted>> {
         let (mut files, mut known) = (Files::default(), Known::new());
@@ -95,7 +98,7 @@ impl Builder {
         let reads_texts = pids.iter().all(|&pid| may_read(pid));
         let aim = Aim::Record { values: 0, returns: false };
         let one = |spec: &ProbeSpec| {
-            // A function is noted by its entry, whatever of it is probed.
+            // A function's prototype is looked up by its entry, whatever part of it is probed.
             let kind = if spec.kind == ProbeKind::Usdt { ProbeKind::Usdt } else { ProbeKind::Entry };
             let noted = ProbeSpec { kind, ..spec.clone() };
             let wishes = Wishes { specs: vec![noted], most: Some(MOST), ..self.wishes(aim) };
@@ -106,7 +109,7 @@ impl Builder {
                     alike(pids.iter().filter_map(noted))
                 }
             };
-            // Elsewhere a glob may mean other functions.
+            // In another process, a glob may mean other functions.
             let alone = pids.len() < 2 || spec.file.is_some();
             let mut found = looked.filter(|all| alone || all.len() == 1).unwrap_or_default();
             found.iter_mut().for_each(|one| one.probed_as(spec));
@@ -116,7 +119,7 @@ impl Builder {
     }
 }
 
-/// What all processes say; of what they do not say alike, nothing.
+/// What all processes have alike; a prototype that differs is dropped.
 fn alike(mut all: impl Iterator<Item = Vec<Noted>>) -> Option<Vec<Noted>> {
     let mut first = all.next()?;
     for other in all {
@@ -144,12 +147,12 @@ fn in_process(
     noted(wishes, &modules, &places, reads_texts, known)
 }
 
-/// Texts are read by a system call, which nobody may punish.
+/// Whether texts can be read: that takes a system call, which no filter may punish.
 fn may_read(pid: u32) -> bool {
     Process::open(pid).and_then(|process| process.restricted()).is_ok_and(|restricted| restricted.is_none())
 }
 
-/// Of a command that is yet to be started.
+/// Prototypes for a command that is yet to be started.
 fn in_file(words: &[OsString], wishes: &Wishes, files: &mut Files, known: &mut Known) -> Option<Vec<Noted>> {
     let program = find_program(words.first()?)?;
     let (modules, places) = file_modules(files, wishes, Some(&program), &mut Vec::new()).ok()?;
@@ -191,7 +194,7 @@ fn noted(
     Some(all)
 }
 
-/// What a mark's note says, of the first of its places.
+/// Prototype from a USDT probe's note, at the first of its places.
 fn of_mark(
     wishes: &Wishes,
     place: &Place,
@@ -205,7 +208,7 @@ fn of_mark(
             MarkArgument { bytes: 8, signed: false, .. } => ValueType::Pointer,
             MarkArgument { bytes, signed, .. } => ValueType::Integer { bytes, signed },
         };
-        // What is in memory is read by a system call.
+        // A value in memory is read by a system call.
         let is_near = matches!(argument.place, MarkPlace::Register(_) | MarkPlace::Constant(_));
         let is_told = nth < 6 && (is_near || reads);
         let place = if is_told { ParameterPlace::General(nth) } else { ParameterPlace::Elsewhere };
@@ -228,7 +231,8 @@ impl Said {
     }
 }
 
-/// Copies that the compiler made for some callers do not take what was noted of the source.
+/// Whether the function is whole. Copies that the compiler made for some callers do not take what was noted
+/// for the source.
 fn is_whole(place: &Place) -> bool {
     let names = || place.aliases.iter().chain([&place.probe]);
     let copied = [".isra.", ".constprop.", ".part.", ".cold"];

@@ -1,7 +1,9 @@
-//! What one process is asked for in one batch, in the words of the patching room, and its answers in ours.
+//! Translates what one batch requests of one process into `trapline_patch`'s terms, and the answers into this
+//! crate's.
 //!
-//! In: modules, the places meant there, a session's wishes. Out: a [`Request`] that borrows from a [`Question`]; which tactic each
-//! place got, and which were refused. An attach and a rehearsal ask the same. Does not: touch the process.
+//! In: modules, the places meant there, a session's requests. Out: a [`Request`] that borrows from a
+//! [`Question`]; which tactic each place got, and which places were refused. An attach and a rehearsal ask
+//! the same. Does not: touch the process.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::sites::Place;
 use crate::traced::Wishes;
 use crate::why::kind_of;
 
-/// Wants by module; `Want::probe` is the place's index.
+/// Requests by module; `Want::probe` is the index of the place.
 pub(crate) struct Question<'a> {
     modules: &'a [Module],
     wants: Vec<Vec<Want>>,
@@ -26,7 +28,8 @@ pub(crate) struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Asks for all places. `guarded`: guard traps can be served there.
+    /// Collects requests for all places. `guarded`: guard traps can be served there. `tick`: as in
+    /// [`Wishes::tick`].
     pub(crate) fn new(modules: &'a [Module], places: &[Place], guarded: bool, tick: Option<u64>) -> Self {
         let mut wants: Vec<Vec<Want>> = vec![Vec::new(); modules.len()];
         let mut semaphores: Vec<Vec<Semaphore>> = vec![Vec::new(); modules.len()];
@@ -45,7 +48,7 @@ impl<'a> Question<'a> {
         let filters = if filters.iter().any(Option::is_some) { filters } else { Vec::new() };
         Self { modules, wants, semaphores, maps, filters }
     }
-    /// Modules in which something is wanted.
+    /// Modules in which something is requested.
     pub(crate) fn asked(&self) -> Vec<trapline_patch::Module<'_>> {
         let asked = self.maps.iter().enumerate().filter_map(|(index, map)| Some((index, map.as_deref()?)));
         asked
@@ -60,11 +63,11 @@ impl<'a> Question<'a> {
             })
             .collect()
     }
-    /// What the target decides before it records, place by place; empty if all is recorded.
+    /// Filters that run in the target, place by place; empty if none does.
     pub(crate) fn filters(&self) -> &[Option<TargetFilter>] {
         &self.filters
     }
-    /// All that one batch is to do.
+    /// The whole batch.
     pub(crate) fn request<'b>(
         &self,
         asked: &'b [trapline_patch::Module<'b>],
@@ -89,8 +92,8 @@ impl<'a> Question<'a> {
     }
 }
 
-/// Said of functions whose exits are patched, where some are jumps to other functions. `left_alone`: why return addresses were not
-/// replaced instead.
+/// Notice about functions whose exits are patched, and some of whose exits are jumps to other functions.
+/// `left_alone`: why return addresses were not replaced instead.
 pub(crate) fn tails_notice(
     report: &AttachReport,
     places: &[Place],
@@ -119,20 +122,20 @@ pub(crate) fn tails_notice(
     ))
 }
 
-/// A place that was to get a slot, in a process that cannot be told of them.
+/// Refusal of a place that needs a return trampoline, in a process whose unwinders cannot be told of them.
 pub(crate) fn no_unwinder(place: &Place, why: &str) -> Refused {
     let reason =
         format!("its return address cannot be replaced: {why}; its exits may be patched (--ret=exits)");
     Refused { probe: place.probe.clone(), kind: "no-unwinder", reason }
 }
 
-/// A place whose calls cannot be told from those of other goroutines.
+/// Refusal of a place in a Go program where calls of different goroutines cannot be distinguished.
 pub(crate) fn no_goroutine(place: &Place) -> Refused {
     let reason = "where this Go program's threads keep their goroutine is not known, so that what its calls return cannot be put together with what they were given";
     Refused { probe: place.probe.clone(), kind: "no-goroutine", reason: reason.into() }
 }
 
-/// The least preferred tactic of each place that has one, by index.
+/// Least preferred tactic of each place that has one, by index.
 pub(crate) fn tactics(report: &AttachReport) -> HashMap<u32, Tactic> {
     let mut tactics: HashMap<u32, Tactic> = HashMap::new();
     for placed in &report.placed {
@@ -153,12 +156,12 @@ pub(crate) fn refusals(report: &AttachReport, places: &[Place]) -> Vec<(usize, R
     report.refused.iter().filter_map(one).collect()
 }
 
-/// A place of a batch that failed as a whole.
+/// Refusal of a place whose whole batch failed.
 pub(crate) fn batch_failed(place: &Place, why: &crate::Error) -> Refused {
     Refused { probe: place.probe.clone(), kind: "batch-failed", reason: why.to_string() }
 }
 
-/// Of a place that only a kernel uprobe would reach, when it is to be timed.
+/// Refusal of a place that is to be timed, and that only a kernel uprobe would reach.
 pub(crate) fn kernel_cannot_time(place: &Place) -> Refused {
     let reason = "only a kernel uprobe would reach it, and that would cost more than most calls take";
     Refused { probe: place.probe.clone(), kind: "kernel-cannot-time", reason: reason.into() }

@@ -1,20 +1,22 @@
-//! Hash tables that are looked into for every record.
+//! Hash maps that are looked into for every record.
 //!
-//! In: keys of a few numbers. Out: [`Quick`] tables. The hash is two multiplications' worth of mixing under a key of each table's own, so
-//! that who writes the records cannot choose numbers that collide without having seen it. Does not: resist who has.
+//! In: keys of a few numbers. Out: [`Quick`] maps. The hash costs about two multiplications. Each map mixes
+//! in a key of its own, so a target that writes the records cannot choose numbers that collide without having
+//! seen the key. Does not: resist a target that has seen it.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// A table with such a hash.
+/// A hash map with that hash.
 pub(crate) type Quick<K, V> = HashMap<K, V, Keyed>;
 
-/// What is taken out under its key, and where several have one key, in the order in which it was put in: a clock that is slow (arm64's) gives several calls one time.
+/// A hash map whose values are taken out by key. Values under one key come out in the order in which they
+/// were put in: a slow clock (arm64's) gives several calls one time.
 #[derive(Debug)]
 pub(crate) struct InTurn<K, V> {
     first: Quick<K, V>,
-    /// Those whose key was taken, in order.
+    /// Further values under keys that were taken, in order.
     later: VecDeque<(K, V)>,
 }
 
@@ -41,7 +43,7 @@ impl<K: Eq + Hash + Copy, V> InTurn<K, V> {
     }
 }
 
-/// A table's own key.
+/// Key of one map.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyed(u64);
 
@@ -58,7 +60,7 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// What was mixed so far.
+/// State of the hash.
 #[derive(Debug)]
 pub(crate) struct Mixed(u64);
 
@@ -87,7 +89,7 @@ impl Hasher for Mixed {
         self.mix(word as u64);
     }
     fn finish(&self) -> u64 {
-        // The highest bits choose within a group, the lowest the group.
+        // The highest bits choose within a group, the lowest bits choose the group.
         self.0 ^ self.0.rotate_left(32)
     }
 }
@@ -104,7 +106,7 @@ mod tests {
         for step in [1_u64, 8, 64, 4096, 1 << 32] {
             let low: HashSet<u64> = (0..4096).map(|n| keyed.hash_one((7_u32, n * step)) & 0xfff).collect();
             let high: HashSet<u64> = (0..4096).map(|n| keyed.hash_one((7_u32, n * step)) >> 52).collect();
-            // About 63 in a hundred, as of numbers drawn at random.
+            // About 63 in a hundred, as for numbers drawn at random.
             assert!(low.len() > 2300 && high.len() > 2300, "{step}: {} {}", low.len(), high.len());
         }
         let mut table = Quick::default();

@@ -1,4 +1,5 @@
-//! What a session tells: plain values, no process behind them. Times are nanoseconds, counts are since attach.
+//! Types of reports: plain values, with no process behind them. Times are nanoseconds. Counts are since
+//! attach.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,78 +17,81 @@ pub struct Site {
     pub aliases: Vec<String>,
     /// The file's path as the process sees it.
     pub file: String,
-    /// Where in the file the probed instruction lies.
+    /// Bytes from the start of the file to the probed instruction.
     pub offset: u64,
     /// Short form for tables: `func`, or `lib:func` where the file is not the program.
     pub label: String,
-    /// How it is reached; for exits, the least preferred of them.
+    /// How the site is reached; where several instructions are patched, such as exits, the least preferred
+    /// tactic of them.
     pub tactic: Tactic,
 }
 
 /// Hits of one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Count {
-    /// Where.
+    /// The site.
     pub site: Arc<Site>,
     /// Hits since attach.
     pub hits: u64,
     /// Hits since the last report.
     pub delta: u64,
-    /// Hits split as asked for; empty if not asked for, and for sites that the kernel counts. See [`By`].
+    /// Hits by group, as requested by [`By`]. Empty if no grouping was requested, and for sites that the
+    /// kernel counts.
     pub shares: Vec<Share>,
-    /// Hits that did not pass a filter, besides; `None` without one.
+    /// Hits that did not pass the filter; they are not among `hits`. `None` without a filter.
     pub filtered: Option<Filtered>,
 }
 
-/// Hits that are not told because of a filter.
+/// Hits that a filter kept out of a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Filtered {
-    /// Rejected in the target: not recorded, and not among the hits.
+    /// Rejected in the target: neither recorded nor counted as hits.
     pub in_target: u64,
-    /// Recorded, and left out by the reader.
+    /// Recorded, and rejected by the reader.
     pub by_reader: u64,
-    /// Calls that their return would have decided about, had it come: they run still, or were left by a longjmp or an exception.
+    /// Calls whose return would have decided about them and was not seen: they still run, or were left by a
+    /// longjmp or an exception.
     pub unended: u64,
 }
 
-/// How hits are split.
+/// How hits are grouped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// By CPU: a share for each, in order, then one for threads that have no per-CPU area.
+    /// By CPU: one share for each CPU, in order, then one for threads that have no rseq area.
     Cpu,
-    /// By thread: a share for each thread with hits, most hits first. Costs more per hit.
+    /// By thread: one share for each thread with hits, most hits first. This costs more per hit.
     Thread,
-    /// By thread name: as by thread, threads of one name together.
+    /// By thread name: as by thread, with the threads of one name together.
     ThreadName,
 }
 
-/// Whose hits a share counts.
+/// Group that a share belongs to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Whose {
-    /// Those on a CPU.
+    /// Hits on this CPU.
     Cpu(u32),
-    /// A thread's. Of two threads that had the same number one after the other, both.
+    /// Hits of one thread. If two threads had the same number one after the other, hits of both.
     Thread {
-        /// Its number, as we see it while it lives.
+        /// Thread number, as the tracer saw it while the thread lived.
         tid: u32,
-        /// Its name when it was last looked at; `None` if it had ended before.
+        /// Thread name when it was last read; `None` if the thread ended before that.
         comm: Option<String>,
     },
-    /// Those of all threads of a name.
+    /// Hits of all threads of one name.
     Name {
-        /// The name; `None` for threads that ended before they were looked at.
+        /// Name; `None` for threads that ended before their names were read.
         comm: Option<String>,
-        /// How many threads.
+        /// Number of threads of that name.
         threads: u32,
     },
-    /// All others: threads without a per-CPU area, threads for which the table had no row left.
+    /// All other hits: of threads without an rseq area, and of threads for which the table had no row left.
     Other,
 }
 
 /// A part of a site's hits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Whose.
+    /// Group of these hits.
     pub whose: Whose,
     /// Hits since attach.
     pub hits: u64,
@@ -95,7 +99,7 @@ pub struct Share {
     pub delta: u64,
 }
 
-/// A place that was asked for and is not probed.
+/// A place that a probe means and that is not probed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refused {
     /// `uprobe:PATH:func`.
@@ -106,44 +110,44 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// A file that a process mapped while it was traced, and that ran before it was probed.
+/// A file that a process mapped while it was traced, and whose code ran before it was probed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Late {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
     /// How often it was mapped and then probed.
     pub loads: u64,
-    /// The longest time from the mapping to the probes: calls in that time were not seen.
+    /// Longest time from the mapping to the probes; calls in that time were not seen.
     pub longest: Duration,
-    /// That is the time, and no upper bound of it.
+    /// `longest` is exact; otherwise it is an upper bound.
     pub exact: bool,
-    /// How often it was mapped, and unmapped or at the session's end before it could be probed.
+    /// How often it was mapped, and then unmapped before it could be probed; also if the session ended first.
     pub passed: u64,
 }
 
-/// A process in which something was wanted, or that could not be asked, and that is not probed.
+/// A process that is not probed although a probe means something in it, or because it could not be looked at.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unprobed {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
-    /// Its name, as far as it is known.
+    /// Process name, as far as it is known.
     pub name: String,
-    /// Why not.
+    /// Why it is not probed.
     pub reason: String,
 }
 
 /// Durations of one function, or of several together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Times {
-    /// Where; `None` for the sum of several.
+    /// The function; `None` for a sum of several.
     pub site: Option<Arc<Site>>,
-    /// Calls that ended, tail calls included, and took at least as long as asked for.
+    /// Calls that ended and took at least as long as requested, tail calls included.
     pub calls: u64,
     /// Of these, calls that ended by a jump into another function.
     pub tail_exits: u64,
     /// Calls that had begun and not ended.
     pub in_flight: u64,
-    /// Exits without a known entry: calls that ran when we attached.
+    /// Exits without a known entry: calls that were running at the attach.
     pub unpaired: u64,
     /// Entries without an exit: left by longjmp, an exception, a killed coroutine.
     pub unreturned: u64,
@@ -160,17 +164,17 @@ pub struct Times {
 }
 
 impl Times {
-    /// The duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds: [`Spread::percentile`](crate::Spread), and
-    /// between the shortest and the longest call.
+    /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds. This is
+    /// [`Spread::percentile`](crate::Spread), limited to the range from the shortest to the longest call.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
         self.spread.percentile(of).max(self.min_ns).min(self.max_ns)
     }
-    /// Nothing was seen of it.
+    /// Whether nothing was seen.
     pub(crate) const fn are_none(&self) -> bool {
         self.calls | self.in_flight | self.unpaired | self.unreturned | self.clamped | self.total_ns == 0
     }
-    /// All of them together.
+    /// Sum of several.
     #[must_use]
     pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = all.into_iter();
@@ -196,79 +200,84 @@ impl Times {
     }
 }
 
-/// A function that a pattern found, and what would be done with it.
+/// A function that a pattern matched, and what would be done with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listed {
-    /// In which process; `None` when only the file was looked at.
+    /// Process; `None` if only the file was looked at.
     pub pid: Option<u32>,
     /// `uprobe:PATH:func`.
     pub probe: String,
-    /// The same for its other names.
+    /// The same for the function's other names.
     pub aliases: Vec<String>,
-    /// The file.
+    /// Path of the file.
     pub file: String,
-    /// Its name alone.
+    /// Name of the function alone.
     pub function: String,
-    /// Where in the file it begins.
+    /// Bytes from the start of the file to the function.
     pub offset: u64,
-    /// Bytes of its main body.
+    /// Length of its main body in bytes.
     pub size: u64,
-    /// How it would be reached, or why not.
+    /// How it would be reached, or why it would be refused.
     pub tactic: Result<Tactic, Refused>,
-    /// In which form its calls would be timed: [`Returns::Exits`] or [`Returns::Stack`]; `None` when they would not be.
+    /// How the ends of its calls would be seen: [`Returns::Exits`] or [`Returns::Stack`]. `None` if they
+    /// would not be timed.
     pub returns: Option<Returns>,
 }
 
 /// How a process ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// It exited, or was ended as people end processes, or it is not known how.
+    /// It exited, or a signal that is usually sent to end a process ended it; also if the reason is not
+    /// known.
     Exited,
-    /// A signal ended it that is sent for a fault or to kill, while it was probed or just after.
+    /// A signal ended it, while it was probed or just after. Only signals that are sent for a fault or to
+    /// kill count here.
     Killed {
-        /// Which, where that is known.
+        /// Signal number, if it is known.
         signal: Option<i32>,
-        /// By the kernel's out-of-memory killer.
+        /// Whether the kernel's out-of-memory killer ended it.
         by_memory: bool,
     },
     /// It runs another program now.
     Exec,
 }
 
-/// One process, one interval.
+/// Report of one process for one interval.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ProcessReport {
-    /// Its pid.
+    /// Process id.
     pub pid: u32,
-    /// Its number in the session: a process that executes another program has another one then.
+    /// Number of the process in the session. A process that executes another program gets a new one.
     pub nth: u32,
-    /// Its name (comm).
+    /// Process name (comm).
     pub name: String,
     /// Seconds since attach.
     pub seconds: f64,
     /// Seconds since the last report.
     pub delta_seconds: f64,
-    /// Counted sites.
+    /// Hits of each site.
     pub counts: Vec<Count>,
-    /// Timed functions; beside counts, where stacks are summed with what calls took.
+    /// Durations of each function. Where stacks are summed with the time of calls, these are there beside
+    /// `counts`.
     pub times: Vec<Times>,
-    /// Sites without a hit that are not listed: where programs are followed, a process that has ended keeps only those that were hit.
+    /// Number of sites without a hit that are not listed. Where programs are followed, a process that has
+    /// ended keeps only the sites that were hit.
     pub quiet: u64,
-    /// What is not probed.
+    /// Places that are not probed.
     pub refused: Arc<Vec<Refused>>,
-    /// Files that were mapped meanwhile, and ran before they were probed.
+    /// Files that were mapped while the process was traced, and ran before they were probed.
     pub late: Vec<Late>,
     /// Hits that could not be recorded.
     pub missed: u64,
-    /// Calls that returned EINTR to the program because of us.
+    /// Calls that returned EINTR to the program because of the tracer.
     pub interrupted_syscalls: u64,
     /// Calls with a finite timeout that were restarted in full.
     pub restarted_timeouts: u64,
-    /// It is no more.
+    /// How the process ended, if it has.
     pub ended: Option<Ended>,
 }
 
-/// How many sites have each tactic.
+/// Number of sites by tactic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByTactic(pub [u64; Tactic::ALL.len()]);
 
@@ -277,42 +286,42 @@ impl ByTactic {
     pub const fn add(&mut self, tactic: Tactic) {
         self.0[tactic as usize] += 1;
     }
-    /// Sites with some tactic.
+    /// Sites with any tactic.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
-    /// Tactics in use, preferred ones first, with their number of sites.
+    /// Tactics in use with their number of sites, preferred ones first.
     pub fn iter(&self) -> impl Iterator<Item = (Tactic, u64)> + '_ {
         Tactic::ALL.iter().map(|&tactic| (tactic, self.0[tactic as usize])).filter(|&(_, n)| n > 0)
     }
 }
 
-/// Sites that another tool changed while they were probed: hits there are not seen while they are so.
+/// Sites that another tool changed while they were probed. Hits there are not seen during that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Overwritten {
-    /// How many.
+    /// Number of sites.
     pub sites: u64,
-    /// The longest time that one of them may have been changed for.
+    /// Longest time for which one of them may have been changed.
     pub longest: Duration,
 }
 
-/// What a whole session says at its end.
+/// Totals of a whole session, at its end.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Summary {
     /// Processes that were probed.
     pub processes: u64,
-    /// Of these, processes that had ended, or ran another program, before we detached.
+    /// Of these, processes that had ended, or ran another program, before the tracer detached.
     pub ended: u64,
-    /// Of the ended ones that were asked for, those that were killed: see [`Ended::Killed`].
+    /// Of the ended ones that the user named, those that were killed: see [`Ended::Killed`].
     pub killed: u64,
     /// Forked children that counted into their parent's table.
     pub children: u64,
-    /// Places that the probes meant, over all processes.
+    /// Places that the probes mean, in all processes.
     pub matched: u64,
-    /// Places probed.
+    /// Sites that are probed, by tactic.
     pub patched: ByTactic,
-    /// Places not probed.
+    /// Places that are not probed.
     pub refused: Vec<Refused>,
     /// Processes that are not probed as a whole: their batch failed, or they could not be looked at.
     pub unprobed: Vec<Unprobed>,
@@ -320,40 +329,42 @@ pub struct Summary {
     pub hits: u64,
     /// Hits that could not be recorded.
     pub missed: u64,
-    /// Hits that a filter kept back.
+    /// Hits that a filter kept out.
     pub filtered: Option<Filtered>,
     /// See [`ProcessReport::interrupted_syscalls`].
     pub interrupted_syscalls: u64,
     /// See [`ProcessReport::restarted_timeouts`].
     pub restarted_timeouts: u64,
-    /// Threads that stood inside a window and were sent on, served by us and by the process' own handler.
+    /// Threads that were inside a window and were sent on: by the tracer, or by the trap handler in the
+    /// process.
     pub guard_traps: u64,
     /// Longest time that any thread was stopped.
     pub longest_stop: Duration,
-    /// Time from known offsets to the last patch, map of branch targets included, all processes together.
+    /// Time from known offsets to the last patch, including the map of branch targets; summed over all
+    /// processes.
     pub attach_time: Duration,
-    /// Time that it took to detach.
+    /// Time that detaching took.
     pub detach_time: Duration,
-    /// Bytes of the processes' memory that the probes took: code, journal and guards of all sites.
+    /// Bytes of the processes' memory that the sites took: code, journal and guards.
     pub memory_sites: u64,
-    /// The same for counters and latency areas, for each CPU that hits them.
+    /// Bytes for counters and latency areas, for each CPU that hits them.
     pub memory_per_cpu: u64,
-    /// Bytes of address space that stay mapped for code and data in processes that still run.
+    /// Bytes of address space for code and data that stay mapped in processes that still run.
     pub left_mapped: u64,
-    /// Bytes of memory behind them.
+    /// Bytes of memory behind that address space.
     pub left_resident: u64,
-    /// Sites that no longer held our bytes and were left alone.
+    /// Sites that no longer held this tracer's patch at the detach, and were left alone.
     pub foreign_sites: u64,
     /// Sites that another tool changed for a time while they were probed.
     pub overwritten: Overwritten,
-    /// Processes that could not be rid of all that is ours: patches, or a signal handler. The notices say which and why.
+    /// Processes in which patches or a signal handler stay behind. The notices name them and the reason.
     pub undone: u64,
     /// Things that went wrong without ending the session.
     pub notices: Vec<String>,
 }
 
 impl Summary {
-    /// Adds what is said of another process.
+    /// Adds the totals of another process.
     pub(crate) fn add(&mut self, more: &Self) {
         self.processes += more.processes;
         self.ended += more.ended;

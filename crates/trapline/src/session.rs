@@ -1,8 +1,9 @@
 //! A session: probes in processes, from attach to detach.
 //!
-//! In: a [`Builder`]. Out: [`ProcessReport`]s while it runs, [`Finished`] at its end. Invariants: SES-1 whatever ends a
-//! session (detach, drop, an error on the way) takes all patches out; SES-2 a process that cannot be traced stops the
-//! session only if it was named by its pid, and has not just ended beside others. Does not: print, wait, handle signals.
+//! In: a [`Builder`]. Out: [`ProcessReport`]s while it runs, [`Finished`] at its end. Invariants: SES-1 a
+//! session takes all its patches out, however it ends (detach, drop, or an error on the way). SES-2 a process
+//! that cannot be traced stops the session only if the user named it by its pid, and only if it has not just
+//! ended while others go on. Does not: print, wait, handle signals.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -28,23 +29,23 @@ use crate::traced::{Aim, Past, Shared, Telling, Traced, Wishes};
 use crate::tracers::why_not_followed;
 use crate::unprobed::{nothing_had, with_follow};
 
-/// How long a thread waits for an answer, mostly.
+/// Longest wait between two looks for threads that wait for an answer.
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
-/// How often maps are read.
+/// How often the maps of the processes are read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Probes at work.
+/// A running session.
 #[derive(Debug)]
 pub struct Session {
     wishes: Wishes,
     by: Option<By>,
     files: Files,
     traced: Vec<Traced>,
-    /// Followed processes that have ended, what is said of all of them at the end, and what they have in common.
+    /// Followed processes that have ended; the summary of all of them; and what they have in common.
     past: Vec<Past>,
     past_summary: Summary,
     shared: Shared,
-    /// The number of the next process.
+    /// Number that the next process gets.
     next: u32,
     launched: Option<Launched>,
     status: Option<ExitStatus>,
@@ -52,34 +53,37 @@ pub struct Session {
     looked: Instant,
     clock: TickClock,
     notices: Vec<String>,
-    /// Whole processes that are not probed.
+    /// Processes in which nothing is probed at all.
     unprobed: Vec<Unprobed>,
-    /// Records are saved: the number of the next process of which some are.
+    /// Number that the next process gets in the recording; `None` until saving has begun.
     saving: Option<u32>,
-    /// Some that were saved are told by the next round that is.
+    /// Records were saved that no round's block has closed yet; the next round is written even if it is
+    /// empty.
     pending: bool,
 }
 
-/// What a session leaves.
+/// What a session returns at its end.
 #[derive(Debug)]
 pub struct Finished {
     /// The last report of each process, counted after the last patch was out.
     pub reports: Vec<ProcessReport>,
-    /// What to say at the end.
+    /// Totals of the whole session.
     pub summary: Summary,
     /// The launched command, if there was one.
     pub command: Option<Running>,
-    /// What was recorded and not yet told, with calls that had not ended.
+    /// Calls that were recorded and not reported yet, including calls that had not ended.
     pub calls: Vec<Call>,
-    /// What the threads of [`calls`](Self::calls) are called, by process and thread; those that ended before their name was read are not there.
+    /// Thread names for [`calls`](Self::calls), by process and thread. A thread that ended before its name
+    /// was read is not in it.
     pub names: HashMap<(u32, u32), String>,
-    /// What was recorded and not yet saved, if that was begun: [`saved::end`] belongs behind it.
+    /// Bytes that were recorded and not saved yet, if saving was begun. [`saved::end`] must follow them in
+    /// the file.
     pub saved: Vec<u8>,
-    /// What was tallied; see [`Session::tallies`].
+    /// Aggregations; see [`Session::tallies`].
     pub tallies: Vec<Tallied>,
-    /// Who called, by process and most first, when that was asked for with [`Builder::stacks`].
+    /// Callers, by process, most calls first; filled if [`Builder::stacks`] asked for them.
     pub stacks: Vec<StackSum>,
-    /// Why nothing was ever probed, if nothing was: [`Error::NoMatch`] or [`Error::AllRefused`].
+    /// Why nothing was ever probed, if that is so: [`Error::NoMatch`] or [`Error::AllRefused`].
     pub nothing: Option<Error>,
 }
 
@@ -94,7 +98,7 @@ impl Running {
     pub(crate) const fn new(launched: Launched) -> Self {
         Self { launched, status: None }
     }
-    /// How it ended, if it has.
+    /// Exit status of the command; `None` while it runs.
     pub fn status(&mut self) -> Option<ExitStatus> {
         self.status = self.status.or_else(|| self.launched.try_wait().ok().flatten());
         self.status
@@ -102,7 +106,7 @@ impl Running {
 }
 
 impl Session {
-    /// Describes a session.
+    /// Starts the description of a session.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
@@ -176,8 +180,9 @@ impl Session {
         }
         Ok(session)
     }
-    /// Starts a command, probes it at its entry point, and lets it run: unprobed if that fails. Only what names nothing that it has is an error
-    /// before it ran, as a mistyped word is.
+    /// Starts a command, probes it at its entry point, and lets it run. If probing fails, the command runs
+    /// unprobed. A probe that matches nothing, such as a mistyped name, is an error before the command runs;
+    /// not where programs are followed, since a later one may match.
     fn launch(&mut self, words: &[OsString]) -> Result<(), Error> {
         let Some((program, args)) = words.split_first() else { return Ok(()) };
         let command = || {
@@ -225,7 +230,8 @@ impl Session {
         self.launched = launched.0.take();
         Ok(())
     }
-    /// What cannot be probed is an error if it `must` be, else told.
+    /// Adds a process to the session. A process that cannot be probed is an error if `must` is set, and a
+    /// notice otherwise.
     fn add(&mut self, process: Process, must: bool) -> Result<(), Error> {
         let nth = self.next;
         self.next += 1;
@@ -236,7 +242,7 @@ impl Session {
         match looked {
             Ok((traced, Ok(_))) => self.traced.push(traced),
             Ok((_, Err(error))) | Err(error) if must => return Err(error),
-            // One of many, which has ended since it was found.
+            // One of many processes, and it has ended since it was found.
             Ok((_, Err(error))) | Err(error) if error.is_gone() => {}
             Ok((traced, Err(error))) => {
                 self.is_unprobed(traced.process.pid(), &error);
@@ -246,7 +252,7 @@ impl Session {
         }
         Ok(())
     }
-    /// Whether a process can be followed; it is told if it cannot.
+    /// Whether a process can be followed; adds a notice if it cannot.
     fn may_follow(&mut self, pid: u32) -> bool {
         if !self.following.wanted {
             return false;
@@ -262,7 +268,7 @@ impl Session {
         self.notices.push(one.line());
         self.unprobed.push(one);
     }
-    /// Whether anything is probed at all.
+    /// Fails if nothing is probed at all.
     fn check(&self) -> Result<(), Error> {
         if self.past_summary.patched.total() > 0
             || self.traced.iter().any(|traced| traced.probed().next().is_some())
@@ -272,7 +278,7 @@ impl Session {
         let past = self.past.iter().flat_map(Past::refused);
         let refused: Vec<Refused> =
             past.chain(self.traced.iter().flat_map(Traced::refused)).cloned().collect();
-        // What hindered a whole process says more than why single functions were refused.
+        // What hindered a whole process explains more than why single functions were refused.
         let whole = refused.iter().find(|one| one.kind == "batch-failed");
         if let Some(first) = whole.or_else(|| refused.first().filter(|_| self.unprobed.is_empty())) {
             let example = format!("{}: {}", first.probe, first.reason);
@@ -283,13 +289,14 @@ impl Session {
         misses.dedup();
         misses.extend(self.notices.iter().cloned());
         if misses.is_empty() {
-            // Programs that did not concern us are forgotten with what they lacked.
+            // Programs in which no probe matched are forgotten, and so are their misses.
             let texts: Vec<&str> = self.wishes.specs.iter().map(|spec| spec.text.as_str()).collect();
             misses.push(nothing_had(&texts, &self.unprobed));
         }
         Err(Error::NoMatch { misses })
     }
-    /// What probes did not find and what else a user should know now, each once.
+    /// Takes the notices: which probes found nothing, and what else a user should know now. Each appears
+    /// once.
     pub fn take_notices(&mut self) -> Vec<String> {
         let mut notices = std::mem::take(&mut self.notices);
         for traced in &mut self.traced {
@@ -300,9 +307,10 @@ impl Session {
         notices.retain(|notice| said.insert(notice.clone()));
         notices
     }
-    /// Looks for new modules, executed programs and processes that ended; false when nothing is left to trace. To be
-    /// called a few times a second, and every few milliseconds when programs are followed (each waits for it), or where hits are told apart by their threads' names.
-    /// A thread that is about to change what patches rely on waits for it too, some seconds at most.
+    /// Looks for new modules, executed programs and processes that ended. Returns false when nothing is left
+    /// to trace. Call it a few times a second. Call it every few milliseconds where programs are followed
+    /// (each new one waits for it), or where hits are grouped by thread name. A thread that is about to
+    /// change what patches rely on waits for it too, for some seconds at most.
     pub fn poll(&mut self) -> bool {
         self.probe_executed();
         let mut any = self.following.wanted && self.following.is_busy();
@@ -327,10 +335,10 @@ impl Session {
         {
             self.status = launched.try_wait().ok().flatten();
         }
-        // Children that outlive a launched command are of interest only when they are followed.
+        // Children that outlive a launched command matter only when they are followed.
         any && (self.status.is_none() || self.following.wanted)
     }
-    /// Keeps of followed processes that have ended what is reported, and no more.
+    /// Reduces followed processes that have ended to what reports need.
     fn part_with_ended(&mut self) {
         if !self.following.wanted {
             return;
@@ -345,20 +353,21 @@ impl Session {
         }
     }
     fn telling(&self) -> Telling {
-        // Only counters are split; tables tell themselves whose their hits are.
+        // Only counters are split here; a table's rows name their thread or key themselves.
         let by = self.by.filter(|_| self.wishes.aim == Aim::Count);
         let scale = Scale::new(self.clock.ns_per_tick());
         Telling { scale, timed: self.wishes.aim.is_timed(), by, rows_by: None }
     }
-    /// Waits for a signal that ends the run, at most so long, and no longer than until a process maps something: then [`poll`](Self::poll) has work.
+    /// Waits for a signal that ends the run, for at most `at_most`, and no longer than until a process maps
+    /// something: then [`poll`](Self::poll) has work.
     #[must_use]
     pub fn wait(&self, interrupts: &Interrupts, at_most: Duration) -> Option<Interrupt> {
         let mapped: Vec<i32> = self.traced.iter().flat_map(Traced::descriptors).collect();
-        // A thread may wait for an answer.
+        // A held call may wait for an answer.
         let holds = self.traced.iter().any(Traced::holds);
         interrupts.wait_beside(&mapped, if holds { at_most.min(ANSWER_EVERY) } else { at_most })
     }
-    /// Lets threads go on that are about to change what patches rely on.
+    /// Lets threads go on whose held calls are about to change what patches rely on.
     fn answer(&mut self, index: usize, look: bool) {
         self.traced[index].answer(&mut self.files, &self.wishes, look, &mut self.following);
     }
@@ -377,7 +386,7 @@ impl Session {
             Err(error) => traced.notices.push(error.to_string()),
         }
     }
-    /// Programs that followed processes have executed: probes what is wanted there, and lets them run.
+    /// Probes the programs that followed processes have executed, and lets them run.
     fn probe_executed(&mut self) {
         let executed = self.following.executed();
         self.unprobed.extend(self.following.take_unparked());
@@ -388,7 +397,7 @@ impl Session {
             before.for_each(|traced| traced.end(Ended::Exec));
             match Process::open(pid) {
                 Ok(process) => {
-                    // What does not concern the new program is no trouble: it is one of many.
+                    // A new program in which no probe matches is no trouble: it is one of many.
                     let notices = self.notices.len();
                     if let Err(error) = self.add(process, false)
                         && !error.is_gone()
@@ -413,12 +422,13 @@ impl Session {
             }
         }
     }
-    /// Counts or durations since attach, process by process.
+    /// Counts or durations since attach, one report for each process.
     pub fn report(&mut self) -> Vec<ProcessReport> {
         let by = self.telling().by;
         self.reports(by, true)
     }
-    /// The same, read in between: hits are not split, and the interval of the next [`report`](Self::report) goes on.
+    /// The same values, read between two reports: hits are not split, and the interval of the next
+    /// [`report`](Self::report) goes on.
     pub fn totals(&mut self) -> Vec<ProcessReport> {
         self.reports(None, false)
     }
@@ -430,8 +440,9 @@ impl Session {
         reports.sort_by_key(|report| report.nth);
         reports
     }
-    /// What was recorded since the last call, in the order in which it ended; see [`Builder::record`]. To be called often: what does
-    /// not fit into the rings meanwhile is dropped, and counted.
+    /// Calls that were recorded since the last call, in the order in which they ended; see
+    /// [`Builder::record`]. Call this often: records that find a ring full meanwhile are dropped, and
+    /// counted.
     pub fn calls(&mut self) -> Vec<Call> {
         let (clock, until) = (self.clock(), Some(TickClock::ticks()));
         let mut calls = Vec::new();
@@ -441,7 +452,8 @@ impl Session {
         in_order(&mut calls);
         calls
     }
-    /// The same one by one, without keeping them, where there is one process. How many records that were.
+    /// Hands the same calls on one by one; where there is one process, without keeping them. Returns the
+    /// number of records read.
     pub fn each_call(&mut self, mut each: impl FnMut(&Call)) -> usize {
         if self.traced.len() == 1 {
             let (clock, until) = (self.clock(), Some(TickClock::ticks()));
@@ -454,18 +466,18 @@ impl Session {
     fn clock(&self) -> Clock {
         (self.clock.started(), self.clock.ns_per_tick())
     }
-    /// Begins to save what is recorded, instead of telling it: the file's first bytes, with what the program that reads it
-    /// ([`Saved`](crate::saved::Saved)) is to know besides.
+    /// Begins to save records instead of reporting them. Returns the file's first bytes. `note` is stored
+    /// with them, for the program that reads the file ([`Saved`](crate::saved::Saved)).
     #[must_use]
     pub fn save_begin(&mut self, note: &[u8]) -> Vec<u8> {
         self.saving.get_or_insert(0);
         saved::begin(self.clock(), note)
     }
-    /// Writes what was recorded since the last call, as it lay in the rings: many times as fast as [`calls`](Self::calls). How many
-    /// records that were.
+    /// Writes what was recorded since the last call, as it lay in the rings. This is many times as fast as
+    /// [`calls`](Self::calls). Returns the number of records.
     ///
     /// # Errors
-    /// What `write` says; what was to be written is gone then.
+    /// Whatever `write` returns; the bytes that it was given are lost then.
     pub fn save<E>(&mut self, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<usize, E> {
         let until = Some(TickClock::ticks());
         self.save_round(until, write)
@@ -490,19 +502,20 @@ impl Session {
         }
         Ok(taken)
     }
-    /// What was tallied since attach, site by site; see [`Builder::tally`].
+    /// Aggregations since attach, site by site; see [`Builder::tally`].
     pub fn tallies(&mut self) -> Vec<Tallied> {
         let by = self.by;
         let there = self.traced.iter_mut().flat_map(|traced| traced.tallies(by));
         self.past.iter().flat_map(|past| past.tallies.iter().cloned()).chain(there).collect()
     }
-    /// Processes, by pid, whose calls are goroutines': a call may end, and call others, on another thread than it began on.
+    /// Pids of processes whose calls belong to goroutines: such a call may end, or call another function, on
+    /// another thread than it began on.
     #[must_use]
     pub fn goroutines(&self) -> Vec<u32> {
         let there = self.traced.iter().filter(|traced| traced.is_go).map(|traced| traced.process.pid());
         self.past.iter().filter(|past| past.is_go).map(Past::pid).chain(there).collect()
     }
-    /// What the thread of a call is called, if it lives or was asked for before.
+    /// Name of a call's thread; `None` if the thread has ended and its name was never read.
     pub fn thread_name(&mut self, call: &Call) -> Option<String> {
         self.name(call.pid, call.tid)
     }
@@ -518,7 +531,7 @@ impl Session {
         let threads: HashSet<(u32, u32)> = calls.iter().map(|call| (call.pid, call.tid)).collect();
         threads.into_iter().filter_map(|(pid, tid)| Some(((pid, tid), self.name(pid, tid)?))).collect()
     }
-    /// Takes all patches out and tells what was counted and what is left.
+    /// Takes all patches out. Returns what was counted, and what stays behind in the processes.
     #[must_use]
     pub fn detach(mut self) -> Finished {
         self.probe_executed();
@@ -548,7 +561,7 @@ impl Session {
         let (by, past) = (self.telling().by, std::mem::take(&mut self.past));
         let mut reports = self.reports(by, true);
         self.past = past;
-        // What is summed up is read of memory that is then given back.
+        // The summary is read from memory that is given back after it.
         let mut summary = self.summary();
         let options = self.wishes.options;
         summary.left_resident = self.traced.iter_mut().map(|traced| traced.forget(&options)).sum();
@@ -579,7 +592,7 @@ impl Drop for Session {
     }
 }
 
-/// A command that must not run if it cannot be probed.
+/// A launched command that is killed when this is dropped, so it does not run if it must not run unprobed.
 #[derive(Debug)]
 pub(crate) struct KillOnDrop(pub(crate) Option<Launched>);
 

@@ -1,8 +1,8 @@
 //! Probe specifications to places in the modules of one process.
 //!
-//! In: specifications, modules. Out: [`Place`]s, one for each (module, address, kind), with all names that led there as
-//! aliases; and a line for each specification that found nothing. An IFUNC's place is the implementation that runs,
-//! read from the words that the loader filled. Does not: plan or patch.
+//! In: specifications, modules. Out: [`Place`]s, one for each (module, address, kind), with all names that
+//! led there as aliases; and a line for each specification that found nothing. The place of an IFUNC is the
+//! implementation that runs. It is read from the pointers that the loader filled. Does not: plan or patch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -33,15 +33,16 @@ pub(crate) struct Place {
     pub(crate) probe: String,
     pub(crate) aliases: Vec<String>,
     pub(crate) label: String,
-    /// To be raised while probed.
+    /// Address of the USDT probe's semaphore, which is raised while the site is probed.
     pub(crate) semaphore: Option<Svma>,
-    /// Which of its hits are told.
+    /// Filter that decides which of its hits count.
     pub(crate) filter: Option<Arc<Filter>>,
-    /// What its values are.
+    /// What the values of its records are.
     pub(crate) values: Values,
-    /// Of a mark whose arguments are told: which of its hits were asked for.
+    /// Of a USDT probe whose arguments are read: the filter as requested, before `filter` was rewritten to
+    /// its operands.
     pub(crate) asked: Option<Arc<Filter>>,
-    /// Of a mark: its arguments.
+    /// Of a USDT probe: its arguments.
     pub(crate) arguments: Option<Vec<MarkArgument>>,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Places {
     pub(crate) found: Vec<Place>,
     pub(crate) refused: Vec<Refused>,
     index: HashMap<(usize, u64, u8), usize>,
-    /// A glob is followed no further than one place beyond these.
+    /// Limit on a glob: it is followed no further than to one place beyond this number.
     most: Option<usize>,
 }
 
@@ -59,11 +60,11 @@ pub(crate) struct Places {
 pub(crate) type Miss = NoMatch;
 
 impl Places {
-    /// None yet; of a glob that means more than `most`, one more than those will do.
+    /// No places yet. A glob that means more than `most` places is followed to one more than that.
     pub(crate) fn at_most(most: Option<usize>) -> Self {
         Self { most, ..Self::default() }
     }
-    /// Adds what a specification means in one module.
+    /// Adds the places that a specification means in one module.
     pub(crate) fn select(
         &mut self,
         process: Option<&Process>,
@@ -84,7 +85,7 @@ impl Places {
             let function = file.image.function(selected.function);
             let mut named = names(&file.image, function, one.basename());
             if let Pattern::Address(at) = spec.func {
-                // By which whoever asked for it finds it again.
+                // This name leads back to the probe as it was typed.
                 named.push(format!("{:#x}", at.0));
             }
             if function.kind != Kind::Ifunc || process.is_none() {
@@ -104,8 +105,9 @@ impl Places {
         }
         Ok(())
     }
-    /// Functions may have one name: constructors of a whole object and of a base, versions of a symbol, static functions of several
-    /// sources. Their labels get their addresses, by which each can be probed (`FILE:0xADDRESS`).
+    /// Adds addresses to labels that several functions share, so each can be probed by it (`FILE:0xADDRESS`).
+    /// Functions share a name if they are constructors of a whole object and of a base, versions of a symbol,
+    /// or static functions of several sources.
     pub(crate) fn tell_apart(&mut self) {
         let mut of: HashMap<(usize, &str), BTreeSet<u64>> = HashMap::new();
         for place in &self.found {
@@ -203,7 +205,7 @@ impl Places {
         }
         if any { Ok(()) } else { Err(marker_miss(image, spec)) }
     }
-    /// Adds a place, or its names to the one that is there.
+    /// Adds a place; if it is already there, adds only its names.
     fn add(&mut self, names: Vec<String>, place: Place) {
         let kind = match place.role {
             Role::CountExits | Role::CallExits | Role::Tally { exits: true } => 1,
@@ -254,7 +256,7 @@ fn probe_text(kind: ProbeKind, path: &str, name: &str) -> String {
     format!("{kind}:{path}:{name}")
 }
 
-/// The function that an IFUNC's resolver chose, as some module's pointer says.
+/// The function that an IFUNC's resolver chose, as a pointer in some module shows.
 fn implementation(
     process: &Process,
     modules: &[Module],
@@ -264,7 +266,7 @@ fn implementation(
     let home = &modules[owner];
     let image = &home.file.image;
     let raw: Vec<&str> = image.names(resolver).map(|name| name.raw).collect();
-    // The owner's own slots first: a foreign one may be bound to another library of the same name.
+    // The owner's own pointers come first: one elsewhere may be bound to another library of the same name.
     let own_first = std::iter::once(home).chain(modules.iter().filter(|m| !Arc::ptr_eq(&m.file, &home.file)));
     for module in own_first {
         for name in &raw {
@@ -284,7 +286,7 @@ fn implementation(
     None
 }
 
-/// One line about a specification that found nothing.
+/// Line about a specification that found nothing.
 pub(crate) fn miss_text(spec: &ProbeSpec, files: &[String], misses: &[Miss]) -> String {
     let what = if spec.kind == ProbeKind::Usdt { "marker" } else { "function" };
     let name = match (&spec.provider, &spec.func) {

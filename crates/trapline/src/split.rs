@@ -1,6 +1,6 @@
-//! A site's hits, split by CPU or thread.
+//! A site's hits, grouped by CPU or thread.
 //!
-//! In: the parts as segments hold them. Out: [`Share`]s with what is new since the last report.
+//! In: counters as segments hold them. Out: [`Share`]s, with what is new since the last report.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use trapline_patch::Segment;
 use crate::report::{By, Share, Whose};
 use crate::threads::Names;
 
-/// A CPU or a thread by its number; `None` for all others.
+/// Number of a CPU or thread; `None` for all others.
 pub(crate) type Owner = Option<u32>;
 
-/// One counter's hits, part by part. `owned`: lines belong to CPUs.
+/// Adds one counter's hits by group. `owned`: each line belongs to one CPU.
 pub(crate) fn parts(by: By, owned: bool, segment: &Segment, index: u32, into: &mut HashMap<Owner, u64>) {
     let view = segment.view();
     let mut add = |owner, hits: u64| {
@@ -36,7 +36,7 @@ pub(crate) fn parts(by: By, owned: bool, segment: &Segment, index: u32, into: &m
     }
 }
 
-/// Shares in order: CPUs by number, all of them; threads and names that hit something, most hits first.
+/// Shares in order: all CPUs, by number; or threads and names that hit something, most hits first.
 pub(crate) fn shares(
     by: By,
     now: HashMap<Owner, u64>,

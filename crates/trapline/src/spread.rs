@@ -1,7 +1,8 @@
-//! Calls by duration: the 16 buckets per octave that the stubs fill, converted from ticks to nanoseconds.
+//! Histograms of durations: the 16 buckets per octave that the stubs fill, converted from ticks to
+//! nanoseconds.
 //!
-//! Output: percentiles (off by at most 1/16), rows by powers of two, rows of equal steps. A bucket that straddles a
-//! row's edge is shared out in proportion, so that rows add up to the number of calls exactly.
+//! Out: percentiles (off by at most 1/16), rows by powers of two, rows of equal steps. A bucket that
+//! straddles a row's edge is divided in proportion, so that rows add up to the exact number of calls.
 
 use trapline_plan::Buckets;
 use trapline_record::hist::{BUCKETS, bounds};
@@ -11,7 +12,7 @@ use trapline_record::hist::{BUCKETS, bounds};
 pub struct Scale(pub(crate) f64);
 
 impl Scale {
-    /// This many nanoseconds to a tick.
+    /// Scale of a clock whose tick takes so many nanoseconds.
     #[must_use]
     pub const fn new(ns_per_tick: f64) -> Self {
         Self(ns_per_tick)
@@ -23,7 +24,7 @@ impl Scale {
     }
 }
 
-/// Equal steps, in nanoseconds, that stubs count by themselves.
+/// Equal steps in nanoseconds, into which stubs count directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Steps {
     pub(crate) min: u64,
@@ -35,7 +36,8 @@ impl Steps {
     fn count(self) -> u64 {
         (self.max - self.min).div_ceil(self.step)
     }
-    /// The stubs' buckets, if whole ticks come close enough: the last edge is off by less than a twentieth of a step.
+    /// Buckets for stubs, if whole ticks come close enough: the last edge is off by less than a twentieth of
+    /// a step.
     pub(crate) fn buckets(self, scale: Scale) -> Option<Buckets> {
         if self.step == 0 || self.max <= self.min {
             return None;
@@ -48,7 +50,7 @@ impl Steps {
     }
 }
 
-/// Rows (low, high, calls) in nanoseconds, half open, ascending, none empty.
+/// A histogram: rows (low, high, calls) in nanoseconds, half open, ascending, none empty.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Spread {
     rows: Vec<(f64, f64, u64)>,
@@ -56,7 +58,7 @@ pub struct Spread {
 
 impl Eq for Spread {}
 
-/// A drawn row: half-open range and calls.
+/// A row to be drawn: half-open range, and calls.
 pub type Row = (u64, u64, u64);
 
 impl Spread {
@@ -71,11 +73,11 @@ impl Spread {
         };
         Self { rows: counts.iter().enumerate().take(BUCKETS).filter_map(row).collect() }
     }
-    /// Takes no more memory than its rows.
+    /// Frees memory beyond its rows.
     pub(crate) fn shrink(&mut self) {
         self.rows.shrink_to_fit();
     }
-    /// Converts counts by steps: below, each step, above up to `most`.
+    /// Converts counts by steps: below the first, each step, and above the last, up to `most`.
     pub(crate) fn by_steps(counts: &[u64], steps: Steps, most: u64) -> Self {
         let last = steps.count() as usize + 1;
         let edge = |n: usize| steps.min + (n as u64) * steps.step;
@@ -89,13 +91,13 @@ impl Spread {
         };
         Self { rows: counts.iter().enumerate().take(last + 1).filter_map(row).collect() }
     }
-    /// Calls in all.
+    /// Number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.rows.iter().map(|row| row.2).sum()
     }
-    /// The duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds: the middle of its bucket,
-    /// off by at most 1/32 of it.
+    /// Duration that a share `of` (0 to 1) of the calls did not exceed, in nanoseconds: the middle of its
+    /// bucket, off by at most 1/32 of it.
     #[must_use]
     pub fn percentile(&self, of: f64) -> u64 {
         let wanted = (self.calls() as f64 * of).ceil().max(1.0) as u64;
@@ -108,7 +110,7 @@ impl Spread {
         }
         0
     }
-    /// Both together.
+    /// Sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let mut rows: Vec<(f64, f64, u64)> = self.rows.iter().chain(&other.rows).copied().collect();
@@ -122,8 +124,8 @@ impl Spread {
         });
         Self { rows }
     }
-    /// Calls of at most so many nanoseconds; of a bucket that holds shorter and longer ones, a share in proportion, so that the number
-    /// never goes back while calls are added.
+    /// Calls of at most so many nanoseconds. Of a bucket that holds shorter and longer ones, a proportional
+    /// part counts, so the number never decreases while calls are added.
     #[must_use]
     pub fn up_to(&self, ns: u64) -> u64 {
         let part = |&(low, high, calls): &(f64, f64, u64)| match ns as f64 {
@@ -133,7 +135,7 @@ impl Spread {
         };
         self.rows.iter().map(part).sum()
     }
-    /// The calls that `earlier`, a reading of the same counters, did not have.
+    /// Calls that `earlier`, a reading of the same counters, did not have.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut before = earlier.rows.iter().peekable();
@@ -144,7 +146,8 @@ impl Spread {
         };
         Self { rows: self.rows.iter().filter_map(new).collect() }
     }
-    /// Rows by powers of two of `unit_ns`, from the first to the last that has calls; empty ones between included.
+    /// Rows by powers of two of `unit_ns`, from the first to the last that has calls, including empty ones
+    /// between.
     #[must_use]
     pub fn log2(&self, unit_ns: u64) -> Vec<Row> {
         let edge = |n: u32| if n == 0 { 0 } else { 1u64 << n.min(63) };
@@ -152,7 +155,8 @@ impl Spread {
             self.share(unit_ns, |value| if value < 2.0 { 0 } else { value.log2().floor() as u32 }, edge);
         fill(rows, |low| if low == 0 { 2 } else { low.saturating_mul(2) })
     }
-    /// Rows of equal steps from `min` to `max`, in `unit_ns`; calls outside are in the first and the last number.
+    /// Rows of equal steps from `min` to `max`, in `unit_ns`. The first and the last number are the calls
+    /// below and above.
     #[must_use]
     pub fn linear(&self, unit_ns: u64, min: u64, max: u64, step: u64) -> (u64, Vec<Row>, u64) {
         let (mut below, mut above) = (0, 0);
@@ -171,7 +175,7 @@ impl Spread {
         }
         (below, fill(inside.share(unit_ns, index, edge), |low| low + step), above)
     }
-    /// Shares buckets out to rows that begin at `edge(n)`, where `index` gives the row of a value.
+    /// Divides buckets among rows that begin at `edge(n)`, where `index` gives the row of a value.
     fn share(&self, unit_ns: u64, index: impl Fn(f64) -> u32, edge: impl Fn(u32) -> u64) -> Vec<Row> {
         let mut out: Vec<Row> = Vec::new();
         let mut put = |row: u32, calls: u64| {
@@ -198,7 +202,7 @@ impl Spread {
     }
 }
 
-/// Adds empty rows where there are gaps.
+/// Adds empty rows in gaps.
 fn fill(rows: Vec<Row>, next: impl Fn(u64) -> u64) -> Vec<Row> {
     let mut out: Vec<Row> = Vec::with_capacity(rows.len());
     for row in rows {

@@ -1,7 +1,8 @@
-//! What was tallied: how often a probe's expression had which value.
+//! Aggregations: how often a probe's expression had which value.
 //!
-//! In: tables as segments hold them; what threads are called, and were. Out: [`Tallied`], cell by cell. Does not: know what a cell means ([`Tally::key`] does), or learn
-//! names (`traced::called` says when which name counts).
+//! In: tables as segments hold them; the names of threads, present and former. Out: [`Tallied`], row by row.
+//! Does not: know what a bucket means ([`Tally::key`] does), or read names (`traced::called` decides which
+//! name counts).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,49 +14,52 @@ use trapline_record::tally::{Rest, TEXT_BYTES};
 use crate::report::{By, Site, Whose};
 use crate::threads::Names;
 
-/// One site's values.
+/// Aggregation of one site.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tallied {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Where.
+    /// The site.
     pub site: Arc<Site>,
-    /// What was counted, split as asked for; one part if not asked for.
+    /// Hits by group, as requested; one part if no grouping was requested.
     pub parts: Vec<Part>,
-    /// The text of each value, where texts were counted, or of each part's key, where they were told apart by texts; what is no UTF-8 as its replacement.
+    /// Texts, where values or group-by keys are texts: by the value, or by the part's key. Bytes that are not
+    /// UTF-8 appear as replacement characters.
     pub texts: BTreeMap<u64, String>,
     /// Hits for which the table had no row left.
     pub overflow: u64,
-    /// Hits that had no value: exits by a tail call, where a return is asked for.
+    /// Hits that had no value: exits by a tail call, where the value needs a return.
     pub unseen: u64,
-    /// Hits that a filter kept back, besides: in the target, or here by their threads' names.
+    /// Hits that did not pass the filter and are not in `parts`: rejected in the target, or by the reader
+    /// because of their threads' names.
     pub filtered: u64,
-    /// Of these, hits of threads that were chosen by name and ended before that was learnt.
+    /// Of these, hits of threads that were to be chosen by name and ended before their names were read.
     pub unnamed: u64,
 }
 
-/// Hits of somebody's.
+/// Hits of one group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
-    /// Whose; `None` for all.
+    /// Thread or CPU of the group; `None` if hits are not grouped by that.
     pub whose: Option<Whose>,
-    /// What its calls say themselves, where they are told apart by that ([`Apart::Number`], or of [`Apart::Text`] what [`Tallied::texts`] has it by).
+    /// Group-by key from the call itself: the number of [`Apart::Number`], or for [`Apart::Text`] the key of
+    /// the text in [`Tallied::texts`].
     pub key: Option<u64>,
-    /// Hits by cell, or by value where each has a row.
+    /// Hits by bucket, or by value where each value has a row.
     pub hits: BTreeMap<u64, u64>,
 }
 
-/// Hits that no part has, for what their threads are called.
+/// Hits that are in no part because of their threads' names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Left {
-    /// Otherwise than was asked for.
+    /// The name is not a requested one.
     pub(crate) others: u64,
-    /// Nobody knows what.
+    /// The name is not known.
     pub(crate) unnamed: u64,
 }
 
 impl Tallied {
-    /// All hits: every cell, the overflow and those without a value.
+    /// All hits: those in parts, the overflow, and those without a value.
     #[must_use]
     pub fn hits(&self) -> u64 {
         let cells = self.parts.iter().flat_map(|part| part.hits.values());
@@ -63,19 +67,19 @@ impl Tallied {
     }
 }
 
-/// What tables tell apart.
+/// What one row of a table stands for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Row {
-    /// Where CPUs are asked for.
+    /// CPU, if hits are grouped by CPU.
     cpu: Option<u32>,
-    /// Where rows are threads'.
+    /// Thread, if rows belong to threads.
     pub(crate) thread: Option<u32>,
-    /// Where hits are told apart by what calls say.
+    /// Group-by key from the call itself, if there is one.
     key: Option<u64>,
     cell: u64,
 }
 
-/// Hits as tables have them.
+/// Contents of tables.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) hits: BTreeMap<Row, u64>,
@@ -84,7 +88,7 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    /// Adds what a segment has of a probe; `owned` says whether lines belong to CPUs.
+    /// Adds a probe's rows from one segment. `owned`: each line belongs to one CPU.
     pub(crate) fn add(&mut self, segment: &Segment, probe: u32, by: Option<By>, tally: &Tally, owned: bool) {
         let area = segment.tallies();
         for line in 0..area.lines {
@@ -108,12 +112,12 @@ impl Gathered {
             self.rest.unseen = self.rest.unseen.wrapping_add(rest.unseen);
         }
     }
-    /// All of it.
+    /// All hits.
     pub(crate) fn sum(&self) -> u64 {
         let rest = self.rest.overflow.wrapping_add(self.rest.unseen);
         self.hits.values().fold(rest, |sum, hits| sum.wrapping_add(*hits))
     }
-    /// By whoever the hits are of; only threads of `wanted` names, if there are any.
+    /// Hits by group; only of threads with a name in `wanted`, unless that is empty.
     pub(crate) fn parts(
         &self,
         by: Option<By>,
@@ -151,20 +155,20 @@ fn whose(by: Option<By>, row: Row, comm: Option<&str>, names: &Names) -> Option<
     })
 }
 
-/// Hits of threads that were called otherwise when these were made.
+/// Hits that were made under a former name of their thread.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// Of each row.
+    /// Hits of each row that are already credited to a name.
     done: BTreeMap<Row, u64>,
-    /// The same by name.
+    /// The same hits, by row and name.
     named: BTreeMap<(Row, Option<String>), u64>,
 }
 
-/// Rows by name, at most: what finds none is nobody's.
+/// Most (row, name) pairs that are kept; hits beyond count under no name.
 const MOST: usize = 1 << 16;
 
 impl Settled {
-    /// What rows of these threads have grown goes to what they were called.
+    /// Credits what the rows of these threads have grown to the threads' former names.
     pub(crate) fn settle(&mut self, gathered: &Gathered, were: &HashMap<u32, Option<String>>) {
         for (&row, &hits) in &gathered.hits {
             let Some(was) = row.thread.and_then(|thread| were.get(&thread)) else { continue };
@@ -189,7 +193,7 @@ impl Settled {
     }
 }
 
-/// A text by its words, up to a 0.
+/// Text in these words, up to a zero byte.
 fn text(word: &dyn Fn(u64) -> u64) -> String {
     let bytes = (0..TEXT_BYTES as u64 / 8).flat_map(|n| word(n).to_le_bytes());
     let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
@@ -197,7 +201,7 @@ fn text(word: &dyn Fn(u64) -> u64) -> String {
 }
 
 impl crate::traced::Traced {
-    /// What was tallied, site by site.
+    /// Aggregations, site by site.
     pub(crate) fn tallies(&mut self, by: Option<By>) -> Vec<Tallied> {
         self.hear_of_names();
         let gathered: Vec<(usize, Gathered)> = self.gathered(by);
@@ -263,7 +267,7 @@ mod tests {
             told(&settled, &before, &names, &[]),
             (all(&[("a", 5, 10), ("b", 5, 3)]), Left::default())
         );
-        // Between two looks they take each other's names.
+        // Between two looks the two threads swap names.
         let heard = gathered([(one, 5, 12), (other, 5, 3), (unknown, 7, 1)]);
         settled.settle(&heard, &HashMap::from([(one, Some("a".to_owned())), (other, Some("b".to_owned()))]));
         for (thread, name) in [(one, "b"), (other, "a")] {
@@ -276,7 +280,7 @@ mod tests {
             told(&settled, &now, &names, &["b", "c"]),
             (of(&[("b", 5, 4), ("b", 6, 1)]), Left { others: 112, unnamed: 1 })
         );
-        // By thread, the names stay apart, too.
+        // By thread, the names stay separate too.
         let (parts, _) = now.parts(Some(By::Thread), &settled, &names, &["a".to_owned()]);
         let whose = |tid| Some(Whose::Thread { tid, comm: Some("a".to_owned()) });
         let hits: Vec<_> = parts.into_iter().map(|part| (part.whose, part.hits[&5])).collect();

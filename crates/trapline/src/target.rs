@@ -1,7 +1,7 @@
-//! Which processes a session is about.
+//! Which processes a session traces.
 //!
-//! In: pids, names, files that probes name. Out: opened processes, or an error that says who was meant and is not there.
-//! Does not: launch commands; the session does.
+//! In: pids, names, files that probes name. Out: opened processes, or an error that names the process that
+//! was meant and is not there. Does not: launch commands; the session does.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -15,25 +15,26 @@ use crate::modules::mapped;
 /// Processes to trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Target {
-    /// Every process that maps a probed file and that we may trace.
+    /// Every process that maps a probed file and may be traced.
     #[default]
     Any,
-    /// These, and all whose name is one of these.
+    /// These processes, and all that have one of these names.
     Running {
-        /// By pid.
+        /// Process ids.
         pids: Vec<u32>,
-        /// By name.
+        /// Process names.
         names: Vec<String>,
     },
-    /// A command that is started, and probed before its first own instruction.
+    /// A command that is started, and probed before its own first instruction.
     Launch(Vec<OsString>),
 }
 
-/// Processes of which some may end while they are looked at: one of several that does ends nothing, and is told. An only one must be there.
+/// Keeps track of several processes of which some may end while they are looked at. One of several that ends
+/// stops nothing, and is reported. An only one must be there.
 #[derive(Debug)]
 pub(crate) struct Several {
     many: bool,
-    /// Why the last one that was missed is gone.
+    /// Error of the last process that was gone.
     gone: Option<Error>,
 }
 
@@ -41,7 +42,7 @@ impl Several {
     pub(crate) const fn new(processes: usize) -> Self {
         Self { many: processes > 1, gone: None }
     }
-    /// What became of one of them: nothing if it is gone, whatever that made fail.
+    /// Takes the result for one of them: `None` if the process is gone, whatever failed because of that.
     pub(crate) fn one<T>(&mut self, pid: u32, became: Result<T, Error>) -> Result<Option<T>, Error> {
         match became {
             Ok(one) => Ok(Some(one)),
@@ -52,7 +53,7 @@ impl Several {
             Err(error) => Err(error),
         }
     }
-    /// With none `left` the last error is all there is; else the pids of those that are gone are told.
+    /// With none `left`, fails with the last error.
     pub(crate) fn end(self, left: usize) -> Result<(), Error> {
         match self.gone {
             Some(error) if left == 0 => Err(error),
@@ -61,7 +62,7 @@ impl Several {
     }
 }
 
-/// What is told of one that is gone.
+/// Notice about a process that is gone.
 pub(crate) fn gone_notice(pid: u32) -> String {
     format!("process {pid} is not traced, since it has ended; the others are")
 }
@@ -70,7 +71,8 @@ fn has_ended(pid: u32) -> bool {
     Process::look_into(pid).is_err_and(|error| error.is_gone())
 }
 
-/// The processes meant. Those named by pid must be traceable, but for one of several that has ended; of the others, what cannot be traced is a notice.
+/// Processes of a target. A process named by pid must be traceable, unless it is one of several and has
+/// ended. Any other process that cannot be traced is a notice.
 pub(crate) fn resolve(
     target: &Target,
     specs: &[ProbeSpec],
@@ -141,7 +143,7 @@ fn all_pids() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Names of running processes that are like `name`.
+/// Names of running processes that are similar to `name`.
 fn near_names(name: &str) -> Vec<String> {
     let lower = name.to_lowercase();
     let comm = |pid: u32| Some(trapline_target::comm(pid));

@@ -1,23 +1,24 @@
-//! The names of threads that hit something, remembered after they ended.
+//! Names of threads that hit something, kept after the threads have ended.
 //!
-//! In: numbers as the threads see them, which is how stubs count; a process, and children that count into the same rows; what the kernel tells of
-//! threads. Out: numbers as we see them, names, and who is called otherwise than before. A thread that came and went between two looks has no name,
-//! unless the kernel told of it.
+//! In: thread numbers as the threads see them, which is how stubs count; a process, and children that count
+//! into the same rows; the kernel's records about threads. Out: thread numbers as the tracer sees them,
+//! names, and which threads were renamed. A thread that came and went between two looks has no name, unless
+//! the kernel reported it.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use trapline_target::{Changed, ThreadStatus};
 
-/// More threads than this are not remembered without need.
+/// Number of threads beyond which those not needed are forgotten.
 const MANY: usize = 1 << 16;
 
-/// A thread as we know it.
+/// A thread as the tracer sees it.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Thread {
-    /// Its number in our PID namespace.
+    /// Thread number in the tracer's PID namespace.
     pub(crate) tid: u32,
-    /// Its name when it was looked at last.
+    /// Thread name when it was last read.
     pub(crate) comm: Option<String>,
 }
 
@@ -25,15 +26,16 @@ pub(crate) struct Thread {
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     known: HashMap<u32, Thread>,
-    /// Some see another number than we do.
+    /// Some threads see another number than the tracer does.
     renumbered: bool,
-    /// All do, for aught we know.
+    /// The process is in another PID namespace, so all threads may see other numbers.
     inner: bool,
-    /// Of those that are called otherwise since that was last asked, what they were called before; nothing where it is not asked.
+    /// Threads renamed since [`Self::take_renamed`] was last called, with their former names; `None` if
+    /// renamings are not tracked.
     renamed: Option<HashMap<u32, Option<String>>>,
-    /// Those that began since then.
+    /// Threads that began since then.
     begun: HashSet<u32>,
-    /// How many are too many.
+    /// Number of threads at which forgetting pays again.
     most: usize,
 }
 
@@ -50,7 +52,7 @@ impl Names {
             self.known.entry(tid).or_insert(Thread { tid, comm: None });
         }
     }
-    /// Reads the names of threads that are alive, of these or of all. Which those are.
+    /// Reads the names of threads that are alive: of these, or of all. Returns the threads that are alive.
     pub(crate) fn read(
         &mut self,
         pid: u32,
@@ -71,7 +73,7 @@ impl Names {
         }
         alive
     }
-    /// The number that a thread sees itself, by ours, if it is known.
+    /// Number that a thread sees itself, given the tracer's number for it, if known.
     pub(crate) fn seen(&self, tid: u32) -> Option<u32> {
         match self.known.get(&tid) {
             Some(thread) if thread.tid == tid => Some(tid),
@@ -89,18 +91,19 @@ impl Names {
             renamed.entry(seen).or_insert(was);
         }
     }
-    /// From now on it is noted who is called otherwise than before: in this process, and in what it forks.
+    /// Tracks renamings from now on, in this process and in those that it forks.
     pub(crate) fn follow(&mut self, pid: u32) {
         self.inner = namespace(pid) != namespace(std::process::id());
         self.renamed.get_or_insert_default();
     }
-    /// Threads that are called otherwise than when this was asked last, with what they were called then; those that began since are called what they are.
+    /// Threads renamed since the last call, with the names that they had then. A thread that began since then
+    /// counts as never renamed.
     pub(crate) fn take_renamed(&mut self) -> HashMap<u32, Option<String>> {
         self.begun.clear();
         self.renamed.as_mut().map(std::mem::take).unwrap_or_default()
     }
-    /// The kernel told this of a thread, by our number. It is called as /proc says, or, if it is gone, as was told. The number that it sees
-    /// itself, if that is known.
+    /// Takes a kernel record about a thread, which has the tracer's number. The name comes from /proc, or
+    /// from the record if the thread is gone. Returns the number that the thread sees itself, if known.
     pub(crate) fn told(&mut self, tid: u32, changed: Changed) -> Option<u32> {
         let path = PathBuf::from(format!("/proc/{tid}"));
         let name = match changed {
@@ -123,11 +126,11 @@ impl Names {
         }
         Some(seen)
     }
-    /// The same of a thread that was not met yet.
+    /// The same for a thread that was not met yet.
     fn sees(&self, tid: u32, path: &Path) -> Option<u32> {
         inner_number(path).or((!self.inner).then_some(tid))
     }
-    /// Whether so many are remembered that those without need are better forgotten.
+    /// Whether so many threads are known that those not needed should be forgotten.
     pub(crate) fn are_many(&self) -> bool {
         self.known.len() >= self.most.max(MANY)
     }
@@ -151,17 +154,18 @@ fn comm(task: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }
 
-/// Of a path that ends in a thread's number.
+/// Thread number from a path that ends in it.
 fn number(task: &Path) -> Option<u32> {
     task.file_name()?.to_str()?.parse().ok()
 }
 
-/// Whether threads of a process see other numbers of themselves than we do.
+/// Whether threads of a process see other numbers of themselves than the tracer does.
 pub(crate) fn are_renumbered(pid: u32) -> bool {
     namespace(pid) != namespace(std::process::id())
 }
 
-/// The number that one of these processes' threads sees itself, by ours; none if there is no such thread.
+/// Number that a thread of the process sees itself, given the tracer's number; `None` if there is no such
+/// thread.
 pub(crate) fn own_number(pid: u32, tid: u32) -> Option<u32> {
     inner_number(&PathBuf::from(format!("/proc/{pid}/task/{tid}")))
 }
@@ -170,7 +174,7 @@ fn namespace(pid: u32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// The number that a thread sees itself, where its namespace is not ours.
+/// Number that a thread sees itself, in the innermost namespace.
 fn inner_number(task: &Path) -> Option<u32> {
     let status = std::fs::read(task.join("status")).ok()?;
     ThreadStatus::parse(&status).ns_pids.last().copied()
@@ -184,14 +188,14 @@ mod tests {
 
     use super::{Names, Thread};
 
-    /// Numbers that no thread has.
+    /// Thread numbers that do not exist.
     const GONE: u32 = 1 << 30;
 
     fn name(name: &str) -> Changed {
         Changed::Name(name.to_owned())
     }
 
-    /// All of these are gone before anybody looks.
+    /// All of these threads are gone before their names could be read.
     #[test]
     fn what_the_kernel_told_is_known_of_threads_that_are_gone() {
         let mut names = Names::default();
@@ -206,13 +210,13 @@ mod tests {
         };
         let was = |thread, name: &str| HashMap::from([(thread, Some(name.to_owned()))]);
         let begun = |by| Changed::Begun { by };
-        // One that begins and takes a name in the same round has had no other.
+        // A thread that begins and takes a name in the same round has had no other name.
         let (called, renamed) = tell(&[(first, name("a")), (second, begun(first)), (second, name("b"))]);
         assert_eq!((called, renamed), (["a", "b", ""].map(str::to_owned), HashMap::new()));
         let (called, renamed) = tell(&[(third, begun(second)), (second, name("c")), (second, name("d"))]);
         assert_eq!((called, renamed), (["a", "d", "b"].map(str::to_owned), was(second, "b")));
         assert_eq!(tell(&[(second, name("d"))]).1, HashMap::new());
-        // Its number is had again.
+        // The thread's number is reused.
         let (called, renamed) = tell(&[(second, Changed::Ended), (second, begun(first))]);
         assert_eq!((called, renamed), (["a", "a", "b"].map(str::to_owned), was(second, "d")));
     }

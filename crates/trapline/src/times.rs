@@ -1,4 +1,4 @@
-//! Latency areas to durations: sums over lines and batches, ticks to nanoseconds.
+//! Reads latency areas into durations: sums over lines and batches, and converts ticks to nanoseconds.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use trapline_target::Process;
 use crate::report::{Site, Times};
 use crate::spread::{Scale, Spread, Steps};
 
-/// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` when its memory is
-/// gone. Forked children have stamps of their own, which are not looked at.
+/// Calls of each function (by latency area) that have a stamp and no exit yet, in one process; `None` if its
+/// memory is gone. Forked children have stamps of their own, which are not read here.
 pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<u32, u64>> {
     let view = segment.view();
     let (stamps, len) = (RemoteAddr(view.get(control::at::STAMPS_ADDR)), view.get(control::at::STAMPS_LEN));
@@ -38,7 +38,7 @@ pub(crate) fn in_flight(process: &Process, segment: &Segment) -> Option<HashMap<
     Some(found)
 }
 
-/// Bytes of memory behind the stamps; 0 when the process is gone.
+/// Bytes of memory behind the stamps; 0 if the process is gone.
 pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     const PAGE: u64 = 4096;
     const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
@@ -54,13 +54,14 @@ pub(crate) fn stamps_resident(process: &Process, segment: &Segment) -> u64 {
     PAGE * words.filter(|word| word & PRESENT_OR_SWAPPED != 0).count() as u64
 }
 
-/// Whether a stretch of bytes overlaps one of those written to, which are in order.
+/// Whether a range of bytes overlaps one that was written to; `written` is in order.
 fn is_written(written: &[Range<u64>], from: u64, to: u64) -> bool {
     let next = written.partition_point(|one| one.end <= from);
     written.get(next).is_some_and(|one| one.start < to)
 }
 
-/// Reads one function's areas, where they were written to: reading others would take memory for zeros.
+/// Reads one function's latency areas where they were written to: reading others would allocate pages of
+/// zeros.
 pub(crate) fn read_times<'a>(
     areas: impl Iterator<Item = (&'a Segment, &'a [Range<u64>], u32)>,
     site: Arc<Site>,
@@ -70,7 +71,7 @@ pub(crate) fn read_times<'a>(
 ) -> Times {
     let mut sums = [0u64; 6];
     let (mut min_not, mut max) = (0u64, 0u64);
-    // Of most functions there is none.
+    // Most functions have no calls, so this allocates nothing yet.
     let mut buckets: Vec<u64> = Vec::new();
     for (segment, written, index) in areas {
         let view = segment.view();
@@ -84,7 +85,8 @@ pub(crate) fn read_times<'a>(
             for (sum, word) in sums.iter_mut().zip(words) {
                 *sum = sum.wrapping_add(view.get(base + word));
             }
-            // Most lines of most functions were never written: leave their buckets untouched, and so unallocated.
+            // Most lines of most functions were never written: their buckets are skipped, and so stay
+            // unallocated.
             if view.get(base + at::RETURNS) + view.get(base + at::TAIL_EXITS) == 0 {
                 continue;
             }

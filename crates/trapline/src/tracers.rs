@@ -1,7 +1,8 @@
-//! Programs that trace others. A process has one tracer: to follow them would take that from them.
+//! Programs that trace others. A process can have only one tracer, so following such a program's children
+//! would take that from it.
 //!
-//! In: a process. Out: why neither it nor its children are followed, if so. Does not: know a program that makes the system call without
-//! libc's function, but for LeakSanitizer.
+//! In: a process. Out: why neither it nor its children are followed, if so. Does not: recognize a program
+//! that makes the system call without libc's function, except LeakSanitizer.
 
 use trapline_image::Image;
 use trapline_target::Process;
@@ -9,16 +10,16 @@ use trapline_target::Process;
 use crate::files::Files;
 use crate::modules::{mapped, name_of};
 
-/// Files that call ptrace for rare options alone, not for what they usually do.
+/// Programs that call ptrace only for rare options.
 const RARELY: [&str; 3] = ["sudo", "sudoedit", "perf"];
-/// What each LeakSanitizer defines, in a program or in a library of its own.
+/// A function that each LeakSanitizer defines, in a program or in a library of its own.
 const LEAKS: &str = "__lsan_do_leak_check";
 
 /// Why a process is not followed; `None` if it can be.
 pub(crate) fn why_not_followed(process: &Process, files: &mut Files) -> Option<&'static str> {
     let maps = process.maps().ok()?;
     let all = mapped(process, &maps);
-    // Few libraries are of interest, and parsing all of them for each program would cost.
+    // Few libraries matter here, and parsing all of them for each program would cost time.
     let matter = |path: &str| name_of(path).contains("san");
     all.iter().filter(|one| one.is_program || matter(&one.mapping.path)).find_map(|one| {
         let image = &one.open(process, files).ok()?.file.image;
@@ -29,7 +30,7 @@ pub(crate) fn why_not_followed(process: &Process, files: &mut Files) -> Option<&
     })
 }
 
-/// By libc, or with a copy of libc's function in a static program.
+/// Whether a program calls ptrace by libc, or by a copy of libc's function in a static program.
 fn calls_ptrace(image: &Image) -> bool {
     image.imported().any(|name| name.raw == "ptrace") || image.is_static() && defines(image, "ptrace")
 }

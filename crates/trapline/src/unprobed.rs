@@ -1,19 +1,20 @@
-//! Processes in which something was wanted, or that could not be asked, and that are not probed.
+//! Processes that are not probed although a probe means something in them, or because they could not be
+//! looked at.
 //!
-//! In: a process, and what went wrong. Out: an [`Unprobed`], which reports tell with its reason. Does not: decide what goes on without
-//! probes; the session does.
+//! In: a process, and what went wrong. Out: an [`Unprobed`], which reports show with its reason. Does not:
+//! decide what goes on without probes; the session does.
 
 use crate::error::Error;
 use crate::report::Unprobed;
 
 impl Unprobed {
-    /// A process by its number; its name as the kernel has it, which is empty once it is gone.
+    /// The process with this pid. Its name comes from the kernel, and is empty once the process is gone.
     pub(crate) fn new(pid: u32, reason: impl Into<String>) -> Self {
         let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
         let name = String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned();
         Self { pid, name, reason: reason.into() }
     }
-    /// The line that says so.
+    /// Notice about it.
     pub(crate) fn line(&self) -> String {
         let Self { pid, name, reason } = self;
         let name = if name.is_empty() { "a process" } else { name };
@@ -21,7 +22,7 @@ impl Unprobed {
     }
 }
 
-/// Why a session that follows has probed nothing, in the words of an [`Error::NoMatch`].
+/// Why a session that follows programs has probed nothing; becomes the text of an [`Error::NoMatch`].
 pub(crate) fn nothing_had(texts: &[&str], unprobed: &[Unprobed]) -> String {
     let texts = texts.join(", ");
     match unprobed {
@@ -34,7 +35,8 @@ pub(crate) fn nothing_had(texts: &[&str], unprobed: &[Unprobed]) -> String {
     }
 }
 
-/// What to do where what was asked for is not there: it may come later. `launched`: a command was started for it.
+/// Adds advice to an error where nothing matched: it may come later. `launched`: a command was started for
+/// it.
 pub(crate) fn with_follow(error: Error, launched: bool) -> Error {
     const LATER: &str = "-f waits for programs and libraries that come later";
     match error {

@@ -1,7 +1,8 @@
-//! Who unwinds stacks in a process, and whether all of them can be told of slots.
+//! Unwinders in a process, and whether all of them can be told of return trampolines.
 //!
-//! In: the process' files. Out: where `__register_frame` lies in each that has an unwinder, and code that calls neither allocator nor
-//! loader with a lock held; or a reason why slots would break unwinding there. Does not: call anything.
+//! In: the process' files. Out: the address of `__register_frame` in each file that has an unwinder, and code
+//! that calls neither allocator nor loader with a lock held; or a reason why return trampolines would break
+//! unwinding there. Does not: call anything.
 
 use std::ops::Range;
 
@@ -15,32 +16,32 @@ use trapline_target::{Mapping, Process};
 use crate::files::Files;
 use crate::modules::{Module, mapped};
 
-/// What a process' files say of unwinding.
+/// What a process' files show about unwinding.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Unwinding {
     /// All unwinders there are.
     pub(crate) unwinders: Vec<Unwinder>,
     /// Code of the program itself, unless it has an allocator of its own.
     pub(crate) own_code: Vec<Range<u64>>,
-    /// The program is static: it loads none later.
+    /// The program is static, so it loads no unwinder later.
     pub(crate) is_static: bool,
     /// A file calls one of [`LOADS`].
     pub(crate) may_load: bool,
-    /// The program is Go's, whose return addresses are left alone; the plan says so.
+    /// The program is Go's, whose return addresses are left alone; the plan refuses them.
     pub(crate) go: bool,
-    /// One that may not be called yet, as its own addresses are perhaps not relocated.
+    /// An unwinder that must not be called yet, since its own addresses may not be relocated.
     pub(crate) loading: Option<String>,
 }
 
-/// Why return addresses are left alone where [`Unwinding::is_told`] says no.
+/// Why return addresses are left alone where [`Unwinding::is_told`] returns false.
 const MAY_LOAD: &str =
     "it may load an unwinder later, which would not be told of them in time (--ret=stack takes that risk)";
 
 impl Unwinding {
-    /// All unwinders of a process where return addresses may be replaced without a wish for it.
+    /// All unwinders of a process in which return addresses may be replaced without the user asking for it.
     ///
     /// # Errors
-    /// Why they may not.
+    /// Why they may not be replaced.
     pub(crate) fn of_auto(process: &Process, files: &mut Files) -> Result<Self, String> {
         let found = unwinding_now(process, files)?;
         match found.is_told() {
@@ -49,19 +50,20 @@ impl Unwinding {
             false => Err(MAY_LOAD.to_owned()),
         }
     }
-    /// Whether nobody unwinds stacks there who is not told of replaced return addresses: all unwinders are told, or there is none and none
-    /// comes.
+    /// Whether all unwinders can be told of replaced return addresses. Either there are some that can be
+    /// called, or there is none now and none comes later.
     const fn is_told(&self) -> bool {
         !self.go && (!self.unwinders.is_empty() || self.is_static || !self.may_load)
     }
 }
 
-/// LLVM's libunwind takes frame information of another form.
+/// Function of LLVM's libunwind, which takes frame information in another form.
 const LLVM: &str = "__unw_init_local";
-/// What marks a file that unwinds: where libgcc looks frame information up, and LLVM's beginning. `_Unwind_Backtrace` and the like do
-/// not: libc has functions of these names that load libgcc_s.
+/// Functions that only a file with an unwinder has: libgcc's lookup of frame information, and LLVM's
+/// initialization. `_Unwind_Backtrace` and the like do not show it: libc has functions of these names that
+/// load libgcc_s.
 const UNWINDS: [&str; 2] = ["_Unwind_Find_FDE", LLVM];
-/// Functions that load an unwinder, or anything at all, at run time.
+/// Functions that load an unwinder, or any library, at run time.
 const LOADS: [&str; 8] = [
     "pthread_cancel",
     "pthread_exit",
@@ -72,15 +74,17 @@ const LOADS: [&str; 8] = [
     "_Unwind_Backtrace",
     "_Unwind_ForcedUnwind",
 ];
-/// Runtimes that look up return addresses of their own code in tables of their own, for garbage collection, exceptions, or to give code up: an address that
-/// they do not know ends the process. By function names that their files have, and that nothing else defines. What is marked with a version was found in
-/// the symbols of that version's files (Debian 12; GHC's and OCaml's in programs that they made); the others are as their documentation has them.
+/// Runtimes that look up return addresses of their own code in tables of their own: for garbage collection,
+/// for exceptions, or to discard code. An address that they do not know ends the process. Each is recognized
+/// by functions that its files have and that nothing else defines. Where a version is noted, the names were
+/// found in the symbols of that version's files (Debian 12; for GHC and OCaml, in programs that they made).
+/// The others are as their documentation has them.
 const FRAME_WALKERS: [(&str, &[&str]); 13] = [
     // Node 20.20.
     ("V8", &["Builtins_InterpreterEntryTrampoline", "_ZN2v87Isolate5EnterEv", "_ZN2v87Isolate7DisposeEv"]),
     // WebKitGTK's libjavascriptcoregtk 4.1.
     ("JavaScriptCore", &["JSEvaluateScript", "JSGlobalContextCreate"]),
-    // libmozjs 102; the second is of versions that have C's names, and was not looked at.
+    // libmozjs 102. The second name is of versions with C names, and was not verified.
     ("SpiderMonkey", &["_Z13JS_NewContextjP9JSRuntime", "JS_NewContext"]),
     // OpenJDK 17's libjvm.
     ("the Java virtual machine", &["JNI_CreateJavaVM"]),
@@ -88,13 +92,13 @@ const FRAME_WALKERS: [(&str, &[&str]); 13] = [
     ("GHC's runtime", &["hs_init_ghc", "hs_main"]),
     // OCaml 4.13, native code.
     ("OCaml's runtime", &["caml_startup_exn", "caml_main", "caml_call_gc"]),
-    // 2.1: program and library; the second is local in both, and stripped from them.
+    // 2.1: program and library. The second name is local in both, and stripped from them.
     ("LuaJIT", &["luaJIT_setmode", "lj_vm_call"]),
     // ERTS 13.1.
     ("Erlang's runtime", &["erl_start", "erts_alloc_init"]),
     // 6.8, in the program `mono-sgen`.
     ("Mono", &["mono_jit_init", "mono_jit_exec"]),
-    // Not looked at: libcoreclr's functions for hosts.
+    // Not verified: libcoreclr's functions for hosts.
     (".NET's runtime", &["coreclr_initialize", "coreclr_execute_assembly"]),
     // 2.2.
     ("SBCL", &["call_into_lisp"]),
@@ -103,7 +107,7 @@ const FRAME_WALKERS: [(&str, &[&str]); 13] = [
     // 9.5.
     ("Chez Scheme", &["Sscheme_init"]),
 ];
-/// What a program with an allocator of its own defines.
+/// Functions that a program with an allocator of its own defines.
 const ALLOCATES: [&str; 4] = ["malloc", "free", "_Znwm", "_ZdlPv"];
 
 /// Looks at all files of a process.
@@ -118,7 +122,7 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
         let module = one.open(process, files)?;
         let &Module { ref file, bias, is_program, .. } = &module;
         if is_program && file.image.is_go() {
-            // It is told nothing.
+            // Go's runtime is told nothing.
             return Ok(Unwinding { go: true, ..out });
         }
         out.may_load |= file.image.imported().any(|name| LOADS.contains(&name.raw));
@@ -165,10 +169,11 @@ pub(crate) fn unwinding(process: &Process, files: &mut Files) -> Result<Unwindin
     }
 }
 
-/// As [`unwinding`], of another process: all of them can be told at once.
+/// The same as [`unwinding`], for a process in which all unwinders can be told at once.
 ///
 /// # Errors
-/// Why not; also that the loader is at work at one, which must not be called before its addresses are right.
+/// Why they cannot be; also if the loader is at work on one, which must not be called before its addresses
+/// are right.
 pub(crate) fn unwinding_now(process: &Process, files: &mut Files) -> Result<Unwinding, String> {
     match unwinding(process, files)? {
         Unwinding { loading: Some(path), .. } => {
@@ -178,8 +183,9 @@ pub(crate) fn unwinding_now(process: &Process, files: &mut Files) -> Result<Unwi
     }
 }
 
-/// Whether the loader is done with a library's addresses: then it has made the pages unwritable that it alone writes (`PT_GNU_RELRO`, from
-/// the beginning of the data on), and left the others writable. Before it maps the data, neither are; one without such pages never says.
+/// Whether the loader has finished a library's relocations. It then has made those pages read-only that it
+/// alone writes (`PT_GNU_RELRO`, from the beginning of the data), and has left the other data writable.
+/// Before it maps the data, none of it is writable. For a library without such pages this never becomes true.
 fn is_relocated(maps: &[Mapping], image: &Image, bias: Bias) -> bool {
     const PF_W: u32 = 2;
     let Some(data) = image.loads().iter().find(|load| load.flags & PF_W != 0) else { return true };
@@ -193,7 +199,7 @@ fn told_by(defined: &Defined<'_>, bias: Bias) -> Option<Unwinder> {
     (!defined.has(&[LLVM])).then_some(Unwinder { register: unwinder.0, take_back: unwinder.1 })
 }
 
-/// A file's functions that have one of the names that matter here.
+/// Functions of a file that have one of the names that matter here.
 struct Defined<'a>(Vec<(&'a str, trapline_record::Svma)>);
 
 impl<'a> Defined<'a> {

@@ -1,12 +1,15 @@
-//! What the values of a place's records are: a function's, a mark's, or nothing that is known.
+//! What the values in a place's records are: those of a function, those of a USDT probe, or unknown.
 //!
-//! In: an image, a mark's note, what is asked of its arguments. Out: what stands for the six argument registers there and what is read of memory
-//! ([`Marked`]); of a function whose arguments are not where they are looked for, that; and calls whose values say so ([`Values::finish`]).
-//! Invariant VAL-1: a value is what the program has there, or it is unknown ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
+//! In: an image, a USDT probe's note, which of its arguments are needed. Out: for a USDT probe, the operands
+//! that stand for the six argument registers, and what is read from memory ([`Marked`]). For a function whose
+//! arguments are not where stubs look for them, that they are unknown. And calls with their values corrected
+//! accordingly ([`Values::finish`]). Invariant VAL-1: a value is what the program has there, or it is unknown
+//! ([`Call::unseen`]). Does not: read notes (`trapline_image`), make code.
 //!
-//! An argument in a register, or a number, is a value of the record as a function's is. One in memory is a field that the kernel reads for the stub, of
-//! the address that stands in its place, so a note that is wrong faults nowhere; where it cannot be read, it is unknown. What a text argument points to is a
-//! field, too.
+//! A USDT probe's argument in a register, or a constant, is a value of the record, as a function's argument
+//! is. An argument in memory is a field: its address stands in its place, and the kernel reads it for the
+//! stub. So a wrong note faults nowhere, and what cannot be read is unknown. What a text argument points to
+//! is a field, too.
 
 use trapline_image::{Convention, Image, MarkArgument, MarkPlace};
 use trapline_plan::{Operand, Read};
@@ -17,50 +20,51 @@ use crate::calls::{Call, Text};
 use crate::filter::{Filter, Int, Known, MAX_FIELDS};
 use crate::sites::Place;
 
-/// Arguments that records have room for.
+/// Number of arguments for which records have room.
 const MOST: usize = 6;
 
 /// What the values of records are.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Values {
-    /// Arguments as registers hold them, and what is returned.
+    /// Arguments as registers hold them, and the returned value.
     #[default]
     AsRecorded,
-    /// Neither is where it was looked for.
+    /// Neither is where stubs look for it.
     Unknown,
-    /// A mark's.
+    /// Those of a USDT probe.
     Marked(Box<Marked>),
 }
 
-/// A mark's arguments.
+/// Arguments of a USDT probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Marked {
     pub(crate) slots: [Slot; MOST],
-    /// Texts: which argument's, and which field it is.
+    /// Texts: index of the argument, and index of its field.
     pub(crate) texts: Vec<(u8, u8)>,
 }
 
 /// One argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
-    /// The record's value, as narrow as this.
+    /// The value in the record, of this width and sign.
     Value(Int),
-    /// This field, which is as wide.
+    /// The field of this index, of this width and sign.
     Field(u8, Int),
     Unknown,
 }
 
-/// What is asked of a place's arguments.
+/// Which arguments of a place are needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
-    /// The first ones.
+    /// How many of the first ones.
     pub(crate) values: u8,
-    /// Bit `n`: what argument `n` points to.
+    /// Bit `n`: what argument `n` points to is needed.
     pub(crate) texts: u8,
 }
 
 impl Marked {
-    /// What is recorded at a mark, what stands for the argument registers there, and what is read of memory.
+    /// Returns what is recorded at a USDT probe, the operands that stand for argument registers there, and
+    /// what is read from memory.
     pub(crate) fn new(
         image: &Image,
         arguments: &[MarkArgument],
@@ -98,7 +102,7 @@ impl Marked {
                 marked.texts.extend(read(offsets, TEXT_BYTES as u8).map(|field| (register, field)));
             }
         }
-        // A condition on what is not known is decided by what cannot be read.
+        // A condition on an unknown value is decided by a field that cannot be read.
         if (0..MOST).any(|nth| decides >> nth & 1 == 1 && marked.slots[nth] == Slot::Unknown)
             && reads.len() < MAX_FIELDS
             && let Some(free) = (0..MOST).find(|&nth| operands[nth] == Operand::Unknown)
@@ -110,7 +114,7 @@ impl Marked {
     /// What a condition's argument is here. `nothing` is a field that cannot be read.
     pub(crate) fn known(&self, known: Known, nothing: u8) -> Known {
         let Known::Argument(nth, asked) = known else { return known };
-        // What is asked beyond the argument's own width is its sign, or nothing.
+        // Bits beyond the argument's own width are its sign, or zero.
         let narrow = |own: Int| if own.bits <= asked.bits { own } else { asked };
         match self.slots.get(usize::from(nth)) {
             Some(Slot::Value(own)) => Known::Argument(nth, narrow(*own)),
@@ -138,7 +142,8 @@ impl Marked {
     }
 }
 
-/// What stands for an argument: its value, or its address but for a distance.
+/// What stands for an argument: its value, or for one in memory its address, with the offset that must still
+/// be added.
 fn operand(image: &Image, place: &MarkPlace) -> Option<(Operand, Option<i32>)> {
     Some(match place {
         MarkPlace::Register(nth) => (Operand::Register(*nth), None),
@@ -158,7 +163,7 @@ fn operand(image: &Image, place: &MarkPlace) -> Option<(Operand, Option<i32>)> {
 }
 
 impl Values {
-    /// Makes of what a record holds what the program had.
+    /// Turns what a record holds into what the program had.
     pub(crate) fn finish(&self, call: &mut Call) {
         match self {
             Self::AsRecorded => {}
@@ -171,7 +176,7 @@ impl Values {
     }
 }
 
-/// Where a function's arguments are; C's where there is none.
+/// Calling convention of a place's function; C's if it has none.
 pub(crate) fn convention(image: &Image, place: &Place) -> Convention {
     let start = place.function.map(|index| image.function(index).start);
     start.map_or(Convention::C, |start| image.convention_at(start))

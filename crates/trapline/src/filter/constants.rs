@@ -1,5 +1,5 @@
-//! Names of numbers that conditions may use, with the values of this machine's system: flags of open, mmap and clone, errors,
-//! signals, address families.
+//! Names of numbers that conditions may use, with the values of this system: flags of open, mmap and clone,
+//! errors, signals, address families.
 
 use super::Symbol;
 
@@ -7,7 +7,7 @@ macro_rules! named {
     ($($name:ident)*) => { [$((stringify!($name), libc::$name as i64)),*] };
 }
 
-/// All of them; `NULL`, `true` and `false` too.
+/// All of them, and also `NULL`, `true` and `false`.
 #[must_use]
 pub fn constants() -> Vec<(String, Symbol)> {
     let own = [("NULL", 0), ("true", 1), ("false", 0)];

@@ -1,58 +1,60 @@
-//! Whether a filter decides at all: what nobody decides by must not be told as if it had passed.
+//! Whether a filter can be decided at all. If neither the target nor the reader can decide it, hits must not
+//! be reported as if they had passed.
 //!
-//! In: a filter, and what is learnt of a hit. Out: why it would not be decided, before anything is touched. The target alone decides of what is counted or tallied:
-//! no reader sees such hits one by one. Of records a reader decides what is left.
+//! In: a filter, and the action at a hit. Out: why the filter could not be decided, before any process is
+//! touched. The target alone decides about hits that are counted or aggregated, since no reader sees them one
+//! by one. For records, the reader decides what is left.
 
 use trapline_plan::filter::{Known, Tree};
 use trapline_plan::{Role, Unwind};
 
 use super::Filter;
 
-/// Why a filter is not decided.
+/// Why a filter cannot be decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Undecided {
-    /// Durations of all calls are kept.
+    /// Timed calls all enter the histogram.
     #[error("timed calls are not filtered; record them, or tally their durations")]
     Timed,
-    /// Rows are threads'.
+    /// Counters are in rows of threads.
     #[error(
         "hits that are counted by thread are not filtered; ask for the threads in the condition, or record the calls"
     )]
     ByThread,
-    /// What a thread is called is looked up by the reader, of records and of threads' rows.
+    /// The reader looks thread names up, and only for records and for rows of threads.
     #[error("what threads are called is known of recorded calls, and of what is tallied by thread")]
     Names,
-    /// An argument, at a return that nothing is kept for.
+    /// An argument, at a return for which nothing was kept.
     #[error("arguments are not known where a return is counted; record the calls, or tally them")]
     Arguments,
-    /// What is returned, or how long that took, at an entry.
+    /// The returned value or the duration, at an entry.
     #[error("what a call returns, and how long it takes, is not known where its entry is counted")]
     Return,
-    /// How long a call took, at a return that nothing is kept for.
+    /// The duration, at a return for which nothing was kept.
     #[error("how long a call took is not known where its return is counted; record the calls, or tally them")]
     Duration,
-    /// What an argument leads to.
+    /// A field of what an argument points to.
     #[error("fields are read for recorded calls only")]
     Fields,
-    /// What is returned, or how long that took, where entries alone are recorded.
+    /// The returned value or the duration, where only entries are recorded.
     #[error(
         "what a call returns, and how long it takes, is not known of entries that are recorded alone; record returns too"
     )]
     Unrecorded,
-    /// What the entry knew, where its record holds a stack instead.
+    /// A value that the entry knew, where its record holds a stack instead.
     #[error("with stacks no arguments are recorded; ask for what is known at the entry alone")]
     Stacks,
-    /// Its code would have no bound.
+    /// The condition's code would have no upper bound on its length.
     #[error("the condition is too long for where a return is counted")]
     TooLong,
-    /// Tables hold what a filter says ([`Filter::tally`], [`Filter::tally_calls`]).
+    /// The filter does not say what to aggregate ([`Filter::tally`], [`Filter::tally_calls`]).
     #[error("its filter does not say what to tally, or says it of another moment than is tallied")]
     NotTallied,
 }
 
 impl Filter {
-    /// Why nobody would decide what it says of hits of such a probe; `None` if that is decided.
+    /// Why the filter could not be decided for hits of such a probe; `None` if it can be.
     pub(crate) fn undecided(&self, role: Role, by_thread: bool) -> Option<Undecided> {
         match role {
             Role::Record { values, returns, stack, .. } => self.unrecorded(values, returns, stack),
@@ -67,7 +69,7 @@ impl Filter {
             _ => Some(Undecided::Timed),
         }
     }
-    /// All that decides about a hit that is not recorded.
+    /// Whole condition for a hit that is not recorded.
     pub(super) fn whole(&self) -> Option<Tree> {
         Tree::and(self.early.clone(), self.rest())
     }
@@ -88,7 +90,7 @@ impl Filter {
         // A return may be a jump to another function, of which less is known.
         found.or((at_exit && !whole.is_known_at_return()).then_some(Undecided::TooLong))
     }
-    /// What no record will have of what is decided behind the entry.
+    /// Why no record will hold what the reader's part needs.
     fn unrecorded(&self, values: u8, returns: bool, stack: Unwind) -> Option<Undecided> {
         // Stacks are summed as they are read: no reader decides about them.
         let summed = stack != Unwind::None;
@@ -117,14 +119,14 @@ impl Filter {
             return Some(Undecided::Names);
         }
         if self.of_calls {
-            // What was added to the filter behind that may be anything.
+            // Conditions that were added after the aggregation may need anything.
             let mut trees = [&self.read, &self.late].into_iter().flatten().chain(tally.trees());
             let known = trees.all(|tree| self.is_known_of_calls(tree));
             return (!exits || !known).then_some(Undecided::NotTallied);
         }
         let known = |tree: &Tree| if exits { tree.is_known_at_exit() } else { self.is_known_when_read(tree) };
         let trees = [&self.early, &self.read, &self.late].into_iter().flatten().chain(tally.trees());
-        // For an exit alone nobody copied a text.
+        // At an exit alone, no text was copied.
         let is_there = !exits || tally.texts() == 0;
         (!is_there || !trees.into_iter().all(known)).then_some(Undecided::NotTallied)
     }
@@ -143,7 +145,8 @@ mod tests {
         filter.reads(vec![Read { register: 0, offsets: vec![0], bytes }])
     }
 
-    /// Code takes a field for as wide as its type; what is read of another width is the reader's.
+    /// Code in the target assumes that a field is as wide as its type; a field that was read at another width
+    /// is left to the reader.
     #[test]
     fn fields_of_another_width_are_not_decided_in_the_target() {
         let (floats, stack) = (Floats::default(), Unwind::None);
@@ -167,7 +170,7 @@ mod tests {
         }
     }
 
-    /// What hits are told apart by must be known when they are added up, as their value must.
+    /// A group-by key must be known when hits are added up, just as the value must.
     #[test]
     fn a_key_that_is_not_known_there_is_not_tallied() {
         let (took, first) = (Known::Took, Known::Argument(0, Int::U64));
@@ -195,7 +198,7 @@ mod tests {
                 assert_eq!(other, Some(super::Undecided::NotTallied), "{tally:?}");
             }
             assert_eq!(filter.clone().tally_calls(tally.clone()).is_some(), of_calls, "{tally:?}");
-            // Rows are keys', not threads'.
+            // Rows belong to keys, not to threads.
             let named = filter.named(vec!["name".to_owned()]);
             assert!(
                 named.clone().tally(tally.clone(), false).is_none() && named.tally_calls(tally).is_none()

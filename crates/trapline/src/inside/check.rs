@@ -1,7 +1,8 @@
-//! What can be said of a request before anything is planned: of its file, and of the instruction.
+//! Checks of a request before anything is planned: of its file, and of the instruction.
 //!
-//! In: paths and offsets. Out: parsed files, or the error that the kernel's probes have for the same. Does not: need the file to be mapped;
-//! what only the mapped code shows is in the planner's refusals; what the instruction says is each processor's own (`check` in the twin folders).
+//! In: paths and offsets. Out: parsed files, or the error that the kernel's probes have in the same case.
+//! Does not: need the file to be mapped. What only the mapped code shows is in the planner's refusals. What
+//! the instruction shows depends on the processor (`check` in the twin folders).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,17 +17,17 @@ use super::early::Early;
 use super::state::State;
 use crate::files::ModuleFile;
 
-/// What tells that a file was written to: length, and time of the last change of its bytes.
+/// Shows whether a file was written to: length, and time of the last change of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     len: u64,
     written: (i64, i64),
 }
 
-/// Of each file, as it was when it was registered first.
+/// Stamp of each file at its first registration.
 pub(super) type Stamps = HashMap<FileId, Stamp>;
 
-/// A regular file, what it is, and as of when.
+/// Opens a regular file; returns its identity and its stamp.
 pub(super) fn opened(path: &Path) -> Result<(File, FileId, Stamp), Error> {
     let fail = |source| Error::Unreadable { path: path.to_owned(), source };
     let file = File::open(path).map_err(fail)?;
@@ -40,7 +41,7 @@ pub(super) fn opened(path: &Path) -> Result<(File, FileId, Stamp), Error> {
 }
 
 impl State {
-    /// A file, parsed, if it is the one that it was.
+    /// Parses a file, if it is still the one that was registered first.
     pub(super) fn file(&mut self, path: &Path) -> Result<Arc<ModuleFile>, Error> {
         let (_, id, stamp) = opened(path)?;
         if self.stamps.get(&id).is_some_and(|known| *known != stamp) {

@@ -1,21 +1,24 @@
-//! A large batch: another thread reads its file, and looks at the code near its sites, while this one does what needs neither.
+//! Large batches: a second thread parses the file and looks at the code near the sites. Meanwhile the calling
+//! thread does what needs neither.
 //!
-//! In: the requests of a batch. Out: their file, parsed; and, before anything is planned, what that knows of its own code (`ModuleFile::code_map`).
-//! What fails here is met again, and told, by whoever asks in turn. Does not: change what comes of a batch, or outlive it.
+//! In: the requests of a batch. Out: their file, parsed; and, before anything is planned, what is known of
+//! its code (`ModuleFile::code_map`). What fails here fails again, and is reported, when the batch itself
+//! asks for it. Does not: change the outcome of a batch, or outlive it.
 //!
 //! | thread | batch |
 //! |---|---|
-//! | E1 opens the file: identity and stamp | B1 learns (`learn`): puts the engine's own probes on the loader's notice |
+//! | E1 opens the file: identity and stamp | B1 starts noticing mappings (`learn`): puts the engine's own probes on the loader's notice |
 //! | E2 parses it | B2 asks for that file (`State::file`), and waits for E3 |
 //! | E3 hands it over | B3 takes it if identity and stamp are what it finds itself; makes sites, adds consumers |
-//! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 has |
-//! | E5 foresees what is planned (`trapline_plan`'s `foresee` has what comes of meeting B4) | B5 waits for the thread's end; drops what was foreseen for nothing |
+//! | E4 makes the file's map of the code near the sites | B4 plans: asks for the map, whose lock E4 holds |
+//! | E5 plans speculatively (`trapline_plan`'s `foresee` describes meeting B4) | B5 waits for the thread's end; drops speculative plans that were not used |
 //!
 //! - *E4 has not begun at B4*: the batch makes the map; E4 finds that all is in it.
-//! - *the file is written to, or replaced, between E1 and B3*: another stamp, or identity. It is parsed anew.
-//! - *the batch ends before B2*: nobody takes what is handed over.
-//! - *this thread is in the loader*, for whose lock a new one may wait, or *no thread can be had*: the batch does it all.
-//! - *a fork* waits for the engine's lock, which the batch has until B5: no child has half of this.
+//! - *The file is written to, or replaced, between E1 and B3*: stamp or identity differ. It is parsed anew.
+//! - *The batch ends before B2*: what is handed over is not used.
+//! - *The calling thread is in the loader*, for whose lock a new thread may wait, or *no thread can be made*:
+//!   the batch does it all.
+//! - *A fork* waits for the engine's lock, which the batch holds until B5: no child sees half of this.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,17 +32,17 @@ use super::state::State;
 use super::{Request, arch, loader};
 use crate::files::{ModuleFile, parsed};
 
-/// From so many requests about one file on, a thread pays.
+/// Number of requests about one file from which on a second thread pays.
 const MANY: usize = 2000;
 
-/// What a thread is to do.
+/// Task of the thread.
 #[derive(Debug)]
 pub(super) struct Ahead {
     path: PathBuf,
     offsets: Vec<u64>,
 }
 
-/// Its answer (E3), to come.
+/// Its result (E3), which may still be awaited.
 #[derive(Debug)]
 pub(super) struct Early {
     path: PathBuf,
@@ -55,7 +58,7 @@ pub(super) struct Parsed {
 }
 
 impl Ahead {
-    /// `None`: nothing that a thread could do, or none may be made.
+    /// `None` if there is nothing for a thread to do, or none may be made.
     pub(super) fn of(state: &mut State, requests: &[Request]) -> Option<Self> {
         let path = &requests.first().filter(|_| requests.len() >= MANY)?.file;
         let its = requests.iter().filter(|one| one.file.as_os_str() == path.as_os_str());
@@ -64,7 +67,7 @@ impl Ahead {
         let alone = !is_new || loader::is_above(state.own().ok()?.process());
         (!alone).then(|| Self { path: path.clone(), offsets })
     }
-    /// Does a batch with that thread beside it.
+    /// Runs a batch with that thread beside it.
     pub(super) fn beside<T>(self, state: &mut State, batch: impl FnOnce(&mut State) -> T) -> T {
         let (hand, file) = sync_channel(1);
         let path = self.path.clone();
@@ -75,7 +78,7 @@ impl Ahead {
             state.early = thread.is_some().then_some(Early { path, file, here: None });
             let done = batch(state);
             state.early = None;
-            // B5. A panic there is nobody's but its own.
+            // B5. A panic in the thread does not affect the batch.
             let file = thread.and_then(|thread| thread.join().ok()).flatten();
             file.iter().for_each(|file| file.forget_foreseen());
             done
@@ -97,12 +100,12 @@ impl Early {
     pub(super) fn is_of(&self, path: &Path) -> bool {
         self.path == path
     }
-    /// Whether E3 is over.
+    /// Whether E3 is over; does not wait.
     pub(super) fn is_here(&mut self) -> bool {
         self.here = self.here.take().or_else(|| self.file.try_recv().ok());
         self.here.is_some()
     }
-    /// B2. `None`: it could not be read.
+    /// B2: waits for the file. `None` if it could not be read.
     pub(super) fn wait(self) -> Option<Parsed> {
         self.here.or_else(|| self.file.recv().ok())
     }
@@ -131,7 +134,7 @@ mod tests {
             assert_eq!(Arc::ptr_eq(&found, &early), is_same);
             assert!(state.early.is_none());
         }
-        // Nobody parsed it after all.
+        // The thread ended without a result.
         let (_, file) = sync_channel(1);
         let mut state = State::default();
         state.early.replace(Early { path: program.clone(), file, here: None });

@@ -1,6 +1,7 @@
-//! What can be in the way of probing ourselves.
+//! Errors of probes in the own process.
 //!
-//! The kernel's table for its own probes (`uprobe_register`, `attach_uprobe_multi`) with its numbers: see [`Error::errno`].
+//! They follow the kernel's table for its own probes (`uprobe_register`, `attach_uprobe_multi`), with its
+//! numbers: see [`Error::errno`].
 
 use std::io;
 use std::path::PathBuf;
@@ -9,41 +10,41 @@ use trapline_patch::PatchError;
 use trapline_runtime::pool::BadRegion;
 use trapline_target::TargetError;
 
-/// Why nothing was registered, or why unregistering could not be waited for. A batch is registered whole or not at all.
+/// Why nothing was registered, or why unregistering did not wait. A batch is registered whole or not at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An empty batch.
+    /// The batch is empty.
     #[error("nothing to register")]
     Empty,
     /// More probes than the engine has room for.
     #[error("too many probes: {asked} more, {have} there already, {most} at most")]
     TooMany {
-        /// Sites asked for.
+        /// Sites requested.
         asked: usize,
         /// Sites that were ever registered.
         have: usize,
-        /// The most.
+        /// Largest possible number.
         most: usize,
     },
     /// A consumer without a handler.
     #[error("a consumer without an entry or return handler")]
     NoHandler,
-    /// The file cannot be opened or asked.
+    /// The file cannot be opened or inspected.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file was written to since it was registered first: what is known of its code may be wrong.
+    /// The file was written to since it was first registered, so what is known of its code may be wrong.
     #[error("{} was changed since it was looked at; a new version belongs into a new file", path.display())]
     Changed {
         /// The path as given.
         path: PathBuf,
     },
-    /// It is no program or library of this machine.
+    /// The file is no program or library for this machine.
     #[error("{}: {why}", path.display())]
     File {
         /// The path as given.
@@ -51,24 +52,24 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// A name that several of a file's functions have.
+    /// Several of a file's functions have the name.
     #[error("{}: {name} is the name of {} functions: {}; name its version, or BASENAME+0x… of one", path.display(), of.len(), of.join(", "))]
     Ambiguous {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The name as given.
         name: String,
-        /// Each with its version, if it has one, and where it begins.
+        /// Each of them: its version, if it has one, and its address.
         of: Vec<String>,
     },
-    /// The offset lies behind the file's end.
+    /// The offset is beyond the file's end.
     #[error("{}: offset {offset:#x} is behind the file's end at {len:#x}", path.display())]
     BehindEnd {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
-        /// Bytes of the file.
+        /// Length of the file in bytes.
         len: u64,
     },
     /// The offset is not in the file's code.
@@ -76,7 +77,7 @@ pub enum Error {
     NotCode {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
     },
     /// The offset is inside an instruction.
@@ -84,7 +85,7 @@ pub enum Error {
     InsideInstruction {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
         /// Offset of the instruction.
         begins: u64,
@@ -94,33 +95,34 @@ pub enum Error {
     Breakpoint {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
     },
-    /// The code in memory is not the file's: somebody patched it, or the file was changed since it was mapped.
+    /// The code in memory is not the file's: another tool patched it, or the file was changed since it was
+    /// mapped.
     #[error("{}, offset {offset:#x}: {why}", path.display())]
     Differs {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
         /// Address and bytes.
         why: String,
     },
-    /// A return handler somewhere else than at a function's start.
+    /// A return handler at another place than a function's start.
     #[error("{}: offset {offset:#x} is no function's start, so there is no return to wait for", path.display())]
     NotAnEntry {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
     },
-    /// What is no semaphore.
+    /// The semaphore's offset is not possible.
     #[error("{}: offset {semaphore:#x} is no semaphore: {why}", path.display())]
     BadSemaphore {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         semaphore: u64,
         /// Why.
         why: &'static str,
@@ -135,11 +137,11 @@ pub enum Error {
     OtherSemaphore {
         /// The file.
         path: PathBuf,
-        /// The site.
+        /// Offset of the site.
         offset: u64,
-        /// What its consumers named before.
+        /// Semaphore that its consumers named before.
         have: Option<u64>,
-        /// As given.
+        /// Semaphore as given.
         asked: Option<u64>,
     },
     /// One site cannot be patched. `why` names address, bytes and rule.
@@ -147,21 +149,21 @@ pub enum Error {
     Refused {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
         /// A stable word for the rule.
         kind: &'static str,
         /// In words.
         why: String,
     },
-    /// So many calls cannot be in flight at once: `maxactive` is 0 or absurd, or there is no memory.
+    /// There is no room for so many calls in flight: `maxactive` is 0 or absurdly large, or memory is short.
     #[error("{}, offset {offset:#x}: {why}", path.display())]
     Instances {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
-        /// With the number.
+        /// The reason, with the number.
         why: BadRegion,
     },
     /// Return addresses cannot be replaced in this process.
@@ -169,7 +171,7 @@ pub enum Error {
     NoSlots {
         /// The file.
         path: PathBuf,
-        /// As given.
+        /// The offset as given.
         offset: u64,
         /// In words.
         why: String,
@@ -186,18 +188,19 @@ pub enum Error {
     /// The program has installed a SIGTRAP handler over the engine's: traps would not be served.
     #[error("the program has installed a handler for SIGTRAP over the engine's, so no trap would be served")]
     TrapsTaken,
-    /// The way to learn of mappings is chosen before anything is registered.
+    /// The way to notice mappings must be chosen before anything is registered.
     #[error(
         "this process learns of its mappings already: the way is to be chosen before the first registration"
     )]
     LearnsAlready,
-    /// Called from a handler, which would wait for itself.
+    /// A handler called this, and would wait for itself.
     #[error("a handler may not register or unregister")]
     InsideHandler,
-    /// Code cannot be written at all: neither through /proc/self/mem, nor by making its pages writable for the moment.
+    /// Code cannot be written at all: neither through /proc/self/mem, nor by making its pages writable for a
+    /// moment.
     #[error(transparent)]
     Locked(TargetError),
-    /// The process as a whole: another tracer, memory that is not to be had.
+    /// The process as a whole cannot be patched, because of another tracer or for want of memory.
     #[error(transparent)]
     Patch(PatchError),
 }
@@ -216,7 +219,7 @@ fn semaphore(offset: Option<u64>) -> String {
 }
 
 impl Error {
-    /// What the kernel answers in the same case.
+    /// What the kernel returns in the same case.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {

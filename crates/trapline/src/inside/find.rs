@@ -1,6 +1,7 @@
-//! A name among what this process has mapped, as (file, offset).
+//! Finds a name among what this process has mapped, as (file, offset).
 //!
-//! In: a file as users type it, a function's name or pattern. Out: the file's path and the function's offset. Does not: register.
+//! In: a file as users type it, a function's name or pattern. Out: the file's path and the function's offset.
+//! Does not: register.
 
 use std::path::PathBuf;
 
@@ -12,16 +13,18 @@ use super::state::lock;
 use crate::files::Files;
 use crate::modules::mapped;
 
-/// Where a function lies: `file` is a path, a library's short name (`libc`) or the program's own name; `function` a name (`name@VERSION`, `name@@` for the
-/// version that the linker takes), `name+off`, `BASENAME+0xADDR`, or a glob or a regular expression, of which the first match counts.
+/// Finds a function. `file` is a path, a library's short name (`libc`) or the program's own name. `function`
+/// is a name (`name@VERSION`, `name@@` for the version that the linker takes), `name+off`, or
+/// `BASENAME+0xADDR`. It may also be a glob or a regular expression, of which the first match counts.
 ///
 /// # Errors
-/// No such file is mapped, or no such function is in it. Several have the name ([`Error::Ambiguous`]).
+/// If no such file is mapped, or it has no such function, or several functions have the name
+/// ([`Error::Ambiguous`]).
 pub fn find(file: &str, function: &str) -> Result<(PathBuf, u64), Error> {
     lock().looking(|process, files| find_in(process, files, file, function))
 }
 
-/// The same, for one who has the lock.
+/// The same, for a caller that holds the lock.
 pub(super) fn find_in(
     process: &Process,
     files: &mut Files,
@@ -51,7 +54,7 @@ pub(super) fn find_in(
     Ok((module.file.path.clone().into(), offset.0))
 }
 
-/// A function by this name of its, with the version that goes with it, and its address.
+/// Name of a function, with the version that belongs to this name, and its address.
 fn full_name(image: &Image, function: FunctionIndex, name: &str) -> String {
     let of = image.function(function);
     let version =

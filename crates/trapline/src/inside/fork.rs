@@ -1,7 +1,8 @@
-//! The engine's lock over a fork: the thread that forks holds it meanwhile, so that the child finds it free and all behind it whole.
+//! The engine's lock during a fork. The thread that forks holds it meanwhile, so the child finds it free, and
+//! all that it protects whole.
 //!
-//! In: nothing. Out: handlers that libc calls around `fork`. A child made by a raw clone finds the lock as it was: it may hit probes,
-//! and must not register.
+//! In: nothing. Out: handlers that libc calls around `fork`. A child that is made by a raw clone finds the
+//! lock as it was: it may hit probes, and must not register.
 #![allow(unsafe_code, reason = "pthread_atfork takes C functions")]
 
 use std::cell::RefCell;
@@ -10,19 +11,20 @@ use std::sync::MutexGuard;
 use super::state::{State, lock};
 
 thread_local! {
-    /// Held by this thread while it forks.
+    /// The lock, while this thread forks.
     static HELD: RefCell<Option<MutexGuard<'static, State>>> = const { RefCell::new(None) };
 }
 
-/// Once a process.
+/// Called once in each process.
 pub(super) fn prepare() {
-    // SAFETY: the functions live as long as the program, and call nothing that a forked child may not.
+    // SAFETY: the functions live as long as the program, and call nothing that is forbidden in a forked
+    // child.
     unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
 }
 
 unsafe extern "C" fn before() {
     let guard = lock();
-    // A thread whose local storage is gone forks without the lock; nobody can do better there.
+    // A thread whose local storage is gone forks without the lock; there is no place to keep it.
     HELD.try_with(|held| *held.borrow_mut() = Some(guard)).unwrap_or_default();
 }
 

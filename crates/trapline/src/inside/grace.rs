@@ -1,7 +1,8 @@
-//! Waiting until no thread can be in a handler that was taken out.
+//! Waits until no thread can be in a handler that was taken out.
 //!
-//! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by `longjmp`, or whose thread
-//! ended in it, never says so; the thread is then found by its number, and looked at from outside. Does not: unlink anything.
+//! In: the engine's lines. Out: the proof (see `trapline_runtime::epoch`, W2 to W4). A hit that was left by
+//! `longjmp`, or whose thread ended in it, never reports its end. Its thread is then found by its number, and
+//! inspected from outside. Does not: unlink anything.
 #![allow(unsafe_code, reason = "one promise to the engine: whom it need not wait for")]
 
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use trapline_target::Process;
 
 use super::arch::thread::{self, Number};
 
-/// Hits are over in microseconds; after so long those that are not are looked at.
+/// Hits are over in microseconds; those that are not over after this time are inspected.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Returns when every handler that had begun is over.
@@ -21,7 +22,8 @@ pub(super) fn wait(writer: &Writer, process: &Process) {
     let mut grace = loop {
         match writer.grace() {
             Some(grace) => break grace,
-            // It was registered when the engine was made; a system that refuses it now has run out of memory for a moment.
+            // The membarrier was registered when the engine was made. A system that refuses it now is out of
+            // memory for a moment.
             None => std::thread::yield_now(),
         }
     };
@@ -33,19 +35,21 @@ pub(super) fn wait(writer: &Writer, process: &Process) {
         }
         let stragglers: Vec<Straggler> = grace.stragglers(lines).collect();
         for one in stragglers.into_iter().filter(|one| is_left(process, one)) {
-            // SAFETY: `is_left` has seen that its thread has ended, or is in a call above that frame.
+            // SAFETY: `is_left` has found that the hit's thread has ended, or is in a call above that frame.
             unsafe { grace.excuse(lines, one) };
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Whether the thread of that hit has ended, or another has its place, or it is blocked in a call above the hit's frame on the same
-/// stack. What cannot be told counts as going on.
+/// Whether a hit is over although its thread did not report it. That is so if the thread has ended, if
+/// another one has its place, or if it is blocked in a call above the hit's frame on the same stack. In case
+/// of doubt, the hit counts as going on.
 fn is_left(process: &Process, straggler: &Straggler) -> bool {
     let word = |at: u64| process.read_u64(RemoteAddr(at)).ok();
-    // Its own stack holds the seal as long as the hit goes on; what came there since says that it does not. (The other way round nothing
-    // is said: a thread that has the place of one that ended in a handler, and is blocked deeper with that word untouched, is waited for.)
+    // The thread's stack holds the seal as long as the hit goes on; another value there shows that it does
+    // not. The reverse shows nothing: a thread may have the place of one that ended in a handler, and be
+    // blocked deeper with that word untouched. Such a thread is waited for.
     if word(straggler.frame) != Some(straggler.seal()) {
         return true;
     }
@@ -60,7 +64,7 @@ fn is_left(process: &Process, straggler: &Straggler) -> bool {
     let Ok(maps) = process.maps() else { return false };
     let stack = maps.iter().find(|m| (m.start.0..m.end.0).contains(&straggler.frame));
     let Some(stack) = stack else { return true };
-    // A thread that runs says nothing of its stack; it is asked again.
+    // A thread that is running shows no stack pointer; it is asked again.
     let blocked_at = std::fs::read_to_string(format!("/proc/self/task/{tid}/syscall")).unwrap_or_default();
     let sp = blocked_at
         .split_whitespace()

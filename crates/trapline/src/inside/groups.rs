@@ -1,6 +1,6 @@
-//! Groups of sites taken out, and put back as they were.
+//! Takes groups of sites out, and puts them back as they were.
 //!
-//! In: spots whose wants have changed. Out: bytes that are the file's again, or lead to the same stubs again.
+//! In: sites whose needs have changed. Out: bytes that are the file's again, or lead to the same stubs again.
 //! Does not: plan anything (see `settle`).
 
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use super::state::State;
 use super::traps::Told;
 
 impl State {
-    /// Takes out the groups of spots that nobody wants.
+    /// Takes out the groups of sites that no consumer needs.
     pub(super) fn release(&mut self, spots: &[u32]) -> Result<(), Error> {
         let of_spots = spots.iter().flat_map(|&spot| &self.spots[spot as usize].groups).copied();
         let mut groups: Vec<usize> = of_spots.filter(|&group| self.groups[group].live).collect();
@@ -36,7 +36,8 @@ impl State {
         groups.iter().flat_map(|&group| &self.groups[group].traps).for_each(Told::take_out);
         Ok(())
     }
-    /// Takes groups out that are planned anew, and leaves a trap at each instruction whose hits somebody waits for: none is lost (S1).
+    /// Takes groups out that are planned anew. It leaves a trap at each instruction whose hits a consumer
+    /// waits for, so none is lost (S1).
     pub(super) fn soften(&mut self, groups: &[usize]) -> Result<(), Error> {
         if groups.is_empty() {
             return Ok(());
@@ -62,7 +63,7 @@ impl State {
         self.own()?.soften(&sites, &traps)?;
         Ok(())
     }
-    /// The end of what [`soften`](Self::soften) began: traps that nobody needs any more go (S3).
+    /// Ends what [`soften`](Self::soften) began: takes out traps that are not needed any more (S3).
     pub(super) fn harden(&mut self) -> Result<(), Error> {
         if self.soft.is_empty() {
             return Ok(());
@@ -73,7 +74,7 @@ impl State {
         self.soft.drain(..).filter(|told| !stays.contains(&told.at)).for_each(|told| told.take_out());
         Ok(())
     }
-    /// Puts back groups that were taken out and do what is needed now. How many sites.
+    /// Puts back groups that were taken out and do what is needed now. Returns the number of sites.
     pub(super) fn revive(
         &mut self,
         spots: &[u32],
@@ -91,7 +92,7 @@ impl State {
             let fits = |load: &&Load| {
                 let need = one.need(spot);
                 let serves = |p: &Part| p.returns == need.returns && p.serves_entry(&need);
-                // The last one first: the others' places may be taken.
+                // The last one first: other groups may have taken the places of earlier ones.
                 let group = one.groups.iter().rev().copied();
                 group
                     .filter(|&g| self.groups[g].load == **load)
@@ -106,8 +107,9 @@ impl State {
         groups.dedup();
         self.put_back(groups)
     }
-    /// Puts back what was there once and does all that is needed now, in place of what was just taken out: shapes come again as consumers come and go, and
-    /// each is planned once. (A punned jump ends in bytes that others may have changed since.) How many sites.
+    /// Puts back an earlier group that does all that is needed now, in place of those that were just taken
+    /// out. The same needs come again as consumers come and go, so each is planned only once. (A punned jump
+    /// ends in bytes that others may have changed since.) Returns the number of sites.
     pub(super) fn put_back_instead(&mut self, needs: &[Part], load: Load) -> Result<usize, Error> {
         let serves = |have: &Part, need: &Part| {
             let same = (have.spot, have.entry, have.returns) == (need.spot, need.entry, need.returns);

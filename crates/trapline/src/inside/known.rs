@@ -1,9 +1,9 @@
 //! Where files' code is mapped in this process, for readers that take no lock.
 //!
-//! In: the maps as the system states them, whenever somebody looks. Out: which ranges changed since the last look; for anyone, at any
-//! time, which file lies at an address ([`code_at`]) and a picture of all code of one moment ([`code`]). Invariants: RGN-1 to RGN-5, which
-//! `trapline_runtime::regions` keeps.
-//! Does not: decide when to look (`learn`), or choose who is probed.
+//! In: the maps as the system states them, at each look. Out: which ranges changed since the last look; for
+//! any thread, at any time, which file is mapped at an address ([`code_at`]), and a picture of all code at
+//! one moment ([`code`]). Invariants: RGN-1 to RGN-5, which `trapline_runtime::regions` keeps. Does not:
+//! decide when to look (`learn`), or choose what is probed.
 
 use std::sync::OnceLock;
 
@@ -18,40 +18,44 @@ use super::memory::{made, slots};
 
 static REGIONS: OnceLock<Option<Regions>> = OnceLock::new();
 
-/// The regions of this process, as hits look them up; for the one who holds the engine's lock (see [`engine`](super::memory::engine)).
+/// Regions of this process, as hits look them up; for the holder of the engine's lock (see
+/// [`engine`](super::memory::engine)).
 pub(super) fn regions() -> Option<&'static Regions> {
     REGIONS.get_or_init(|| slots().map(Regions::new)).as_ref()
 }
 
-/// Looks at a region that is just changing, before it is given up.
+/// How often a region that is just changing is read before the reader gives up.
 const LOOKS: u32 = 64;
 
-/// Where an address lies, in a file's code.
+/// Place of an address in a file's code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CodePlace {
-    /// Device and inode.
+    /// Device and inode of the file.
     pub file: FileId,
-    /// Byte offset in the file.
+    /// Bytes from the start of the file.
     pub offset: u64,
 }
 
-/// A file's code, mapped.
+/// A mapping of a file's code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Code {
     /// First address.
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// The file, and where in it the mapping begins.
+    /// The file, and the offset in it at which the mapping begins.
     pub place: CodePlace,
-    /// Whether breakpoints may be there: it is private, not writable, and not of huge pages.
+    /// Whether breakpoints can be set there: the mapping is private, not writable, and not of huge pages.
     pub takes_breakpoints: bool,
 }
 
-/// The file whose code an address lies in, and where in it: what a stack is read with. Takes no lock, allocates nothing and may be asked
-/// anywhere, in a [`Consumer`](super::Consumer) too. Known is what was mapped at the last look (see [`learnt`](super::learnt)).
+/// Finds the file whose code an address lies in, and the offset there; a stack is read with it. Takes no
+/// lock, allocates nothing and may be called anywhere, even in a [`Consumer`](super::Consumer). It knows what
+/// was mapped at the last look (see [`learnt`](super::learnt)).
 ///
-/// `None`: no file's code is known there, and the maps are looked at again soon (a question for the same address then has what is there); or the mapping was just changing, again and again; or more threads than there is room for ask.
+/// `None` means one of three things. No file's code is known there; then the maps are read again soon, and a
+/// later question for the same address finds what is there. Or the mapping kept changing while it was read.
+/// Or more threads ask than there is room for.
 #[must_use]
 pub fn code_at(addr: u64) -> Option<CodePlace> {
     let found = known_at(addr);
@@ -61,7 +65,7 @@ pub fn code_at(addr: u64) -> Option<CodePlace> {
     found
 }
 
-/// The same, and no look follows.
+/// The same, but no look follows.
 pub(super) fn known_at(addr: u64) -> Option<CodePlace> {
     let (engine, regions) = (made()?, REGIONS.get()?.as_ref()?);
     let (_, line) = engine.lines().of(ThreadPointer::own())?;
@@ -71,12 +75,13 @@ pub(super) fn known_at(addr: u64) -> Option<CodePlace> {
     Some(CodePlace { file: found.0, offset: found.1.0 })
 }
 
-/// All files' code that is mapped, as of one moment, in order of address, while others map and unmap: nobody is stopped or waited for.
+/// All code of files that is mapped, as of one moment, in order of address. Others may map and unmap
+/// meanwhile: no thread is stopped or waited for.
 ///
 /// # Errors
-/// It changed all the time, faster than it could be read.
+/// If the mappings changed all the time, faster than they could be read.
 pub fn code() -> Result<Vec<Code>, PictureError> {
-    /// More is made room for as it is needed.
+    /// Room to begin with; it grows as needed.
     const ROOM: usize = 256;
     let Some(regions) = REGIONS.get().and_then(Option::as_ref) else { return Ok(Vec::new()) };
     let mut room = vec![None; ROOM];
@@ -94,12 +99,12 @@ fn stated(one: &Mapped) -> Code {
     Code { start: one.start.0, end: one.end.0, place, takes_breakpoints: one.takes_breakpoints }
 }
 
-/// A range where something else is mapped than at the last look.
+/// A range in which something else is mapped than at the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Changed {
     pub(super) start: RemoteAddr,
     pub(super) end: RemoteAddr,
-    /// What was there, or is there now.
+    /// The file that was there, or is there now.
     pub(super) file: FileId,
 }
 
@@ -108,7 +113,7 @@ pub(super) struct Changed {
 pub(super) struct Known {
     map: Option<regions::Map>,
     files: Files,
-    /// Regions that there was no room for.
+    /// Regions for which the tables had no room.
     pub(super) missed: u64,
 }
 
@@ -118,7 +123,8 @@ impl Known {
         let mut all = self.map.iter().flat_map(regions::Map::iter);
         all.any(|one| one.start < end && start < one.end)
     }
-    /// Makes readers see these maps. What changed; a region that there is no room for is not known, and takes no probe by trap.
+    /// Makes these maps visible to readers. Returns what changed. A region for which the table has no room
+    /// stays unknown, and takes no probe by trap.
     pub(super) fn follow(&mut self, writer: &mut Writer, maps: &[Mapping]) -> Vec<Changed> {
         let Some(regions) = regions() else { return Vec::new() };
         let map = self.map.get_or_insert_with(|| regions::Map::new(regions));
@@ -127,8 +133,9 @@ impl Known {
             list.binary_search_by_key(&one.start, |other| other.start).is_ok_and(|at| list[at] == *one)
         };
         let before: Vec<regions::Mapping> = map.iter().copied().collect();
-        // First what is there: a region that was cut, or may now be written, goes from one state to the next with no gap in which its traps
-        // would be nobody's. What is left of others then is gone.
+        // First come the regions that exist. A region that was cut, or may be written now, goes from one
+        // state to the next without a gap in which its traps would be unknown. After that, what is left of
+        // others is gone.
         let new: Vec<_> = now.iter().filter(|one| !is_here(&before, one)).collect();
         for one in &new {
             self.missed += u64::from(map.map(writer, &mut self.files, **one).is_err());
@@ -140,7 +147,7 @@ impl Known {
         let gone = before.iter().filter(|one| !is_here(&now, one));
         gone.chain(new).map(|one| Changed { start: one.start, end: one.end, file: one.file }).collect()
     }
-    /// (file, offset) in the words of a hit.
+    /// A (file, offset) in the form that hits use.
     pub(super) fn site(&mut self, file: FileId, offset: FileOffset) -> Option<Site> {
         Site::new(self.files.number(file).ok()?, offset).ok()
     }
@@ -150,7 +157,7 @@ impl Known {
     }
 }
 
-/// A mapping in the engine's words, if it is of a file's code.
+/// A mapping in the engine's form, if it is of a file's code.
 fn code_of(one: &Mapping) -> Option<regions::Mapping> {
     let file = one.file.filter(|_| one.perms.exec)?;
     let access = Access { exec: true, write: one.perms.write, shared: one.perms.shared, huge: is_huge(one) };
@@ -162,15 +169,16 @@ pub(super) fn takes_breakpoints(one: &Mapping) -> bool {
     code_of(one).is_some_and(|one| one.access.takes_breakpoints())
 }
 
-/// Whether it is of hugetlbfs, of which all mappings are whole huge pages. Only such a one is worth the look at `smaps`, which walks all
-/// page tables.
+/// Whether a mapping is of hugetlbfs, whose mappings all consist of whole huge pages. Only such a mapping is
+/// worth reading `smaps`, which walks all page tables.
 fn is_huge(one: &Mapping) -> bool {
     const HUGE: u64 = 2 << 20;
     let whole = [one.start.0, one.end.0, one.offset.0].iter().all(|at| at.is_multiple_of(HUGE));
     whole && std::fs::read_to_string("/proc/self/smaps").is_ok_and(|smaps| page_kib(&smaps, one.start) > 4)
 }
 
-/// The page size of the mapping that begins there, of a text as `/proc/self/smaps`; 0 if there is none.
+/// Page size in KiB of the mapping that begins there, from a text like `/proc/self/smaps`; 0 if there is
+/// none.
 fn page_kib(smaps: &str, start: RemoteAddr) -> u64 {
     let head = format!("{:x}-", start.0);
     let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
@@ -188,11 +196,11 @@ mod tests {
     use trapline_record::RemoteAddr;
     use trapline_target::Process;
 
-    /// Mapped as code, of which no page is there: the system need not have one.
+    /// Mapped as code, but no page of it is touched: the system need not have one.
     #[test]
     fn a_file_of_huge_pages_takes_no_breakpoints() {
         const LEN: usize = 2 << 20;
-        // SAFETY: a new file, a new mapping of it that is named by nobody else, and its end.
+        // SAFETY: a new file, a new mapping of it to which nothing else refers, and their end.
         unsafe {
             let file = libc::memfd_create(c"huge".as_ptr(), libc::MFD_HUGETLB);
             if file < 0 {

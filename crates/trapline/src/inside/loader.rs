@@ -1,8 +1,9 @@
-//! Whether somebody in the dynamic loader waits for us: then no thread may be made and waited for, as a new one takes the loader's lock
-//! (`__cxa_thread_atexit_impl`, for the destructors of what is thread-local).
+//! Whether code in the dynamic loader waits for this thread. Then no thread may be made and waited for, as a
+//! new one takes the loader's lock (`__cxa_thread_atexit_impl`, for destructors of thread-local data).
 //!
-//! In: the calls that this thread is in. Out: whether one of them is the loader's, as it is for a library's constructor. Does not: know of a loader that waits
-//! for this thread from another one; and what was compiled without unwind tables, which the psABI asks for, hides those above it.
+//! In: the calls that this thread is in. Out: whether one of them is the loader's, as for a library's
+//! constructor. Does not: notice a loader that waits for this thread from another one. Code that was compiled
+//! without unwind tables, which the psABI asks for, hides the frames above it.
 #![allow(unsafe_code, reason = "one word of the auxiliary vector")]
 
 use std::ops::Range;
@@ -12,7 +13,7 @@ use trapline_target::Process;
 
 use super::own_stack;
 
-/// Calls looked at.
+/// Most calls that are looked at.
 const MOST: usize = 256;
 
 /// Whether this thread is in a call of the loader's.
@@ -28,9 +29,9 @@ pub(super) fn is_above(process: &Process) -> bool {
     found
 }
 
-/// The loader's code. A program without one has nobody to wait for.
+/// Range of the loader's code; `None` in a program without one.
 fn text(process: &Process) -> Option<Range<u64>> {
-    // SAFETY: a number.
+    // SAFETY: it only returns a number.
     let base = unsafe { libc::getauxval(libc::AT_BASE) };
     let maps = process.maps().ok()?;
     let file = maps.iter().find(|one| one.start.0 <= base && base < one.end.0)?.file?;

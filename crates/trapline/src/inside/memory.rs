@@ -1,7 +1,7 @@
 //! The engine's memory, mapped once and for good.
 //!
-//! In: nothing. Out: an [`Engine`] that lives as long as the process. Pages that nobody writes to take no memory. Lines are wiped in a
-//! forked child, whose threads are others.
+//! In: nothing. Out: an [`Engine`] that lives as long as the process. Pages that are never written to take no
+//! memory. Lines are wiped in a forked child, since its threads are different ones.
 #![allow(
     unsafe_code,
     reason = "anonymous mappings made into slices of atomics: zeroed, shared with nobody, never unmapped"
@@ -23,51 +23,54 @@ use trapline_runtime::regions::Slot;
 
 use super::arch::room;
 
-/// What there is room for.
+/// How much the engine has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Room {
-    /// Threads that can be told apart; further ones' hits count as missed.
+    /// Number of threads that can be distinguished; hits of further ones count as missed.
     pub(super) lines: usize,
-    /// Probes at most.
+    /// Most probes.
     pub(super) probes: usize,
 }
 
 impl Room {
-    /// As much as address space allows; pages that nobody writes to take no memory.
+    /// As much as address space allows; pages that are never written to take no memory.
     pub(super) const USUAL: Self = Self { lines: 4096, probes: 1 << 17 };
 }
-/// Mappings of code that are known at a time, at most; those that went stay for pictures until their slot is needed.
+/// Most mappings of code that are known at a time. Mappings that are gone stay for pictures until their entry
+/// is needed.
 const REGIONS: usize = 1 << 16;
-/// Places for calls in flight: those of 1024 stack pages, 8 MiB if all are used. More pages share them, and calls take longer.
+/// Table entries for calls kept in place: those of 1024 stack pages, 8 MiB if all are used. If more pages are
+/// in use, they share entries, and calls take longer.
 const PLACES: usize = 1 << 18;
-/// Hints at slots, of as many pages.
+/// Number of hints at return trampolines, for as many stack pages.
 const HINTS: usize = 1 << 18;
-/// Quick hints at slots: four for each, so that few are two calls'; and as many that stay 0.
+/// Number of quick hints at return trampolines: four for each trampoline, so that few are shared by two
+/// calls; and as many again that stay 0.
 const QUICK: usize = 1 << 17;
 
-/// Where the counts' address space is asked for: terabytes from where programs and libraries lie. The kernel would put these gigabytes right
-/// below the libraries, where jumps look for room.
+/// Address at which the counts are requested: terabytes away from programs and libraries. The kernel would
+/// put these gigabytes right below the libraries, where jumps look for room.
 const FAR: usize = 0x2000_0000_0000;
 /// The same for probes.
 const PROBES_AT: usize = 0x1000_0000_0000;
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
 
-/// The engine of this process, made if there is none yet. For the one who holds the engine's lock: a fork waits for that, so no child finds it
-/// half made, waiting for a thread that it does not have.
+/// Engine of this process, made if there is none yet. For the holder of the engine's lock. A fork waits for
+/// that lock, so no child finds the engine half made, and waits for a thread that it does not have.
 pub(super) fn engine() -> Option<&'static Engine> {
     ENGINE.get_or_init(make).as_ref()
 }
 
-/// The same for anyone, if there is one.
+/// The same for any thread, if there is an engine.
 pub(super) fn made() -> Option<&'static Engine> {
     ENGINE.get()?.as_ref()
 }
 
-/// Its one writer; for the one who holds the engine's lock, once.
+/// The engine's only writer; for the holder of the engine's lock, once.
 pub(super) fn writer(engine: &'static Engine) -> Writer {
-    // SAFETY: only `State`, of which there is one, asks for it; stubs and consumers' lists use this engine's lines; `make`
-    // registered for the membarrier.
+    // SAFETY: only `State` asks for it, of which there is one. Stubs and consumers' lists use this engine's
+    // lines. `make` registered for the membarrier.
     unsafe { Writer::new(*engine.lines(), membarrier) }
 }
 
@@ -76,7 +79,8 @@ fn make() -> Option<Engine> {
         return None;
     }
     if is_alone() {
-        // Now, as it takes no time: with other threads about, the kernel has each wait until all CPUs were seen elsewhere. If it is refused, the first write is told.
+        // Registered now, as it is fast with one thread: with others about, the kernel waits until each CPU
+        // was seen elsewhere. If it is refused, the first write reports that.
         register_core_sync();
     }
     let room = room();
@@ -85,24 +89,24 @@ fn make() -> Option<Engine> {
     let places: &'static [Place] = zeroed(0, PLACES, 0)?;
     let engine = Engine::new(Memory { lines, words, places }, room.probes)?;
     Some(match rseq() {
-        // SAFETY: what the C library says of all its threads.
+        // SAFETY: the C library states this offset for all its threads.
         Some(offset) => unsafe { engine.with_rseq(offset) },
         None => engine,
     })
 }
 
-/// Whether this process has one thread: its folder of threads has as many links as there are, and two.
+/// Whether this process has one thread: /proc/self/task has two links more than there are threads.
 fn is_alone() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::metadata("/proc/self/task").is_ok_and(|folder| folder.nlink() == 3)
 }
 
-/// Hints at slots, and quick ones.
+/// Hints at return trampolines, and quick hints.
 pub(super) fn hints() -> Option<(&'static [Hint], &'static [AtomicU32])> {
     Some((zeroed(0, HINTS, 0)?, zeroed(0, QUICK, 0)?))
 }
 
-/// Room for all probes; null: there is none.
+/// Memory for all probes; null if it could not be mapped.
 fn probes() -> *mut MaybeUninit<Probe> {
     static ROOM: OnceLock<AtomicPtr<MaybeUninit<Probe>>> = OnceLock::new();
     let make = || {
@@ -112,7 +116,8 @@ fn probes() -> *mut MaybeUninit<Probe> {
     ROOM.get_or_init(make).load(Relaxed)
 }
 
-/// Makes a probe where it stays, beside those of other numbers. For the one who holds the engine's lock; once for each number.
+/// Makes a probe in its final place, beside those of other numbers. For the holder of the engine's lock; once
+/// for each number.
 pub(super) fn make_probe(
     engine: &'static Engine,
     number: u32,
@@ -123,15 +128,19 @@ pub(super) fn make_probe(
     if room.is_null() || place >= super::arch::room().probes {
         return Box::leak(Box::new(Probe::new(engine, number, file, offset)));
     }
-    // SAFETY: room for so many, page-aligned, never unmapped; each number comes once, so nobody else has this place.
+    // SAFETY: the memory has room for so many probes, is page-aligned, and is never unmapped. Each number is
+    // used once, so nothing else refers to this place.
     let place = unsafe { &mut *room.add(place) };
-    // Made there: one that was made elsewhere and copied would have to be whole before, behind all that waits for memory.
+    // Constructed in place: one that was made elsewhere and copied would have to be whole before, after all
+    // that waits for memory.
     place.write(Probe::new(engine, number, file, offset))
 }
 
-/// Before a batch of so many sites. What planning it takes, and gives back, is a dozen blocks of up to [`PASSING`] bytes a site. glibc maps a block of such a size by
-/// itself, of pages that the kernel must clear, until one of that size was given back once; then it takes them from what it has. So that is done first, with
-/// one that nobody touches. (It keeps as much free memory as two of them from then on.) Other C libraries: nothing.
+/// Called before a batch of so many sites. Planning the batch allocates and frees a dozen blocks of up to
+/// [`PASSING`] bytes a site. glibc maps a block of such a size separately, from pages that the kernel must
+/// clear, until one of that size has been freed once. Then it takes such blocks from its heap. So this frees
+/// one such block first, which was never written to. (From then on, glibc keeps as much free memory as two of
+/// them.) With other C libraries this has no effect.
 pub(super) fn keep_blocks(sites: usize) {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
     if let Some(len) = block(sites).filter(|&len| len > KEPT.fetch_max(len, Relaxed)) {
@@ -139,13 +148,15 @@ pub(super) fn keep_blocks(sites: usize) {
     }
 }
 
-/// Behind [`keep_blocks`], by one who may have to wait for another thread (`early`): what the batch takes comes in large pages, where the kernel gives them, those of probes
-/// from number `first` on too; and until `is_over` it is had at once. Either takes a fraction of what faults take, one for each page, in the midst of the batch. While the answer
-/// lives, glibc gives none of it back.
+/// Called after [`keep_blocks`], by a thread that may have to wait for another one (`early`). The memory that
+/// the batch takes then comes in large pages, if the kernel gives them; so does that of probes from number
+/// `first` on. Until `is_over` is true, pages are also populated at once. Either takes a fraction of the time
+/// that page faults in the midst of the batch would take. While the result lives, glibc gives none of it
+/// back.
 pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() -> bool) -> Option<Fence> {
-    /// As many at a time; a large page, mostly.
+    /// Bytes populated at a time; mostly one large page.
     const STEP: usize = 2 << 20;
-    /// Bytes a site of what is taken before its probe.
+    /// Bytes a site that are taken before its probe.
     const BEFORE: usize = 256;
     let len = block(sites)?;
     let rooms = [len; BLOCKS].map(Vec::<u8>::with_capacity);
@@ -153,7 +164,7 @@ pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() ->
     let mut all: Vec<(*mut u8, usize)> = stretches(&rooms).collect();
     let (probes, most) = (probes(), room().probes);
     if !probes.is_null() && first < most {
-        // In the order in which they are taken: of blocks what lies lowest first.
+        // In the order in which memory is taken: of blocks, the lowest part first.
         let before = all.first_mut().map(|(at, len)| {
             let before = (*at, (sites * BEFORE).min(*len));
             (*at, *len) = (at.wrapping_add(before.1), *len - before.1);
@@ -171,7 +182,8 @@ pub(super) fn make_room(sites: usize, first: usize, mut is_over: impl FnMut() ->
     Some(fence)
 }
 
-/// The same for a thread with memory of its own (glibc's arenas, of at most 64 MiB), which has no time to wait: its pages come when they are touched, large ones.
+/// The same for a thread with memory of its own (glibc's arenas, of at most 64 MiB) that has no time to wait.
+/// Its pages come when they are touched, as large ones.
 pub(super) fn make_own_room(sites: usize) {
     let Some(len) = block(sites) else { return };
     let rooms = [len - PAGE, len.saturating_sub(2 << 20)].map(Vec::<u8>::with_capacity);
@@ -179,7 +191,7 @@ pub(super) fn make_own_room(sites: usize) {
     drop(std::hint::black_box(rooms));
 }
 
-/// Where blocks lie; those that follow each other are one, so that a large page may reach over their border.
+/// Ranges of the blocks. Adjacent blocks become one range, so that a large page may cross their border.
 fn stretches(rooms: &[Vec<u8>]) -> impl Iterator<Item = (*mut u8, usize)> {
     let mut all: Vec<(*mut u8, usize)> = Vec::with_capacity(rooms.len());
     for (at, len) in rooms.iter().map(|room| (room.as_ptr().cast_mut(), room.capacity())) {
@@ -193,38 +205,41 @@ fn stretches(rooms: &[Vec<u8>]) -> impl Iterator<Item = (*mut u8, usize)> {
     all.into_iter()
 }
 
-/// Bytes of the blocks of a large batch.
+/// Size of the blocks of a large batch, in bytes.
 fn block(sites: usize) -> Option<usize> {
     /// The largest block that glibc comes to keep is 32 MiB.
     const MOST: usize = 31 << 20;
     (sites >= 1000).then(|| (sites * PASSING).min(MOST))
 }
 
-/// Has the kernel do that with the pages of this memory, with what others have at both ends of them: have them come as large ones ([`libc::MADV_HUGEPAGE`]), or come now
-/// ([`libc::MADV_POPULATE_WRITE`], Linux 5.14). If it does not, each comes when it is touched.
+/// Advises the kernel about the pages of this memory, including whole pages at both ends that others share.
+/// The advice is to use large pages ([`libc::MADV_HUGEPAGE`]), or to populate them now
+/// ([`libc::MADV_POPULATE_WRITE`], Linux 5.14). If the kernel does not follow it, each page comes when it is
+/// touched.
 fn advise(at: *mut u8, len: usize, what: i32) {
     let before = at.addr() % PAGE;
     let whole = (before + len).next_multiple_of(PAGE);
-    // SAFETY: neither changes a byte or unmaps anything; outside of mappings it fails.
+    // SAFETY: neither advice changes a byte or unmaps anything; outside of mappings the call fails.
     unsafe { libc::madvise(at.wrapping_sub(before).cast(), whole, what) };
 }
 
 const PAGE: usize = 4096;
 
-/// A block at the end of glibc's heap, which keeps it from giving back what is free before that.
+/// A block at the end of glibc's heap. It keeps glibc from giving back the free memory before it.
 #[derive(Debug)]
 pub(super) struct Fence(#[expect(dead_code, reason = "it is there")] Vec<u8>);
-/// Its length: less would be taken from among small blocks.
+/// Its length in bytes; a shorter one would be taken from among small blocks.
 const FENCE: usize = 256 << 10;
-/// Blocks that a large batch takes and gives back in all, about.
+/// About how many such blocks a large batch takes and gives back in all.
 const BLOCKS: usize = 3;
 
-/// The planner's own site is the largest, of 352; two such blocks are about what there is at a time.
+/// Bytes a site in such a block. The largest are the planner's own sites, of 352 bytes each; about two such
+/// blocks exist at a time.
 const PASSING: usize = 640;
 
-/// Where the C library registers its threads' rseq areas, from the thread pointer (glibc 2.35).
+/// Offset of threads' rseq areas from the thread pointer, if the C library registers them (glibc 2.35).
 fn rseq() -> Option<isize> {
-    // SAFETY: names of the C library's own constants, an `isize` and a `u32`, if it has them.
+    // SAFETY: these are names of the C library's own constants, an `isize` and a `u32`, if it has them.
     unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
@@ -232,35 +247,38 @@ fn rseq() -> Option<isize> {
     }
 }
 
-/// A slot for each mapping of code.
+/// An entry for each mapping of code.
 pub(super) fn slots() -> Option<&'static [Slot]> {
     zeroed(0, REGIONS, 0)
 }
 
+/// Types that zeroed memory may hold.
+///
 /// # Safety
-/// All-zero bytes are a value of it, and it has no destructor that matters.
+/// All-zero bytes are a valid value, and it has no destructor that matters.
 unsafe trait Zeroed: Sync {}
 // SAFETY: three words, of which 0 means free and outside.
 unsafe impl Zeroed for Line {}
-// SAFETY: words; a sequence of 0 was never used.
+// SAFETY: words; a sequence of 0 means never used.
 unsafe impl Zeroed for Slot {}
-// SAFETY: a word; 0 says nothing.
+// SAFETY: a word, of which 0 means no hint.
 unsafe impl Zeroed for Hint {}
-// SAFETY: four words, of which 0 means nobody's, and none.
+// SAFETY: four words, of which 0 means unbound and empty.
 unsafe impl Zeroed for Place {}
 // SAFETY: a word.
 unsafe impl Zeroed for std::sync::atomic::AtomicU64 {}
 // SAFETY: a word.
 unsafe impl Zeroed for AtomicU32 {}
 
-/// At `near`, if that is free; 0: anywhere.
+/// Maps zeroed memory, at `near` if that is free; 0 means anywhere.
 fn zeroed<T: Zeroed>(near: usize, count: usize, advice: i32) -> Option<&'static [T]> {
     let at = mapped(near, count * size_of::<T>(), advice)?;
-    // SAFETY: so many bytes, page-aligned, never unmapped, zeroed; `T` may be that.
+    // SAFETY: the mapping has so many bytes, is page-aligned, zeroed, and never unmapped; `Zeroed` allows for
+    // that value.
     Some(unsafe { std::slice::from_raw_parts(at.cast(), count) })
 }
 
-/// New pages, which read as zeros; the mapping stays.
+/// Maps new pages, which read as zeros; the mapping stays for good.
 fn mapped(near: usize, len: usize, advice: i32) -> Option<*mut c_void> {
     let len = len.next_multiple_of(PAGE);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

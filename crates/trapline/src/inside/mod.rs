@@ -1,8 +1,8 @@
-//! Probing ourselves: consumers registered on (file, offset), called by threads of this very process.
+//! Probes in the program's own process: consumers registered on (file, offset), called by its own threads.
 //!
-//! In: a file, an offset in it, a [`Consumer`]. Out: the consumer called at every hit in every mapping of that file, by a jump where
-//! one fits. What [`crate::Session`] does to other processes from outside, a program does to itself here, as kernel code does
-//! with `uprobe_register`.
+//! In: a file, an offset in it, a [`Consumer`]. Out: the consumer called at every hit in every mapping of
+//! that file, by a jump where one fits. [`crate::Session`] does this to other processes from outside. Here a
+//! program does it to itself, as kernel code does with `uprobe_register`.
 //!
 //! ```no_run
 //! use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,61 +25,81 @@
 //!
 //! # A tutorial
 //!
-//! 1. *Where.* A site is (file, offset), so it means the same in every process and however often the file is mapped. [`find()`] gives it for
-//!    a name; an instruction inside a function is the function's offset and some.
-//! 2. *What.* [`Consumer::entry`] is called before the instruction, with the registers of that moment: at a function's entry the
-//!    arguments are in rdi, rsi, rdx, rcx, r8, r9 (on arm64 in x0 to x7). [`Consumer::returns`] is called at the function's return instructions, with the value in
-//!    rax (x0). [`Consumer::session`] is both for one call, with a word handed from the first to the second.
-//! 3. *How careful.* A handler interrupts whatever the thread does: see [`Consumer`]. Its vector registers are saved around it, which is
-//!    most of what a hit costs; [`Consumer::general_regs_only`] leaves that out.
-//! 4. *The end.* [`Registration::unregister`] returns when no handler of it can still run, so that what it used can go.
-//!    [`unregister_all`] waits once for many.
+//! 1. *Where.* A site is (file, offset), so it means the same in every process, however often the file is
+//!    mapped. [`find()`] gives it for a name. An instruction inside a function is the function's offset plus
+//!    its distance.
+//! 2. *What.* [`Consumer::entry`] is called before the instruction, with the registers of that moment. At a
+//!    function's entry, the arguments are in rdi, rsi, rdx, rcx, r8, r9 (on arm64 in x0 to x7).
+//!    [`Consumer::returns`] is called at the function's return instructions, with the value in rax (x0).
+//!    [`Consumer::session`] is both for one call, with a word handed from the first to the second.
+//! 3. *How careful.* A handler interrupts whatever the thread does: see [`Consumer`]. The thread's vector
+//!    registers are saved around it, which is most of what a hit costs; [`Consumer::general_regs_only`]
+//!    leaves that out.
+//! 4. *The end.* [`Registration::unregister`] returns when no handler of the consumer can still run, so what
+//!    it used can then be freed. [`unregister_all`] waits once for many.
 //!
 //! `examples/self_trace.rs` is a whole program.
 //!
 //! # Mappings
 //!
-//! A consumer applies to every executable, private, unwritable mapping of the file. Those that are there are patched
-//! before [`register`] returns; a file that nobody maps yet is registered all the same, and taken hold of when it is mapped: a library is
-//! patched when `dlopen` returns, and before its constructors run; other mappings a moment after they were made. The engine has a thread of its own
-//! for that. [`learn_by`] says how it learns of mappings, [`learnt`] what it learnt, and what came late. [`rescan`] looks at once.
+//! A consumer applies to every executable, private, unwritable mapping of the file. Mappings that exist are
+//! patched before [`register`] returns. A file that is not mapped yet can be registered all the same, and is
+//! probed when it is mapped. A library is patched when `dlopen` returns, and before its constructors run;
+//! other mappings are patched a moment after they were made. The engine has a thread of its own for that.
+//! [`learn_by`] chooses how it notices mappings. [`learnt`] reports what it noticed, and what was late.
+//! [`rescan`] looks at once.
 //!
-//! [`code_at`] and [`code`] tell which file lies at an address, without a lock; where none is known, the engine looks at the maps once more.
+//! [`code_at`] and [`code`] find which file is mapped at an address, without a lock. If none is known there,
+//! the engine reads the maps once more.
 //!
 //! # What differs from the kernel's probes
 //!
-//! - Registering again at a place whose patch must change (a first consumer of returns whose windows meet the
-//!   entry's, another probe within the same few bytes) has the hits of that moment come by trap: none is missed.
-//! - Returns are seen at the function's return instructions. A function that ends in a jump to another has none there, and is refused, unless its
-//!   consumer asks for another form ([`Consumer::returns_by`]): replaced return addresses, as in the kernel, but such that exceptions and
-//!   `backtrace` find their way.
-//! - A consumer of returns that is registered during a call is told of that call's return if anybody waited for it; the kernel also asks that
-//!   one of those who were there at the entry is there still.
+//! - Registering again may change a patch that is in place: for a first consumer of returns whose windows
+//!   meet the entry's, or for another probe within the same few bytes. Hits during the change come by trap,
+//!   so none is missed.
+//! - Returns are seen at the function's return instructions. A function that ends in a jump to another has
+//!   none there, and is refused unless its consumer asks for another form ([`Consumer::returns_by`]). That
+//!   form replaces return addresses, as the kernel does, but in a way that exceptions and `backtrace` still
+//!   work.
+//! - A consumer of returns may be registered during a call. It is told of that call's return if any consumer
+//!   waited for it. The kernel also requires that one of those present at the entry is still there.
 //! - A hit inside a consumer of the same thread is not seen, and counted ([`Registration::counts`]).
 //! - [`Verdict::Remove`] takes effect at the next call of this module.
-//! - Handlers for SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL stand in front of the program's from the first registration on, and pass on what is
-//!   not theirs: faults of displaced instructions are seen at the original address. Handlers of other signals are called by way of code of ours, so that
-//!   a signal that arrives in a displaced instruction sees the original address as well. Handlers that libc's `sigaction` sets later are known at once,
-//!   unless the way to learn is [`Way::Asked`]; those of raw system calls at the next registration or [`rescan`]. Libc tells the program of its own handlers, a raw
-//!   call of ours. What is not shown so: a handler that moves the instruction pointer and has the shown address come back later hits once more;
-//!   a signal in a stub, before its displaced instructions, sees the stub's address, and so do ptrace and perf.
-//! - If the program installs a handler for one of the five signals later, its own is alone: for SIGTRAP no more is registered then
-//!   ([`Error::TrapsTaken`]).
-//! - Without perf events (`perf_event_paranoid`, seccomp), what is mapped by raw system calls is found by the next [`rescan`] only; libc's `mmap`, `mprotect`
-//!   and `mremap` are probed instead, and consumers of their returns do not see those.
-//! - A batch, with all places that were ever registered before, may have 131,072 places, where the kernel takes 2²⁰ links at a time ([`Error::TooMany`]): what belongs to a place stays,
-//!   as a hit may be about to look at it.
-//! - A trap that is nobody's is the program's own, and no look at the mappings is made for it: code that is mapped anew holds none of ours.
-//! - A thread that blocks SIGTRAP for good makes windows that need traps impossible; they are refused.
+//! - Handlers for SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL stand in front of the program's from the first
+//!   registration on, and pass on what does not concern the engine. So the program sees faults of displaced
+//!   instructions at the original address. Handlers of other signals are called through signal wrappers of
+//!   the engine. So a handler whose signal arrives in a displaced instruction sees the original address as
+//!   well. Handlers that are set later by libc's `sigaction` get wrappers at once, unless the way to notice
+//!   changes is [`Way::Asked`]; those set by raw system calls get them at the next registration or
+//!   [`rescan`]. Asked for its handlers, libc shows the program its own; a raw system call shows the
+//!   engine's. Two cases are not covered. If a handler moves the instruction pointer, and the shown address
+//!   is used again later, that hits once more. A signal in a stub, before its displaced instructions, sees
+//!   the stub's address; so do ptrace and perf.
+//! - If the program installs a handler for one of the five signals later, only its own runs. For SIGTRAP,
+//!   nothing more can be registered then ([`Error::TrapsTaken`]).
+//! - Without perf events (`perf_event_paranoid`, seccomp), mappings by raw system calls are found only by the
+//!   next [`rescan`]. Libc's `mmap`, `mprotect` and `mremap` are probed instead, and consumers of their
+//!   returns do not see those calls.
+//! - A batch may have 131,072 places, including all places that were ever registered before; the kernel takes
+//!   2²⁰ links at a time ([`Error::TooMany`]). What belongs to a place stays, as a hit may be about to read
+//!   it.
+//! - A trap at which nothing is registered is the program's own. The maps are not read for it, since code
+//!   that is mapped anew holds no patches.
+//! - If a thread blocks SIGTRAP for good, windows that need traps are not possible, and are refused.
 //!
 //! # On arm64
 //!
-//! A patch is one instruction in the place of another, a jump or a trap, so no window is ever in another's way. A landing pad (`bti`, `paciasp`) on a page that is guarded takes a trap. Where
-//! a handler moves the program counter at a function's entry by a jump, x17 holds where it goes on, as behind a linker's veneer. The stack pointer must be a multiple of 16 at a jump's site, as it
-//! is wherever memory is reached through it. Code in streaming mode (SME) takes traps only, by request. With [`Returns::Stack`] a
-//! function signs and authenticates its slot's address, if it signs any; a return handler finds the program counter and x30 where the call goes on, and who moves the program counter there spoils x17,
-//! too. Calls of handlers of signals have no slot: they are missed and counted. Handlers of signals that are sent are called as they are: one that arrives while its thread runs a displaced
-//! instruction sees its copy's address. Without perf events, what is mapped by other ways than `dlopen` is found by [`rescan`].
+//! A patch is one instruction in the place of another, a jump or a trap, so windows never overlap. A landing
+//! pad (`bti`, `paciasp`) on a guarded page gets a trap. If a handler moves the program counter at a
+//! function's entry by a jump, x17 holds the target, as it does behind a linker's veneer. The stack pointer
+//! must be a multiple of 16 at a jump's site, as it is wherever memory is accessed through it. Code in
+//! streaming mode (SME) gets traps only, by request. With [`Returns::Stack`] a function signs and
+//! authenticates the return trampoline's address, if it signs return addresses at all. A return handler finds
+//! the program counter and x30 at the place where the call goes on; moving the program counter there
+//! overwrites x17, too. Calls of signal handlers get no return trampoline: they are missed and counted.
+//! Handlers of signals that are sent get no wrappers: if a signal arrives while its thread runs a displaced
+//! instruction, its handler sees the copy's address. Without perf events, only `dlopen` is noticed at once;
+//! other mappings are found by [`rescan`].
 //!
 //! Does not: choose functions (see `trapline_image`), run handlers in a thread of their own.
 
@@ -108,7 +128,7 @@ mod traps;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
-/// The twin of the processor that this runs on.
+/// Code for the processor that this runs on.
 #[cfg(target_arch = "aarch64")]
 use aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
@@ -137,35 +157,35 @@ use std::path::{Path, PathBuf};
 use arch::signals;
 use state::{Key, State, lock};
 
-/// A site to be probed, and by whom.
+/// A site to be probed, and its consumer.
 #[derive(Debug)]
 pub struct Request {
     /// The file.
     pub file: PathBuf,
-    /// Byte offset in the file of the instruction.
+    /// Bytes from the start of the file to the instruction.
     pub offset: u64,
-    /// Who is called.
+    /// The consumer that is called.
     pub consumer: Consumer,
-    /// Take a trap, though a jump might fit.
+    /// Use a trap even if a jump might fit.
     pub by_trap: bool,
-    /// Byte offset in the file of a USDT semaphore: a 16-bit word of its data.
+    /// Bytes from the start of the file to a USDT semaphore: a 16-bit word of the file's data.
     pub semaphore: Option<u64>,
 }
 
 impl Request {
-    /// By jump where one fits.
+    /// A request for a jump where one fits.
     #[must_use]
     pub fn new(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Self {
         Self { file: file.as_ref().to_owned(), offset, consumer, by_trap: false, semaphore: None }
     }
-    /// Take a trap, though a jump might fit.
+    /// Uses a trap even if a jump might fit.
     #[must_use]
     pub const fn by_trap(mut self) -> Self {
         self.by_trap = true;
         self
     }
-    /// Counts a USDT semaphore up by one while this site is active, in every mapping of the file; where the data is not mapped yet, as soon as
-    /// it is. All consumers of a site name the same.
+    /// Increments a USDT semaphore while this site is active, in every mapping of the file; if the data is
+    /// not mapped yet, as soon as it is. All consumers of a site must name the same one.
     #[must_use]
     pub const fn semaphore(mut self, offset: u64) -> Self {
         self.semaphore = Some(offset);
@@ -173,26 +193,27 @@ impl Request {
     }
 }
 
-/// A registered consumer. Dropping it unregisters; of many, each waits for hits by itself then, some 15 µs, where [`unregister_all`] waits once.
+/// A registered consumer. Dropping it unregisters the consumer and waits for running hits, some 15 µs each
+/// time; for many registrations, [`unregister_all`] waits only once.
 #[derive(Debug)]
 #[must_use = "dropping it unregisters the consumer"]
 pub struct Registration {
     key: Option<Key>,
 }
 
-/// Registers a consumer on (file, offset). May be called by a library's constructor.
+/// Registers a consumer on (file, offset). A library's constructor may call this.
 ///
 /// # Errors
-/// Nothing is registered.
+/// Nothing is registered then.
 pub fn register(file: impl AsRef<Path>, offset: u64, consumer: Consumer) -> Result<Registration, Error> {
     let mut all = register_all([Request::new(file, offset, consumer)])?;
     all.pop().ok_or(Error::Empty)
 }
 
-/// Registers all, or none: in the order of the requests.
+/// Registers all or none, in the order of the requests.
 ///
 /// # Errors
-/// Nothing is registered.
+/// Nothing is registered then.
 pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Registration>, Error> {
     let keys = state::enter()?.register_and_learn(requests.into_iter().collect())?;
     Ok(keys.into_iter().map(|key| Registration { key: Some(key) }).collect())
@@ -201,38 +222,40 @@ pub fn register_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<R
 /// Unregisters all, and returns when no handler of any of them can still run.
 ///
 /// # Errors
-/// Inside a handler: nothing was unregistered. Otherwise when code could not be written: the consumers are out all the same.
+/// Called inside a handler: nothing was unregistered. Otherwise if code could not be written: the consumers
+/// are out all the same.
 pub fn unregister_all(registrations: impl IntoIterator<Item = Registration>) -> Result<(), Error> {
     let mut registrations: Vec<Registration> = registrations.into_iter().collect();
     let mut state = state::enter()?;
     state.unregister_and_learn(registrations.iter_mut().filter_map(|one| one.key.take()).collect())
 }
 
-/// Takes hold of what was mapped since the last look, and lets go of what was unmapped. Returns how many sites were patched. Sites that
-/// cannot be patched where they are mapped now are left out, as the kernel leaves them out; [`Registration::sites`] tells.
+/// Probes what was mapped since the last look, and drops what was unmapped. Returns how many sites were
+/// patched. Sites that cannot be patched where they are mapped now are left out, as by the kernel;
+/// [`Registration::sites`] shows that.
 ///
 /// # Errors
-/// When the process as a whole cannot be patched.
+/// If the process as a whole cannot be patched.
 pub fn rescan() -> Result<usize, Error> {
     state::enter()?.rescan_and_learn()
 }
 
-/// Chooses how this process learns of what it maps, before anything is registered.
+/// Chooses how this process notices what it maps. Must come before anything is registered.
 ///
 /// # Errors
-/// It learns another way already.
+/// If another way is in use already.
 pub fn learn_by(way: Way) -> Result<(), Error> {
     lock().learning.choose(way)
 }
 
-/// What was learnt of mappings, and from whom.
+/// What was noticed of mappings, and how.
 #[must_use]
 pub fn learnt() -> Learnt {
     lock().learnt()
 }
 
 impl Registration {
-    /// Returns when no handler of it can still run.
+    /// Unregisters, and returns when no handler of the consumer can still run.
     ///
     /// # Errors
     /// As [`unregister_all`].
@@ -249,7 +272,8 @@ impl Registration {
     pub fn sites(&self) -> Vec<Tactic> {
         self.read(State::tactics).unwrap_or_default()
     }
-    /// How returns of its function are seen, where somebody waits for them: [`Returns::Exits`] or [`Returns::Stack`].
+    /// How returns of the site's function are seen, if any consumer waits for them: [`Returns::Exits`] or
+    /// [`Returns::Stack`].
     #[must_use]
     pub fn returns_by(&self) -> Option<Returns> {
         self.read(State::form).flatten()
@@ -262,7 +286,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if let (Some(key), Ok(mut state)) = (self.key.take(), state::enter()) {
-            // The consumer is out of the list whatever becomes of the bytes.
+            // The consumer is out of the list, even if the bytes could not be changed back.
             drop(state.unregister_and_learn(vec![key]));
         }
     }

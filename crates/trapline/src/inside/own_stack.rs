@@ -1,17 +1,19 @@
-//! This thread's own frames, and whether they say that it is in a handler, where nothing may be registered.
+//! Whether this thread is in a handler, where nothing may be registered; its own frames show it.
 //!
-//! In: the engine's lines, and the frames as the C++ unwinder finds them. Out: yes or no. Does not: look at other threads ([`grace`](super::grace)).
+//! In: the engine's lines, and the frames as the C++ unwinder finds them. Out: yes or no. Does not: look at
+//! other threads ([`grace`](super::grace)).
 //!
-//! A handler may leave by `longjmp`. Its seal then stays on the stack until something overwrites it, and may outlive a call that is as deep: a buffer
-//! that is not written to yet lies around it. So a seal above us proves nothing; the frames do. Where a handler was called,
+//! A handler may leave by `longjmp`. Its seal then stays on the stack until something overwrites it. It may
+//! even outlive a call that is as deep, inside of a buffer that is not written to yet. So a seal above the
+//! current frame proves nothing, but the frames do. Where a handler was called, they look like this:
 //!
 //! ```text
-//! by a jump:  this function … handler, dispatch [seal], stub                 the walk ends: a stub has no unwind tables
+//! by a jump:  this function … handler, dispatch [seal], stub      the walk ends: a stub has no unwind tables
 //! by a trap:  this function … handler, dispatch [seal], on_trap, the program …
 //! left:       this function … some function [old seal], its caller, its caller …
 //! ```
 //!
-//! Where the walk ends early, since code on the way has no tables, the answer is yes, as the seal says.
+//! If the walk ends early, since code on the way has no tables, the answer is yes, as the seal suggests.
 #![allow(unsafe_code, reason = "the unwinder calls back with a pointer of ours")]
 
 use core::ffi::{c_int, c_void};
@@ -20,7 +22,8 @@ use trapline_runtime::epoch::ThreadPointer;
 
 use super::memory::made;
 
-/// As many frames above the one that holds the seal say all: a stub is the first above `dispatch`, and `on_trap` is one of the first.
+/// Number of frames above the one that holds the seal after which the answer is certain. A stub is the first
+/// above `dispatch`, and `on_trap` is one of the first.
 const ENOUGH: u32 = 16;
 
 /// Whether this thread is in a handler, where nothing may be registered or unregistered.
@@ -29,7 +32,7 @@ pub fn is_inside_handler() -> bool {
     made().is_some_and(|engine| engine.lines().inside(ThreadPointer::own(), is_live))
 }
 
-/// Whether the hit goes on whose seal is at this address, above us on the same stack.
+/// Whether the hit still goes on whose seal is at this address, above the current frame on the same stack.
 fn is_live(seal: u64) -> bool {
     let mut search = Search::new(seal, trapline_runtime::trap::handler_address());
     walk(|frame| search.frame(frame.low, frame.function));
@@ -43,7 +46,7 @@ struct Search {
     trap_handler: u64,
     /// Lowest address of the last frame.
     last: u64,
-    /// Frames above the one that holds the seal, once that was found.
+    /// Number of frames above the one that holds the seal, once that was found.
     above: Option<u32>,
     in_trap_handler: bool,
 }
@@ -52,7 +55,8 @@ impl Search {
     const fn new(seal: u64, trap_handler: u64) -> Self {
         Self { seal, trap_handler, last: u64::MAX, above: None, in_trap_handler: false }
     }
-    /// The next frame: its lowest address, and where its function begins. False: enough was seen.
+    /// Takes the next frame: its lowest address, and the address of its function. Returns false when enough
+    /// was seen.
     fn frame(&mut self, low: u64, function: u64) -> bool {
         self.in_trap_handler |= function == self.trap_handler;
         self.above = match self.above {
@@ -62,7 +66,7 @@ impl Search {
         self.last = low;
         !self.above.is_some_and(|above| above >= ENOUGH)
     }
-    /// Only frames behind the place where a stub would be prove that none is there.
+    /// Only frames beyond the place where a stub would be prove that there is none.
     fn is_live(&self) -> bool {
         self.in_trap_handler || self.above.is_none_or(|above| above < 2)
     }
@@ -71,15 +75,15 @@ impl Search {
 /// One call that this thread is in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The instruction that it is at.
+    /// Address of the instruction that it is at.
     pub(super) at: u64,
     /// Lowest address of its part of the stack.
     low: u64,
-    /// Where its function begins; 0 where no table says.
+    /// Address of its function; 0 if no table has it.
     function: u64,
 }
 
-/// The unwinder's state at one frame.
+/// State of the unwinder at one frame.
 #[repr(C)]
 struct Context {
     _private: [u8; 0],
@@ -96,15 +100,16 @@ unsafe extern "C" {
     fn _Unwind_GetRegionStart(context: *mut Context) -> usize;
 }
 
-/// Shows each frame of this thread, from the innermost on, until `see` answers false or no table says how to go on.
+/// Calls `see` with each frame of this thread, from the innermost on, until it answers false or no unwind
+/// table covers the next one.
 pub(super) fn walk(mut see: impl FnMut(Frame) -> bool) {
     let mut see: See<'_> = &mut see;
-    // SAFETY: `take` is given `see`, which outlives the call, and unwinds nowhere.
+    // SAFETY: `take` gets `see`, which outlives the call, and never unwinds.
     unsafe { _Unwind_Backtrace(take, (&raw mut see).cast()) };
 }
 
 extern "C" fn take(context: *mut Context, see: *mut c_void) -> c_int {
-    // SAFETY: the frame that the unwinder is at, and what `walk` handed over.
+    // SAFETY: `context` is the frame that the unwinder is at, and `see` is what `walk` handed over.
     let (see, frame) = unsafe {
         let frame = Frame {
             at: _Unwind_GetIP(context) as u64,

@@ -1,7 +1,8 @@
 //! What is patched where: the values between what is registered and what is written.
 //!
-//! In: spots, each with a mapping of its file and what must be done there. Out: groups of sites that belong together, because they share bytes or because one
-//! spot needs all of them. How a batch is planned and placed is each processor's own (`place` in the twin folders). Does not: know consumers.
+//! In: sites, each with a mapping of its file and what must be done there. Out: groups of sites that belong
+//! together, because they share bytes or because one site needs all of them. Planning and placing a batch
+//! depends on the processor (`place` in the twin folders). Does not: know consumers.
 
 use std::sync::Arc;
 
@@ -21,23 +22,24 @@ pub(super) struct Load {
     pub(super) bias: u64,
 }
 
-/// What a stub of a spot does.
+/// What the stubs of a site do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     pub(super) spot: u32,
-    /// At the site itself.
+    /// Call consumers at the site itself.
     pub(super) entry: bool,
-    /// At its function's returns.
+    /// Call consumers at its function's returns.
     pub(super) returns: bool,
-    /// The function may be armed: its returns are seen by slots.
+    /// The function may be armed: its returns are seen by return trampolines.
     pub(super) armed: bool,
-    /// Extended state is saved from the first; where it is not, the gate does so when a consumer needs it.
+    /// Save extended state from the start; otherwise the gate saves it when a consumer needs it.
     pub(super) saves: bool,
-    /// Nobody is called at the site itself, which is a function's entry; if somebody is after all, the gate finds out.
+    /// No consumer is called at the site itself, which is a function's entry. If there is one after all, the
+    /// gate finds out.
     pub(super) only_returns: bool,
-    /// The site itself is reached by a trap.
+    /// Reach the site itself by a trap.
     pub(super) entry_traps: bool,
-    /// Returns are.
+    /// Reach returns by traps.
     pub(super) exits_trap: bool,
 }
 
@@ -49,7 +51,7 @@ impl Part {
             && (self.entry_traps || !need.entry_traps)
             && (self.armed || !need.armed)
     }
-    /// The same at returns.
+    /// Whether it does what is needed at returns.
     pub(super) const fn serves_returns(&self, need: &Self) -> bool {
         self.spot == need.spot && self.returns && (self.exits_trap || !need.exits_trap)
     }
@@ -60,9 +62,9 @@ impl Part {
 pub(super) struct Group {
     pub(super) load: Load,
     pub(super) sites: SmallVec<[OwnSite; 1]>,
-    /// Those of them that are traps, as the handler knows them.
+    /// Those of them that are traps, in the form that the handler uses.
     pub(super) traps: Vec<Told>,
-    /// Where their stubs call consumers.
+    /// Instructions before which their stubs call consumers.
     pub(super) calls: SmallVec<[Here; 1]>,
     pub(super) parts: SmallVec<[Part; 1]>,
     pub(super) live: bool,
@@ -75,7 +77,7 @@ impl Group {
     }
 }
 
-/// Something to be patched.
+/// A site in one mapping that is to be patched.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) load: Load,
@@ -86,7 +88,7 @@ pub(super) struct Wanted {
     pub(super) probe: &'static Probe,
 }
 
-/// Takes out groups from `first` on that serve nobody.
+/// Takes out groups from index `first` on that serve no site.
 pub(super) fn without_parts(all: &mut Vec<Group>, first: usize) -> Vec<Group> {
     if all[first..].iter().all(|group| !group.parts.is_empty()) {
         return Vec::new();

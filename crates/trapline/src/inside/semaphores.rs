@@ -1,22 +1,23 @@
-//! USDT semaphores: words of the program's own data that are not 0 while somebody is interested.
+//! USDT semaphores: words of the program's own data that are not 0 while a USDT probe is in use.
 //!
-//! In: spots with one, the groups that are in place, the maps. Out: each word counted up by one for each spot and mapping where the spot is
-//! active, and down again. Invariants: SEM-1 a word is raised at most once for a spot and mapping, and lowered only if it was; SEM-2 a word
-//! is written only where the maps show the file's private writable mapping of that very offset.
-//! Does not: place probes.
+//! In: sites with a semaphore, the groups that are in place, the maps. Out: each word incremented once for
+//! each site and mapping where the site is active, and decremented again. Invariants: SEM-1 a word is raised
+//! at most once for a site and mapping, and lowered only if it was raised. SEM-2 a word is written only where
+//! the maps show the file's private writable mapping of that very offset. Does not: place probes.
 //!
 //! # Delayed until the data is mapped
 //!
-//! A loader maps code and data one after the other, so a spot may be active before its word is there: then it is *delayed*, until a look
-//! finds the data mapped (as the kernel's uprobes do, `delayed_uprobe_list`). Records of data mappings cost a wake-up for each `mmap` of whatever kind, so the
-//! kernel is asked for them only while something is delayed.
+//! A loader maps code and data one after the other, so a site may be active before its word is there. Then
+//! the word is *delayed* until a look finds the data mapped (as with the kernel's uprobes,
+//! `delayed_uprobe_list`). Records of data mappings cost a wake-up for each `mmap` of any kind, so the kernel
+//! is asked for them only while something is delayed.
 //!
 //! | between | what could go wrong | what happens |
 //! |---|---|---|
 //! | code placed, data not mapped yet | raised in what the loader has there for now | the maps show no writable mapping of that offset: delayed |
 //! | the maps read, the word written | the data is unmapped: no word | the write fails, and is delayed. Mapped anew: the word is 0 again |
 //! | two looks | the library was unloaded and loaded at the same place: the word is fresh | a word that is 0 though it was raised is raised again; groups that were let go of are not lowered |
-//! | the records taken, the maps read | the same, and nobody has told of it yet: the maps look as before, and the group seems to be in place | only a group whose sites hold our bytes is counted; the fresh mapping is counted when it is told of, once |
+//! | the records taken, the maps read | the same, and no record has told of it yet: the maps look as before, and the group seems to be in place | only a group whose sites hold the patch is counted; the fresh mapping is counted when a record tells of it, once |
 //! | data records asked for, after the maps were read | the mapping came between | the maps are read once more |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +32,7 @@ use super::state::State;
 use super::{Error, Request};
 use crate::files::ModuleFile;
 
-/// A spot's.
+/// Semaphore of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Semaphore {
     pub(super) offset: FileOffset,
@@ -39,7 +40,7 @@ pub(super) struct Semaphore {
 }
 
 impl Semaphore {
-    /// What a request asks for, if it is one.
+    /// Semaphore that a request names, if its offset is possible.
     pub(super) fn of(request: &Request, file: &ModuleFile) -> Result<Option<Self>, Error> {
         let Some(offset) = request.semaphore else { return Ok(None) };
         let bad = |why| Error::BadSemaphore { path: request.file.clone(), semaphore: offset, why };
@@ -61,12 +62,12 @@ impl Semaphore {
     }
 }
 
-/// All that are counted.
+/// All semaphores in use.
 #[derive(Debug, Default)]
 pub(super) struct Semaphores {
-    /// Spots that have one.
+    /// Sites that have one.
     spots: BTreeSet<u32>,
-    /// For which spot, and where.
+    /// Raised words, by site and address.
     raised: BTreeSet<(u32, RemoteAddr)>,
     delayed: usize,
 }
@@ -78,14 +79,14 @@ impl Semaphores {
     pub(super) fn is_empty(&self) -> bool {
         self.spots.is_empty()
     }
-    /// Whether a word is waited for.
+    /// Whether any word is delayed.
     pub(super) const fn are_delayed(&self) -> bool {
         self.delayed > 0
     }
 }
 
 impl State {
-    /// Raises and lowers what has to be, as of these maps.
+    /// Raises and lowers what these maps require.
     pub(super) fn count_semaphores(&mut self, maps: &[Mapping]) -> Result<(), Error> {
         if self.semaphores.is_empty() {
             return Ok(());
@@ -97,7 +98,7 @@ impl State {
         }
         Ok(())
     }
-    /// Those of sites that were taken out.
+    /// Lowers the semaphores of sites that were taken out.
     pub(super) fn lower_semaphores(&mut self) -> Result<(), Error> {
         if self.semaphores.is_empty() {
             return Ok(());
@@ -141,7 +142,7 @@ impl State {
         self.semaphores.delayed = delayed;
         Ok(())
     }
-    /// For each spot in each mapping where it is active, the groups by which it is.
+    /// For each site in each mapping where it is active, the groups that make it so.
     fn wanted_semaphores(&self) -> BTreeMap<(u32, RemoteAddr), Vec<usize>> {
         let mut wanted: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for &number in &self.semaphores.spots {
@@ -156,7 +157,7 @@ impl State {
         }
         wanted
     }
-    /// A group's mapping is gone, and its words with it.
+    /// Forgets the words of a group whose mapping is gone.
     pub(super) fn forget_semaphores(&mut self, group: usize) {
         let Group { load, parts, .. } = &self.groups[group];
         for part in parts {

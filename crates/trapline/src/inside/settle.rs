@@ -1,7 +1,7 @@
 //! From what is registered to what is patched, wherever the files are mapped.
 //!
-//! In: spots whose wants have changed, or all of them when the mappings may have. Out: groups of sites in place, or the first refusal.
-//! Does not: choose windows or write (see `place`).
+//! In: sites whose needs have changed, or all of them when the mappings may have changed. Out: groups of
+//! sites in place, or the first refusal. Does not: choose windows or write (see `place`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,8 @@ use super::{Error, signals};
 use crate::modules::mapped;
 
 impl State {
-    /// Patches what these spots need wherever their files are mapped. `strict`: a refusal of one is an error.
+    /// Patches what these sites need wherever their files are mapped. If `strict`, a refusal of one is an
+    /// error.
     pub(super) fn settle(&mut self, spots: Vec<u32>, strict: bool) -> Result<usize, Error> {
         self.disturbed.clear();
         let settled = self.change(spots, strict);
@@ -36,7 +37,7 @@ impl State {
         let mut queue = spots;
         queue.sort_unstable();
         let asked = queue.len();
-        // Besides those asked for.
+        // Sites besides those requested.
         let mut seen: HashSet<u32> = HashSet::new();
         let mut here: (Option<FileId>, &[Load]) = (None, &[]);
         let mut next = 0;
@@ -49,7 +50,7 @@ impl State {
             for load in here.1 {
                 let Some((part, in_the_way)) = self.missing(spot, *load) else { continue };
                 if self.spots[spot as usize].groups.is_empty() {
-                    // Nothing was ever there: as most of a large batch.
+                    // Nothing was ever patched there, as in most of a large batch.
                     wanted.push(self.wanted(part, *load));
                     continue;
                 }
@@ -76,7 +77,7 @@ impl State {
         self.count_semaphores(&maps)?;
         Ok(found)
     }
-    /// Where our files are mapped as the kernel would probe them.
+    /// Mappings of registered files in which the kernel would set probes.
     pub(super) fn loads(&mut self, maps: &[Mapping]) -> Result<HashMap<FileId, Vec<Load>>, Error> {
         let found = mapped(self.own()?.process(), maps);
         let found: Vec<_> = found.into_iter().filter(|one| self.of_file.contains(&one.id)).collect();
@@ -93,7 +94,7 @@ impl State {
         self.learning.saw(&seen, &self.of_file);
         Ok(loads)
     }
-    /// What a spot lacks at a load, and the groups that stand in the way of it.
+    /// What a site lacks in a mapping, and the groups that are in the way of it.
     pub(super) fn missing(&self, spot: u32, load: Load) -> Option<(Part, Vec<usize>)> {
         let one = &self.spots[spot as usize];
         if !one.is_wanted() {
@@ -123,7 +124,8 @@ impl State {
             probe: spot.probe,
         }
     }
-    /// Patches, and keeps what came of it. Where another patch of ours needs the same bytes, both are planned again, together.
+    /// Patches, and keeps the resulting groups. If another patch of this engine needs the same bytes, both
+    /// are planned again, together.
     pub(super) fn place(&mut self, wanted: Vec<Wanted>, strict: bool, again: bool) -> Result<usize, Error> {
         if wanted.is_empty() {
             return Ok(0);
@@ -169,7 +171,7 @@ impl State {
             debug_assert!(both.iter().all(|one| one.load == load), "neighbours are of one mapping");
             if self.place(both, true, false).is_err() {
                 self.disarm(&[spot]);
-                // What is asked for first is the exits.
+                // The error is about exits, since these were tried first.
                 if strict {
                     return Err(self.spots[spot as usize].refused(&why));
                 }
@@ -177,9 +179,9 @@ impl State {
         }
         Ok(placed)
     }
-    /// A wanted place with all that is patched close to it, which is taken out.
+    /// A site to be patched, with all that is patched close to it, which is taken out.
     pub(super) fn with_neighbours(&mut self, wanted: &Wanted) -> Result<Vec<Wanted>, Error> {
-        /// Windows and what displaces for them reach less far.
+        /// Windows and the instructions that they displace reach less far than this, in bytes.
         const NEAR: u64 = 64;
         let bias = trapline_record::addr::Bias(wanted.load.bias);
         let function = wanted.function.map(|f| wanted.file.image.function(f));

@@ -1,23 +1,32 @@
-//! Replaced return addresses of our own process: which sites have them, and who is told.
+//! Replaced return addresses in the own process: which sites use return trampolines (slots in the code), and
+//! which unwinders are told of them.
 //!
-//! In: what consumers ask for ([`Returns`]). Out: slots, made when the first consumer wants one; the unwinders of this process told of them, those
-//! that are mapped later too. Invariants: UNW-3 no call is armed while an unwinder is known here that was not told.
-//! Does not: take slots (`trapline_runtime::slots`), make their code (`landing` of the twins), decide whether a function may be armed (`plan`).
+//! In: the form that consumers request ([`Returns`]). Out: return trampolines, made when the first consumer
+//! requests them; the unwinders of this process told of them, also those that are mapped later. Invariants:
+//! UNW-3 no call is armed while an unwinder is known that was not told. Does not: take trampolines
+//! (`trapline_runtime::slots`), make their code (`landing` of the twins), decide whether a function may be
+//! armed (`plan`).
 //!
-//! Unwinders are told by an ordinary call of `__register_frame`, by the thread that registers or looks. It may allocate, and takes locks of its own: nobody
-//! holds these and waits for the engine, as nobody registers in a handler. What was told stays true, since slots stay mapped, so nobody is told that they
-//! are no more. A forked child has copies of slots and unwinders. Once told, libgcc before 13 takes a lock whenever it unwinds, which no fork waits for: a
-//! child that is forked while another thread unwinds must not unwind itself (POSIX allows it no more than calls that are safe in signal handlers).
+//! Unwinders are told by an ordinary call of `__register_frame`, in the thread that registers or looks. That
+//! function may allocate, and takes locks of its own. No thread holds these and waits for the engine, since
+//! nothing can be registered in a handler. What unwinders were told stays true, since trampolines stay
+//! mapped, so it never has to be withdrawn. A forked child has copies of trampolines and unwinders. Once
+//! told, libgcc before version 13 takes a lock whenever it unwinds, and a fork does not wait for it. So a
+//! child that is forked while another thread unwinds must not unwind itself. (POSIX allows such a child only
+//! calls that are safe in signal handlers.)
 //!
-//! An unwinder that is mapped later is found by the look that the loader waits for. It cannot be called there: the loader has not relocated it
-//! yet. So the slots are *closed* (no more calls are armed; they count as missed), and the thread that looks asks the maps every millisecond until the
-//! loader has made its pages unwritable, which is when it is told and the slots are opened. If it unwinds before that (its own constructors, or in the
-//! first millisecond) through a call that was armed before, it finds no information there. No libc of ours loads libgcc twice; what does is a
-//! plugin with a copy of its own.
+//! An unwinder that is mapped later is found by the look for which the loader waits. It cannot be called
+//! then: the loader has not relocated it yet. So the trampolines are *closed*: no more calls are armed; they
+//! count as missed. The thread that looks reads the maps every millisecond until the loader has made the
+//! unwinder's pages read-only. Then the unwinder is told, and the trampolines are opened. If it unwinds
+//! before that through a call that was armed earlier, it finds no information there. It could do so in its
+//! own constructors, or in the first millisecond. Neither glibc nor musl loads libgcc twice; a plugin with
+//! its own copy does.
 //!
-//! One that is found later and cannot be told (a library with one of its own, statically linked) closes the slots: no more calls are armed, and they are
-//! counted as missed, until it is gone. Those in flight stay; an exception that it leads through one of these ends the process, as
-//! one through any frame without unwind information does.
+//! An unwinder that is found later and cannot be told (in a library with a statically linked one) closes the
+//! trampolines until it is gone: no more calls are armed, and they count as missed. Armed calls that are in
+//! flight stay. An exception that this unwinder leads through one of them ends the process, as one through
+//! any frame without unwind information does.
 #![allow(
     unsafe_code,
     reason = "libgcc's functions are called by address; the engine is promised what they were told"
@@ -38,17 +47,19 @@ use super::{Consumer, Error, Request};
 use crate::Returns;
 use crate::unwinders::unwinding;
 
-/// Calls whose return address can be replaced at a time, in all threads.
+/// Number of calls whose return address can be replaced at a time, in all threads.
 pub const SLOTS: u32 = slots::USUAL;
 
-/// Where a call really returns to whose stack word holds `address`, if that is a slot's ([`Consumer::returns_by`]): for unwinders that find no unwind
-/// information by themselves (framehop, frame pointers). To be asked for calls that go on, by their own thread or while that stands. Takes no lock.
+/// Real return address of a call whose stack word holds `address`, if that is a return trampoline
+/// ([`Consumer::returns_by`]). This is for unwinders that find no unwind information by themselves (framehop,
+/// frame pointers). Only for calls that have not returned: ask from their own thread, or while that is
+/// stopped. Takes no lock.
 #[must_use]
 pub fn returns_to(address: u64) -> Option<u64> {
     memory::made()?.slots()?.real(address)
 }
 
-/// Who was told.
+/// Which unwinders were told.
 #[derive(Debug, Default)]
 pub(super) struct Unwinders {
     unwind: Option<RemoteAddr>,
@@ -57,16 +68,18 @@ pub(super) struct Unwinders {
     pub(super) loading: bool,
 }
 
-/// A site is about to be written.
+/// Called when a site is about to be written.
 pub(super) fn accepted(wanted: &Wanted) {
     if wanted.part.armed {
-        // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told before it was wanted (UNW-3).
+        // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told
+        // before the site was requested (UNW-3).
         unsafe { wanted.probe.set_arms(true) };
     }
 }
 
 impl State {
-    /// Sees to it that sites whose consumers ask for slots can have them. Returns those that get them now.
+    /// Prepares return trampolines for sites whose consumers request them. Returns the sites that use them
+    /// from now on.
     pub(super) fn armed_by(&mut self, spots: &[u32], requests: &[Request]) -> Result<Vec<u32>, Error> {
         let mut armed = Vec::new();
         for (&spot, request) in spots.iter().zip(requests) {
@@ -84,13 +97,14 @@ impl State {
         armed.iter().for_each(|&spot| self.spots[spot as usize].armed = true);
         Ok(armed)
     }
-    /// What form a site has.
+    /// How returns are seen at a site.
     pub(super) fn form(&self, (spot, _): Key) -> Option<Returns> {
         let one = &self.spots[spot as usize];
         let waits = one.consumers.iter().any(|(_, consumer)| consumer.has_return());
         waits.then_some(if one.armed { Returns::Stack } else { Returns::Exits })
     }
-    /// Gives a site slots whose exits cannot be had, if somebody there leaves the choice to us.
+    /// Uses return trampolines at a site whose exits cannot be patched, if one of its consumers leaves the
+    /// choice to the engine.
     pub(super) fn arm_instead(&mut self, spot: u32) -> bool {
         let one = &self.spots[spot as usize];
         let auto = |consumer: &Consumer| consumer.form() == Some(Returns::Auto);
@@ -99,33 +113,34 @@ impl State {
         self.spots[spot as usize].armed |= armed;
         armed
     }
-    /// Sites go back to exits.
+    /// Sets sites back to exits.
     pub(super) fn disarm(&mut self, spots: &[u32]) {
         for &spot in spots {
             let one = &mut self.spots[spot as usize];
             one.armed = false;
-            // SAFETY: it arms no more.
+            // SAFETY: the probe arms no more calls, which needs no promise.
             unsafe { one.probe.set_arms(false) };
         }
     }
-    /// Sites without anybody who waits arm nothing.
+    /// Disarms sites at which no consumer waits for returns.
     pub(super) fn disarm_idle(&mut self, spots: impl Iterator<Item = u32>) {
         let waits = |spot: u32| self.spots[spot as usize].consumers.iter().any(|(_, one)| one.has_return());
         let idle: Vec<u32> = spots.filter(|&spot| !waits(spot)).collect();
         self.disarm(&idle);
     }
-    /// Sites arm whose patch was planned for that.
+    /// Lets sites arm calls whose patch was planned for that.
     pub(super) fn arm(&self, spots: &[u32]) {
         for &spot in spots {
             let one = &self.spots[spot as usize];
             let mut parts = one.groups.iter().flat_map(|&group| &self.groups[group].parts);
             if one.armed && parts.any(|part| part.spot == spot && part.armed) {
-                // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were told (UNW-3).
+                // SAFETY: the planner has accepted the function (`Role::CallArmed`), and all unwinders were
+                // told (UNW-3).
                 unsafe { one.probe.set_arms(true) };
             }
         }
     }
-    /// Slots, and everybody told, once.
+    /// Provides return trampolines, once, after all unwinders were told.
     fn lend(&mut self) -> Result<(), String> {
         let engine: &'static Engine = engine().ok_or_else(|| Error::NoEngine.to_string())?;
         if engine.slots().is_none() {
@@ -135,7 +150,7 @@ impl State {
         }
         self.tell_of_slots()
     }
-    /// Memory for slots that nobody uses yet.
+    /// Maps return trampolines, which are not in use yet.
     fn make(&mut self) -> Result<&'static Table, String> {
         landing::possible()?;
         let (hints, quick) = memory::hints().ok_or_else(|| Error::NoEngine.to_string())?;
@@ -143,7 +158,7 @@ impl State {
         let own = self.own().map_err(|error| error.to_string())?;
         let maps = own.process().maps().map_err(|error| error.to_string())?;
         let made = landing::make(own, |slots| {
-            // SAFETY: `Own::slots` maps it for good right behind this; probes stay for good (INS-3).
+            // SAFETY: `Own::slots` maps it for good right after this; probes stay for good (INS-3).
             let made = unsafe { Table::new(*slots, hints, quick) }.map(Box::new).map(Box::leak);
             table = made.map(|made| &*made);
             table
@@ -153,7 +168,8 @@ impl State {
         table.zip(vdso).into_iter().for_each(|(table, vdso)| table.spare(vdso.start.0..vdso.end.0));
         table.ok_or_else(|| "more slots than hints can name".into())
     }
-    /// Tells all unwinders that are mapped now and were not told yet; if one cannot be, none that is told is undone.
+    /// Tells all unwinders that are mapped now and were not told yet. If one cannot be told, what others were
+    /// told stays.
     fn tell_all(&mut self) -> Result<(), String> {
         let Some(unwind) = self.unwinders.unwind else { return Ok(()) };
         let mut why = String::new();
@@ -175,7 +191,8 @@ impl State {
         }
         for unwinder in found.unwinders {
             if self.unwinders.told.insert(unwinder.register) {
-                // SAFETY: the address of that function in a file that is mapped; what it is given is unwind information, ended as it expects, mapped for good.
+                // SAFETY: this is the address of that function in a file that is mapped. Its argument is
+                // unwind information, terminated as it expects, and mapped for good.
                 unsafe {
                     let register: extern "C" fn(*const c_void) = std::mem::transmute(unwinder.register.0);
                     register(unwind.0 as *const c_void);
@@ -184,7 +201,7 @@ impl State {
         }
         Ok(())
     }
-    /// After a look has found other mappings (UNW-3).
+    /// Called after a look has found other mappings (UNW-3).
     pub(super) fn tell_of_slots(&mut self) -> Result<(), String> {
         let Some(table) = engine().and_then(Engine::slots) else { return Ok(()) };
         let told = self.tell_all();

@@ -18,7 +18,7 @@ use super::{Consumer, Error, Request};
 use crate::files::ModuleFile;
 use crate::why::kind_of;
 
-/// A site, with who is called there.
+/// A site, with the consumers that are called there.
 #[derive(Debug)]
 pub(super) struct Spot {
     pub(super) path: Arc<Path>,
@@ -30,11 +30,11 @@ pub(super) struct Spot {
     pub(super) semaphore: Option<Semaphore>,
     pub(super) probe: &'static Probe,
     pub(super) consumers: SmallVec<[(ConsumerId, Box<Consumer>); 1]>,
-    /// Indices of groups with a part of it.
+    /// Indices of groups that have a part of this site.
     pub(super) groups: SmallVec<[usize; 2]>,
-    /// Every consumer wanted it out.
+    /// Every consumer has asked for removal.
     pub(super) removed: bool,
-    /// Returns are seen by slots.
+    /// Returns are seen by return trampolines.
     pub(super) armed: bool,
 }
 
@@ -55,11 +55,11 @@ impl Spot {
             exits_trap: self.by_trap || any(|one| one.has_return() && one.moves()),
         }
     }
-    /// Whether it is where a function begins.
+    /// Whether the site is the start of a function.
     fn is_entry(&self) -> bool {
         self.function.is_some_and(|function| self.file.image.function(function).start == self.at)
     }
-    /// Whether a request names the semaphore that the others here do.
+    /// Checks that a request names the same semaphore as the site's other consumers.
     pub(super) fn agrees(&self, request: &Request) -> Result<(), Error> {
         let (have, asked) = (self.semaphore.map(|one| one.offset.0), request.semaphore);
         if have == asked {

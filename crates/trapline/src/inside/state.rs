@@ -1,9 +1,9 @@
 //! What is registered, and what is patched for it: the engine's slow side, behind one lock that no hit takes.
 //!
-//! In: registrations and their end; looks at what is mapped. Out: consumers in the probes' lists, patches in place. Invariants:
-//! INS-1 a batch is registered whole or not at all; INS-2 a consumer is dropped after its grace only; INS-3 a probe stays for good, as
-//! code that names it does.
-//! Does not: decide what is patched (see `settle`), plan or write (see `place`), wait by itself (see `grace`).
+//! In: registrations and their end; looks at what is mapped. Out: consumers in the probes' lists, patches in
+//! place. Invariants: INS-1 a batch is registered whole or not at all. INS-2 a consumer is dropped only after
+//! its grace period. INS-3 a probe stays for good, as does the code that refers to it. Does not: decide what
+//! is patched (see `settle`), plan or write (see `place`), wait by itself (see `grace`).
 
 use std::collections::HashSet;
 use std::collections::hash_map::Entry;
@@ -34,10 +34,10 @@ use super::{Error, Request, arch, fork, grace};
 use crate::files::{Files, ModuleFile};
 use crate::quick::Quick;
 
-/// Names a consumer: its site, and its number there.
+/// Identifies a consumer: its site, and its number there.
 pub(super) type Key = (u32, ConsumerId);
 
-/// The engine's slow side.
+/// State of the engine's slow side.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) own: Option<Own>,
@@ -53,10 +53,10 @@ pub(super) struct State {
     pub(super) learning: Learning,
     pub(super) semaphores: Semaphores,
     pub(super) stamps: Stamps,
-    /// Traps that stand while patches change.
+    /// Traps that are in place while patches change.
     pub(super) soft: Vec<Told>,
     pub(super) unwinders: Unwinders,
-    /// Spots whose patches the last change took out.
+    /// Sites whose patches the last change took out.
     pub(super) disturbed: Vec<u32>,
 }
 
@@ -65,12 +65,12 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     Mutex::default()
 });
 
-/// The lock.
+/// Takes the lock.
 pub(super) fn lock() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The lock, if nobody holds it.
+/// Takes the lock, if no thread holds it.
 pub(super) fn try_lock() -> Option<MutexGuard<'static, State>> {
     match STATE.try_lock() {
         Ok(state) => Some(state),
@@ -79,7 +79,7 @@ pub(super) fn try_lock() -> Option<MutexGuard<'static, State>> {
     }
 }
 
-/// The lock, for one who may wait for handlers: not from inside one.
+/// Takes the lock, for a caller that may wait for handlers, so not from inside one.
 pub(super) fn enter() -> Result<MutexGuard<'static, State>, Error> {
     if own_stack::is_inside_handler() {
         return Err(Error::InsideHandler);
@@ -108,7 +108,7 @@ impl State {
         self.spots.reserve(requests.len());
         self.of_site.reserve(requests.len());
         let mut spots = Vec::with_capacity(requests.len());
-        // A batch is often about one file.
+        // A batch often concerns a single file.
         let mut last: Option<(Arc<Path>, Arc<ModuleFile>)> = None;
         for request in &requests {
             let (path, file) =
@@ -132,7 +132,7 @@ impl State {
         spots.dedup();
         let settled = self.files_of_only(&spots);
         if let Err(error) = self.settle(spots, true) {
-            // What is in the way of one is the answer; what else may fail in undoing is not.
+            // The first refusal is the answer; what else may fail while undoing is not reported.
             let disturbed = std::mem::take(&mut self.disturbed);
             self.disarm(&armed);
             drop(self.unregister(keys));
@@ -142,12 +142,12 @@ impl State {
         self.learning.knows(&settled);
         Ok(keys)
     }
-    /// What a batch that failed wanted of sites is not what the next one wants.
+    /// A failed batch must not leave its choices on sites for the next one.
     pub(super) fn forget_wishes(&mut self) {
         let idle = self.spots.iter_mut().filter(|spot| spot.consumers.is_empty() && spot.groups.is_empty());
         idle.for_each(|spot| spot.by_trap = false);
     }
-    /// Files of which nothing is patched, and nobody is wanted but these spots (sorted).
+    /// Files of which nothing is patched, and in which only these sites (sorted) are requested.
     fn files_of_only(&self, spots: &[u32]) -> HashSet<FileId> {
         let mut files: HashSet<FileId> = HashSet::new();
         let mut last = None;
@@ -170,7 +170,7 @@ impl State {
         }
         files
     }
-    /// The site of a request, known or new. `last`: that of the request before.
+    /// Site of a request, known or new. `last`: site of the request before.
     fn spot(
         &mut self,
         engine: &'static Engine,
@@ -214,7 +214,7 @@ impl State {
                 return Ok(known);
             }
         }
-        // INS-3: for good.
+        // INS-3: the probe stays for good.
         let probe = make_probe(engine, number, file.id, offset);
         if self.spots.last().is_none_or(|last| last.file.id != file.id) {
             self.of_file.insert(file.id);
@@ -238,7 +238,7 @@ impl State {
         }
         Ok(number)
     }
-    /// What calls in flight will hold. It stays, whatever becomes of the request.
+    /// Provides objects for calls in flight. They stay, even if the request fails.
     fn instances(&mut self, engine: &'static Engine, spot: u32, request: &Request) -> Result<(), Error> {
         let Request { file: path, offset, consumer, .. } = request;
         if !consumer.has_return() {
@@ -261,7 +261,8 @@ impl State {
         one.removed = false;
         (spot, id)
     }
-    /// Takes consumers out, and what is patched for nobody any more; returns when no handler of them can still run.
+    /// Takes consumers out, and also patches that no consumer needs any more. Returns when no handler of the
+    /// consumers can still run.
     pub(super) fn unregister(&mut self, keys: Vec<Key>) -> Result<(), Error> {
         let engine = engine().ok_or(Error::NoEngine)?;
         let writer = self.writer.get_or_insert_with(|| writer(engine));
@@ -283,28 +284,28 @@ impl State {
             self.own().map(drop).and_then(|()| self.release(&touched)).and_then(|()| self.lower_semaphores());
         if let (Some(own), Some(writer)) = (&self.own, &mut self.writer) {
             grace::wait(writer, own.process());
-            // INS-2: only now.
+            // INS-2: not before the wait.
             drop(gone);
             writer.sweep();
         } else {
-            // INS-2, with nobody to tell when.
+            // INS-2: without a process there is no way to know when, so they are leaked.
             gone.leak();
         }
         result
     }
-    /// Our own process; in a forked child, opened anew.
+    /// The own process; in a forked child it is opened anew.
     pub(super) fn own(&mut self) -> Result<&mut Own, Error> {
         if self.own.is_none() {
             self.own = Some(Own::open(sites().ok_or(Error::NoEngine)?.windows())?);
         }
-        // Just put there.
+        // It was set just above.
         let own = self.own.as_mut().ok_or(Error::NoEngine)?;
         if own.is_inherited() {
             own.disinherit()?;
         }
         Ok(own)
     }
-    /// Lends our process and its files.
+    /// Calls `look` with the own process and its files.
     pub(super) fn looking<T>(
         &mut self,
         look: impl FnOnce(&Process, &mut Files) -> Result<T, Error>,
@@ -313,7 +314,7 @@ impl State {
         let Some(own) = &self.own else { return Err(Error::NoEngine) };
         look(own.process(), &mut self.files)
     }
-    /// Looks at what is mapped now.
+    /// Looks at all that is mapped now.
     pub(super) fn rescan(&mut self) -> Result<usize, Error> {
         for spot in &mut self.spots {
             spot.removed |= spot.probe.take_removal() && !spot.consumers.is_empty();

@@ -1,12 +1,13 @@
-//! The trap path of our own process: who serves its traps, and what the handler knows of each.
+//! The trap path of the own process: the handlers that serve its traps, and what they know of each.
 //!
-//! In: traps that are about to be written, each with the copy of what it displaces and the probes whose consumers it calls. Out: the
-//! runtime's handlers in front of the program's; the table of traps that they ask. Invariants: TRAP-1 to TRAP-3, kept by
-//! `trapline_runtime::trap`; PATCH-4 a trap is in the table before its byte is written, and taken out after.
-//! Does not: write bytes (`place`).
+//! In: traps that are about to be written, each with the copy of what it displaces and the probes whose
+//! consumers it calls. Out: the runtime's handlers in front of the program's; the table of traps that they
+//! use. Invariants: TRAP-1 to TRAP-3, kept by `trapline_runtime::trap`. PATCH-4 a trap is in the table before
+//! its byte is written, and taken out after the byte is changed back. Does not: write bytes (`place`).
 //!
-//! The handlers are code of this program, so they are there in a forked child and after `vfork` as they are here, and need nothing that an
-//! outside tracer brings. They stay when the last probe goes: nobody can tell that no trap is on its way to them.
+//! The handlers are code of this program, so they also exist in a forked child and after `vfork`, and need
+//! nothing that an outside tracer brings. They stay when the last probe goes: there is no way to know that no
+//! trap is on its way to them.
 
 use std::sync::OnceLock;
 
@@ -25,7 +26,7 @@ use super::known::{Known, regions};
 use super::memory::engine;
 use super::place::Load;
 
-/// The traps of this process.
+/// Traps of this process.
 pub(super) fn sites() -> Option<&'static Sites> {
     static SITES: OnceLock<Option<Sites>> = OnceLock::new();
     SITES.get_or_init(|| Some(Sites::new(engine()?, regions()?, 0))).as_ref()
@@ -34,7 +35,8 @@ pub(super) fn sites() -> Option<&'static Sites> {
 /// Puts the handlers in front of the program's, once.
 ///
 /// # Errors
-/// They cannot be, or the program has taken SIGTRAP back since: traps that are there are not served any more, and no more are made.
+/// If that is not possible, or if the program has taken SIGTRAP back since. Then traps that are in place are
+/// not served any more, and no more are made.
 pub(super) fn serve() -> Result<(), Error> {
     static BLOCK: OnceLock<Block> = OnceLock::new();
     if let Some(traps) = sites().filter(|_| BLOCK.get().is_none()) {
@@ -43,7 +45,8 @@ pub(super) fn serve() -> Result<(), Error> {
     if stands(Signal::Trap) { Ok(()) } else { Err(Error::TrapsTaken) }
 }
 
-/// Whether every fault of displaced code is shown at its original: then code that faults may be displaced, whoever looks the address up.
+/// Whether every fault of displaced code is shown at its original address. Then code that may fault can be
+/// displaced, even if a handler looks the address up.
 pub(super) fn shows_originals() -> bool {
     standing()
 }
@@ -57,7 +60,7 @@ pub(super) struct Here {
 }
 
 impl Here {
-    /// An instruction, its copy, and who is called: whether at a return.
+    /// `called`: the probes, each with whether this is a return.
     pub(super) fn new(at: u64, copy: u64, called: impl Iterator<Item = (&'static Probe, bool)>) -> Self {
         let role = |exit| if exit { Role::Exit } else { Role::Entry };
         let called = called.map(|(probe, exit)| Called { probe, role: role(exit) }).collect();
@@ -65,7 +68,7 @@ impl Here {
     }
 }
 
-/// A trap of ours, as the handler knows it.
+/// A trap of this engine, in the form that the handler uses.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) at: u64,
@@ -73,7 +76,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What the handler needs to know of a trap.
+    /// Collects what the handler needs to know of a trap.
     pub(super) fn new(
         here: &Here,
         load: Load,
@@ -89,13 +92,13 @@ impl Told {
             placed: Placed { step, site, called: here.called.iter().copied().collect() },
         })
     }
-    /// Before the byte is written.
+    /// Enters it in the table, before the byte is written.
     pub(super) fn put(&self, known: &Known) {
         if let (Some(sites), Some(map)) = (sites(), known.map()) {
             sites.put(self.at, self.placed.clone(), map);
         }
     }
-    /// When the byte is the program's again.
+    /// Takes it out of the table, when the byte is the program's again.
     pub(super) fn take_out(&self) {
         sites().into_iter().for_each(|sites| sites.take_out(self.at));
     }

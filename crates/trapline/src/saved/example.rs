@@ -12,7 +12,7 @@ use crate::decode::{Clock, Known, Probes, Shape};
 use crate::report::{Site, Tactic};
 use crate::values::Values;
 
-/// Bytes of its slots.
+/// Bytes of its ring slots.
 const SLOT: usize = 256;
 const CLOCK: Clock = (1000, 0.5);
 
@@ -27,7 +27,7 @@ pub(super) fn site(name: &str, offset: u64) -> Arc<Site> {
     })
 }
 
-/// A function of which all is recorded, and one of which only entries are.
+/// A function of which everything is recorded, and one of which only entries are.
 fn probes() -> Probes {
     let mut probes = Probes::default();
     let shape = Some(Shape { values: 6, texts: 1, floats: 2, fields: vec![8] });
@@ -44,7 +44,7 @@ fn probes() -> Probes {
     probes
 }
 
-/// A record of probe 3: word n is n, but for its texts.
+/// A record of probe 3: word n is n, except for its texts.
 pub(super) fn slot(kind: Records, tid: u32, ticks: u64, sp: u64) -> Vec<u8> {
     let mut words: Vec<u64> = (0..SLOT as u64 / 8).collect();
     (words[0], words[1], words[2]) = (3 | u64::from(tid) << 32, ticks, sp | kind as u64);

@@ -1,41 +1,43 @@
-//! A file's head, its blocks, and the numbers and texts in them.
+//! The head of a recording, its blocks, and the numbers and texts in them.
 //!
-//! In: bytes. Out: what they say, or that they cannot mean anything. All numbers are little-endian. Does not: know what blocks are for
-//! (`saved::tables`, `saved::read`).
+//! In: bytes. Out: what they say, or that they cannot be valid. All numbers are little-endian. Does not: know
+//! what blocks are for (`saved::tables`, `saved::read`).
 
-/// The file's first eight bytes.
+/// First eight bytes of the file.
 pub const MAGIC: [u8; 8] = *b"trapline";
 /// Bytes of the file's head: [`MAGIC`], the format's version, and a word that is 0.
 pub const HEAD: usize = 16;
-/// Version of all that stands here.
+/// Version of the format.
 pub const VERSION: u32 = 2;
 /// Bytes of a block's head: its kind, a word that is 0, and how many bytes follow.
 pub const BLOCK: usize = 16;
-/// Most bytes of a block: what a ring can hold, and some.
+/// Most bytes of a block: as many as a ring can hold, and a few more.
 pub const LONGEST: u64 = (1 << 30) + (1 << 16);
 
 /// What a block holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// When it was begun, and a note of the program that saved: the first block, and no other.
+    /// Time at which the recording began, and a note of the program that saved it. Only the first block has
+    /// this kind.
     Begin = 1,
-    /// A process, its probes, and what their records hold: before its first records, and again when there are more.
+    /// A process, its probes, and what their records hold. It comes before the process' first records, and
+    /// again when there are more probes.
     Probes = 2,
-    /// Slots of one ring, packed.
+    /// Ring slots of one ring, packed.
     Slots = 3,
     /// Names of threads.
     Names = 4,
-    /// Records that found no room, by probe and CPU, so far.
+    /// Dropped records since the begin, by probe and CPU.
     Losses = 5,
-    /// What slots before it were taken in one round, and the clock then.
+    /// End of a round: the slots before it were taken in one round. Also the clock at that time.
     Round = 6,
-    /// The last block: a note of the program that saved.
+    /// Last block: a note of the program that saved the recording.
     End = 7,
 }
 
 impl Kind {
-    /// The kind of that number, if any.
+    /// Kind with that number; `None` if there is none.
     #[must_use]
     pub const fn from_word(word: u32) -> Option<Self> {
         Some(match word {
@@ -51,28 +53,28 @@ impl Kind {
     }
 }
 
-/// Bytes of a block in the making.
+/// Bytes of a block that is being made.
 #[derive(Debug, Default)]
 pub(crate) struct Put(pub(crate) Vec<u8>);
 
 impl Put {
-    /// A block without anything in it.
+    /// A block without contents.
     pub(crate) fn block(kind: Kind) -> Self {
         let mut put = Self::default();
         put.begin(kind);
         put
     }
-    /// The same in the place of another one.
+    /// Begins another block in the same memory.
     pub(crate) fn begin(&mut self, kind: Kind) {
         self.0.clear();
         self.u32(kind as u32).u32(0).u64(0);
     }
-    /// Notes how long it became.
+    /// Fills in the block's length.
     pub(crate) fn close(block: &mut [u8]) {
         let len = (block.len() - BLOCK) as u64;
         block[8..BLOCK].copy_from_slice(&len.to_le_bytes());
     }
-    /// The block.
+    /// The finished block.
     pub(crate) fn done(mut self) -> Vec<u8> {
         Self::close(&mut self.0);
         self.0
@@ -89,7 +91,7 @@ impl Put {
         self.0.extend_from_slice(&number.to_le_bytes());
         self
     }
-    /// How many follow.
+    /// Writes how many entries follow.
     pub(crate) fn len(&mut self, len: usize) -> &mut Self {
         self.u32(u32::try_from(len).unwrap_or(u32::MAX))
     }
@@ -97,7 +99,8 @@ impl Put {
         self.len(bytes.len()).0.extend_from_slice(bytes);
         self
     }
-    /// Text, without what orders terminals about: files and threads are called what somebody likes.
+    /// Writes a text, without control characters: names of files and threads are chosen freely, and must not
+    /// command a terminal.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         if !text.chars().any(char::is_control) {
             return self.bytes(text.as_bytes());
@@ -107,7 +110,7 @@ impl Put {
     }
 }
 
-/// What is left of a block.
+/// The part of a block that was not read yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Get<'a>(pub(crate) &'a [u8]);
 
@@ -130,17 +133,17 @@ impl<'a> Get<'a> {
         let len = self.u32()?;
         self.take(usize::try_from(len).ok()?)
     }
-    /// Text that can be shown as it is: a terminal takes no order from it.
+    /// Reads a text. It must be safe to print: it has no control characters.
     pub(crate) fn text(&mut self) -> Option<String> {
         let text = std::str::from_utf8(self.bytes()?).ok()?;
         (!text.chars().any(char::is_control)).then(|| text.to_owned())
     }
-    /// As many as a number before them says; there cannot be more than bytes.
+    /// Reads as many entries as the number before them states; there cannot be more than bytes.
     pub(crate) fn many<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let many = self.u32()?;
         (0..many).map(|_| one(self)).collect()
     }
-    /// Nothing is left.
+    /// Succeeds if nothing is left.
     pub(crate) fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
     }

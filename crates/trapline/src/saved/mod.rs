@@ -1,34 +1,39 @@
-//! Records in a file, as they were taken from rings, and read back as calls.
+//! Recordings: records saved as they were taken from rings, and read back as calls.
 //!
-//! In: what [`Session::save`](crate::Session::save) takes; a file, which may hold anything. Out: blocks; [`Call`](crate::Call)s, the same as the
-//! session would have told of the same records (`decode` makes both). Invariants: SAV-1 reading is bounded by the file's length
-//! (slots by sixteen times that) and by what `tables` says, and no file panics; SAV-2 a file is readable to its last whole block; SAV-3 entries in slots and losses are hits.
+//! In: what [`Session::save`](crate::Session::save) takes; a file, which may hold anything. Out: blocks;
+//! [`Call`](crate::Call)s, the same as the session would have reported from the same records (`decode` makes
+//! both). Invariants: SAV-1 reading is bounded by the file's length (ring slots by sixteen times that) and by
+//! the limits in `tables`, and no file causes a panic. SAV-2 a file is readable to its last whole block.
+//! SAV-3 entries in slots + losses = hits.
 //!
 //! # The file
 //!
-//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, bytes that follow. All numbers are
-//! little-endian. A text or note is its length (32 bits) and its bytes; texts are UTF-8 without control characters.
+//! A head ([`frame::HEAD`]) and blocks, each with a head of its own ([`frame::BLOCK`]): kind, 0, length of
+//! the rest in bytes. All numbers are little-endian. A text or note is its length (32 bits) and its bytes;
+//! texts are UTF-8 without control characters.
 //!
 //! | kind | holds |
 //! |---|---|
 //! | 1 `Begin` | nanoseconds since 1970; the tick at which time begins; nanoseconds of a tick (64-bit float); a note |
-//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; how many probes, and of each: segment, number, whether its exits are recorded (bit 0) and its values are others than registers' (bit 1), its site, what its records hold besides integers, and with bit 1 what its values are (`crate::values`) |
+//! | 2 `Probes` | process (its number in the file, from 0 on), pid, name; whether exits name no thread; number of probes, and for each: segment, number, whether its exits are recorded (bit 0), whether its values are others than those in registers (bit 1), its site, what its records hold besides integers, and with bit 1 what its values are (`crate::values`) |
 //! | 3 `Slots` | process, segment, ring, bytes of a slot; slots, oldest first, as [`trapline_record::ring`] lays them out, packed (`pack`) |
-//! | 4 `Names` | process; how many threads, and of each its number, whether it had a name, the name |
-//! | 5 `Losses` | process; how many counters, and of each segment, probe, CPU (all ones: of none), records lost since the begin |
-//! | 6 `Round` | as in `Begin` the clock, as it is known by now; the tick at which it began (what happened before the round before it began is told now); how many processes were looked at; 1 for the last one, which tells all, else 0 |
+//! | 4 `Names` | process; number of threads, and for each: its number, whether it had a name, the name |
+//! | 5 `Losses` | process; number of counters, and for each: segment, probe, CPU (all ones: none), records dropped since the begin |
+//! | 6 `Round` | the clock as in `Begin`, as exactly as it is known by now; the tick at which the round began (what happened before the begin of the previous round is reported now); number of processes that were looked at; 1 for the last round, which reports all, else 0 |
 //! | 7 `End` | a note |
 //!
-//! `Begin` is first, `End` last, each once. A process' `Probes` stand before its other blocks, and again whenever there are more. A thread's
-//! name stands before the `Round` of its first record.
+//! `Begin` is first, `End` is last, and each comes once. A process' `Probes` come before its other blocks,
+//! and again whenever there are more probes. A thread's name comes before the `Round` of its first record.
 //!
 //! # Order of writing
 //!
-//! V1 what there is of new probes. V2 ring by ring: slots are copied, their ring's tail moved, counted, packed, the block written. V3 names of new
-//! threads. V4 losses, if there are more, twice a second and at the end. V5 `Round`. V6 after the last round and the last losses, with all
-//! patches taken out: `End`. A tracer that is killed leaves blocks up to some V, and one that is cut at most: slots without their `Round`
-//! are of a round that ended there. What it had taken and not written, and what the target writes afterwards, is in no count.
-//! A write that fails ends the session; the file is then as that of a killed tracer.
+//! V1 new probes, if there are any. V2 ring by ring: slots are copied, the ring's tail is moved, the slots
+//! are counted and packed, and the block is written. V3 names of new threads. V4 losses if there are more,
+//! twice a second and at the end. V5 `Round`. V6 `End`, after the last round and the last losses, when all
+//! patches are out. A tracer that is killed leaves blocks up to one of these steps, the last of them possibly
+//! cut. Slots without their `Round` belong to a round that ended there. What the tracer had taken and not
+//! written is in no count, and neither is what the target writes afterwards. A write that fails ends the
+//! session; the file is then as one of a killed tracer.
 
 mod example;
 pub mod frame;
@@ -48,7 +53,7 @@ pub use tables::Loss;
 use crate::decode::Clock;
 use frame::{HEAD, Kind, MAGIC, Put, VERSION};
 
-/// A file's first bytes.
+/// First bytes of a file.
 pub(crate) fn begin(clock: Clock, note: &[u8]) -> Vec<u8> {
     let mut file = Vec::with_capacity(HEAD);
     file.extend_from_slice(&MAGIC);
@@ -62,7 +67,7 @@ pub(crate) fn begin(clock: Clock, note: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A file's last block.
+/// Last block of a file.
 #[must_use]
 pub fn end(note: &[u8]) -> Vec<u8> {
     let mut block = Put::block(Kind::End);

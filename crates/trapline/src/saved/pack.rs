@@ -1,37 +1,40 @@
-//! A ring's slots in fewer bytes, and back.
+//! Packs a ring's slots into fewer bytes, and unpacks them.
 //!
-//! In: slots as [`trapline_record::ring`] lays them out; packed ones, which may hold anything. Out: the other. Invariants: PACK-1 what was packed is what is
-//! unpacked, whatever the slots hold; PACK-2 unpacking ends at [`MOST`] bytes. Does not: know what a record's words mean, but which follow each other.
+//! In: ring slots as [`trapline_record::ring`] lays them out; packed ones, which may hold anything. Out: the
+//! other form. Invariants: PACK-1 unpacking gives what was packed, whatever the slots hold. PACK-2 unpacking
+//! ends at [`MOST`] bytes. Does not: know what a record's words mean, except which records follow each other.
 //!
-//! Records of one kind and probe differ little: clocks go on, threads stay, pointers are near each other. So a word is kept as its difference from the same word
-//! of the record before it in its row, by as many bytes as that has (differences, then lengths apart from bytes, as in Dean's group varint, WSDM 2009). Of a record with three
-//! arguments that makes 13 bytes in 22 to 28 ns where LZ4 (lz4_flex) made 21 in 60 (`tools/bench/runs/2026-11-23-amd-25-1-one-run`). A record:
+//! Records of one kind and probe differ little: clocks go on, threads stay, pointers are near each other. So
+//! a word is stored as its difference from the same word of the record before it in its row, in as many bytes
+//! as the difference has. (Lengths are apart from the bytes of differences, as in Dean's group varint, WSDM
+//! 2009.) A record with three arguments takes 13 bytes in 22 to 28 ns this way, where LZ4 (lz4_flex) took 21
+//! bytes in 60 ns (`tools/bench/runs/2026-11-23-amd-25-1-one-run`). A packed record:
 //!
 //! | bytes | hold |
 //! |---|---|
-//! | 1 | its row, 0 to 15: any that the writer likes |
+//! | 1 | its row, 0 to 15, as the writer chooses |
 //! | one for each two words | how many bytes each has, 0 to 8: the first in the low half |
-//! | as many as these say | the words' differences, low byte first: twice the difference, all bits turned where it is negative |
+//! | as many as these state | the words' differences, low byte first: twice the difference, with all bits inverted if it is negative |
 //!
-//! The first of a row differs from zeros; rows begin anew in each block.
+//! The first record of a row differs from zeros; rows begin anew in each block.
 
 use trapline_record::ring::KIND_MASK;
 
-/// Bytes of slots in a block, at most.
+/// Most bytes of slots in a block.
 pub(crate) const MOST: usize = 1 << 20;
 
-/// Rows of records.
+/// Number of rows.
 const ROWS: usize = 16;
 const WORD: usize = 8;
 
-/// Which row a record is in: those of few probes have one for each of their kinds.
+/// Row of a record: with few probes, each has one row for each kind of record.
 fn row(words: &[[u8; WORD]]) -> usize {
     let word = |nth: usize| words.get(nth).map_or(0, |&word| u64::from_le_bytes(word));
     let (probe, kind) = (u64::from(word(0) as u32), word(2) & KIND_MASK);
     (probe * 4 + kind) as usize % ROWS
 }
 
-/// Small for what is near 0 on either side.
+/// Folds a difference so that values near 0 on either side become small.
 const fn folded(difference: u64) -> u64 {
     difference << 1 ^ ((difference as i64 >> 63) as u64)
 }
@@ -40,12 +43,13 @@ const fn unfolded(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// Puts slots behind what is there; [`MOST`] bytes at most, all of the same number of words, which is even.
+/// Appends packed slots; at most [`MOST`] bytes of them, all with the same number of words, which must be
+/// even.
 pub(crate) fn pack(slots: &[u8], slot: usize, into: &mut Vec<u8>) {
     let zeros = vec![[0; WORD]; slot / WORD];
     let mut before: [&[[u8; WORD]]; ROWS] = [&zeros; ROWS];
     let mut at = into.len();
-    // No word takes more than itself.
+    // No word takes more bytes than itself.
     into.resize(at + slots.len() / slot * (1 + slot / WORD / 2 + slot), 0);
     for slot in slots.chunks_exact(slot) {
         let words = slot.as_chunks::<WORD>().0;
@@ -71,7 +75,7 @@ pub(crate) fn pack(slots: &[u8], slot: usize, into: &mut Vec<u8>) {
     into.truncate(at);
 }
 
-/// The slots; `None`: nobody packed them so, or they are more than [`MOST`] bytes.
+/// Unpacks slots. `None` if the bytes were not packed this way, or are more than [`MOST`] bytes.
 pub(crate) fn unpack(mut packed: &[u8], slot: usize) -> Option<Vec<u8>> {
     let mut slots = Vec::new();
     let mut before = [None; ROWS];
@@ -132,7 +136,7 @@ mod tests {
         );
     }
 
-    /// PACK-1, for words of every length on both sides of what was before, in slots of every size.
+    /// PACK-1, for words of every length on both sides of the previous one, in slots of every size.
     #[test]
     fn what_was_packed_is_what_is_unpacked() {
         let mut seed = 11_u64;
@@ -162,11 +166,11 @@ mod tests {
         for (at, byte) in [(0, 16), (1, 9), (1, 0x90)] {
             let mut wrong = whole.clone();
             wrong[at] = byte;
-            // The rest would be long enough.
+            // Long enough that only the changed byte is wrong.
             wrong.resize(64, 0);
             assert_eq!(unpack(&wrong, 64), None, "{at}");
         }
-        // PACK-2: nothing but zeros, of which five bytes are a slot.
+        // PACK-2: only zeros, of which five bytes are a slot.
         assert_eq!(unpack(&vec![0; MOST / 64 * 5], 64).map(|slots| slots.len()), Some(MOST));
         assert_eq!(unpack(&vec![0; MOST / 64 * 5 + 5], 64), None);
     }

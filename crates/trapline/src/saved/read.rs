@@ -1,7 +1,7 @@
-//! A file's blocks to calls, round by round.
+//! Reads a file's blocks into calls, round by round.
 //!
-//! In: bytes of anybody's (SAV-1). Out: [`Call`]s in the order in which a session would have told them; where the file ends. Does not:
-//! open files, or print.
+//! In: untrusted bytes (SAV-1). Out: [`Call`]s in the order in which a session would have reported them;
+//! where the file ends. Does not: open files, or print.
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use crate::filter::Filter;
 use crate::quick::Quick;
 use crate::report::Site;
 
-/// Bytes of a slot: a power of two between these.
+/// Possible sizes of a ring slot in bytes: powers of two between these.
 const SLOT_BYTES: std::ops::RangeInclusive<u32> = 64..=MOST as u32;
-/// Processes of a file.
+/// Most processes of a file.
 const MOST_PROCESSES: usize = 1 << 16;
 
 /// Why a file cannot be read, or not further.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// Another file.
+    /// It is not a recording.
     #[error("it is no recording of trapline's: those are written by `trapline trace -o FILE.trapline`")]
     Foreign,
-    /// Of another time.
+    /// It has another version.
     #[error("it is a recording of version {0}, and this trapline reads version {VERSION}")]
     Version(u32),
-    /// It ends before it says what it is of.
+    /// It ends before its first block does.
     #[error("it ends at byte {0}, before it says what it is of")]
     Cut(u64),
-    /// Bytes that nobody wrote so.
+    /// It has bytes that no session writes.
     #[error("it is damaged: the block at byte {at} {what}; what stands before it is told")]
     Damaged {
-        /// Where the block begins.
+        /// Offset of the block.
         at: u64,
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The system's answer.
+    /// The system's error.
     #[error(transparent)]
     Read(#[from] std::io::Error),
 }
@@ -49,18 +49,18 @@ pub enum SavedError {
 /// How far was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// One round; the last one, after which no call ends, or not.
+    /// One round.
     Round {
-        /// Nothing comes behind it.
+        /// It is the last round, and no calls come after it.
         last: bool,
     },
-    /// All of it, with what the program that saved it noted at its end.
+    /// The whole file, with the note that the saving program put at its end.
     End(Vec<u8>),
-    /// All that there is: the file ends at this byte, without an end mark.
+    /// All that there is: the file ends at this byte, without an `End` block.
     Cut(u64),
 }
 
-/// A process of the file.
+/// A process in the file.
 #[derive(Debug, Default)]
 struct Process {
     pid: u32,
@@ -70,10 +70,10 @@ struct Process {
     losses: Vec<Loss>,
 }
 
-/// Which calls of a site are told.
+/// Selects the filter for a site's calls.
 type Choose<'a> = dyn Fn(&Site) -> Option<Arc<Filter>> + 'a;
 
-/// The same, where anybody asked.
+/// The same; `None` if all calls pass.
 struct Chooser<'a>(Option<Box<Choose<'a>>>);
 
 impl std::fmt::Debug for Chooser<'_> {
@@ -82,12 +82,12 @@ impl std::fmt::Debug for Chooser<'_> {
     }
 }
 
-/// A file that is read.
+/// A recording that is being read.
 #[derive(Debug)]
 pub struct Saved<'a, R> {
     from: R,
     chooser: Chooser<'a>,
-    /// Where the block begins that was read last, and where it ends.
+    /// Offsets at which the last block that was read begins and ends.
     at: (u64, u64),
     block: Vec<u8>,
     began: Duration,
@@ -100,10 +100,10 @@ pub struct Saved<'a, R> {
 }
 
 impl<'a, R: Read> Saved<'a, R> {
-    /// Reads what the file says of itself.
+    /// Reads the file's head and first block.
     ///
     /// # Errors
-    /// When it is no such file, or none of this version.
+    /// If it is not a recording, or has another version.
     pub fn open(from: R) -> Result<Self, SavedError> {
         let mut saved = Self {
             from,
@@ -142,30 +142,30 @@ impl<'a, R: Read> Saved<'a, R> {
         (saved.began, saved.clock, saved.note) = (Duration::from_nanos(began), clock, note);
         Ok(saved)
     }
-    /// Tells only calls that pass what this says of their site; see [`Filter::by_reader`].
+    /// Reports only calls that pass the filter for their site; see [`Filter::by_reader`].
     #[must_use]
     pub fn choose(self, choose: impl Fn(&Site) -> Option<Arc<Filter>> + 'a) -> Self {
         Self { chooser: Chooser(Some(Box::new(choose))), ..self }
     }
-    /// What the program that saved it noted at its begin.
+    /// Note that the saving program put at the begin.
     pub fn note(&self) -> &[u8] {
         &self.note
     }
-    /// When it was begun, since 1970.
+    /// Time at which the recording began, since 1970.
     pub const fn began(&self) -> Duration {
         self.began
     }
-    /// Reads on to the end of a round, and tells the calls that it ended.
+    /// Reads on to the end of a round, and reports the calls that it ended.
     ///
     /// # Errors
-    /// When it cannot be read, or not further.
+    /// If the file cannot be read, or not further.
     pub fn each_call(&mut self, each: &mut dyn FnMut(&Call)) -> Result<Step, SavedError> {
         loop {
             let Some(kind) = self.next()? else {
                 if self.told_last || !self.pending && self.processes.is_empty() {
                     return Ok(Step::Cut(self.at.1));
                 }
-                // The round that was going on, with what had not ended then.
+                // The round that was going on, with calls that had not ended then.
                 let processes = u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
                 self.tell(Round { clock: self.clock, processes, until: None }, each);
                 return Ok(Step::Round { last: true });
@@ -189,7 +189,7 @@ impl<'a, R: Read> Saved<'a, R> {
             }
         }
     }
-    /// The same together, in the order in which they ended but for the last.
+    /// The same calls as a list, in the order in which they ended; those of the last round excepted.
     ///
     /// # Errors
     /// As [`Self::each_call`].
@@ -201,31 +201,31 @@ impl<'a, R: Read> Saved<'a, R> {
         }
         Ok((calls, step))
     }
-    /// What a thread was called when its first record was saved.
+    /// Name of a call's thread when its first record was saved.
     pub fn thread_name(&self, call: &Call) -> Option<String> {
         let process = self.processes.iter().find(|process| process.pid == call.pid)?;
         process.names.get(&call.tid).cloned().flatten()
     }
-    /// Processes by pid, with their names.
+    /// Pids of processes, with their names.
     pub fn processes(&self) -> impl Iterator<Item = (u32, &str)> {
         self.processes.iter().map(|process| (process.pid, process.name.as_str()))
     }
-    /// Entries read so far, and records lost as far as that is noted.
+    /// Number of entries read so far, and of dropped records as far as they are noted.
     pub fn counted(&self) -> (u64, u64) {
         let lost = self.processes.iter().flat_map(|process| &process.losses).map(|loss| loss.records);
         let read = self.processes.iter().map(|process| process.decoder.read.sum());
         (read.fold(0, u64::wrapping_add), lost.fold(0, u64::wrapping_add))
     }
-    /// Calls that did not pass.
+    /// Number of calls that did not pass the filter.
     pub fn left_out(&self) -> u64 {
         let each = self.processes.iter().map(|process| process.decoder.left_out.sum());
         each.fold(0, u64::wrapping_add)
     }
-    /// Of a process, what is noted of records lost: [`Self::processes`] has its number.
+    /// Dropped records of a process, as far as they are noted; `process` is its index in [`Self::processes`].
     pub fn losses_of(&self, process: usize) -> &[Loss] {
         self.processes.get(process).map_or(&[], |process| &process.losses)
     }
-    /// What was found out only now: what a session would have said at its end.
+    /// Notices that only reading brought up, which a session would have reported at its end.
     pub fn notices(&self) -> Vec<String> {
         let each = self.processes.iter();
         each.filter_map(|process| unpaired_notice(process.pid, process.decoder.pairing.unpaired)).collect()
@@ -236,7 +236,7 @@ impl<'a, R: Read> Saved<'a, R> {
         for process in &mut self.processes {
             let Process { pid, decoder, names, .. } = process;
             let names = |tid| names.get(&tid).cloned().flatten();
-            // As sessions do it: the calls of several processes are put in order.
+            // As in sessions: calls of several processes are put in order.
             let mut tell = |call: Call| match round.processes {
                 1 => each(&call),
                 _ => calls.push(call),
@@ -322,7 +322,7 @@ impl<'a, R: Read> Saved<'a, R> {
         self.block = block;
         Ok(whole?.then_some(kind))
     }
-    /// Reads so many bytes behind what `into` holds; whether there were as many.
+    /// Appends so many bytes to `into`; returns whether there were as many.
     fn fill(&mut self, len: u64, into: &mut Vec<u8>) -> Result<bool, SavedError> {
         let before = into.len();
         let read = loop {

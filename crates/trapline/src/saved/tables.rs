@@ -1,7 +1,8 @@
-//! Blocks that are no slots: probes, threads' names, losses, rounds.
+//! Blocks other than slots: probes, thread names, losses, rounds.
 //!
-//! In: values, or a block's bytes. Out: a block, or values; `None` for bytes that cannot be such a block. Invariant: SAV-1 what is read
-//! from a block is bounded by its length, and probes' numbers by [`MOST_PROBES`]. Does not: read or write files.
+//! In: values, or a block's bytes. Out: a block, or values; `None` for bytes that cannot be such a block.
+//! Invariant: SAV-1 what is read from a block is bounded by its length, and probes' numbers are bounded by
+//! [`MOST_PROBES`]. Does not: read or write files.
 
 use std::sync::Arc;
 
@@ -11,43 +12,43 @@ use crate::filter::Int;
 use crate::report::{Site, Tactic};
 use crate::values::{Marked, Slot, Values};
 
-/// Segments and probes in one of them have smaller numbers than these.
+/// Limit on numbers of segments.
 const MOST_SEGMENTS: u32 = 1 << 12;
-/// Probes of all segments, with the numbers that none has.
+/// Limit on probes in all segments, unused numbers included.
 const MOST_PROBES: u64 = 1 << 21;
 
-/// A process as saved.
+/// A process as it is saved.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// The process' number in the file.
+    /// Number of the process in the file.
     pub(crate) process: u32,
     pub(crate) pid: u32,
     pub(crate) name: String,
-    /// Exits do not say which thread they are of.
+    /// Exits do not name their thread.
     pub(crate) exits_name_no_thread: bool,
     pub(crate) probes: Probes,
 }
 
-/// Records of a probe that found no room.
+/// Dropped records of a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loss {
-    /// The segment of its process, by number.
+    /// Number of the segment in its process.
     pub segment: u32,
-    /// The probe there.
+    /// Number of the probe in that segment.
     pub probe: u32,
-    /// The CPU; `None` where records belong to no CPU.
+    /// CPU; `None` for records that belong to no CPU.
     pub cpu: Option<u32>,
-    /// How many, since the begin.
+    /// Dropped records since the begin.
     pub records: u64,
 }
 
-/// A round's end.
+/// End of a round.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Round {
     pub(crate) clock: Clock,
-    /// Processes that were looked at.
+    /// Number of processes that were looked at.
     pub(crate) processes: u32,
-    /// The tick at which it began; without one, it tells all, and nothing comes behind it.
+    /// Tick at which the round began. `None` for the last round, which reports all.
     pub(crate) until: Option<u64>,
 }
 
@@ -58,7 +59,8 @@ impl Table {
         put.len(self.probes.iter().count());
         for (segment, probe, known) in self.probes.iter() {
             put.u32(u32::try_from(segment).unwrap_or(u32::MAX)).u32(probe);
-            // Others than registers' values have a bit of their own: older readers refuse what they would misread.
+            // Values that are not in registers have a bit of their own, so that older readers refuse what
+            // they would misread.
             let others = known.values != Values::AsRecorded;
             put.u8(u8::from(known.waits) | u8::from(others) << 1);
             put_site(&mut put, &known.site);
@@ -80,7 +82,7 @@ impl Table {
         for _ in 0..get.u32()? {
             let (segment, probe, bits) = (get.u32()?, get.u32()?, get.u8().filter(|bits| *bits < 4)?);
             let site = get_site(&mut get)?;
-            // A site in several segments is one.
+            // A site in several segments is one site.
             let site = before.filter(|other| **other == site).unwrap_or_else(|| Arc::new(site));
             before = Some(Arc::clone(&site));
             let shape = if flag(&mut get)? { Some(get_shape(&mut get)?) } else { None };
@@ -134,7 +136,8 @@ fn get_shape(get: &mut Get<'_>) -> Option<Shape> {
     Some(Shape { values, texts, floats, fields: get.bytes()?.to_vec() })
 }
 
-/// Nothing for what registers hold; else how each argument is told, and which fields are texts.
+/// Writes nothing if values are as registers hold them; else what each argument is, and which fields are
+/// texts.
 fn put_values(put: &mut Put, values: &Values) {
     let int = |put: &mut Put, int: Int| {
         put.u8(int.bits).u8(int.signed.into());
@@ -184,10 +187,10 @@ fn get_values(get: &mut Get<'_>) -> Option<Values> {
     Some(Values::Marked(Box::new(marked)))
 }
 
-/// Threads by number, with their names as far as they have one.
+/// Threads by number, with their names if they have any.
 pub(crate) type Names = Vec<(u32, Option<String>)>;
 
-/// Names of threads of a process.
+/// Block with thread names of a process.
 pub(crate) fn put_names(process: u32, names: &[(u32, Option<String>)]) -> Vec<u8> {
     let mut put = Put::block(Kind::Names);
     put.u32(process).len(names.len());

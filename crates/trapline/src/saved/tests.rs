@@ -31,7 +31,7 @@ fn read(file: &[u8]) -> (Vec<Call>, Result<Step, SavedError>) {
     }
 }
 
-/// Where blocks begin, with their kinds; then where the file ends.
+/// Offsets of blocks, with their kinds; then the file's end.
 fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
     let (mut at, mut blocks) = (HEAD, Vec::new());
     while at < file.len() {
@@ -49,7 +49,7 @@ fn blocks(file: &[u8]) -> Vec<(usize, Option<Kind>)> {
 fn the_layout_is_a_contract() {
     let file = example();
     assert_eq!(&file[..16], b"trapline\x02\0\0\0\0\0\0\0");
-    // Begin: how long, and behind the time of day the clock and the note.
+    // Begin: its length, and after the time of day the clock and the note.
     assert_eq!(&file[16..32], b"\x01\0\0\0\0\0\0\0\x22\0\0\0\0\0\0\0");
     assert_eq!(&file[40..66], b"\xe8\x03\0\0\0\0\0\0\0\0\0\0\0\0\xe0\x3f\x06\0\0\0a note");
     let at = blocks(&file);
@@ -113,7 +113,7 @@ fn a_file_tells_what_its_records_say() {
     assert_eq!(saved.processes().collect::<Vec<_>>(), [(7, "demo")]);
 }
 
-/// Numbers that look like chance, and are the same each time.
+/// Numbers that look random, and are the same each time.
 fn chance(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
@@ -136,7 +136,8 @@ fn table(process: u32) -> Vec<u8> {
     Table { process, pid, name, exits_name_no_thread: false, probes: probes() }.put()
 }
 
-/// Entries and exits of threads in two rings, in rounds that end anywhere: an exit may come a round before its entry.
+/// Entries and exits of threads in two rings, in rounds that end anywhere, so an exit may come a round before
+/// its entry.
 fn rounds(seed: &mut u64) -> Vec<Vec<Vec<Vec<u8>>>> {
     let mut rounds = vec![vec![Vec::new(), Vec::new()]];
     for n in 0..400_u64 {
@@ -152,7 +153,7 @@ fn rounds(seed: &mut u64) -> Vec<Vec<Vec<Vec<u8>>>> {
     rounds
 }
 
-/// What is shown of saved records is what the session would have shown: for one process, and for two.
+/// Reports from saved records are those that the session would have made: for one process, and for two.
 #[test]
 fn the_same_records_are_the_same_calls() {
     for processes in [1_u32, 2] {
@@ -168,7 +169,7 @@ fn the_same_records_are_the_same_calls() {
             decoders.push(decoder);
         }
         for nth in 0..most {
-            // The clock is known better by and by.
+            // The clock is known more exactly with time.
             let (clock, last) = ((1000, 0.5 + nth as f64 / 1e6), nth + 1 == most);
             let until = (!last).then_some(5000 + nth as u64 * 200);
             let mut calls = Vec::new();
@@ -197,7 +198,7 @@ fn the_same_records_are_the_same_calls() {
     }
 }
 
-/// SAV-2: whatever was cut off, all whole blocks are told, and where the file ends.
+/// SAV-2: wherever the file is cut, all whole blocks are reported, and so is where it ends.
 #[test]
 fn a_file_is_readable_to_its_last_whole_block() {
     let file = example();
@@ -272,7 +273,8 @@ fn numbers_that_would_take_all_memory_are_refused() {
             Known { site: site("g", 2), waits: false, shape: None, values: Values::AsRecorded, late: None },
         );
         let mut block = Table { probes, ..Table::default() }.put();
-        // The first probe's segment and number stand behind the process, its pid, an empty name, a flag and how many.
+        // The first probe's segment and number come after the process, its pid, an empty name, a flag and the
+        // number of probes.
         let at = BLOCK + 4 + 4 + 4 + 1 + 4;
         block[at..at + 4].copy_from_slice(&u32::to_le_bytes(segment));
         block[at + 4..at + 8].copy_from_slice(&u32::to_le_bytes(probe));
@@ -304,7 +306,7 @@ fn the_reader_may_choose() {
     }
 }
 
-/// What a mark's values are is kept, and what could not be such is not read.
+/// The values of a USDT probe are saved, and impossible ones are not read.
 #[test]
 fn values_come_back_as_they_were() {
     const HEAD: usize = 16;

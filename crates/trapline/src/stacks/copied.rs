@@ -1,7 +1,9 @@
-//! Copied stacks, unwound by the tables that compilers write for exceptions (.eh_frame, .debug_frame), with framehop.
+//! Unwinds copied stacks by the tables that compilers write for exceptions (.eh_frame, .debug_frame), with
+//! framehop.
 //!
-//! In: the top of a stack, with the registers that it takes; the files that are mapped. Out: return addresses. A stack is hostile input as all records
-//! are: what is read is within the copy, and no stack has more addresses than [`MOST`]. Does not: know processes.
+//! In: the top of a stack, with the registers that unwinding needs; the files that are mapped. Out: return
+//! addresses. A copied stack is untrusted input, as all records are: nothing outside the copy is read, and no
+//! stack has more than [`MOST`] addresses. Does not: know processes.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,15 +15,15 @@ use object::{Object as _, ObjectSection as _, ObjectSegment as _, ReadCache};
 use super::native::registers::{Cache, Unwinder, registers};
 use super::{Places, StackFile};
 
-/// Return addresses of a stack.
+/// Most return addresses of a stack.
 pub(crate) const MOST: usize = 1000;
 
 type Bytes = Arc<[u8]>;
 
-/// What a file says about unwinding.
+/// What a file has for unwinding.
 #[derive(Clone, Default)]
 struct Tables {
-    /// File offset, address as the file states it, length.
+    /// Segments: file offset, address in the file's own terms, length.
     segments: Vec<(u64, u64, u64)>,
     /// Address and bytes.
     eh_frame: Option<(u64, Bytes)>,
@@ -36,22 +38,22 @@ struct Tables {
 pub(crate) struct Copies {
     unwinder: Unwinder<Bytes>,
     cache: Cache,
-    /// By file, which stays.
+    /// Tables by file; the file is held, so its address stays.
     tables: HashMap<usize, (Arc<StackFile>, Tables)>,
-    /// Where modules begin that the unwinder knows.
+    /// Start addresses of modules that the unwinder knows.
     known: Vec<u64>,
-    /// Places as they were then.
+    /// Version of the places that the unwinder knows.
     version: u64,
 }
 
 /// A stack as a record holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy<'a> {
-    /// The instruction that was about to run.
+    /// Address of the instruction that was about to run.
     pub(crate) pc: u64,
     pub(crate) sp: u64,
     pub(crate) frame: u64,
-    /// From `sp` on; on arm64 the link register comes first.
+    /// Words from `sp` on; on arm64 the link register comes first.
     pub(crate) words: &'a [u64],
 }
 
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Copies {
 }
 
 impl Copies {
-    /// Leaves return addresses in `to`, innermost first; says whether the stack goes on.
+    /// Writes return addresses to `to`, innermost first. Returns whether the stack goes on.
     pub(crate) fn unwind(&mut self, places: &Places, copy: Copy<'_>, to: &mut Vec<u64>) -> bool {
         self.learn(places);
         to.clear();
@@ -83,7 +85,7 @@ impl Copies {
             }
         }
     }
-    /// Tells the unwinder what is mapped, if that is something else than before.
+    /// Gives the unwinder the mapped modules, if they have changed.
     fn learn(&mut self, places: &Places) {
         if self.version == places.version() {
             return;
@@ -103,7 +105,7 @@ impl Copies {
 }
 
 impl Tables {
-    /// Nothing of a file that cannot be read.
+    /// Empty for a file that cannot be read.
     fn of(file: Option<&File>) -> Self {
         file.and_then(|file| Self::read(file.try_clone().ok()?)).unwrap_or_default()
     }
@@ -130,7 +132,7 @@ impl Tables {
             got: range(".got"),
         })
     }
-    /// The module that a stretch of code is part of.
+    /// Module to which a range of code belongs.
     fn module(&self, path: &str, (start, end): (u64, u64), offset: u64) -> Option<Module<Bytes>> {
         const PAGE: u64 = 4096;
         let holds = |&&(at, _, len): &&(u64, u64, u64)| (at & !(PAGE - 1)..at + len).contains(&offset);
@@ -165,7 +167,7 @@ mod tests {
     use super::{Copies, Copy, MOST};
     use crate::stacks::Places;
 
-    /// Without tables frames are followed by frame pointers, within the copy.
+    /// Without tables, frames are followed by frame pointers, within the copy.
     #[test]
     fn nothing_is_read_outside_a_copy() {
         let (mut copies, places, mut to) = (Copies::default(), Places::default(), Vec::new());

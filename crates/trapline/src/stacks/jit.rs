@@ -1,15 +1,16 @@
-//! Names of code that a program made itself, as its runtime wrote them down: `/tmp/perf-PID.map`, a line for each function with its
-//! address, its length (both hexadecimal) and its name (Linux, tools/perf/Documentation/jit-interface.txt; written by the JVM's agent, Node, V8,
-//! LuaJIT, Python 3.12 with `-X perf`).
+//! Names of code that a program generated itself, as its runtime wrote them to `/tmp/perf-PID.map`. That file
+//! has a line for each function with its address, its length (both hexadecimal) and its name. (Linux,
+//! tools/perf/Documentation/jit-interface.txt; written by the JVM's agent, Node, V8, LuaJIT, Python 3.12 with
+//! `-X perf`.)
 //!
-//! In: the text. Out: names of addresses; of several that were written for one address the last. Does not: follow code that was
-//! moved since.
+//! In: the text. Out: names of addresses; if several were written for one address, the last. Does not: follow
+//! code that was moved since.
 
 use std::collections::BTreeMap;
 
 use trapline_target::{ThreadStatus, folder_of};
 
-/// What a process' file says.
+/// Contents of a process' file.
 #[derive(Debug, Default)]
 pub(super) struct JitMap {
     /// Length and name, by address.
@@ -17,7 +18,8 @@ pub(super) struct JitMap {
 }
 
 impl JitMap {
-    /// The file of a process: in its own root if that is still to be seen, by its own number there.
+    /// File of a process: in its own root and under its own number there, if that can still be read;
+    /// otherwise in the tracer's `/tmp`.
     pub(super) fn of(pid: u32) -> Self {
         let status = ThreadStatus::parse(&std::fs::read(format!("/proc/{pid}/status")).unwrap_or_default());
         let inside = status.ns_pids.last().map(|own| folder_of(pid).join(format!("root/tmp/perf-{own}.map")));
@@ -27,7 +29,7 @@ impl JitMap {
             .next()
             .map_or_else(Self::default, |bytes| Self::parse(&bytes))
     }
-    /// Lines that say something else are left out.
+    /// Lines in another form are skipped.
     fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
@@ -38,7 +40,7 @@ impl JitMap {
         });
         Self { functions: functions.collect() }
     }
-    /// The function at an address.
+    /// Name of the function at an address.
     pub(super) fn name(&self, address: u64) -> Option<&str> {
         let (at, (len, name)) = self.functions.range(..=address).next_back()?;
         (address - at < *len).then_some(name)

@@ -1,9 +1,10 @@
-//! Stacks at hits: who called.
+//! Stacks at hits, which show the callers.
 //!
-//! In: return addresses, as records hold them, and what the process had mapped. Out: [`StackSum`]s: how often each stack was met, and
-//! how long the calls took that were made with it. Frames are kept as (file, offset), with the file held open, so that what is
-//! unloaded, replaced or deleted later still has its names (`symbols`). Invariant: STA-1 the calls of all sums of a site are its hits
-//! that were read. Does not: read rings (`traced::stacks`), or print.
+//! In: return addresses, as records hold them, and what the process had mapped. Out: [`StackSum`]s: how often
+//! each stack was seen, and how long the calls with it took. Frames are kept as (file, offset), with the file
+//! held open. So what is unloaded, replaced or deleted later still has its names (`symbols`). Invariant:
+//! STA-1 the calls of all sums of a site are its hits that were read. Does not: read rings
+//! (`traced::stacks`), or print.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -34,17 +35,17 @@ pub(crate) use self::sums::{Ended, StackId, Sums};
 pub use self::symbols::{Function, Symbols};
 use crate::report::Site;
 
-/// How a stack is learnt.
+/// How a stack is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unwinding {
     /// By frame pointers, in the program itself: at most so many return addresses.
     FramePointers(u8),
-    /// From a copy of the top of the stack, at most so many bytes, by the tables that exceptions are thrown with.
+    /// From a copy of the top of the stack, at most so many bytes, by the tables that serve exceptions.
     Copied(u32),
 }
 
 impl Unwinding {
-    /// As many return addresses as a record holds.
+    /// As many return addresses as a record can hold.
     pub const DEEPEST: u8 = MAX_FRAMES;
 
     pub(crate) fn unwind(self) -> Unwind {
@@ -58,39 +59,39 @@ impl Unwinding {
 /// A mapped file with code.
 #[derive(Debug)]
 pub struct StackFile {
-    /// As the process sees it; `[vdso]` has none.
+    /// Path as the process sees it, or a name such as `[vdso]`.
     pub path: String,
-    /// The very file.
+    /// The very file; `None` for `[vdso]`.
     pub(crate) file: Option<File>,
 }
 
-/// One place on a stack.
+/// One frame of a stack.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// The address: of the function that was probed, or where a call returns to.
+    /// Address of the probed function, or a return address.
     pub address: u64,
-    /// The file that was mapped there, and the offset in it; none for code that a program made itself.
+    /// File that was mapped there, and the offset in it; `None` for code that a program generated itself.
     pub place: Option<(Arc<StackFile>, u64)>,
-    /// It is where a call returns to: the call lies before it.
+    /// It is a return address: the call is before it.
     pub is_return: bool,
 }
 
-/// What is known of one stack, innermost frame first: the function that was probed.
+/// All hits with one stack. The innermost frame is first: the probed function.
 #[derive(Clone, Debug)]
 pub struct StackSum {
-    /// The process that was traced; a forked child's calls count as its parent's.
+    /// Traced process; calls of a forked child count as its parent's.
     pub pid: u32,
-    /// What it is called.
+    /// Name of the process.
     pub process: String,
-    /// What was hit.
+    /// Site that was hit.
     pub site: Arc<Site>,
-    /// From the probed place to the first function.
+    /// Frames from the probed place to the outermost function.
     pub frames: Arc<[Frame]>,
-    /// The stack goes on: there was no room for more, or it was not known how far it may be read.
+    /// The stack goes on: the record had no more room, or it was not known how far the stack may be read.
     pub cut: bool,
-    /// Hits with this stack; when time is summed, of calls that ended.
+    /// Hits with this stack; if time is summed, only those of calls that ended.
     pub calls: u64,
-    /// Sum of their durations, when that was asked for.
+    /// Sum of their durations, if requested.
     pub time: Duration,
 }
 

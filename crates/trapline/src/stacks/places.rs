@@ -1,8 +1,9 @@
-//! What a process has had mapped as code, and which file that was.
+//! What a process has had mapped as code, and from which files.
 //!
-//! In: its mappings, as often as they are looked at. Out: [`Frame`]s of addresses. Where something else was mapped since the last look, the newer
-//! holds; what was unmapped and not replaced still answers. Each file is opened when it is first met, and stays open: its link in
-//! /proc ends with its mapping. Does not: look by itself, or know names.
+//! In: its mappings, at each look. Out: [`Frame`]s of addresses. Where something else was mapped since the
+//! last look, the newer mapping counts. Code that was unmapped and not replaced is still found. Each file is
+//! opened when it is first seen, and stays open, since its link in /proc ends with its mapping. Does not:
+//! look by itself, or know names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,28 +12,28 @@ use trapline_target::{FileId, Mapping, Process};
 
 use super::{Frame, StackFile};
 
-/// A stretch of code.
+/// A range of code.
 #[derive(Clone, Debug)]
 struct Stretch {
     end: u64,
-    /// Without one the program made this code itself.
+    /// File that is mapped there; `None` for code that the program generated itself.
     file: Option<Arc<StackFile>>,
     offset: u64,
 }
 
-/// All that was seen.
+/// All code that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     stretches: BTreeMap<u64, Stretch>,
     files: HashMap<FileId, Arc<StackFile>>,
-    /// The mappings that were looked at last: start, end, offset, file.
+    /// Mappings at the last look: start, end, offset, file.
     last: Vec<(u64, u64, u64, Option<FileId>)>,
-    /// Changes so far.
+    /// Number of changes so far.
     version: u64,
 }
 
 impl Places {
-    /// Takes what is mapped now; says whether that is other code than before.
+    /// Takes what is mapped now. Returns whether that is other code than before.
     pub(crate) fn update(
         &mut self,
         maps: &[Mapping],
@@ -51,7 +52,7 @@ impl Places {
         }
         true
     }
-    /// Code lies there. What lay there before gives way, and keeps what sticks out.
+    /// Enters a range of code. An older range gives way, and keeps the parts that stick out.
     fn put(&mut self, start: u64, new: Stretch) {
         let before = self.stretches.range(..start).next_back().filter(|(_, old)| old.end > start);
         if let Some((&at, old)) = before {
@@ -81,33 +82,34 @@ impl Places {
         let make = || Arc::new(StackFile { path: mapping.path.clone(), file: open(mapping) });
         match mapping.file {
             Some(id) => Some(Arc::clone(self.files.entry(id).or_insert_with(make))),
-            // The kernel's own, `[vdso]`; but `[anon:NAME]` is code that the program made itself.
+            // The kernel's own, such as `[vdso]`; but `[anon:NAME]` is code that the program generated
+            // itself.
             None if mapping.path.starts_with("[v") => {
                 Some(Arc::new(StackFile { path: mapping.path.clone(), file: None }))
             }
             None => None,
         }
     }
-    /// Another number after each change; 0 before the first.
+    /// A number that is different after each change; 0 before the first.
     pub(crate) const fn version(&self) -> u64 {
         self.version
     }
-    /// Every stretch of a file: where it begins and ends, which file, the offset there.
+    /// All ranges with files: start, end, file, offset.
     pub(crate) fn files(&self) -> impl Iterator<Item = (u64, u64, &Arc<StackFile>, u64)> {
         self.stretches
             .iter()
             .filter_map(|(&start, one)| Some((start, one.end, one.file.as_ref()?, one.offset)))
     }
-    /// Where a call returns to, if any code is known there.
+    /// Frame of a return address, if any code is known there.
     pub(crate) fn frame(&self, address: u64) -> Option<Frame> {
-        // The call lies before it, and may be the last instruction of its mapping.
+        // The call is before that address, and may be the last instruction of its mapping.
         let call = address.wrapping_sub(1);
         let (&start, stretch) =
             self.stretches.range(..=call).next_back().filter(|(_, one)| call < one.end)?;
         let place = stretch.file.as_ref().map(|file| (Arc::clone(file), stretch.offset + (address - start)));
         Some(Frame { address, place, is_return: true })
     }
-    /// The probed place itself.
+    /// Frame of the probed place itself.
     pub(crate) fn site(&self, path: &str, offset: u64) -> Frame {
         let holds = |start: u64, one: &Stretch| {
             one.file.as_ref().is_some_and(|file| file.path == path)
@@ -120,12 +122,12 @@ impl Places {
     }
 }
 
-/// Stubs and their copies: nothing returns there that is not about to go on.
+/// Whether a mapping holds stubs and copies. A return address there is always a call that is about to go on.
 fn is_ours(mapping: &Mapping) -> bool {
     mapping.path.starts_with("/memfd:trapline")
 }
 
-/// The very file of a mapping, for as long as it is held.
+/// Opens the very file of a mapping.
 pub(crate) fn open(process: &Process) -> impl Fn(&Mapping) -> Option<std::fs::File> {
     |mapping| Some(process.open_file_of(mapping).ok()?.file)
 }

@@ -1,7 +1,7 @@
-//! How often each stack was met, and for how long.
+//! How often each stack was seen, and for how long.
 //!
-//! In: return addresses of one hit. Out: a number for each stack, as long as the same code is mapped; sums by site and stack. A stack is looked up once, when
-//! it is first met. Does not: know processes.
+//! In: return addresses of one hit. Out: a number for each stack, as long as the same code is mapped; sums by
+//! site and stack. A stack is looked up once, when it is first seen. Does not: know processes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use trapline_record::hist::{BUCKETS, bucket};
 
 use super::{Copies, Frame, Places};
 
-/// A stack, by number.
+/// Number of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct StackId(u32);
 
@@ -29,7 +29,7 @@ pub(crate) struct Sum {
     pub(crate) ticks: u64,
 }
 
-/// Calls of a probe that ended, by duration in ticks, whatever their stacks.
+/// Calls of a probe that ended, by duration in ticks, over all stacks.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) buckets: Vec<u64>,
@@ -61,21 +61,23 @@ impl Ended {
 pub(crate) struct Sums {
     pub(crate) places: Places,
     pub(crate) copies: Copies,
-    /// By return addresses, of stacks that are whole and of those that are cut; while the same code is mapped.
+    /// Numbers by return addresses: of stacks that are whole, and of those that are cut. Valid while the same
+    /// code is mapped.
     numbers: [HashMap<Box<[u64]>, StackId>; 2],
     known: Vec<Known>,
-    /// By segment, probe, stack.
+    /// Sums by segment, probe, stack.
     sums: HashMap<(usize, u32, StackId), Sum>,
-    /// By segment and probe, where durations are summed.
+    /// Durations by segment and probe, if they are summed.
     pub(crate) ended: HashMap<(usize, u32), Ended>,
 }
 
 impl Sums {
-    /// Other code is mapped: the same addresses may mean something else.
+    /// Forgets numbers, since other code is mapped: the same addresses may mean something else.
     pub(crate) fn renumber(&mut self) {
         self.numbers.iter_mut().for_each(HashMap::clear);
     }
-    /// The stack with these return addresses. `look` is asked to update places where an address is nobody's; it says whether it did.
+    /// Number of the stack with these return addresses. `look` is called if an address lies in no known
+    /// mapping; it updates the places and returns whether it did.
     pub(crate) fn number(
         &mut self,
         addresses: &[u64],
@@ -102,7 +104,7 @@ impl Sums {
         sum.calls += 1;
         sum.ticks += ticks;
     }
-    /// All sums: segment, probe, stack, how much.
+    /// All sums: segment, probe, stack, sum.
     pub(crate) fn all(&self) -> impl Iterator<Item = (usize, u32, &Known, Sum)> {
         self.sums.iter().filter_map(|(&(segment, probe, stack), &sum)| {
             Some((segment, probe, self.known.get(stack.0 as usize)?, sum))

@@ -1,8 +1,9 @@
-//! Names of frames: symbols, inlined functions, source lines (blazesym); for what was stripped, the function tables that are left (Go's
-//! pclntab, `.gnu_debugdata`); and what a JIT compiler wrote down.
+//! Names of frames: symbols, inlined functions, source lines (blazesym). For stripped files, function tables
+//! that are left (Go's pclntab, `.gnu_debugdata`). For generated code, what a JIT compiler wrote down.
 //!
-//! In: [`Frame`]s. Out: [`Function`]s, innermost first: an inlined function stands before the one that it was inlined into. Each place is
-//! asked about once. Does not: fail; a place without a name is its file and offset, or its address.
+//! In: [`Frame`]s. Out: [`Function`]s, innermost first: an inlined function comes before the one that it was
+//! inlined into. Each place is looked up once. Does not: fail; a place without a name gets its file and
+//! offset, or its address.
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
@@ -20,21 +21,21 @@ use super::{Frame, StackFile};
 /// A function that a frame is in.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function {
-    /// Its name, as people write it; without one the file's and the offset there, or the address.
+    /// Name for people; without a known one, the file and the offset there, or the address.
     pub name: String,
-    /// The file that it was mapped from.
+    /// File that it was mapped from.
     pub module: Option<String>,
-    /// Source file and line, where debug information has them.
+    /// Source file and line, if debug information has them.
     pub line: Option<(String, u32)>,
     /// It was inlined into the next one.
     pub inlined: bool,
-    /// The name is known.
+    /// Whether the name is known.
     pub named: bool,
 }
 
-/// A file's address, and an offset.
+/// A file's address in memory, and an offset.
 type Place = (usize, u64);
-/// The functions there. The file is held: its address stays its own.
+/// Functions at a place. The file is held, so its address is not reused.
 type Named = (Arc<StackFile>, Arc<[Function]>);
 
 /// Looks names up.
@@ -42,9 +43,9 @@ type Named = (Arc<StackFile>, Arc<[Function]>);
 pub struct Symbols {
     blazesym: Symbolizer,
     known: HashMap<Place, Named>,
-    /// Files in which blazesym did not find a name, by address; none where there is nothing to be found.
+    /// Files in which blazesym found no name, by address; `None` if they have no other tables.
     images: HashMap<usize, (Arc<StackFile>, Option<Image>)>,
-    /// Code that programs made themselves, by process.
+    /// Generated code, by process.
     jit: HashMap<u32, JitMap>,
 }
 
@@ -60,7 +61,7 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// The functions of a frame in a process.
+    /// Functions of a frame in a process, innermost first.
     pub fn of(&mut self, pid: u32, frame: &Frame) -> Arc<[Function]> {
         let back = u64::from(frame.is_return);
         let Some((file, offset)) = &frame.place else {
@@ -78,14 +79,15 @@ impl Symbols {
         self.known.insert(key, (Arc::clone(file), Arc::clone(&functions)));
         functions
     }
-    /// Code that the program made itself.
+    /// Function in code that the program generated itself.
     fn made(&mut self, pid: u32, address: u64, at: u64) -> Function {
         let name = self.jit(pid, at);
         let named = name.is_some();
         let name = name.unwrap_or_else(|| format!("[{address:#x}]"));
         Function { name, module: None, line: None, inlined: false, named }
     }
-    /// What is mapped from a file, and has no name there: code that the program wrote into a file in memory, perhaps.
+    /// Function in code that is mapped from a file and has no name there: perhaps a program generated it into
+    /// a memfd.
     fn in_made_file(&mut self, pid: u32, frame: &Frame, file: &StackFile, offset: u64) -> Function {
         let name = self.jit(pid, frame.address - u64::from(frame.is_return));
         let named = name.is_some();
@@ -96,10 +98,10 @@ impl Symbols {
     fn jit(&mut self, pid: u32, at: u64) -> Option<String> {
         self.jit.entry(pid).or_insert_with(|| JitMap::of(pid)).name(at).map(str::to_owned)
     }
-    /// The instruction at an offset of a file; nothing where it has no name.
+    /// Functions at an offset of a file; empty if it has no name.
     fn in_file(&mut self, file: &Arc<StackFile>, at: u64) -> Vec<Function> {
         let Some(opened) = &file.file else { return Vec::new() };
-        // By the descriptor: whatever the path has become, this is the file that was mapped.
+        // By the descriptor: this is the file that was mapped, even if the path leads elsewhere by now.
         let source = Source::Elf(Elf::new(format!("/proc/self/fd/{}", opened.as_raw_fd())));
         let found = self.blazesym.symbolize_single(&source, Input::FileOffset(at)).ok();
         let mut found = match found.and_then(|found| found.into_sym().map(functions)) {
@@ -109,7 +111,7 @@ impl Symbols {
         found.iter_mut().for_each(|function| function.module = Some(file.path.clone()));
         found
     }
-    /// By the tables that are left in a file without symbols.
+    /// Name from the tables that are left in a file without symbols.
     fn in_table(&mut self, file: &Arc<StackFile>, at: u64) -> Option<Function> {
         let parse = |opened| Image::parse(crate::files::map(opened).ok()?, &mut NoDebugFiles).ok();
         let read = || (Arc::clone(file), file.file.as_ref().and_then(parse));
@@ -122,7 +124,7 @@ impl Symbols {
     }
 }
 
-/// Innermost first.
+/// Converts a symbol; innermost function first.
 fn functions(sym: Sym<'_>) -> Vec<Function> {
     let one = |name: &str, line: Option<&CodeInfo<'_>>, inlined| Function {
         name: name.to_owned(),

@@ -1,7 +1,7 @@
-//! Patching the places that were chosen, and taking all patches out.
+//! Patches the places that were chosen, and takes all patches out.
 //!
-//! In: places in modules. Out: tracked sites, each with where its hits are counted, and refusals. Places that no jump
-//! reaches go to `kernel`. Does not: decide how a place is reached; `trapline_patch` does.
+//! In: places in modules. Out: tracked sites, each with where its hits are counted, and refusals. Places that
+//! no jump reaches go to `kernel`. Does not: decide how a place is reached; `trapline_patch` does.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::report::{Ended, Refused, Site, Tactic};
 use crate::sites::Place;
 use crate::unwinders::{Unwinding, unwinding, unwinding_now};
 
-/// Said where return addresses are replaced in a program without an unwinder.
+/// Notice for a program without an unwinder in which return addresses are replaced.
 const NOBODY_TOLD: &str = "the process has loaded no unwinder (libgcc_s); one that it loads while probed (for pthread_exit, \
                            pthread_cancel or backtrace) is told of replaced return addresses a moment later, and until \
                            then sees no further than a probed call";
 
-/// The site of a place.
+/// Key of a place's site.
 pub(super) fn key(modules: &[Module], place: &Place) -> Key {
     let returns = matches!(
         place.role,
@@ -38,11 +38,13 @@ pub(super) fn key(modules: &[Module], place: &Place) -> Key {
 }
 
 impl Traced {
-    /// Whether returns decide about calls: what a goroutine's calls leave is found by the goroutine, which on arm64 is in a register.
+    /// Whether returns can decide about calls here. In Go that takes the goroutine, by which an exit finds
+    /// what its entry left; on arm64 it is in a register.
     pub(super) const fn returns_decide(&self) -> bool {
         !self.is_go || self.go_g.is_some() || cfg!(target_arch = "aarch64")
     }
-    /// Whether guard traps can be served: the program's runtime leaves them to us, and no thread blocks them now.
+    /// Whether guard traps can be served: the program's runtime leaves SIGTRAP alone, and no thread blocks it
+    /// now.
     pub(crate) fn is_guarded(&self, modules: &[Module]) -> bool {
         const SIGTRAP: u64 = 1 << 4;
         let is_go = modules.iter().any(|module| module.is_program && module.file.image.is_go());
@@ -67,8 +69,9 @@ impl Traced {
             Returns::Exits => self.attach_as_asked(&Unwinding::default(), wishes, modules, places, None),
         }
     }
-    /// Refusals of places, as those of sites: none where the site is probed in another mapping of its file, or was refused in another, or is gone with it. The
-    /// modules of which some are gone.
+    /// Turns refusals of places into refusals of sites. A place yields none if its site is probed in another
+    /// mapping of the file, was already refused in one, or is unmapped by now. The second value holds the
+    /// modules of which places are unmapped.
     pub(super) fn refusals_of_sites(
         &mut self,
         modules: &[Module],
@@ -81,7 +84,7 @@ impl Traced {
             let key = key(modules, place);
             match (why.kind, self.keys.contains_key(&key)) {
                 ("not-mapped", _) => drop(gone.insert(place.module)),
-                // The site's own patch stands there.
+                // The site's own patch is there.
                 ("held", true) => {}
                 (_, true) => partly = Some(partly.map_or((1, why), |(n, first): (u64, _)| (n + 1, first))),
                 (_, false) if !self.not_probed.insert(key) => {}
@@ -98,8 +101,9 @@ impl Traced {
         }
         (refused, gone)
     }
-    /// Exits where they can be patched, return addresses where not and where a call may end as another function, if all who unwind stacks can be told. One plan decides: what it costs is mostly
-    /// looking for exits. The refusals, by index.
+    /// Patches exits where that is possible. Replaces return addresses where it is not, and where a call may
+    /// end as another function, if all unwinders can be told. One plan decides both, because most of its cost
+    /// is finding exits. Returns the refusals, by index.
     fn attach_by_need(
         &mut self,
         files: &mut Files,
@@ -123,7 +127,7 @@ impl Traced {
         };
         self.attach_as_asked(&Unwinding::default(), wishes, modules, places, Some(&left_alone))
     }
-    /// Return addresses replaced, if all who unwind stacks can be told. The refusals, by index.
+    /// Replaces return addresses, if all unwinders can be told of it. Returns the refusals, by index.
     fn attach_slots(
         &mut self,
         files: &mut Files,
@@ -133,7 +137,8 @@ impl Traced {
     ) -> Result<Vec<(usize, Refused)>, Error> {
         let refuse = |why: &str| places.iter().map(|place| no_unwinder(place, why)).enumerate().collect();
         let unwinding = match unwinding_now(&self.process, files) {
-            // One that is loaded later is told then (`tell_unwinders`): a moment late, which is for the user to choose.
+            // An unwinder that is loaded later is told then (`tell_unwinders`): a moment late, which the user
+            // accepted by `--ret=stack`.
             Ok(unwinding) if unwinding.unwinders.is_empty() && !unwinding.is_static => {
                 self.notices.push(NOBODY_TOLD.to_owned());
                 unwinding
@@ -148,8 +153,9 @@ impl Traced {
             other => other,
         }
     }
-    /// Tells unwinders that were loaded since slots were made, as soon as the loader is done with them and a thread is fit for it. `fresh`: there are modules that
-    /// nobody looked at.
+    /// Tells unwinders that were loaded since return trampolines were made. That waits until the loader is
+    /// done with them and some thread can make the call. `fresh`: there are modules that were not looked at
+    /// yet.
     pub(super) fn tell_unwinders(&mut self, files: &mut Files, fresh: bool) {
         if self.attached.slots().is_none() || !(fresh || self.untold) {
             return;
@@ -170,7 +176,7 @@ impl Traced {
             Err(why) => Err(why),
         };
         if let Err(why) = told {
-            // Once in a while somebody is fit.
+            // It is tried again, since some thread may be able to make the call later.
             self.untold = true;
             let notice = format!("an unwinder that was loaded sees no further than a probed call: {why}");
             if !self.notices.contains(&notice) {
@@ -178,7 +184,7 @@ impl Traced {
             }
         }
     }
-    /// One batch. The refusals, by index. `left_alone`: why no return address is replaced.
+    /// Attaches one batch. Returns the refusals, by index. `left_alone`: why no return address is replaced.
     fn attach_as_asked(
         &mut self,
         unwinding: &Unwinding,
@@ -231,7 +237,7 @@ impl Traced {
         self.costs.add_attach(&report);
         Ok(refused)
     }
-    /// Tells why many functions are counted by the kernel, if there is something to be done about it.
+    /// Explains why many functions are counted by kernel uprobes, if the user can do something about it.
     fn note_slow(&mut self, report: &AttachReport) {
         let kernel = report.kernel.len();
         if report.fault_handler && kernel > 0 {
@@ -276,7 +282,7 @@ impl Traced {
             settled: Default::default(),
         });
     }
-    /// Takes all patches out. Counts can still be read.
+    /// Takes all patches out. Counts can still be read afterwards.
     pub(crate) fn detach(&mut self, options: &Options) {
         if std::mem::replace(&mut self.detached, true) {
             return;

@@ -1,22 +1,30 @@
-//! Threads by what they are called: those that a process' filters pass over (`--comm`), the reader's side of `trapline_record::names`, which has the
-//! protocol; and rows of hits that are told apart by name.
+//! Threads by name, for two uses: filters that pass over threads (`--comm`), and rows of hits that are
+//! grouped by thread name. This is the reader's side of `trapline_record::names`, which has the protocol.
 //!
-//! In: names that filters ask for; what the kernel tells of threads; names that were read. Out: words in the tables of all segments; rows of threads that
-//! got another name, settled to the old one. Invariants: NAM-1; NAM-2 a hit in a row of a thread is of the name that the reader knew of it when
-//! the hit was made, or else of that which it learnt in the first round behind it. Does not: decide about calls that were recorded (`crate::filter`).
+//! In: names that filters ask for; the kernel's records about threads; names that were read. Out: entries in
+//! the pass-over tables of all segments; for rows of renamed threads, their hits credited to the old name.
+//! Invariants: NAM-1. NAM-2 a hit in a thread's row counts under the name that the reader knew for the thread
+//! when the hit was made. If it knew none, it counts under the name that the reader found in the first round
+//! after the hit. Does not: decide about calls that were recorded (`crate::filter`).
 //!
 //! # Rows
 //!
-//! Rows have a thread's number, and no name. In each round, N1 to N3 are these, too:
+//! A row has a thread's number, and no name. In each round, steps N1 to N3 do this as well:
 //!
-//! N1 Of the threads that are told to be called otherwise than a round ago, what their rows have grown since they were last settled goes to
-//!    the name of a round ago ([`Settled`](crate::tallies::Settled)). N2 New threads' names are what /proc says, or, of those that are gone, what the kernel told: a thread
-//!    begins with the name of who made it. N3 as of records.
+//! - N1 Some threads are reported to have another name than a round ago. What their rows have grown since
+//!   they were last settled goes to the name of a round ago ([`Settled`](crate::tallies::Settled)).
+//! - N2 Names of new threads come from /proc. For a thread that is gone they come from the kernel's records:
+//!   a thread begins with the name of the thread that made it.
+//! - N3 is the same as for records.
 //!
-//! So a hit between a renaming and the next round is of the old name; one of a thread that began since the last round is of its last name. What has not
-//! been settled is of the name that its thread has now. Interleavings: *a hit between N1's reading of the rows and N3* is of the new name, as it is. *The number
-//! of a thread that ended is had again*: what its rows grew is the first one's until N1. *Nothing can be told, or was lost*: all names are read
-//! again; a thread that came and went between has none, and its hits are told as nobody's.
+//! So a hit between a renaming and the next round counts under the old name. A hit of a thread that began
+//! since the last round counts under its last name. What is not settled yet counts under the name that its
+//! thread has now. Interleavings:
+//!
+//! - *A hit between N1's reading of the rows and N3* counts under the new name, which is right.
+//! - *The number of a thread that ended is reused*: what its rows grew counts for the first thread until N1.
+//! - *The kernel reports nothing, or records were lost*: all names are read again. A thread that came and
+//!   went in between has no name, and its hits are reported under none.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -28,30 +36,31 @@ use super::{Aim, Traced, Wishes};
 use crate::report::By;
 use crate::threads::Names;
 
-/// How often names are read again where the kernel tells of changes, and where it does not.
+/// How often names are read again: where the kernel reports changes, and where it does not.
 const CHECK: Duration = Duration::from_secs(1);
 const CHECK_UNTOLD: Duration = Duration::from_millis(50);
 
-/// What is known of one process' threads.
+/// What is known of the threads of one process.
 #[derive(Debug)]
 pub(super) struct Called {
     /// Names that some filter asks for.
     wanted: HashSet<String>,
     watcher: Option<NameWatcher>,
-    /// Threads that have words, by the number that they see themselves.
+    /// Threads in the pass-over tables, by the number that they see themselves.
     over: HashSet<u32>,
     checked: Instant,
-    /// Hits are added up in rows of threads, which are split so.
+    /// Grouping of the rows, where hits are aggregated by thread; `None` where they are not.
     rows: Option<Option<By>>,
 }
 
 impl Called {
     fn new(pid: u32, wanted: HashSet<String>, rows: Option<Option<By>>) -> Self {
-        // Without the right to it, names are read again and again.
+        // Without the right to watch names, they are read again and again.
         let watcher = NameWatcher::new(pid).ok();
         Self { wanted, watcher, over: HashSet::new(), checked: Instant::now(), rows }
     }
-    /// N1: takes back what is true no longer. Threads whose names may be new.
+    /// N1: takes threads out of the tables whose entries are no longer true. Returns threads whose names may
+    /// be new.
     fn hear(
         &mut self,
         (pid, children): (u32, &HashSet<u32>),
@@ -86,9 +95,9 @@ impl Called {
         }
         told
     }
-    /// N3: notes who is called otherwise.
+    /// N3: adds threads to the tables whose names no filter asks for.
     fn note(&mut self, threads: &HashSet<u32>, names: &Names, segments: &[Segment]) {
-        // Where no filter asks, nobody is passed over.
+        // Without a filter by name, no thread is passed over.
         for &tid in threads.iter().filter(|_| !self.wanted.is_empty()) {
             if !self.over.contains(&tid) && names.is_known(tid) && !self.is_wanted(tid, names) {
                 self.over.insert(tid);
@@ -108,7 +117,7 @@ impl Called {
 }
 
 impl Traced {
-    /// To be called before a process is patched: from now on the kernel tells of its threads.
+    /// Starts watching thread names. Called before a process is patched, so no change after that is missed.
     pub(super) fn listen(&mut self, wishes: &Wishes) {
         let names = wishes.filters.iter().flat_map(|filter| filter.names().iter().cloned());
         let wanted: HashSet<String> = names.collect();
@@ -120,7 +129,7 @@ impl Traced {
             self.called = Some(Called::new(pid, wanted, rows));
         }
     }
-    /// Behind an attach: all threads that there are, in all segments.
+    /// After an attach: enters all threads of the process into the tables of all segments.
     pub(super) fn note_all_names(&mut self) {
         self.hear_of_names();
         let Some(called) = &mut self.called else { return };
@@ -128,7 +137,7 @@ impl Traced {
         let alive = self.names.read(self.process.pid(), &self.children, None);
         called.note(&alive, &self.names, self.attached.segments());
     }
-    /// N1; and N3 where rows are threads'.
+    /// N1; and N3 where rows belong to threads.
     pub(crate) fn hear_of_names(&mut self) {
         let Some(called) = &mut self.called else { return };
         let process = (self.process.pid(), &self.children);
@@ -144,22 +153,22 @@ impl Traced {
         }
         self.note_names(&told);
     }
-    /// N3, of threads whose names were looked up.
+    /// N3, for threads whose names were looked up.
     pub(super) fn note_names(&mut self, threads: &HashSet<u32>) {
         let Some(called) = &mut self.called else { return };
         called.note(threads, &self.names, self.attached.segments());
     }
-    /// How rows are split that are settled.
+    /// Grouping of rows that are settled by name.
     pub(super) fn rows_by(&self) -> Option<By> {
         self.called.as_ref().and_then(|called| called.rows).flatten()
     }
-    /// N1, of rows: what these threads were called.
+    /// N1, for rows: `renamed` holds the former names of these threads.
     fn settle(&mut self, by: Option<By>, renamed: &HashMap<u32, Option<String>>) {
         for (index, gathered) in self.gathered(by) {
             self.sites[index].settled.settle(&gathered, renamed);
         }
     }
-    /// Threads that are gone, and have no row, need no name.
+    /// Forgets names of threads that are gone and have no row.
     fn forget_names(&mut self, by: Option<By>) {
         let gathered = self.gathered(by);
         let owners = gathered.iter().flat_map(|(_, one)| one.hits.keys().filter_map(|row| row.thread));

@@ -1,7 +1,8 @@
-//! Which places of which modules the specifications mean.
+//! Finds the places in modules that the specifications mean.
 //!
-//! In: modules that are newly mapped. Out: places to probe, and a line for each specification that found nothing. A
-//! specification without a file is for the first module that has what it names, the program first. Does not: patch.
+//! In: modules that are newly mapped. Out: places to probe, and a line for each specification that found
+//! nothing. A specification without a file means the first module that has what it names; the program comes
+//! first. Does not: patch.
 
 use std::sync::Arc;
 
@@ -16,10 +17,10 @@ use crate::sites::{Miss, Place, Places, miss_text};
 use crate::threads::{are_renumbered, own_number};
 use crate::values::{Asked, Marked, Values, convention};
 
-/// Why what is asked of a place's values cannot be told: its kind, and for people.
+/// Why a place's values cannot be read: the kind of reason, and a text for people.
 type Untold = (&'static str, &'static str);
 
-/// Says of a place what its values are.
+/// Fills in what the values of a place are.
 fn values(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) -> Result<(), Untold> {
     match place.arguments.clone() {
         Some(arguments) => of_mark(image, wishes, nth, place, &arguments),
@@ -67,7 +68,7 @@ fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) ->
     const STACK: &str = "Go passes what this function takes and returns on the stack, or it cannot be told where; \
                          probe it without a signature and conditions";
     let filter = place.filter.as_ref();
-    // The target adds up no others than those that end at a 0.
+    // The target aggregates texts only if they end at a zero byte.
     let tally = filter.and_then(|filter| filter.tallied());
     let ends = wishes.ended.get(nth).is_some_and(|ended| *ended != 0)
         || tally.is_some_and(|tally| tally.texts() != 0);
@@ -87,7 +88,7 @@ fn of_function(image: &Image, wishes: &Wishes, nth: usize, place: &mut Place) ->
 }
 
 impl Traced {
-    /// The places that the specifications mean in new modules.
+    /// Places that the specifications mean in new modules.
     pub(crate) fn choose(
         &mut self,
         files: &mut Files,
@@ -98,12 +99,13 @@ impl Traced {
         let (mut modules, mut places) = (Vec::new(), Places::at_most(wishes.most));
         let pid = self.process.pid();
         let is_apart = are_renumbered(pid);
-        // Stubs compare threads by the numbers that these see themselves.
+        // Stubs compare thread numbers as the threads themselves see them.
         let own = |tid: u64| {
             let own = u32::try_from(tid).ok().and_then(|tid| own_number(pid, tid));
             own.unwrap_or(u32::MAX).into()
         };
-        // Places whose values cannot be told; they stay until all are found, which is by number.
+        // Places whose values cannot be read. They stay in the list until all are found, since places are
+        // known by index.
         let mut unknown = Vec::new();
         for (nth, spec) in wishes.specs.iter().enumerate() {
             let anywhere = spec.file.is_none();

@@ -1,11 +1,11 @@
-//! What attaching and detaching cost, and left.
+//! What attaching and detaching cost, and what they left behind.
 
 use std::time::Duration;
 
 use trapline_patch::{AttachReport, Memory};
 use trapline_target::BatchReport;
 
-/// What attaching and detaching cost, and left.
+/// What attaching and detaching cost, and what they left behind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Costs {
     pub(crate) attach: Duration,
@@ -17,7 +17,7 @@ pub(crate) struct Costs {
     pub(crate) left_mapped: u64,
     pub(crate) memory: Memory,
     pub(crate) foreign_sites: u64,
-    /// Processes, this one or its children, that keep more of ours than memory.
+    /// Processes, this one or its children, in which more than memory stays: patches or a signal handler.
     pub(crate) undone: u64,
 }
 

@@ -1,10 +1,12 @@
-//! The process' memory control group while it is probed, and how it ends.
+//! The process' memory control group while it is probed, and how the process ends.
 //!
-//! In: a traced process at each look, and at its end. Out: the process let alone where our memory has grown beyond its share (SAFE-7); how it was
-//! ended, where a signal did. Does not: decide what a group must have left; `plan::charge` does.
+//! In: a traced process at each look, and at its end. Out: the process let alone where the memory of its
+//! probes has grown beyond its share (SAFE-7); how it was ended, where a signal ended it. Does not: decide
+//! how much a group must have left; `plan::charge` does.
 //!
-//! A process that is not our child tells its status to its parent alone. We read it of the zombie, or, from Linux 6.15 on, of the pidfd. Where neither
-//! is to be had, the group's count of processes that the out-of-memory killer ended is all that is known.
+//! The kernel reports the status of a process to its parent alone. Here it is read from the zombie or, since
+//! Linux 6.15, from the pidfd. Where neither is possible, all that is known is how many processes of the
+//! group the out-of-memory killer has ended.
 
 use trapline_target::MemoryGroup;
 
@@ -12,10 +14,10 @@ use super::Traced;
 use crate::report::{Ended, Unprobed};
 use crate::times::stamps_resident;
 
-/// Signals by which people and programs end others: HUP, INT, QUIT, PIPE, ALRM, TERM, USR1, USR2.
+/// Signals that are usually sent to end a process: HUP, INT, QUIT, PIPE, ALRM, TERM, USR1, USR2.
 const USUAL: [i32; 8] = [1, 2, 3, 13, 14, 15, 10, 12];
 
-/// The group as it was when we came.
+/// The memory control group, and its count of killed processes at attach.
 #[derive(Debug)]
 pub(super) struct Group {
     group: MemoryGroup,
@@ -28,14 +30,15 @@ impl Group {
         let killed = group.killed();
         Self { group, killed }
     }
-    /// Whether the out-of-memory killer has ended some process of it since; nothing where that is not told.
+    /// Whether the out-of-memory killer has ended some process of the group since attach; `None` where the
+    /// count cannot be read.
     fn is_hit(&self) -> Option<bool> {
         Some(self.group.killed()? > self.killed?)
     }
 }
 
 impl Traced {
-    /// How a process that is gone has ended; tells of one that something ended.
+    /// How a process that is gone has ended; adds a notice if something ended it.
     pub(super) fn how_it_ended(&mut self) -> Ended {
         let signal = self.process.ended_by();
         let by_memory = self.group.is_hit() == Some(true) && matches!(signal, None | Some(9));
@@ -47,7 +50,8 @@ impl Traced {
         ));
         Ended::Killed { signal, by_memory }
     }
-    /// Takes the patches out where what is the process' own of our memory has grown beyond its share. Says so.
+    /// Takes the patches out if the process' own share of the probes' memory has grown too large. Returns
+    /// what to report then.
     pub(crate) fn stay_in_bounds(&mut self, options: &trapline_patch::Options) -> Option<Unprobed> {
         if self.detached || self.ended.is_some() {
             return None;
@@ -66,7 +70,7 @@ impl Traced {
     }
 }
 
-/// For people; nothing where it ended by itself, or as processes are ended.
+/// Text for people; `None` if the process ended by itself, or by a signal that is usually sent to end one.
 fn ending(signal: Option<i32>, by_memory: bool, group: &str) -> Option<String> {
     match signal {
         _ if by_memory => {

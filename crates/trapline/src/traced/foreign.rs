@@ -1,9 +1,11 @@
-//! Patches that other tools change while they count: found a few times a second, put right, and told.
+//! Patches that other tools change while they count: found a few times a second, repaired, and reported.
 //!
-//! In: what `patch` sees of its patches. Out: how many were changed, for how long at most; a notice when the first is. Invariant: FGN-1 a change that
-//! is still there at a look is told, with a time that is not shorter than it was. A change that came and went between two looks leaves a trace if a
-//! kernel uprobe made it, since that leaves a byte of the file; what a debugger put back is not seen, and lost no hit: it steps over our jump.
-//! Does not: look into forked children, or count hits that were lost.
+//! In: what `patch` sees of its patches. Out: how many were changed, and for how long at most; a notice at
+//! the first change. Invariant: FGN-1 a change that is still there at a look is reported, with a time that is
+//! not shorter than the real one. A change that came and went between two looks leaves a trace if a kernel
+//! uprobe made it, since that leaves a byte of the file. A breakpoint that a debugger removed is not seen,
+//! and lost no hit: the debugger steps over the patch. Does not: look into forked children, or count hits
+//! that were lost.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -14,21 +16,21 @@ use trapline_record::RemoteAddr;
 use super::Traced;
 use crate::report::Overwritten;
 
-/// Looks take no more than this part of the time.
+/// Looks take at most this part of the time: one hundredth.
 const SHARE: u32 = 100;
 
-/// What is known of changes by others.
+/// What is known of changes by other tools.
 #[derive(Debug)]
 pub(super) struct Foreign {
-    /// When the patches were looked at last.
+    /// Time of the last look at the patches.
     looked: Instant,
-    /// Not again before this.
+    /// Earliest time of the next look.
     again: Instant,
-    /// What is changed now, since when at most.
+    /// Sites that are changed now, with the earliest time from which they may have been.
     since: HashMap<RemoteAddr, Instant>,
-    /// What held the file's bytes alone at the last look.
+    /// Sites that held the file's bytes at the last look.
     file: HashSet<RemoteAddr>,
-    /// All that ever were changed.
+    /// All sites that were ever changed.
     ever: HashSet<RemoteAddr>,
     longest: Duration,
 }
@@ -44,7 +46,7 @@ impl Foreign {
             longest: Duration::ZERO,
         }
     }
-    /// Takes what a look at `now` saw. Whether something was changed for the first time.
+    /// Takes the result of a look at `now`. Returns whether something was changed for the first time.
     fn take(&mut self, changed: &[Changed], now: Instant) -> bool {
         let news = self.ever.is_empty();
         // A library that was mapped anew holds the file's bytes until it is patched again.
@@ -59,7 +61,7 @@ impl Foreign {
                 since.insert(one.addr, from);
             }
         }
-        // What is whole again was so since some moment behind the last look.
+        // A patch that is whole again became so at some moment after the last look.
         for (addr, from) in &self.since {
             if !changed.iter().any(|one| one.addr == *addr) {
                 self.longest = self.longest.max(now - *from);
@@ -74,13 +76,13 @@ impl Foreign {
 }
 
 impl Traced {
-    /// Looks whether others changed our patches, and repairs what a kernel uprobe left.
+    /// Looks whether other tools changed the patches, and repairs what a kernel uprobe left.
     pub(super) fn look_for_others(&mut self) {
         if !self.detached && self.foreign.again <= Instant::now() {
             self.inspect(true);
         }
     }
-    /// The last look, before the patches go.
+    /// The last look, before the patches are taken out.
     pub(super) fn look_once_more(&mut self) {
         if self.ended.is_none() {
             self.inspect(false);

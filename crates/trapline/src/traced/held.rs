@@ -1,12 +1,14 @@
-//! What the program changes while patches rely on it: its handlers of faults, its filters of system calls, its right to read the clock.
+//! What a program changes while patches rely on it: its handlers of faults, its filters of system calls, its
+//! right to read the clock.
 //!
-//! In: facts that threads ask for (`trapline_patch`'s `hold`), and what /proc tells of calls that bypassed the C library. Out: patches that relied on
-//! them taken out, places probed anew where another way is right, threads let go; notices. Invariant HLD-1: what is not probed any more is told.
-//! Does not: stop the thread that asks; its stub does.
+//! In: facts that held calls are about to change (`trapline_patch`'s `hold`), and changes that /proc shows
+//! after calls that bypassed the C library. Out: patches that relied on those facts taken out; their places
+//! probed in another way, where there is one; held threads let go; notices. Invariant HLD-1: a place that is
+//! no longer probed is reported. Does not: stop the calling thread; its stub does.
 //!
-//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own `syscall` instructions. /proc/PID/status tells
-//! what they changed: a handler of faults up to ten milliseconds later, a filter up to fifty. It never finds a thread that lost the right to
-//! read the clock.
+//! Some calls bypass the C library: those of Go, of static programs without symbols, and a program's own
+//! `syscall` instructions. /proc/PID/status shows what they changed: a handler of faults up to ten
+//! milliseconds later, a filter up to fifty. It never shows that a thread lost the right to read the clock.
 
 use std::collections::HashSet;
 
@@ -23,20 +25,20 @@ use crate::report::Refused;
 use crate::sites::{Place, Places};
 use crate::values::Values;
 
-/// Functions at which threads are held.
+/// Functions at which calls are held.
 const FUNCTIONS: [(&str, Hold); 3] =
     [("sigaction", Hold::Sigaction), ("prctl", Hold::Prctl), ("syscall", Hold::Syscall)];
 
-/// What is known of such changes.
+/// State of these changes in one process.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// The functions were looked for.
     wanted: bool,
-    /// None was found in a program that has its C library in itself: its calls are not seen before they are made.
+    /// A static program in which none of them was found: its calls are not seen before they are made.
     blind: bool,
-    /// Places that are probed anew just now.
+    /// Sites that are being probed anew.
     again: Option<HashSet<Key>>,
-    /// Of those, how many could not be, and one of them.
+    /// How many of those could not be probed, and one example.
     lost: Option<(u64, Refused)>,
 }
 
@@ -45,7 +47,7 @@ impl Held {
     pub(super) const fn again(&self) -> bool {
         self.again.is_some()
     }
-    /// Whether the program may change what it does with faults before that is seen.
+    /// Whether the program may change its handlers of faults before that is seen.
     pub(super) const fn is_blind(&self) -> bool {
         self.blind
     }
@@ -54,7 +56,7 @@ impl Held {
     }
 }
 
-/// Whether the place is ours, and no hit of it is told.
+/// Whether the place is one where calls are held; its hits are not reported.
 pub(super) const fn is_hold(place: &Place) -> bool {
     matches!(place.role, Role::Hold(_))
 }
@@ -64,14 +66,14 @@ impl Traced {
     pub(crate) fn holds(&self) -> bool {
         self.ended.is_none() && !self.detached && self.attached.holds() && self.attached.relied_on() != 0
     }
-    /// While places are probed anew: those alone.
+    /// While places are probed anew, keeps only those.
     pub(super) fn keep_closed(&self, modules: &[Module], places: &mut Places) {
         if let Some(again) = &self.held.again {
             places.found.retain(|place| again.contains(&key(modules, place)));
             places.refused.clear();
         }
     }
-    /// Adds the functions of the C library at which threads are held, once.
+    /// Adds the functions of the C library at which calls are held, once.
     pub(super) fn want_holds(
         &mut self,
         files: &mut Files,
@@ -113,7 +115,7 @@ impl Traced {
             }
         }
     }
-    /// Answers threads that ask, and, at a `look`, finds what changed without asking.
+    /// Answers held calls and, at a `look`, finds changes that were made without asking.
     pub(crate) fn answer(
         &mut self,
         files: &mut Files,
@@ -145,11 +147,12 @@ impl Traced {
             Err(error) if error.is_gone() => {}
             Err(error) => self.notices.push(format!("{}: {error}", reason(facts))),
         }
-        // Before the thread goes on: it may execute a program at once.
+        // Before the thread goes on, since it may execute a program at once.
         self.notices.extend(following.resume());
         self.attached.let_go();
     }
-    /// Facts that have changed by what /proc tells: of handlers each time, which one file tells; of filters, which each thread has its own of, at a `look`.
+    /// Facts that have changed by what /proc shows. Handlers are checked each time, since one file shows
+    /// them. Filters are checked only at a `look`, since each thread has its own.
     fn found_changed(&self, look: bool) -> u64 {
         const FAULTS: u64 = 1 << 10 | 1 << 6;
         let relied = self.attached.relied_on();
@@ -168,7 +171,7 @@ impl Traced {
         }
         found
     }
-    /// Places that have lost their patches are asked for again; what another way is right for gets that.
+    /// Probes the places again that have lost their patches; those for which there is another way get that.
     fn probe_anew(
         &mut self,
         files: &mut Files,
@@ -226,10 +229,10 @@ impl Traced {
     }
 }
 
-/// Whether stubs can hold threads on this processor.
+/// Whether stubs can hold calls on this processor.
 const HOLDS: bool = cfg!(target_arch = "x86_64");
 
-/// What the program did.
+/// What the program did, for notices.
 const fn reason(facts: u64) -> &'static str {
     match facts {
         fact::FAULTS => "it handles SIGSEGV or SIGBUS now",
@@ -239,7 +242,7 @@ const fn reason(facts: u64) -> &'static str {
     }
 }
 
-/// The functions of a C library, as places.
+/// The functions of a C library at which calls are held, as places.
 fn holds_in(modules: &[Module], module: usize) -> Vec<Place> {
     let image = &modules[module].file.image;
     let mut found = Vec::new();

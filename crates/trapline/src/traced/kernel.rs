@@ -1,8 +1,9 @@
-//! Kernel probes for the places that no jump reaches.
+//! Kernel uprobes for the places that no jump reaches.
 //!
-//! In: places. Out: links that count there, and a refusal for each place on which the kernel sets no probe. One link serves
-//! all places of a file; the kernel takes it whole or not at all, so a refused one is halved until the culprits stand alone.
-//! Semaphores of markers are the kernel's business: it lowers them even when the tracer is killed (SAFE-3).
+//! In: places. Out: links that count there, and a refusal for each place on which the kernel sets no uprobe.
+//! One link serves all places of a file. The kernel takes it whole or not at all, so a refused one is halved
+//! until the culprits stand alone. Semaphores of USDT probes are left to the kernel: it lowers them even when
+//! the tracer is killed (SAFE-3).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -18,11 +19,11 @@ use crate::question::kernel_cannot_time;
 use crate::report::{Refused, Tactic};
 use crate::sites::Place;
 
-/// Links that are tried for one file: enough to find four culprits among ten thousand places.
+/// Most links that are tried for one file: enough to find four culprits among ten thousand places.
 const ATTEMPTS: usize = 128;
 
 impl Traced {
-    /// Links what can be linked. Returns are reached by links of their own.
+    /// Links what can be linked. Returns get links of their own.
     pub(super) fn attach_kernel(
         &mut self,
         modules: &[Module],
@@ -45,7 +46,8 @@ impl Traced {
             let file = &modules[module].file;
             let path = self.process.path_to(&file.path, file.id);
             if !leads_to(&path, file.id) {
-                // A link by this path would count in the file that stands there now, that is, nothing.
+                // A link by this path would count in the file that is there now, which the process does not
+                // run.
                 refused.extend(places.into_iter().map(|(index, place)| (index, replaced(place))));
                 continue;
             }
@@ -91,14 +93,15 @@ fn refusal(place: &Place, error: &TargetError, among: usize) -> Refused {
     Refused { probe: place.probe.clone(), kind: "kernel-uprobe", reason }
 }
 
-/// What became of the places, by ranges of their indices.
+/// What became of the places, as ranges of their indices.
 struct Halved<L, E> {
     linked: Vec<(Range<usize>, L)>,
     refused: Vec<(Range<usize>, E)>,
 }
 
-/// Links all of `count` places: together if that works, else what `link` refuses in halves, the larger ones first. At most
-/// `attempts` links are tried; whatever is still in company with a culprit then is refused with it.
+/// Links all of `count` places: together if that works. Otherwise it tries what `link` refused in halves, the
+/// larger ones first. At most `attempts` links are tried. A place that still shares a range with a culprit
+/// then is refused with it.
 fn halved<L, E>(
     count: usize,
     attempts: usize,
@@ -126,7 +129,8 @@ fn halved<L, E>(
 mod tests {
     use super::halved;
 
-    /// Of `count` places, those linked and those refused, when `bad` are the culprits; and the attempts made.
+    /// For `count` places of which `bad` are the culprits: those linked, those refused, and the number of
+    /// attempts.
     fn outcome(count: usize, attempts: usize, bad: &[usize]) -> (Vec<usize>, Vec<usize>, usize) {
         let mut tried = 0;
         let halved = halved(count, attempts, |part| {

@@ -1,11 +1,12 @@
 //! Libraries that the process maps while it is traced: how long they ran before they were probed.
 //!
-//! In: mappings as the kernel tells of them, with their times (`MapWatcher`); the maps as looks find them. Out: which modules are mapped anew, and
-//! for each file with probed places how late these came ([`Late`]). Does not: probe, or hold anything up.
+//! In: mappings as the kernel reports them, with their times (`MapWatcher`); the maps as looks find them.
+//! Out: which modules are newly mapped; for each file with probed places, how late they were probed
+//! ([`Late`]). Does not: probe, or hold anything up.
 //!
-//! # What is told, and when
+//! # Steps
 //!
-//! | step | who | what |
+//! | step | by | what |
 //! |---|---|---|
 //! | K | the kernel | makes the mapping, and writes its record, with the time, before `mmap` returns |
 //! | M | [`reads`](Loads::reads), `look` | notes the time, and reads the maps |
@@ -13,13 +14,19 @@
 //! | A | `look` | notes the time, and probes what is new there |
 //! | N | [`looked`](Loads::looked) | the time since K is how long calls were not seen |
 //!
-//! Interleavings: *K before M*: the maps have it and H takes its record, so N is exact. *K between M's time and the reading of the maps*: the same; its record is younger
-//! than M's time, and is dropped at N since its module was looked at and A began later. *K after the maps were read, before A*, at a new place: no look has it, and the record
-//! stays for the next one; in the place of a module that M saw (unmapped and mapped anew): A patches what is there now, which is the new one, and the old one
-//! passed. *K after A began*: the record stays, and
-//! the next look takes the module for a new one. *Unmapped before M*: no look finds it; its record is older than M's time, or another one of its place follows it,
-//! and it is told as one that passed.
-//! *The kernel drops records, or gives none*: N says "at most" the time since the look before.
+//! Interleavings:
+//!
+//! - *K before M*: the maps show the mapping and H takes its record, so N is exact.
+//! - *K between M's time and the reading of the maps*: the same. Its record is younger than M's time. N drops
+//!   it, since its module was looked at and A began later.
+//! - *K after the maps were read, before A, at a new place*: no look has seen the mapping, and the record
+//!   stays for the next one.
+//! - *K after the maps were read, before A, in the place of a module that M saw* (unmapped and mapped anew):
+//!   A patches what is there now, which is the new module. The old one counts as passed.
+//! - *K after A began*: the record stays, and the next look takes the module for a new one.
+//! - *Unmapped before M*: no look finds the module. Its record is older than M's time, or a record of the
+//!   same place follows it, so it is reported as one that passed.
+//! - *The kernel drops records, or gives none*: N reports "at most" the time since the look before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -31,48 +38,51 @@ use super::Wishes;
 use crate::modules::is_short_name;
 use crate::report::Late;
 
-/// A load of a file: which, and where.
+/// One mapping of a file: the file, and its start address.
 type Load = (FileId, u64);
 
-/// Loads of a process.
+/// Mappings of a process.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     watcher: Option<MapWatcher>,
-    /// Told of, and not yet looked at: when, and under which path.
+    /// Reported and not looked at yet: time in nanoseconds, and path.
     told: HashMap<Load, (u64, String)>,
-    /// Paths of those that were mapped anew at their place before any look.
+    /// Paths of modules that another mapping replaced in their place before any look.
     replaced: Vec<String>,
-    /// When the maps were read last, and the time before.
+    /// Times of the last reading of the maps, and of the one before: the older one first.
     read_ns: [u64; 2],
-    /// When A began last.
+    /// Time at which A began last.
     began: u64,
-    /// The process runs another program. The kernel tells so before it maps that, so H knows when the maps are the new program's.
+    /// The process runs another program. The kernel reports the exec before it maps the new program, so H
+    /// knows when the maps belong to that.
     executed: bool,
-    /// When A ended first: who was forked before has none of our patches.
+    /// Time at which A ended first. A process that was forked before that has none of the patches.
     patched: Option<u64>,
-    /// Forked since then, and of these those that have not run another program.
+    /// Number of processes forked since then; of these, those that have not run another program.
     forked: u64,
     kin: HashSet<u32>,
     late: BTreeMap<String, Late>,
 }
 
 impl Loads {
-    /// Without the right to it, the maps are polled, and a library reloaded between two looks is missed.
+    /// Without the right to watch mappings, the maps are polled, and a library that is reloaded between two
+    /// looks is missed.
     pub(super) fn new(pid: u32) -> Self {
         Self { watcher: MapWatcher::new(pid).ok(), ..Self::default() }
     }
-    /// Descriptors that are readable when something was mapped.
+    /// Descriptors that become readable when something was mapped.
     pub(super) fn descriptors(&self) -> Vec<i32> {
         self.watcher.as_ref().map(MapWatcher::descriptors).unwrap_or_default()
     }
-    /// Takes what the kernel told; whether the process itself mapped a file since the last look.
+    /// H: takes the kernel's records. Returns whether the process itself has mapped a file that was not
+    /// looked at.
     pub(super) fn hear(&mut self, pid: u32, seen: &HashSet<Load>) -> bool {
         if let Some(watcher) = &mut self.watcher {
-            // Compilers at run time map memory of no file all the time.
+            // Programs that compile at run time map anonymous memory all the time.
             let own = watcher.poll().into_iter().filter(|new| new.pid == pid && new.file.inode != 0);
             for new in own {
                 if new.time_ns < self.began && seen.contains(&(new.file, new.start.0)) {
-                    // A patched this one; the look's was gone by then.
+                    // A patched this one; the module that the look saw was unmapped by then.
                     self.replaced.push(new.path);
                     continue;
                 }
@@ -102,20 +112,21 @@ impl Loads {
     pub(super) const fn executed(&self) -> bool {
         self.executed
     }
-    /// There are patches now, which children inherit.
+    /// Notes that there are patches now, which children inherit.
     pub(super) fn patched(&mut self) {
         self.patched.get_or_insert_with(monotonic_ns);
     }
-    /// Processes that were forked since there are patches, by this one and by those; `None` when the kernel does not tell.
+    /// Number of processes that this one and its descendants forked since there are patches; `None` when the
+    /// kernel does not report forks.
     pub(super) fn forked(&self) -> Option<u64> {
         self.watcher.as_ref().map(|_| self.forked)
     }
-    /// The maps are about to be read.
+    /// M: the maps are about to be read.
     pub(super) fn reads(&mut self) {
         self.read_ns = [self.read_ns[1], monotonic_ns()];
     }
-    /// Loads that the maps do not have as they were looked at: gone, or made anew. Of those that were told and are gone, what the probes name by its file counts
-    /// as passed.
+    /// Forgets loads that the maps no longer show as they were looked at: unmapped, or mapped anew. Of loads
+    /// that were reported and are unmapped, those whose file a probe names count as passed.
     pub(super) fn forget_unmapped(&mut self, maps: &[Mapping], wishes: &Wishes, seen: &mut HashSet<Load>) {
         let there: HashSet<Load> = maps.iter().filter_map(|m| Some((m.file?, m.start.0))).collect();
         seen.retain(|load| there.contains(load) && !self.told.contains_key(load));
@@ -132,7 +143,8 @@ impl Loads {
             false
         });
     }
-    /// N: a file that was found is probed, or was gone before that. What was there at the first look is not late.
+    /// N: the file of a load is probed, or was unmapped before that. Only for loads after the first look;
+    /// what was there then is not late.
     pub(super) fn probed(&mut self, path: &str, load: Load, gone: bool) {
         let told = self.told.get(&load).map(|told| told.0);
         let since = monotonic_ns().saturating_sub(told.unwrap_or(self.read_ns[0]));
@@ -145,13 +157,13 @@ impl Loads {
         late.exact &= told.is_some();
         late.longest = late.longest.max(Duration::from_nanos(since));
     }
-    /// N: forgets what was told and is dealt with. `seen`: what was looked at; `began`: when A did.
+    /// N: forgets records that are dealt with. `seen`: loads that were looked at; `began`: when A began.
     pub(super) fn looked(&mut self, seen: &HashSet<Load>, began: u64) {
         let read_ns = self.read_ns[1];
         self.began = began;
         self.told.retain(|load, told| told.0 > read_ns && !(seen.contains(load) && told.0 < began));
     }
-    /// The end: what was told since the last look is not probed any more.
+    /// The session's end: what was reported since the last look is never probed.
     pub(super) fn end(&mut self, wishes: &Wishes) {
         self.replaced.extend(self.told.drain().map(|(_, (_, path))| path));
         self.note_replaced(wishes);
@@ -171,14 +183,14 @@ fn entry<'a>(late: &'a mut BTreeMap<String, Late>, path: &str) -> &'a mut Late {
     late.entry(path.to_owned()).or_insert_with(new)
 }
 
-/// Whether a probe names the file; one that names none may mean any.
+/// Whether a probe names the file. A probe that names no file does not count, since it may mean any.
 fn named(wishes: &Wishes, path: &str) -> bool {
     let means = |file: &str| if file.contains('/') { path == file } else { is_short_name(path, file) };
     wishes.specs.iter().filter_map(|spec| spec.file.as_deref()).any(means)
 }
 
 impl Late {
-    /// The lines that say so.
+    /// Lines of text that report it.
     pub(crate) fn lines(&self, pid: u32) -> Vec<String> {
         let file = &self.file;
         let most = if self.exact { "" } else { "at most " };

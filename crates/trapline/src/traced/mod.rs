@@ -1,10 +1,13 @@
 //! One process under trace: which modules were looked at, what is patched there, what was counted.
 //!
-//! In: an opened process and the session's wishes. Out: [`ProcessReport`]s; at the end the process as it was. A look finds
-//! what is newly mapped (here), `choose` the places that are meant there; `attach` patches them and takes the patches out
-//! again; `kernel` probes what no jump reaches; `foreign` finds patches that others changed; `read` sums what was counted, `records` reads what was recorded, `saving` keeps it as it is. Invariants: TRC-1 a (file, offset) is one
-//! site, however often its file was mapped; TRC-2 what was counted stays counted after dlclose, exec and exit. Does not:
-//! choose processes. `past` lets go of all that a process which has ended does not leave.
+//! In: an opened process and the session's requests ([`Wishes`]). Out: [`ProcessReport`]s; at the end, the
+//! process as it was. One look goes through these steps: this file finds what is newly mapped; `choose` finds
+//! the places that the probes mean there; `attach` patches them, and takes the patches out again at the end.
+//! `kernel` probes the places that no jump reaches. `foreign` finds patches that other tools changed. `read`
+//! sums what was counted, `records` reads records, and `saving` saves them unread. `past` drops what a
+//! process that has ended no longer needs. Invariants: TRC-1 a (file, offset) is one site, however often its
+//! file was mapped. TRC-2 what was counted stays counted after dlclose, exec and exit. Does not: choose
+//! processes.
 //!
 //! [`ProcessReport`]: crate::ProcessReport
 
@@ -62,36 +65,38 @@ use crate::tallies::Settled;
 use crate::threads::Names;
 use crate::values::Values;
 
-/// What a session wants everywhere.
+/// What a session requests of each process.
 #[derive(Clone, Debug)]
 pub(crate) struct Wishes {
     pub(crate) specs: Vec<ProbeSpec>,
-    /// What is learnt of a hit.
+    /// Action at each hit.
     pub(crate) aim: Aim,
-    /// In which form returns that are recorded or tallied are seen.
+    /// How the ends of calls are seen, where returns are recorded or aggregated.
     pub(crate) returns: Returns,
-    /// How hits are split.
+    /// How hits are grouped.
     pub(crate) by: Option<By>,
     pub(crate) options: Options,
     pub(crate) durations: Durations,
-    /// Nanoseconds of a tick, as the target computes with them, where returns may decide which calls are told.
+    /// Length of a clock tick, in nanoseconds times 2^32, as stubs compute with it
+    /// ([`Late::tick_of`](trapline_plan::filter::Late::tick_of)); set where a return may decide whether a
+    /// call passes.
     pub(crate) tick: Option<u64>,
-    /// Durations fall into these steps.
+    /// Equal steps for the histogram of durations, if requested.
     pub(crate) steps: Option<Steps>,
-    /// Which calls are told, for each of the first specifications.
+    /// Filter of each probe; the first is for the first specification, and so on.
     pub(crate) filters: Vec<Arc<Filter>>,
-    /// Which arguments point to text, for each of the first specifications, as bits.
+    /// Arguments that point to text, as bits, one byte for each specification in order.
     pub(crate) texts: Vec<u8>,
-    /// Which floats records hold, for each of the first specifications.
+    /// Floats that records hold, one entry for each specification in order.
     pub(crate) floats: Vec<Floats>,
-    /// Which of the texts end at a 0, in the same order.
+    /// Which of the texts end at a zero byte, as bits, in the same order.
     pub(crate) ended: Vec<u8>,
-    /// With more places than this, one more is as good as all of them.
+    /// Once more places than this are found, searching may stop: one more tells as much as all of them.
     pub(crate) most: Option<usize>,
 }
 
 impl Wishes {
-    /// In which form the ends of calls are seen, where a choice is given.
+    /// How the ends of calls are seen, for actions that leave a choice.
     pub(crate) const fn form(&self) -> Returns {
         match self.aim {
             Aim::Time(form) => form,
@@ -103,28 +108,28 @@ impl Wishes {
     }
 }
 
-/// What is learnt of a hit.
+/// Action at each hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Aim {
-    /// That it happened.
+    /// Count it.
     Count,
-    /// How long it took, from its entry to its end in this form.
+    /// Time the call from its entry to its end; the end is seen in this way.
     Time(Returns),
-    /// How often which value was seen: at entries, or at exits.
+    /// Aggregate a value, at entries or at exits.
     Tally {
         /// At exits.
         exits: bool,
     },
-    /// All that a record tells: the first arguments and, if asked for, the return.
+    /// Record it: the first arguments and, if requested, the return.
     Record {
-        /// Arguments.
+        /// How many arguments.
         values: u8,
         /// Exits too.
         returns: bool,
     },
-    /// Who called.
+    /// Record the stack of callers.
     Stack {
-        /// How that is learnt.
+        /// How the stack is read.
         unwind: Unwind,
         /// Exits too.
         returns: bool,
@@ -135,14 +140,14 @@ impl Aim {
     pub(crate) fn is_timed(self) -> bool {
         matches!(self, Self::Time(_))
     }
-    /// Whether hits, or their values, are told one by one or in rows.
+    /// Whether hits, or their values, are reported one by one or in rows.
     pub(crate) const fn is_told(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Tally { .. })
     }
     const fn is_recorded(self) -> bool {
         matches!(self, Self::Record { .. } | Self::Stack { .. })
     }
-    /// What is wanted at an instruction.
+    /// Role of a single instruction, given this action.
     pub(crate) const fn at(self, at: Svma) -> Role {
         match self {
             Self::Record { .. } => Role::RecordAt(at, Unwind::None),
@@ -150,7 +155,7 @@ impl Aim {
             _ => Role::CountAt(at),
         }
     }
-    /// What is wanted at a function's entry, or at the instruction `inside` it.
+    /// Role of a function's entry, or of the instruction `inside` it.
     pub(crate) const fn role(self, returns: bool, inside: Option<Svma>) -> Role {
         match (self, returns, inside) {
             (Self::Record { values, .. }, true, _) => recorded(values, true, Unwind::None),
@@ -174,14 +179,14 @@ const fn recorded(values: u8, returns: bool, stack: Unwind) -> Role {
     Role::Record { values, returns, texts: 0, floats, fields: 0, stack }
 }
 
-/// Where a site's hits are counted.
+/// Where the hits of a site are counted.
 #[derive(Debug)]
 enum Source {
     Counter { segment: usize, index: u32, latency: Option<u32> },
     Kernel { link: usize, nth: usize },
 }
 
-/// What names a site for good: file, offset, and whether returns are meant.
+/// Permanent identity of a site: file, offset, and whether it counts returns.
 type Key = (FileId, FileOffset, bool);
 
 #[derive(Debug)]
@@ -190,13 +195,14 @@ struct Tracked {
     role: Role,
     filter: Option<Arc<Filter>>,
     values: Values,
-    /// What the reader decides by, where the target's filter says it of other places.
+    /// Of a USDT probe whose arguments are read: the filter as requested, for the reader. `filter` then names
+    /// the probe's operands instead.
     asked: Option<Arc<Filter>>,
     sources: Vec<Source>,
     last: u64,
-    /// The same, split.
+    /// Hits at the last report, by group.
     parts: HashMap<Owner, u64>,
-    /// Rows of threads that were called otherwise once.
+    /// Hits that were credited to a former name of their thread.
     settled: Settled,
 }
 
@@ -204,36 +210,36 @@ struct Tracked {
 #[derive(Debug)]
 pub(crate) struct Traced {
     pub(crate) process: Process,
-    /// Its number in the session.
+    /// Number of the process in this session.
     nth: u32,
     name: String,
-    /// Its calls belong to goroutines, which change threads.
+    /// Calls belong to goroutines, which may move between threads.
     pub(crate) is_go: bool,
-    /// What its files say of its threads.
+    /// What the process' files show of its threads, such as where their rseq areas are.
     threads: Threads,
-    /// Its threads when they were last looked at, and those that the C library did not make.
+    /// Threads at the last look, and those of them that the C library did not make.
     known_threads: HashSet<u32>,
     strangers: HashSet<u32>,
-    /// Where its threads keep which goroutine they run, from the thread pointer on.
+    /// Where threads keep the pointer to their goroutine: bytes from the thread pointer.
     go_g: Option<i32>,
     began: Instant,
     reported: Instant,
     attached: Attached,
     records: Records,
     links: Vec<UprobeMulti>,
-    /// For each segment: calls that run, by latency area.
+    /// Calls in flight, by latency area, for each segment.
     in_flight: Vec<HashMap<u32, u64>>,
     steps: Option<Steps>,
-    /// Slots are not looked through again before this.
+    /// Earliest time of the next search for return trampolines to give back.
     reclaim_after: Instant,
     loads: Loads,
-    /// An unwinder was loaded that is to be told of slots.
+    /// An unwinder was loaded that must still be told of return trampolines.
     untold: bool,
     sites: Vec<Tracked>,
     keys: HashMap<Key, usize>,
-    /// Modules that were looked at, by file and place.
+    /// Loads of modules that were looked at: file and start address.
     seen: HashSet<(FileId, u64)>,
-    /// Specifications that found something, by index.
+    /// Indices of specifications that found something.
     matched: HashSet<usize>,
     /// Sites that were refused.
     not_probed: HashSet<Key>,
@@ -242,13 +248,14 @@ pub(crate) struct Traced {
     pub(crate) notices: Vec<String>,
     pub(crate) children: HashSet<u32>,
     names: Names,
-    /// Whom filters pass over for what they are called.
+    /// Threads that filters pass over because of their names.
     called: Option<Called>,
     pub(crate) costs: Costs,
     foreign: Foreign,
     held: Held,
     group: Group,
-    /// It was named, or had the name that was: not one that others started meanwhile, nor one of all.
+    /// The user named this process by pid or name. False for a launched command, for processes that others
+    /// started meanwhile, and for processes that were found by the files they map.
     pub(crate) is_asked_for: bool,
     pub(crate) ended: Option<Ended>,
     leaving: Leaving,
@@ -256,7 +263,7 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Nothing patched yet.
+    /// A traced process in which nothing is patched yet.
     pub(crate) fn new(process: Process, nth: u32) -> Result<Self, Error> {
         let name = Known::of(&process)?.shown().to_owned();
         let loads = Loads::new(process.pid());
@@ -302,19 +309,19 @@ impl Traced {
             detached: false,
         })
     }
-    /// Places that are probed.
+    /// Sites that are probed.
     pub(crate) fn probed(&self) -> impl Iterator<Item = &Site> {
         self.sites.iter().map(|tracked| &*tracked.site)
     }
-    /// Whether it has anything to report, or to say.
+    /// Whether there is anything to report about the process.
     pub(crate) fn concerns_us(&self) -> bool {
         !self.sites.is_empty() || !self.refused.is_empty()
     }
     pub(crate) fn refused(&self) -> &[Refused] {
         &self.refused
     }
-    /// Looks at modules that are new since the last call, and probes what is wanted there. Says whether any were.
-    /// `before` is called before the process is seized.
+    /// Looks at modules that are new since the last call, and probes what is requested there. Returns whether
+    /// there were any. `before` is called before the process is seized.
     pub(crate) fn look(
         &mut self,
         files: &mut Files,
@@ -339,7 +346,7 @@ impl Traced {
         let maps = self.process.maps()?;
         self.hear_of_mappings();
         if self.loads.executed() {
-            // Whoever follows it probes the new program at its entry point.
+            // The follower probes the new program at its entry point.
             self.end(Ended::Exec);
             return Ok(false);
         }
@@ -369,7 +376,8 @@ impl Traced {
         }
         let (mut modules, mut places) = self.choose(files, wishes, &fresh);
         if let (true, Some(by)) = (places.found.is_empty(), translator(&maps)) {
-            // What is translated is not mapped as a program, so that nothing else explains why it has no such function.
+            // Translated code is not mapped as a program, so nothing else would explain why it has no such
+            // function.
             self.misses = vec![PatchError::Translated { pid: self.process.pid(), by }.to_string()];
         }
         self.keep_closed(&modules, &mut places);
@@ -412,23 +420,24 @@ impl Traced {
         }
         Ok(true)
     }
-    /// Takes what the kernel told of new mappings; whether there is something new to look at.
+    /// Takes the kernel's records of new mappings. Returns whether there is something new to look at.
     pub(crate) fn hear_of_mappings(&mut self) -> bool {
         self.loads.hear(self.process.pid(), &self.seen)
     }
-    /// The session's end: what was mapped and not looked at is told.
+    /// At the session's end: counts what was mapped and never looked at.
     pub(crate) fn end_looks(&mut self, wishes: &Wishes) {
         self.hear_of_mappings();
         self.loads.end(wishes);
     }
-    /// Forked children that inherited our patches; their hits there count with ours.
+    /// Number of forked children that inherited the patches; their hits count with the parent's.
     pub(crate) fn forked(&self) -> u64 {
         if self.attached.segments().is_empty() {
             return 0;
         }
         self.loads.forked().unwrap_or(self.children.len() as u64)
     }
-    /// What counts in this process alone while others' hits count with their children's.
+    /// Notice about kernel uprobes: they count in this process alone, while other hits in its children count
+    /// with its own.
     pub(crate) fn notice_of_children(&self) -> Option<String> {
         let kernel = self.probed().filter(|site| site.tactic == Tactic::Kernel).count();
         let (pid, forked) = (self.process.pid(), self.loads.forked().unwrap_or(self.children.len() as u64));
@@ -438,11 +447,11 @@ impl Traced {
             )
         })
     }
-    /// Descriptors that are readable when the process has mapped something.
+    /// Descriptors that become readable when the process has mapped something.
     pub(crate) fn descriptors(&self) -> Vec<i32> {
         if self.ended.is_none() { self.loads.descriptors() } else { Vec::new() }
     }
-    /// How late the files of these places were probed.
+    /// Notes how late the files of these places were probed.
     fn note_late(&mut self, modules: &[Module], places: &[Place], fresh: &[Mapped], gone: &HashSet<usize>) {
         let found: HashSet<usize> = places.iter().map(|place| place.module).collect();
         for index in found {
@@ -452,7 +461,7 @@ impl Traced {
             load.into_iter().for_each(|load| self.loads.probed(&module.called, load, gone.contains(&index)));
         }
     }
-    /// Notes what became of the process since the last call; false when it is over.
+    /// Notes what became of the process since the last call. Returns false once it is over.
     pub(crate) fn alive(&mut self) -> bool {
         if self.ended.is_none() {
             match cpu_time(self.process.pid()) {
@@ -472,7 +481,8 @@ impl Traced {
         }
         self.ended.is_none()
     }
-    /// Tells of threads that the C library did not make, where stubs rely on it: they came after the attach, which asks all there are.
+    /// Warns of threads that the C library did not make, where stubs rely on the number that it keeps.
+    /// Attaching checks all threads that exist then; this finds those made later.
     fn look_at_births(&mut self) {
         if self.detached || self.attached.segments().is_empty() {
             return;
@@ -495,8 +505,8 @@ impl Traced {
             }
         }
     }
-    /// Gives back slots of calls that were left without a return, when half of all are lent. All threads stand still for it, so that
-    /// it takes no more than a hundredth of the time.
+    /// Gives back return trampolines of calls that were left without a return, once half of all are in use.
+    /// All threads stop for it, so it takes at most a hundredth of the time.
     fn reclaim(&mut self) {
         let lent = self.attached.lent(&self.process).ok().flatten();
         if self.detached
@@ -512,7 +522,7 @@ impl Traced {
     }
     pub(crate) fn end(&mut self, how: Ended) {
         if self.ended.is_none() {
-            // The kernel would put its probes into the next program, too, if that has the same file.
+            // The kernel would put its uprobes into the next program, too, if that has the same file.
             if how == Ended::Exec {
                 self.links.iter_mut().for_each(UprobeMulti::detach);
             }

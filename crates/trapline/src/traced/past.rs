@@ -1,27 +1,42 @@
-//! What a process that has ended leaves: its counts, and no more.
+//! What is kept of a process that has ended: its counts, and no more.
 //!
-//! In: a followed process that has ended or runs another program. Out: whether anything may still be counted in its segments; [`Past`], which holds what reports
-//! say of it, and no memory of the target's, descriptor, or table of the plan. Invariants: TRC-2; PAST-1 what is let go is final: no process can
-//! count there any more, and all that was recorded has been told. Does not: touch a process.
+//! In: a followed process that has ended or runs another program. Out: whether anything may still be counted
+//! in its segments; [`Past`], which holds what reports need, and none of the target's memory, descriptors, or
+//! tables of the plan. Invariants: TRC-2. PAST-1 a process is let go only when its counts are final: no
+//! process can count there any more, and all its records have been reported. Does not: touch a process.
 //!
-//! # When it is let go
+//! # When a process is let go
 //!
-//! The segments are memfds, and a forked child counts in those of its parent. Which children there are is not known: they may have been forked by a forked child, have
-//! another parent or session by now, or share the memory (`vfork`, `CLONE_VM`). So nothing is asked of processes, but of the memory:
+//! The segments are memfds, and a forked child counts in those of its parent. Which children there are is not
+//! known. They may have been forked by a forked child, have another parent or session by now, or share the
+//! memory (`vfork`, `CLONE_VM`). So the memory is asked, and not the processes:
 //!
-//! P1 The process has ended, or runs another program ([`Traced::alive`], an event of the follower's).
-//! P2 Each segment is settled ([`Attached::settle`](trapline_patch::Attached::settle)): our own mapping becomes a private one, and the memfd is sealed against writes. The kernel refuses
-//!    that while any process has a shared mapping of it through which it may write. Refused: our mapping is made shared again, and P2 is tried later, each time after twice as long.
-//! P3 Where calls are recorded, three more rounds are told: the first takes what is left in the rings, the second tells what happened before it in the order of all
-//!    processes, the third tells the calls that have not ended.
-//! P4 The report is made, and all else is dropped.
+//! - P1 The process has ended, or runs another program ([`Traced::alive`], an event of the follower's).
+//! - P2 Each segment is settled ([`Attached::settle`](trapline_patch::Attached::settle)): the tracer's
+//!   mapping becomes a private one, and the memfd is sealed against writes. The kernel refuses the seal while
+//!   any process has a shared, writable mapping of the memfd. If it refuses, the tracer's mapping is made
+//!   shared again, and P2 is tried later, each time after twice as long.
+//! - P3 Where calls are recorded, three more rounds are reported. The first takes what is left in the rings.
+//!   The second reports what happened before it, in the order of all processes. The third reports the calls
+//!   that have not ended.
+//! - P4 The report is made, and all else is dropped.
 //!
-//! Interleavings. *A fork while the process ends*: the child's mappings are made before the parent's are gone, so at each moment one is there, and P2 is refused.
-//! *vfork, or a thread that outlives the main one*: the memory is there as long as one of them has it; P2 is refused. *exec*: the old memory is gone before the
-//! program is held at its entry point, and children of before have mappings of their own. *Double fork, a child of another session, one whose parent is init*: a mapping is
-//! one, whoever has it. *A child that ends between P2's look and its answer*: refused, and tried again. *A hit during P2*: it is a store through a mapping that is there, so P2
-//! is refused, and the word is in the memory that is mapped again. *Another tracer or `trapline status` maps the memfd*: as a child. *The tracer dies at any of these*: nothing of
-//! the target's has been changed. *A child is killed or traced by others*: its memory goes when it does.
+//! Interleavings:
+//!
+//! - *A fork while the process ends*: the child's mappings are made before the parent's are gone. So one of
+//!   them is there at each moment, and P2 is refused.
+//! - *vfork, or a thread that outlives the main one*: the memory is there as long as one of them has it; P2
+//!   is refused.
+//! - *exec*: the old memory is gone before the program is held at its entry point, and children forked before
+//!   have mappings of their own.
+//! - *Double fork, a child of another session, a child whose parent is init*: the mapping counts, whichever
+//!   process has it.
+//! - *A child that ends between P2's look and its answer*: refused, and tried again.
+//! - *A hit during P2*: it is a store through a mapping that exists, so P2 is refused, and the word is in the
+//!   memory that is mapped again.
+//! - *Another tracer or `trapline status` maps the memfd*: the same as for a child.
+//! - *The tracer dies at any of these steps*: nothing of the target's has been changed.
+//! - *A child is killed or traced by others*: its mapping goes when it does.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -38,20 +53,20 @@ use crate::stacks::{Frame, StackFile, StackSum};
 use crate::tallies::Tallied;
 use crate::threads::Names;
 
-/// The first pause after a refusal, and the longest.
+/// First pause after a refusal of P2, and the longest one.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
-/// Rounds of P3.
+/// Number of rounds of P3.
 const ROUNDS: u8 = 3;
 
 /// How far a process has been let go.
 #[derive(Debug)]
 pub(super) struct Leaving {
     settled: bool,
-    /// P2 is not tried before this, and then not again for so long.
+    /// P2 is not tried before this time. `pause` is how long to wait after the next refusal.
     again: Option<Instant>,
     pause: Duration,
-    /// Rounds that were told since P2.
+    /// Rounds that were reported since P2.
     rounds: u8,
 }
 
@@ -61,7 +76,7 @@ impl Default for Leaving {
     }
 }
 
-/// What many processes have in common, each once.
+/// What many processes have in common, each kept once.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     sites: HashSet<Arc<Site>>,
@@ -69,7 +84,7 @@ pub(crate) struct Shared {
     files: Vec<(Option<FileId>, Arc<StackFile>)>,
 }
 
-/// The one that was there first.
+/// Replaces `one` by the equal value that was there first.
 fn once<T: Eq + Hash>(all: &mut HashSet<Arc<T>>, one: &mut Arc<T>) {
     match all.get(one) {
         Some(known) => *one = Arc::clone(known),
@@ -108,21 +123,21 @@ impl Shared {
     }
 }
 
-/// How a session tells what it counted.
+/// How a session reports what it counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Telling {
     pub(crate) scale: Scale,
     pub(crate) timed: bool,
     /// How counters are split.
     pub(crate) by: Option<By>,
-    /// How tables are.
+    /// How rows of tables are split.
     pub(crate) rows_by: Option<By>,
 }
 
-/// A process that has ended, and what is known of it.
+/// A process that has ended, and what is kept of it.
 #[derive(Debug)]
 pub(crate) struct Past {
-    /// As of its end. What is new in it is told once.
+    /// Report as of the end. What is new in it is reported once.
     report: ProcessReport,
     began: Instant,
     reported: Instant,
@@ -139,11 +154,11 @@ impl Past {
     pub(crate) fn refused(&self) -> &[Refused] {
         &self.report.refused
     }
-    /// The name of a thread by our number, if it was read.
+    /// Name of a thread, if it was read. `tid` is the number that the tracer sees.
     pub(crate) fn thread_name(&self, tid: u32) -> Option<String> {
         self.names.get(self.names.seen(tid).unwrap_or(tid)).comm
     }
-    /// The last report: nothing is left of the process.
+    /// The last report, which uses up what is left of the process.
     pub(crate) fn last_report(self) -> ProcessReport {
         let now = Instant::now();
         ProcessReport {
@@ -152,7 +167,7 @@ impl Past {
             ..self.report
         }
     }
-    /// All counts; `ends`: the next interval begins.
+    /// All counts. `ends`: the next interval begins with this report.
     pub(crate) fn report(&mut self, ends: bool) -> ProcessReport {
         let now = Instant::now();
         let report = ProcessReport {
@@ -172,7 +187,7 @@ impl Past {
 }
 
 impl Traced {
-    /// P1 and P2, and whether P3 has been done.
+    /// P1 and P2; returns whether P3 has been done.
     pub(crate) fn is_past(&mut self) -> bool {
         if self.ended.is_none() || self.detached {
             return false;
@@ -185,7 +200,7 @@ impl Traced {
         if self.leaving.settled || self.leaving.again.is_some_and(|again| now < again) {
             return self.leaving.settled;
         }
-        // What the kernel does not say is asked again, and kept meanwhile.
+        // If the kernel gives no answer, it is asked again later, and all is kept meanwhile.
         self.leaving.settled = self.attached.settle().unwrap_or(false);
         self.leaving.again = Some(now + self.leaving.pause);
         self.leaving.pause = (self.leaving.pause * 2).min(LONGEST);
@@ -198,7 +213,7 @@ impl Traced {
         }
         self.leaving.rounds >= ROUNDS
     }
-    /// P4. Places without a hit are only counted.
+    /// P4. Of sites without a hit only the number is kept.
     pub(crate) fn leave(mut self, telling: Telling, shared: &mut Shared) -> (Past, Summary) {
         let Telling { scale, timed, by, rows_by } = telling;
         let delta_since = self.reported;
@@ -230,7 +245,7 @@ impl Traced {
         };
         (past, summary)
     }
-    /// What is said of it at the end, but for what was refused, and what stays mapped.
+    /// Totals at the end, except refusals and what stays mapped.
     pub(crate) fn summary(&self) -> Summary {
         let (ours, kernel) = self.total_hits();
         let (costs, notices) = (self.costs, self.record_notices());

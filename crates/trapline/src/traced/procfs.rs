@@ -1,15 +1,15 @@
-//! What /proc says of a process while it is traced: the CPU time that it used, the children that it forked.
+//! What /proc shows of a traced process: the CPU time that it used, the children that it forked.
 
 use std::time::Duration;
 
-/// User and system time of a process, while there is such a process.
+/// User and system time of a process; `None` once it is gone.
 pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
-    // Linux reports it in units of USER_HZ, which is 100 on every architecture that we run on.
+    // Linux reports it in units of USER_HZ, which is 100 on both supported architectures.
     const TICK: Duration = Duration::from_millis(10);
     Some(TICK * u32::try_from(trapline_target::cpu_ticks(pid)?).unwrap_or(u32::MAX))
 }
 
-/// Processes that the threads of a process have forked.
+/// Pids of processes that the threads of a process have forked.
 pub(super) fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

@@ -1,7 +1,8 @@
-//! Reading what was counted: hits, their parts, durations, and what was lost.
+//! Reads what was counted: hits, their groups, durations, and what was lost.
 //!
-//! In: the process' segments and kernel links. Out: [`ProcessReport`]s and sums. A site's hits are those of all its sources,
-//! one for each time that its file was mapped. Does not: change anything in the process but memory given back at the end.
+//! In: the process' segments and kernel links. Out: [`ProcessReport`]s and sums. A site's hits are those of
+//! all its sources, one for each time that its file was mapped. Does not: change anything in the process,
+//! except that it gives memory back at the end.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::spread::Scale;
 use crate::tallies::{Gathered, Left, Part, Tallied};
 use crate::times::{in_flight, read_times, stamps_resident};
 
-/// Adds calls that run and come back through a slot.
+/// Adds armed calls that are in flight.
 fn add_armed(attached: &Attached, process: &Process, sums: &mut [HashMap<u32, u64>]) {
     let calls = attached.slots().and_then(|slots| armed(process, &slots).ok()).unwrap_or_default();
     for call in calls.iter().filter(|call| call.word != 0) {
@@ -61,12 +62,12 @@ impl Traced {
         }
         gathered
     }
-    /// What tables hold of each site that has one, by its index.
+    /// Contents of the aggregation tables, by the index of their site.
     pub(crate) fn gathered(&self, by: Option<By>) -> Vec<(usize, Gathered)> {
         let tallied = self.sites.iter().enumerate().filter(|(_, t)| matches!(t.role, Role::Tally { .. }));
         tallied.map(|(index, tracked)| (index, self.gathered_of(tracked, by))).collect()
     }
-    /// A site's values, told.
+    /// Aggregation of a site, for reports.
     pub(crate) fn tallied(&self, index: usize, gathered: &Gathered, by: Option<By>) -> Tallied {
         let tracked = &self.sites[index];
         let (parts, left) = self.parts(tracked, gathered, by);
@@ -82,7 +83,7 @@ impl Traced {
             unnamed: left.unnamed,
         }
     }
-    /// A site's values as they are told, and hits that are not.
+    /// Rows of a site's aggregation, and hits that are in none of them.
     pub(super) fn parts(&self, tracked: &Tracked, gathered: &Gathered, by: Option<By>) -> (Vec<Part>, Left) {
         let wanted = tracked.filter.as_ref().map_or(&[][..], |filter| filter.names());
         gathered.parts(by, &tracked.settled, &self.names, wanted)
@@ -91,7 +92,7 @@ impl Traced {
     pub(crate) fn look_at_names(&mut self, threads: &HashSet<u32>) {
         self.names.look(self.process.pid(), &self.children, threads, false);
     }
-    /// Hits of each site, split. Sites that the kernel counts are not.
+    /// Hits of each site, by group. Sites that the kernel counts have no groups.
     fn split(&mut self, by: By) -> Vec<Vec<Share>> {
         self.name_threads(true);
         let (segments, owned) = (self.attached.segments(), self.attached.counts_by_cpu());
@@ -131,7 +132,7 @@ impl Traced {
                 .zip(&split)
                 .map(|(tracked, shares)| match shares[..] {
                     [] => self.hits(tracked, &kernel),
-                    // What is shown adds up.
+                    // The total is the sum of the groups that are shown.
                     _ => shares.iter().fold(0, |sum: u64, share| sum.wrapping_add(share.hits)),
                 })
                 .collect(),
@@ -169,8 +170,8 @@ impl Traced {
         }
         report
     }
-    /// Calls that run now, in the process and in its forked children. After its end, or a detach that freed the stamps, what
-    /// was seen last stands.
+    /// Calls in flight, in the process and in its forked children. After the process' end, and after a detach
+    /// that freed the entry stamps, the last values stay.
     fn look_in_flight(&mut self) {
         let segments = self.attached.segments();
         if self.ended.is_some() || segments.is_empty() {
@@ -183,7 +184,8 @@ impl Traced {
         for child in self.children.iter().filter_map(|&pid| Process::open(pid).ok()) {
             let maps = child.maps().unwrap_or_default();
             for (segment, sum) in segments.iter().zip(&mut now) {
-                // A child that runs another program, or was forked before, has no stamps of ours at that address.
+                // A child that runs another program, or was forked before the attach, has no stamps at that
+                // address.
                 if !maps.iter().any(|mapping| mapping.file == Some(segment.memfd())) {
                     continue;
                 }
@@ -220,7 +222,8 @@ impl Traced {
         };
         self.sites.iter().map(one).collect()
     }
-    /// After the last report: gives back counters and latency areas, and all that no thread can be in; returns the bytes of memory that stay behind.
+    /// Called after the last report. Gives back counters, latency areas, and code that no thread can be in.
+    /// Returns the bytes of memory that stay behind.
     pub(crate) fn forget(&mut self, options: &Options) -> u64 {
         if self.ended.is_some() || self.attached.segments().is_empty() {
             return 0;
@@ -232,7 +235,8 @@ impl Traced {
             }
             resident += segment.resident() + stamps_resident(&self.process, segment);
         }
-        // What cannot be told to be unused, or not now, stays as it is, and whoever comes next tries again.
+        // What is in use, or cannot be proven unused now, stays as it is. The next tracer that comes tries
+        // again.
         if let Ok(freed) = self.attached.free(&self.process, options) {
             self.costs.left_mapped = freed.stays;
             resident = if freed.stays == 0 { 0 } else { resident };
@@ -247,7 +251,7 @@ impl Traced {
         self.costs.guards
             + self.attached.segments().iter().map(trapline_patch::Segment::guard_hits).sum::<u64>()
     }
-    /// Hits recorded by our stubs, and by the kernel's probes.
+    /// Hits counted by stubs, and hits counted by kernel uprobes.
     pub(crate) fn total_hits(&self) -> (u64, u64) {
         let split = |kernel: bool| {
             let some =

@@ -1,7 +1,8 @@
-//! Records taken of a process' rings.
+//! Takes records out of a process' rings.
 //!
-//! In: the rings of all its segments. Out: [`Call`]s, and how many records were read for each site. Invariant: LOSS-2 hits are records
-//! read and records dropped, to the hit. Does not: know what records mean (`crate::decode`), or keep them (`saving`).
+//! In: the rings of all its segments. Out: [`Call`]s, and how many records were read for each site.
+//! Invariant: LOSS-2 hits = records read + records dropped, exactly. Does not: know what records mean
+//! (`crate::decode`), or save them (`saving`).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,33 +24,33 @@ use crate::stacks::{StackId, Sums};
 use crate::threads::are_renumbered;
 use crate::values::Values;
 
-/// What was read so far.
+/// State of reading.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    /// Bytes taken, for each segment and ring.
+    /// Bytes taken so far, for each segment and ring.
     tails: Vec<Vec<u64>>,
     pub(super) decoder: Decoder,
-    /// How many sites and sources there were when probes were last made known.
+    /// Number of sites and of sources when the decoder was last given its probes.
     version: (usize, usize),
-    /// A filter of the reader's asks what threads are called.
+    /// A filter of the reader's needs thread names.
     are_named: bool,
-    /// Slots of one ring; empty between rounds.
+    /// Ring slots of one ring; empty between rounds.
     bytes: Vec<u8>,
     /// Stacks of entries whose calls have not ended.
     pub(super) stacks: InTurn<TextKey, StackId>,
-    /// Sums of stacks, where these are asked for.
+    /// Sums of stacks, if requested.
     pub(super) sums: Option<Sums>,
-    /// What was saved of it.
+    /// State of the recording.
     pub(super) saved: Saved,
-    /// When it was last forgotten which pages texts may be loaded from.
+    /// When page notes were last cleared.
     forgot: Option<Instant>,
-    /// Heads that could not be: the target wrote over them.
+    /// Ring heads with impossible values: the target wrote over them.
     pub(super) broken: u64,
 }
 
-/// How long a page that the kernel read is loaded from without asking it again.
+/// How long stubs load from a page after the kernel has read it, before the kernel is asked again.
 const FORGET: Duration = Duration::from_millis(100);
-/// Bytes that are copied of a ring at once: they stay in a CPU's own cache until they are looked at.
+/// Bytes of a ring that are copied at once: few enough to stay in the CPU's own cache until they are read.
 const AT_ONCE: usize = 1 << 18;
 
 /// One ring, to be emptied.
@@ -63,11 +64,12 @@ pub(super) struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Bytes of a slot.
+    /// Bytes of a ring slot.
     pub(super) const fn slot(&self) -> usize {
         self.area.slot as usize
     }
-    /// What is in it now, in pieces behind what `bytes` holds: `each` gets them all, and they are gone. False if its head cannot be.
+    /// Takes what is in the ring now, in pieces that are appended to `bytes`. `each` gets all of `bytes`, and
+    /// then they are cleared. Returns false if the head has an impossible value.
     pub(super) fn empty<E>(
         &mut self,
         bytes: &mut Vec<u8>,
@@ -89,14 +91,14 @@ impl Ring<'_> {
 }
 
 impl Records {
-    /// Forgets from time to time which pages texts may be loaded from, where no rings are read.
+    /// Clears page notes from time to time, where no rings are read.
     pub(super) fn forget(&mut self, segments: &[Segment]) {
         if self.forgot.is_none_or(|at| at.elapsed() >= FORGET) {
             self.forgot = Some(Instant::now());
             segments.iter().for_each(|home| home.layout().pages.forget(home.view()));
         }
     }
-    /// All rings, one after the other, and what else is done in a round.
+    /// Visits all rings, one after the other, and does what else belongs to a round.
     fn rings<E>(
         &mut self,
         segments: &[Segment],
@@ -123,7 +125,8 @@ impl Records {
         }
         Ok(())
     }
-    /// Takes what is in all rings: each record with its segment, the words of a record there, and access to them.
+    /// Takes what is in all rings: each record with its segment, the number of words that a record has there,
+    /// and access to them.
     pub(super) fn drain(
         &mut self,
         segments: &[Segment],
@@ -140,7 +143,7 @@ impl Records {
         });
         let Ok(()) = done;
     }
-    /// One round of records; how many.
+    /// Reads one round of records; returns how many.
     fn take(&mut self, segments: &[Segment]) -> usize {
         let mut taken = 0;
         let done = self.rings(segments, |records, mut ring| {
@@ -156,7 +159,8 @@ impl Records {
         let Ok(()) = done;
         taken
     }
-    /// The rings, where slots go elsewhere: `each` empties a ring, and says whether its head can be.
+    /// Visits the rings where slots are not decoded here. `each` empties a ring, and returns whether its head
+    /// is possible.
     pub(super) fn hand_on<E>(
         &mut self,
         segments: &[Segment],
@@ -170,12 +174,13 @@ impl Records {
     }
 }
 
-/// What never goes wrong.
+/// Error type of what cannot fail.
 pub(super) type Never = std::convert::Infallible;
 
 impl Traced {
-    /// A round that begins at a tick: the calls that ended before the round before it. Without one, all, and those that have not ended. How
-    /// many records were taken.
+    /// Reads a round and reports calls. With `until`, the tick at which the round begins, these are the calls
+    /// that ended before the round before it. Without it, these are all calls, including those that have not
+    /// ended. Returns the number of records taken.
     pub(crate) fn each_call(
         &mut self,
         clock: Clock,
@@ -194,13 +199,13 @@ impl Traced {
         let taken = records.take(self.attached.segments());
         let is_apart = are_renumbered(self.process.pid());
         if records.are_named || is_apart {
-            // An exit is of a thread whose entry was read before or is beside it.
+            // An exit is on a thread whose entry was read before, or is in the same round.
             let threads = records.decoder.threads();
             self.names.look(self.process.pid(), &self.children, &threads, false);
             self.note_names(&threads);
         }
         let names = |tid| self.names.get(tid).comm;
-        // What is told are our numbers.
+        // Reports name threads by the numbers that the tracer sees.
         let mut tell = |call: Call| {
             let tid = if is_apart { self.names.get(call.tid).tid } else { call.tid };
             each(Call { tid, ..call });
@@ -209,10 +214,10 @@ impl Traced {
         self.records = records;
         taken
     }
-    /// What is known of the probes whose records come, if there are new ones; whether there are.
+    /// Gives the decoder what is known of the probes, if there are new ones. Returns whether there are.
     pub(super) fn know_probes(&mut self) -> bool {
         let version = (self.sites.len(), self.sites.iter().map(|tracked| tracked.sources.len()).sum());
-        // A goroutine may have gone on in another thread.
+        // A goroutine may have moved to another thread.
         self.records.decoder.pairing.exits_name_no_thread = self.is_go || self.attached.asks_for_thread();
         if self.records.version == version {
             return false;
@@ -243,13 +248,13 @@ impl Traced {
         self.records.are_named = are_named;
         true
     }
-    /// The name of a thread by our number.
+    /// Name of a thread. `tid` is the number that the tracer sees.
     pub(crate) fn thread_name(&mut self, tid: u32) -> Option<String> {
         let tid = self.names.seen(tid).unwrap_or(tid);
         self.names.look(self.process.pid(), &self.children, &std::iter::once(tid).collect(), false);
         self.names.get(tid).comm
     }
-    /// Hits of a site that a filter kept back.
+    /// Hits of a site that were filtered.
     pub(super) fn filtered(&self, tracked: &Tracked) -> Option<Filtered> {
         tracked.filter.as_ref().filter(|filter| {
             filter.rejects() || filter.tallied().is_none() && !filter.only_reads() || filter.tallies_calls()
@@ -279,7 +284,7 @@ impl Traced {
         }
         Some(out)
     }
-    /// Of all sites.
+    /// Filtered hits of all sites.
     pub(crate) fn all_filtered(&self) -> Option<Filtered> {
         let all = self.sites.iter().filter_map(|tracked| self.filtered(tracked));
         all.reduce(|sum, one| Filtered {
@@ -288,7 +293,7 @@ impl Traced {
             unended: sum.unended + one.unended,
         })
     }
-    /// Records that found no room. Where hits are recorded, counters hold just these.
+    /// Records that were dropped. Where hits are recorded, counters hold just these.
     pub(super) fn dropped(&self) -> u64 {
         let told = self.sites.iter().filter(|tracked| tracked.is_recorded() || tracked.tallies_calls());
         let sources = told.flat_map(|tracked| &tracked.sources);
@@ -301,7 +306,7 @@ impl Traced {
         };
         sources.map(one).fold(0, u64::wrapping_add)
     }
-    /// What a reader should know at the end.
+    /// Notices about records for the end of the session.
     pub(crate) fn record_notices(&self) -> Vec<String> {
         let mut notices = Vec::new();
         let (pid, unpaired) = (self.process.pid(), self.records.decoder.pairing.unpaired);
@@ -325,14 +330,14 @@ impl Tracked {
             Source::Kernel { .. } => None,
         })
     }
-    /// Whether its values are tallied when calls return, which leave something until then.
+    /// Whether its values are aggregated at returns, from what the entry left.
     pub(super) fn tallies_calls(&self) -> bool {
         self.filter.as_ref().is_some_and(|filter| filter.tallies_calls())
     }
     pub(super) const fn is_recorded(&self) -> bool {
         matches!(self.role, Role::Record { .. } | Role::RecordAt(..) | Role::RecordMark(..))
     }
-    /// What its records hold, where that is anything else than integers.
+    /// Shape of its records, if they hold anything besides integers.
     fn shape(&self) -> Option<Shape> {
         match self.role {
             Role::Record { values, texts, floats, fields, .. }

@@ -1,8 +1,9 @@
-//! Records kept as they are: from the rings into a file's blocks.
+//! Saves records undecoded: from the rings into blocks of a file.
 //!
-//! In: the rings of all segments. Out: blocks ([`crate::saved`]), written as they come: a ring's slots in pieces that stay in a CPU's own
-//! cache, packed: new memory of a file costs more than making it less. Records are looked at so far as they are counted and their threads are named; what they mean is found out when they are
-//! read back. Invariant: LOSS-2 entries written and records dropped are hits.
+//! In: the rings of all segments. Out: blocks ([`crate::saved`]), written as they come. A ring's slots are
+//! taken in pieces that stay in the CPU's own cache, and are packed: fresh memory for a file costs more than
+//! packing. Records are read only to count them and to name their threads. What they mean is decoded when the
+//! file is read. Invariant: LOSS-2 entries written + records dropped = hits.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,19 +18,19 @@ use crate::saved::frame::{Kind as Block, Put};
 use crate::saved::pack::pack;
 use crate::saved::tables::{Loss, Table, put_losses, put_names};
 
-/// How often losses are noted, for the case that nobody comes to note the last ones.
+/// How often losses are noted, for the case that the tracer dies before it notes the last ones.
 const LOSSES_EVERY: Duration = Duration::from_millis(500);
 
-/// What was saved of a process.
+/// State of saving for one process.
 #[derive(Debug, Default)]
 pub(super) struct Saved {
-    /// Its number in the file, once it has one.
+    /// Number of the process in the file, once it has one.
     number: Option<u32>,
     /// Threads that were met.
     threads: Quick<u32, ()>,
-    /// Of these, those that are not named yet.
+    /// Of these, threads without a name yet.
     fresh: HashSet<u32>,
-    /// The last one.
+    /// The thread met last.
     last: Option<u32>,
     slots: Vec<u8>,
     block: Put,
@@ -37,7 +38,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// Looks at slots that are about to be written; how many there are.
+    /// Counts slots that are about to be written, and notes their threads. Returns the number of slots.
     fn note(
         &mut self,
         segment: usize,
@@ -73,7 +74,8 @@ impl Saved {
 }
 
 impl Records {
-    /// One ring's slots, block by block; how many there were, or `None` if its head cannot be.
+    /// Writes the ring slots of one ring, block by block. Returns how many there were, or `None` if the head
+    /// has an impossible value.
     fn save_ring<E>(
         &mut self,
         mut ring: Ring<'_>,
@@ -100,8 +102,8 @@ impl Records {
 }
 
 impl Traced {
-    /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number of the next process of which
-    /// something is written. How many records that were.
+    /// Writes what was recorded since the last call, and what is needed to read it. `next` is the number for
+    /// the next process that appears in the file. Returns the number of records.
     pub(crate) fn save<E>(
         &mut self,
         next: &mut u32,
@@ -174,7 +176,7 @@ impl Traced {
         records.saved.losses = Some((Instant::now(), sum));
         if sum == before { Ok(()) } else { write(&put_losses(number, &losses)) }
     }
-    /// Records that found no room, by probe and CPU.
+    /// Dropped records, by probe and CPU.
     fn losses(&self) -> Vec<Loss> {
         let mut losses = Vec::new();
         let owned = self.attached.counts_by_cpu();

@@ -1,8 +1,8 @@
-//! Stacks read from a process' rings, and summed.
+//! Reads stacks from a process' rings, and sums them.
 //!
-//! In: the rings of all its segments; what is mapped as code, at each look and whenever an address is nobody's. Out: [`StackSum`]s; where
-//! exits are recorded, [`Times`] of each site.
-//! Invariant: STA-1. Does not: name anything.
+//! In: the rings of all its segments; what is mapped as code, at each look and whenever an address lies in no
+//! known mapping. Out: [`StackSum`]s; where exits are recorded, [`Times`] of each site. Invariant: STA-1.
+//! Does not: name anything.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::report::{Site, Times};
 use crate::spread::{Scale, Spread};
 use crate::stacks::{Copy, Ended, Frame, Places, StackSum, Sums, open};
 
-/// What is wanted of a probe's records.
+/// How the records of a probe are to be read.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     unwind: Unwind,
     waits: bool,
-    /// Address of the probed place, where stacks are copied.
+    /// Address of the probed instruction, where stacks are copied.
     pc: u64,
 }
 
 impl Traced {
-    /// Where code is mapped now, when stacks are summed.
+    /// Notes where code is mapped now, if stacks are summed.
     pub(super) fn note_code(&mut self, maps: &[Mapping]) {
         if let Some(sums) = &mut self.records.sums
             && sums.places.update(maps, open(&self.process))
@@ -40,7 +40,7 @@ impl Traced {
             sums.renumber();
         }
     }
-    /// Sums what was recorded since the last call; with `last` also calls that have not ended.
+    /// Sums what was recorded since the last call; if `last`, also calls that have not ended.
     pub(crate) fn sum_stacks(&mut self, last: bool) {
         let Some(mut sums) = self.records.sums.take() else { return };
         let wanted = self.wanted(&sums.places);
@@ -97,7 +97,7 @@ impl Traced {
         let sites = self.sites.iter().filter_map(|tracked| Some((tracked, of(tracked)?)));
         sites.flat_map(|(tracked, wanted)| tracked.counters().map(move |key| (key, wanted))).collect()
     }
-    /// Calls of each site by duration, where these are summed.
+    /// Durations of calls of each site, if these are summed.
     pub(super) fn times_of_stacks(&self, scale: Scale) -> Vec<Times> {
         let Some(sums) = &self.records.sums else { return Vec::new() };
         let waits = |tracked: &&Tracked| matches!(tracked.role, Role::Record { returns: true, .. });
@@ -177,9 +177,10 @@ impl Traced {
 }
 
 impl Records {
-    /// Puts entries and exits together, and adds what ended; `begun` as in [`Pairing::feed`](crate::calls::Pairing::feed).
+    /// Pairs entries and exits, and adds the calls that ended. `begun` is as in
+    /// [`Pairing::feed`](crate::calls::Pairing::feed).
     fn end_calls(&mut self, sums: &mut Sums, mut round: Vec<Found>, begun: Option<u64>) {
-        // What is in the round is of probes whose exits are recorded.
+        // All records of the round belong to probes whose exits are recorded.
         let mut ended = Vec::new();
         self.decoder.pairing.feed(&mut round, begun, |_, _| true, |paired| ended.push(paired));
         self.decoder.round = round;
@@ -192,7 +193,7 @@ impl Records {
             sum.tail_exits += u64::from(how == How::TailCall);
             self.end_call(sums, segment, &entry, exit);
         }
-        // These go on, for all we know.
+        // At the end: the rest counts as calls that are still running.
         let rest = if begun.is_none() { self.decoder.pairing.rest() } else { Vec::new() };
         rest.into_iter().for_each(|paired| self.end_call(sums, paired.segment, &paired.entry, paired.exit));
     }

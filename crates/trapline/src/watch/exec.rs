@@ -1,8 +1,8 @@
-//! What runs another program while it is watched: the places are looked up again in that.
+//! Processes that run another program while they are watched: the variables are looked up again in it.
 //!
-//! In: execs as the kernel tells them. Out: [`NewProgram`]s, and more places watched. Nobody is stopped, so the new program runs a
-//! moment before it is armed; how long is told. Libraries are not mapped yet when a program begins: where nothing is found,
-//! it is looked for again until [`PATIENCE_NS`] have passed.
+//! In: execs as the kernel reports them. Out: [`NewProgram`]s, and more places watched. No thread is stopped,
+//! so the new program runs for a moment before it is armed; that time is reported. Libraries are not mapped
+//! yet when a program begins. So what is not found is looked for again until [`PATIENCE_NS`] have passed.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use super::{WatchSession, Watched, place, target_of};
 use crate::error::Error;
 use crate::traced::cpu_time;
 
-/// Since the exec; longer than a program takes to map its libraries.
+/// Time limit since the exec; longer than a program takes to map its libraries.
 const PATIENCE_NS: u64 = 500_000_000;
 
 /// A watched process runs another program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewProgram {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The program's name.
+    /// Name of the program.
     pub comm: String,
-    /// When it was run, on the clock of accesses.
+    /// Time of the exec, on the clock of accesses.
     pub time_ns: u64,
-    /// The places watched in it: a part of [`WatchSession::watched`]; empty when none is.
+    /// Places that are watched in it: a part of [`WatchSession::watched`]; empty if there are none.
     pub watched: std::ops::Range<usize>,
-    /// How long it ran before they were.
+    /// How long it ran before they were armed.
     pub unwatched: Duration,
     /// What was not found in it, or why nothing is watched.
     pub misses: Vec<String>,
 }
 
 impl WatchSession {
-    /// Processes that run another program since this was asked last, and what is watched in it.
+    /// Processes that have run another program since the last call, and what is watched there.
     pub fn take_programs(&mut self) -> Vec<NewProgram> {
         std::mem::take(&mut self.programs)
     }
     pub(super) fn follow_execs(&mut self) {
         let mut execs = std::mem::take(&mut self.unsettled);
         let new = self.watching.take_execs();
-        // A later one of the same process takes the place of one before.
+        // A later exec of the same process replaces an earlier one.
         execs.retain(|one| !new.iter().any(|later| later.pid == one.pid));
         for exec in execs.into_iter().chain(new) {
             let looked = if self.forks { self.look_again(&exec) } else { Ok(Vec::new()) };
@@ -67,11 +67,11 @@ impl WatchSession {
             });
         }
     }
-    /// Places of the target added last.
+    /// Number of places of the target that was added last.
     fn found_last(&self) -> usize {
         self.watched.len() - self.first.last().copied().unwrap_or(0)
     }
-    /// Finds the places in the new program, and arms them; what was not found beside.
+    /// Finds the places in the new program, and arms them. Returns what was not found.
     fn look_again(&mut self, exec: &Exec) -> Result<Vec<String>, Error> {
         let process = Process::open(exec.pid)?;
         let known = self.watching.targets().len();
@@ -88,7 +88,7 @@ impl WatchSession {
             return Err(Error::NoPlace { misses });
         }
         self.watching.add(target_of(process, &found), &mut |_| {})?;
-        // What the process spent before counts with its former program.
+        // What the process used before counts with its former program.
         let known = self.watched.iter().any(|one: &Watched| one.pid == pid);
         self.cpu_began.push(if known { Duration::MAX } else { cpu_time(pid).unwrap_or_default() });
         self.first.push(self.watched.len());

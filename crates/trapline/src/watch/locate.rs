@@ -1,7 +1,7 @@
-//! From an address in a process to a function and a line, each asked once.
+//! From an address in a process to a function and a line; each address is looked up once.
 //!
-//! In: processes. Out: [`Where`]s, starts of functions. Modules that a process maps later are found when an address lies in
-//! none that is known. Does not: fail: an address that nobody knows is shown as such.
+//! In: processes. Out: [`Where`]s, starts of functions. Modules that a process maps later are found when an
+//! address lies in no known one. Does not: fail; an unknown address is shown as a number.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::modules::{Module, mapped};
 
 pub(super) type SharedLocator = Rc<RefCell<Locator>>;
 
-/// What is known of all processes watched.
+/// What is known of all watched processes.
 #[derive(Debug, Default)]
 pub(super) struct Locator {
     files: Files,
@@ -36,38 +36,38 @@ struct Known {
 }
 
 impl Locator {
-    /// Looks at a process whose places are about to be found.
+    /// Reads the maps of a process in which places are to be found.
     pub(super) fn add(&mut self, process: &Process) {
         let mut known = Known::default();
         known.look(process, &mut self.files);
         self.processes.push(known);
     }
-    /// Forgets the process added last, in which nothing is watched.
+    /// Forgets the process that was added last, in which nothing is watched.
     pub(super) fn forget_last(&mut self) {
         self.processes.pop();
     }
-    /// Forgets all but the first so many.
+    /// Forgets all but the first so many processes.
     pub(super) fn keep_first(&mut self, processes: usize) {
         self.processes.truncate(processes);
     }
-    /// Modules of the process added last, the program first.
+    /// Modules of the process that was added last, the program first.
     pub(super) fn modules(&self) -> &[Module] {
         self.processes.last().map_or(&[], |known| &known.modules)
     }
-    /// Mappings of the process added last.
+    /// Mappings of the process that was added last.
     pub(super) fn maps(&self) -> &[Mapping] {
         self.processes.last().map_or(&[], |known| &known.maps)
     }
-    /// A file's debug information, read once.
+    /// Debug information of a file, read once.
     pub(super) fn debug(&mut self, module: &Module) -> Option<Rc<DebugInfo>> {
         let file = &module.file;
         self.debug.entry(file.id).or_insert_with(|| file.image.debug_info().map(Rc::new)).clone()
     }
-    /// Whether an address lies in code of a file.
+    /// Whether an address lies in a file's code.
     pub(super) fn is_code(&self, target: usize, ip: RemoteAddr) -> bool {
         self.processes.get(target).is_some_and(|known| known.module_at(ip).is_some())
     }
-    /// Where an address is; for a return address, where its call is.
+    /// Function and line of an address; for a return address, those of its call.
     pub(super) fn place(&mut self, target: usize, ip: RemoteAddr, returns: bool) -> Rc<Where> {
         if let Some(known) = self.places.get(&(target, ip.0, returns)) {
             return known.clone();
@@ -134,7 +134,7 @@ impl Known {
     }
 }
 
-/// The locator as what decoding asks.
+/// The locator, in the form that decoding uses.
 #[derive(Debug)]
 pub(super) struct Map(pub(super) SharedLocator);
 

@@ -1,9 +1,9 @@
-//! Watching data: who wrote it, when, and what.
+//! Watchpoints: which code wrote a variable, when, and what value.
 //!
-//! In: places as users name them, processes. Out: [`Accessed`]s with functions and lines, and at the end what was not seen.
-//! Invariants: WCH-1…5 of `trapline-watch`; SES-2. Does not: print, wait, handle signals.
+//! In: variables as users name them, processes. Out: [`Accessed`]s with functions and lines, and at the end
+//! what was not seen. Invariants: WCH-1…5 of `trapline-watch`; SES-2. Does not: print, wait, handle signals.
 //!
-//! Where the address is known already there is a shorter way, without names and lines:
+//! If the address is already known, there is a shorter way, without names and lines:
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ use crate::traced::cpu_time;
 
 use locate::{Locator, SharedLocator};
 
-/// What to watch, and how.
+/// Description of a watch session.
 #[derive(Clone, Debug, Default)]
 pub struct WatchBuilder {
     target: Target,
@@ -75,51 +75,51 @@ pub struct WatchBuilder {
 /// A place that is watched in a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Watched {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its name.
+    /// Name of the process.
     pub process: String,
-    /// As the user named it.
+    /// Name that the user gave.
     pub label: String,
-    /// First byte.
+    /// Address of the first byte.
     pub addr: RemoteAddr,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u8,
-    /// Which accesses.
+    /// Kind of accesses.
     pub access: Access,
-    /// How its bytes are meant.
+    /// How its bytes are interpreted.
     pub encoding: Encoding,
 }
 
-/// Where code is.
+/// A place in code.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Where {
-    /// `function+0x12`, with the library before it; an address when nothing is known.
+    /// `function+0x12`, with the library before it; an address if nothing is known.
     pub function: String,
-    /// Its source line.
+    /// Source file and line.
     pub line: Option<(String, u32)>,
 }
 
 /// One access.
 #[derive(Clone, Debug)]
 pub struct Accessed {
-    /// What was seen.
+    /// The access itself.
     pub event: Event,
     /// Index into [`WatchSession::watched`].
     pub watched: usize,
-    /// Who made it.
+    /// Code that made it.
     pub by: Rc<Where>,
-    /// Its callers, innermost first, if asked for.
+    /// Callers of that code, innermost first, if requested.
     pub stack: Vec<Rc<Where>>,
 }
 
-/// Watchpoints at work.
+/// A running watch session.
 #[derive(Debug)]
 pub struct WatchSession {
     watching: Watching,
     locator: SharedLocator,
     watched: Vec<Watched>,
-    /// First of each target's places in `watched`.
+    /// Index in `watched` of each target's first place.
     first: Vec<usize>,
     cost: Option<Cost>,
     cpu_began: Vec<Duration>,
@@ -131,18 +131,18 @@ pub struct WatchSession {
     /// Execs in which nothing was found yet.
     unsettled: Vec<Exec>,
     programs: Vec<NewProgram>,
-    /// That the program could not go on.
+    /// The notice that the program could not go on was given.
     told_stuck: bool,
 }
 
-/// What a session leaves.
+/// What a watch session returns at its end.
 #[derive(Debug)]
 pub struct WatchEnd {
-    /// Accesses not handed out before.
+    /// Accesses that were not handed out before.
     pub rest: Vec<Accessed>,
     /// What was not seen, and what arming took.
     pub tally: Tally,
-    /// Measured here at the start, on ourselves; nanoseconds that one access took longer.
+    /// Nanoseconds by which one access was slowed down, measured at the start in the tracer itself.
     pub ns_per_trap: Option<f64>,
     /// CPU time of the processes while they were watched.
     pub cpu: Duration,
@@ -151,32 +151,33 @@ pub struct WatchEnd {
 }
 
 impl WatchBuilder {
-    /// Watches these processes.
+    /// Sets the processes.
     #[must_use]
     pub fn target(mut self, target: Target) -> Self {
         self.target = target;
         self
     }
-    /// Adds places.
+    /// Adds variables.
     #[must_use]
     pub fn places(mut self, specs: impl IntoIterator<Item = WatchSpec>) -> Self {
         self.specs.extend(specs);
         self
     }
-    /// Forked children too, and what they and the processes themselves run by exec: there the places are looked up again.
+    /// Watches forked children too, and programs that they or the processes run by exec; the variables are
+    /// looked up again there.
     #[must_use]
     pub const fn forks(mut self, forks: bool) -> Self {
         self.options.forks = forks;
         self
     }
-    /// Call chains, by frame pointers.
+    /// Records the callers of each access, by frame pointers.
     #[must_use]
     pub const fn stack(mut self, stack: bool) -> Self {
         self.options.stack = stack;
         self
     }
-    /// Whether threads may inherit their maker's breakpoints, where the kernel can. If not, each is armed by itself some time
-    /// after its birth.
+    /// Whether threads may inherit the breakpoints of the thread that makes them, where the kernel supports
+    /// that. Otherwise each thread is armed by itself some time after its birth.
     #[must_use]
     pub const fn inherit(mut self, inherit: bool) -> Self {
         self.options.inherit = inherit;
@@ -188,7 +189,7 @@ impl WatchBuilder {
         self.options.bpf = bpf;
         self
     }
-    /// Take turns of this length where debug registers do not suffice.
+    /// Takes turns of this length if there are not enough debug registers.
     #[must_use]
     pub const fn rotate(mut self, slice: Option<Duration>) -> Self {
         self.options.rotate = slice;
@@ -197,7 +198,7 @@ impl WatchBuilder {
     /// Arms everything, in all threads of all processes, or nothing.
     ///
     /// # Errors
-    /// When a process cannot be traced, a place is not found, or a thread cannot be armed.
+    /// If a process cannot be traced, a variable is not found, or a thread cannot be armed.
     pub fn start(self, progress: &mut dyn FnMut(Progress)) -> Result<WatchSession, Error> {
         if let Target::Launch(words) = self.target.clone() {
             let (launched, parked) = launch(&words)?;
@@ -222,7 +223,7 @@ impl WatchBuilder {
         let cost = match cost(self.options) {
             Ok(cost) => Some(cost),
             Err(error @ WatchError::NoHardware { .. }) => return Err(error.into()),
-            // Our own debug registers are taken, or we may not use them; arming will say what the matter is.
+            // The tracer's own debug registers are in use, or it may not use them; arming reports the reason.
             Err(_) => None,
         };
         let mut locator = Locator::default();
@@ -285,7 +286,7 @@ fn target_of(process: Process, found: &[Watched]) -> trapline_watch::Target {
     trapline_watch::Target { points: found.iter().map(point).collect(), process }
 }
 
-/// What this user does not get to see.
+/// Notices about what cannot be seen here.
 fn blind_spots(watching: &Watching) -> Vec<String> {
     let mut notices = Vec::new();
     if let Some(why) = watching.no_bpf() {
@@ -306,9 +307,9 @@ fn blind_spots(watching: &Watching) -> Vec<String> {
     notices
 }
 
-/// Where one store may touch several places, of which arm64's kernel tells one.
+/// Notice about places that one store may touch together, of which arm64's kernel reports only one.
 fn neighbours(watched: &[Watched]) -> Option<String> {
-    /// The longest stores, of whole vectors.
+    /// Length of the longest stores in bytes, which are of whole vectors.
     const REACH: u64 = 64;
     let data: Vec<&Watched> = watched.iter().filter(|one| one.access != Access::Execute).collect();
     let close = |(index, one): (usize, &&Watched)| {
@@ -335,26 +336,26 @@ fn launch(words: &[OsString]) -> Result<(Launched, Parked), Error> {
 }
 
 impl WatchSession {
-    /// Describes a session.
+    /// Starts the description of a session.
     #[must_use]
     pub fn builder() -> WatchBuilder {
         WatchBuilder::default()
     }
-    /// All places, process by process.
+    /// All watched places, process by process.
     #[must_use]
     pub fn watched(&self) -> &[Watched] {
         &self.watched
     }
-    /// When it began, on the clock of accesses.
+    /// Start time, on the clock of accesses.
     #[must_use]
     pub const fn start_ns(&self) -> u64 {
         self.watching.start_ns()
     }
-    /// What else a user should know now, each once.
+    /// Takes notices that a user should see now; each is returned once.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
-    /// Waits for accesses, at most so long.
+    /// Waits for accesses, for at most `at_most`.
     pub fn poll(&mut self, at_most: Duration) -> Vec<Accessed> {
         let events = self.watching.poll(at_most);
         let accesses = events.into_iter().map(|event| self.accessed(event)).collect();
@@ -362,7 +363,7 @@ impl WatchSession {
         self.tell_stuck();
         accesses
     }
-    /// Watching has ended because the program could not go on.
+    /// Adds a notice if watching has ended because the program could not go on.
     fn tell_stuck(&mut self) {
         let Some((target, ip)) = self.watching.stuck().filter(|_| !self.told_stuck) else { return };
         self.told_stuck = true;
@@ -373,7 +374,7 @@ impl WatchSession {
             at.function
         ));
     }
-    /// What was counted so far.
+    /// Counts so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.watching.tally()
@@ -384,7 +385,7 @@ impl WatchSession {
         self.account();
         self.watching.is_alive()
     }
-    /// A process that ended takes what it spent with it: the most that was seen counts.
+    /// Sums CPU time. A process that ended takes its time with it, so the largest sum seen counts.
     fn account(&mut self) {
         let targets = self.watching.targets().iter().zip(&self.cpu_began);
         let spent = targets
@@ -414,9 +415,10 @@ impl WatchSession {
 fn accessed(locator: &SharedLocator, first: &[usize], event: Event) -> Accessed {
     let mut locator = locator.borrow_mut();
     let target = event.target;
-    // A return address stands behind its call; the instruction itself is where it is.
+    // A return address is after its call; the instruction itself is at the address.
     let by = locator.place(target, event.ip, false);
-    // Code without frame pointers leaves anything in rbp: the chain ends at the first address that is no code.
+    // Code without frame pointers leaves anything in rbp, so the chain ends at the first address that is not
+    // code.
     let known =
         event.stack.iter().map_while(|&ip| locator.is_code(target, ip).then_some(ip)).collect::<Vec<_>>();
     let stack = known.into_iter().map(|ip| locator.place(target, ip, true)).collect();

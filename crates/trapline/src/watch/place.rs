@@ -1,9 +1,10 @@
-//! From what a user names to addresses in a process.
+//! From the names that a user gives to addresses in a process.
 //!
-//! In: a process' modules, specifications. Out: [`Watched`]s, and a line for each specification that means nothing here.
-//! A symbol is sought before a variable with fields, in the program first, then in its libraries, as the loader would; of
-//! several static variables of a name all are taken. A library's variable lies where the loader told the library: where the program has
-//! one of that name (a copy relocation, or its own), the library's is dead.
+//! In: a process' modules, specifications. Out: [`Watched`]s, and a line for each specification that means
+//! nothing here. A symbol comes before a variable with fields. The program is searched first, then its
+//! libraries, as the loader would. If several static variables have the name, all are taken. A library's
+//! variable is at the address that the loader gave the library. If the program has one of that name (a copy
+//! relocation, or its own), the library's is unused.
 
 use std::rc::Rc;
 
@@ -19,15 +20,15 @@ use crate::error::{Error, nearest};
 use crate::modules::{Module, is_short_name, mapped};
 use crate::names::Known;
 
-/// A place found.
+/// A place that was found.
 struct Found {
     addr: RemoteAddr,
-    /// Bytes of the whole variable; 0 when unknown.
+    /// Bytes of the whole variable; 0 if unknown.
     size: u64,
     encoding: Encoding,
 }
 
-/// What the specifications mean in a process, and what means nothing there.
+/// What the specifications mean in a process, and which of them mean nothing there.
 pub(super) fn find(
     process: &Process,
     locator: &mut Locator,
@@ -52,7 +53,7 @@ pub(super) fn find(
     Ok((watched, misses))
 }
 
-/// One specification: its places, or why there are none.
+/// Places of one specification, or why there are none.
 fn one(
     process: &Process,
     locator: &mut Locator,
@@ -97,15 +98,15 @@ fn one(
     Ok(Err(trouble.unwrap_or_else(|| format!("no {what} {name}{}", nearest(&near)))))
 }
 
-/// Why variables of that name would not do, in the first module that has one. Local variables, which have no address, often have the
-/// name too: what is wrong with one that has an address goes before.
+/// Why variables of that name are not suitable, from the first module that has one. Local variables, which
+/// have no address, often have the same name. So what is wrong with one that has an address takes precedence.
 #[derive(Debug, Default)]
 struct Trouble {
     of_one: Option<String>,
     not_fixed: Option<String>,
 }
 
-/// The modules in which a name is sought.
+/// Modules in which a name is searched.
 fn chosen(
     process: &Process,
     locator: &Locator,
@@ -137,7 +138,8 @@ fn code(module: &Module, name: &str) -> Vec<Found> {
     selected.into_iter().map(|one| found(one.function)).collect()
 }
 
-/// The address that a library's own code uses for its variable. A word that the loader has not filled yet says nothing.
+/// Address that a library's own code uses for its variable. A word that the loader has not filled yet is
+/// ignored.
 fn used(process: &Process, locator: &Locator, module: &Module, at: Svma) -> RemoteAddr {
     let own = module.bias.live(at);
     if module.is_program {
@@ -164,7 +166,7 @@ fn data(
         trouble.of_one.get_or_insert_with(why);
         return Vec::new();
     }
-    // Only the program's debug information is read unasked, and that of a library which has the symbol or was named.
+    // Debug information is read only for the program, and for a library that has the symbol or was named.
     let debug: Option<Rc<DebugInfo>> =
         (module.is_program || !symbols.is_empty() || name.contains(['.', '[']))
             .then(|| locator.debug(module))
@@ -213,13 +215,13 @@ fn data(
     Vec::new()
 }
 
-/// The range to watch, checked.
+/// Checks the range to be watched.
 fn finish(process: &Process, name: &str, spec: &WatchSpec, found: &Found) -> Result<Watched, Error> {
     let addr = found.addr;
     let len = match (spec.access, spec.len) {
         (Access::Execute, _) => 1,
         (_, Some(len)) => len,
-        // A part of a variable whose type is not known: as much as fits.
+        // A part of a variable whose type is not known: as many bytes as fit.
         (_, None) if found.size == 0 || matches!(&spec.place, Place::Name { offset: 1.., .. }) => {
             let fits = |len: &u64| addr.0.is_multiple_of(*len) && (found.size == 0 || *len <= found.size);
             [8, 4, 2, 1].into_iter().find(fits).unwrap_or(1)
@@ -241,7 +243,7 @@ fn finish(process: &Process, name: &str, spec: &WatchSpec, found: &Found) -> Res
     })
 }
 
-/// For a variable that is too long, says so by its name.
+/// Names the variable in the error about one that is too long.
 fn name_fields(error: WatchError, spec: &WatchSpec, found: &Found) -> WatchError {
     match error {
         WatchError::Range { addr, len, why } if spec.len.is_none() && len > 8 => WatchError::Range {

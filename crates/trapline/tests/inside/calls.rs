@@ -1,5 +1,6 @@
-//! Handlers are called, as often as the functions are, and what they see and change holds. What must be the same by jump and by trap
-//! is done both ways, and with consumers for which nothing but general registers is saved.
+//! Handlers are called as often as the functions are, and what they see and change is right. Tests whose
+//! results must not depend on the form run by jump and by trap, and with consumers for which only general
+//! registers are saved.
 #![allow(unsafe_code, reason = "handlers that change registers, and that promise to use general ones only")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,11 +30,11 @@ fn changing(change: impl Fn(&mut Regs) + Send + Sync + 'static) -> Consumer {
     })
 }
 
-/// Registers at a function's start.
+/// Sets a probe on a function, by name.
 pub(crate) type Probing<'a> = &'a dyn Fn(&str, Consumer) -> Registration;
 
-/// Runs a test with a library whose functions are probed by jump, with one whose functions are probed by trap, and with one by jump that
-/// saves no vector registers: for tests whose functions have nothing there.
+/// Runs a test in each form, with a library of its own each time: by jump, by trap, and both again without
+/// saving vector registers. For tests whose functions keep nothing in those.
 pub(crate) fn every_way(test: impl Fn(&Victim, Probing<'_>)) {
     ways(&test, &[(false, false), (true, false), (false, true), (true, true)]);
 }
@@ -48,7 +49,7 @@ fn ways(test: &impl Fn(&Victim, Probing<'_>), ways: &[(bool, bool)]) {
         let before = victim.text();
         test(&victim, &|name, consumer| {
             let consumer = match general {
-                // SAFETY: nothing of what the functions under test keep lies in vector registers.
+                // SAFETY: the functions under test keep nothing in vector registers.
                 true => unsafe { consumer.general_regs_only() },
                 false => consumer,
             };
@@ -110,13 +111,13 @@ fn changed_registers_are_what_the_function_sees() {
 fn a_moved_instruction_pointer_is_gone_to_and_the_function_does_not_run() {
     every_way(|victim, probing| {
         let (add, twice) = (victim.function("add"), victim.address("twice"));
-        // To another function with the same arguments, and for odd ones back to the caller at once.
+        // Even numbers go to another function with the same arguments, odd ones back to the caller at once.
         let consumer = changing(move |regs| {
             if regs.get(Gpr::Rdi) % 2 == 0 {
                 regs.rip = twice;
                 return;
             }
-            // SAFETY: at a function's entry the stack pointer leads to the return address.
+            // SAFETY: at a function's entry, the stack pointer points to the return address.
             regs.rip = unsafe { *(regs.sp() as *const u64) };
             regs.set(Gpr::Rsp, regs.sp() + 8);
             regs.set(Gpr::Rax, 77);
@@ -160,7 +161,7 @@ fn the_red_zone_of_a_leaf_is_kept_at_an_instruction_inside_it() {
         let probes = register_all([request]).expect("registered");
         let out = word();
         for n in 0..100u64 {
-            // Both words lie in the red zone while the handler runs: n, then its complement.
+            // Both words are in the red zone while the handler runs: n, then its complement.
             assert_eq!(red(out.as_ptr() as u64, n), 0);
             assert_eq!(out.load(Relaxed), u64::MAX);
         }
@@ -259,7 +260,7 @@ fn vectors_are_kept_by_the_engine_itself_around_a_handler_that_leaves_them_alone
     };
     check(100);
     assert_eq!(probes[0].counts().hits, 100);
-    // A second one: from now on there is more to do than the short way does.
+    // A second consumer: from now on, the fast path does not suffice.
     let second = register_all([Request::new(&victim.path, victim.offset("scale"), counting(count))])
         .expect("registered");
     check(100);

@@ -1,5 +1,5 @@
-//! Consumers of all kinds that come and go during a call: by the kernel's rule (selftests/bpf: uprobe_multi), and beside the kernel's own
-//! probes in the same run.
+//! Consumers of all kinds that come and go during a call: by the kernel's rule (selftests/bpf: uprobe_multi),
+//! and beside the kernel's own probes in the same run.
 #![allow(unsafe_code, reason = "a function of ours is called through a pointer that a C function hands on")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use crate::calls::word;
 use crate::kernel::Twins;
 use crate::victim::Victim;
 
-/// What runs in the middle of a call of `during`.
+/// Code that runs in the middle of a call of `during`.
 type Hook<'a> = &'a mut dyn FnMut();
 
 /// Calls `during`, and in it the hook.
@@ -50,8 +50,8 @@ fn has(set: usize, kind: usize) -> bool {
     set >> kind & 1 == 1
 }
 
-/// How often each kind is called when `before` is there at a call, and `after` from its middle on: first what goes is taken out, then what
-/// is new comes.
+/// How often each kind is called if `before` are registered at a call, and `after` from its middle on. First
+/// those that go are taken out, then new ones come.
 fn combination(victim: &Victim, before: usize, after: usize) -> [u64; 4] {
     let at = victim.offset("during");
     let words = [(); 4].map(|()| word());
@@ -72,8 +72,9 @@ fn combination(victim: &Victim, before: usize, after: usize) -> [u64; 4] {
     words.map(|word| word.load(Relaxed))
 }
 
-/// uprobe_multi_test's consumers: all 256 pairs, 16 threads, with the kernel's rule but for one thing, as `inside` says: a consumer of returns
-/// that comes during a call is told of its return if any was waited for, also if all that waited have gone.
+/// uprobe_multi_test's consumers: all 256 pairs, 16 threads, with the kernel's rule, except for one thing
+/// that `inside` states. A consumer of returns that comes during a call sees its return if any consumer
+/// waited for it, even if all that waited have gone.
 #[test]
 fn consumers_come_and_go_during_a_call() {
     std::thread::scope(|scope| {
@@ -98,20 +99,22 @@ fn consumers_come_and_go_during_a_call() {
     });
 }
 
-/// One of the kernel's own, of the same kinds.
+/// One of the kernel's own programs, of the same kind.
 fn of_the_kernel(twins: &Twins, kind: usize) -> Result<Program, String> {
     let (path, at, pid) = (&twins.kernels.path, twins.kernels.offset("during"), std::process::id());
     if kind < 2 { bpf::counting(path, at, pid, kind == 1) } else { bpf::session(path, at, pid, kind == 3) }
 }
 
-/// The same with the kernel's own probes beside. What it does that we do not is the case that `inside` states.
+/// The same beside the kernel's own probes. Where the kernel calls a consumer and this engine does not, it is
+/// the case that `inside` states.
 #[test]
 fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
     let twins = Twins::load();
     for kind in 0..4 {
         drop(or_skip!(of_the_kernel(&twins, kind)));
     }
-    // The kernel waits long whenever one of its own leaves; where our part is what is looked at, a few combinations do.
+    // The kernel waits long whenever one of its own probes goes. To check this engine's part alone, a few
+    // combinations suffice.
     let stride = setting("TRAPLINE_COMBINATIONS_STRIDE", 1) as usize;
     for (before, after) in (0..256_usize).step_by(stride).map(|number| (number / 16, number % 16)) {
         let ours = combination(&twins.ours, before, after);
@@ -130,18 +133,20 @@ fn consumers_that_come_and_go_during_a_call_are_called_as_the_kernels_are() {
         for (count, probe) in kernels.iter_mut().zip(&probes) {
             *count += probe.as_ref().map_or(0, Program::runs);
         }
-        // A return consumer that came during a call whose return all that had waited for it have left since.
+        // A return consumer came during a call, and all that had waited for its return have gone since.
         let stays = before & after & 0b0110 != 0;
         let keeps = before & 0b0110 != 0 && after & 0b0110 != 0 && before & 0b1001 != 0;
         let only_ours = has(after, 1) && before & 0b0110 != 0 && !stays && !keeps;
-        // The kernel's is told too if the call went on for more than its lease of 100 ms: then the call itself keeps the probe that the newcomer finds.
+        // The kernel's consumer is called too if the call went on for longer than its lease of 100 ms: then
+        // the call itself keeps the probe that the new consumer finds.
         let told = kernels[1].max(u64::from(only_ours));
         let expected = [kernels[0], told, kernels[2], kernels[3]];
         assert_eq!(ours, expected, "{before:#b} {after:#b}");
     }
 }
 
-/// The judge's own law, without which it saw consumers that had been dropped: a child that has not yet executed keeps none.
+/// A rule for the judge, without which it would see consumers that had been dropped: a forked child before
+/// its exec keeps none of the kernel's probes.
 #[test]
 fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
     let victim = Victim::load();
@@ -162,7 +167,7 @@ fn a_child_of_ours_keeps_none_of_the_kernels_probes() {
     assert!(child > 0);
     drop(probe);
     let left = text();
-    // SAFETY: our own child.
+    // SAFETY: this process' own child.
     unsafe { (libc::kill(child, libc::SIGKILL), libc::waitpid(child, std::ptr::null_mut(), 0)) };
     assert_eq!(left, was);
 }

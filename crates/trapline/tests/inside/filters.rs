@@ -1,5 +1,6 @@
-//! Consumers that want the hits of one process only, in children of ours: with a memory of their own, and with ours. (selftests/bpf: uprobe_multi,
-//! filter_fork and filter_clone_vm.) Beside the kernel's own, which count by process, on a twin of the library.
+//! Consumers that want the hits of one process only, in forked children: with a memory of their own, and with
+//! shared memory. (selftests/bpf: uprobe_multi, filter_fork and filter_clone_vm.) They run beside the
+//! kernel's own, which count by process, on a twin of the library.
 #![allow(unsafe_code, reason = "children that share our memory, and that share a page")]
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -16,14 +17,14 @@ const CHILDREN: usize = 3;
 
 type Function = extern "C" fn(u64, u64) -> u64;
 
-/// What we and the children see of each other, on a page that all of them have.
+/// What the parent and its children see of each other, on a page that all of them have.
 struct Shared {
     functions: [Function; 2],
-    /// Theirs, by number; 0: not there yet.
+    /// Pids of the children, by number; 0 if it has not started.
     pids: [AtomicU64; CHILDREN],
-    /// How many of them may go on.
+    /// How many of the children may go on.
     may: AtomicU64,
-    /// What each one's consumer saw: hits of its own child, and of anybody else.
+    /// What each child's consumer saw: hits of its own child, and of any other process.
     own: [AtomicU64; CHILDREN],
     unknown: [AtomicU64; CHILDREN],
 }
@@ -48,7 +49,8 @@ impl Shared {
             &*page.cast::<Self>()
         }
     }
-    /// Child `nth`: says who it is, waits until it may, calls both. No function of the C library's that keeps anything: the memory may be the parent's.
+    /// Body of child `nth`: stores its pid, waits until it may go on, calls both functions. It calls no
+    /// function of the C library that keeps state, since the memory may be the parent's.
     fn child(&self, nth: usize) -> i32 {
         self.pids[nth].store(pid(), SeqCst);
         while self.may.load(SeqCst) <= nth as u64 {
@@ -57,7 +59,7 @@ impl Shared {
         }
         i32::from(self.functions.iter().any(|add| add(2, 3) != 9))
     }
-    /// What child `nth`'s consumer does at a hit that its filter let through.
+    /// What the consumer of child `nth` does at a hit that passed its filter.
     fn seen(&self, nth: usize) {
         let by = if self.pids[nth].load(SeqCst) == pid() { &self.own } else { &self.unknown };
         by[nth].fetch_add(1, Relaxed);
@@ -67,7 +69,7 @@ impl Shared {
     }
 }
 
-/// One for each child, on the same function, that asks for hits of its own.
+/// One consumer for each child, on the same function, each for its child's hits only.
 fn register(twins: &Twins, shared: &'static Shared, returns: bool, by_trap: bool) -> Vec<Registration> {
     let requests = (0..CHILDREN).map(|nth| {
         let consumer = match returns {
@@ -83,10 +85,11 @@ fn register(twins: &Twins, shared: &'static Shared, returns: bool, by_trap: bool
     register_all(requests).expect("registered")
 }
 
-/// A child, by fork or in our own memory: `run` gets its number.
+/// Makes a child, by fork or in shared memory; it runs with the number that it gets.
 type Begin<'a> = &'a dyn Fn(usize) -> libc::pid_t;
 
-/// All children are there before the first one goes on; one goes on after the other, as those in our memory have our thread's variables.
+/// All children exist before the first one goes on. They go on one after the other, as those in shared memory
+/// have the parent thread's variables.
 fn each_sees_its_own(
     twins: &Twins,
     shared: &'static Shared,
@@ -106,11 +109,11 @@ fn each_sees_its_own(
     for child in children {
         shared.may.fetch_add(1, SeqCst);
         let mut status = 0;
-        // SAFETY: our own child, and room for its status.
+        // SAFETY: this process' own child, and room for its status.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
     }
-    // Nobody's consumer is for us.
+    // No consumer is for the parent.
     assert_eq!(shared.functions.map(|add| add(1, 1)), [4, 4]);
     assert_eq!(shared.counts(), [[1; CHILDREN], [0; CHILDREN]]);
     let kernels: Vec<u64> = kernels?.iter().map(Program::runs).collect();
@@ -135,7 +138,7 @@ fn all_ways(begin: impl Fn(&'static Shared, usize) -> libc::pid_t) {
 fn filter_fork() {
     all_ways(|shared, nth| {
         let guard = no_loading();
-        // SAFETY: the child calls what asks for no lock, and ends; it does not outlive us.
+        // SAFETY: the child calls what asks for no lock, and ends; it does not outlive its parent.
         let child = unsafe { libc::fork() };
         drop(guard);
         if child == 0 {
@@ -161,7 +164,7 @@ fn filter_clone_vm() {
         shared.child(*nth)
     }
     all_ways(|shared, nth| {
-        // Both stay: the child has them until it ends.
+        // Both stay allocated, since the child uses them until it ends.
         let stack = vec![0_u128; 1 << 14].leak().as_mut_ptr_range().end;
         let given: &mut (&'static Shared, usize) = Box::leak(Box::new((shared, nth)));
         // SAFETY: a child on a stack of its own, which calls what asks for no lock, and ends.
@@ -173,12 +176,12 @@ fn filter_clone_vm() {
     });
 }
 
-/// A child that shares our memory is probed as we are. (The kernel's events are not asked: what they count of a task that
-/// inherited them is theirs only when that is gone for good.)
+/// A child that shares the parent's memory is probed as the parent is. (The kernel's events are not used
+/// here: what they count for a task that inherited them is reported only when that task is gone.)
 #[test]
 fn a_child_that_shares_our_memory_is_counted() {
     extern "C" fn run(twins: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: what the parent, which waits for us, has handed over.
+        // SAFETY: what the parent, which waits, has handed over.
         let twins = unsafe { &*twins.cast::<[extern "C" fn(u64, u64) -> u64; 2]>() };
         i32::from(twins.iter().any(|add| add(2, 3) != 9))
     }

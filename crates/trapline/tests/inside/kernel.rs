@@ -1,8 +1,11 @@
-//! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe, uprobe_syscall), in our process. What the running
-//! kernel can do from here, it does in the same run, on a copy of the same library, and both must say the same: perf events count and sample, BPF programs
-//! count, too, and are sessions (Linux 6.13). Registers that a program of the kernel's changes are compared where its verifier lets one write to its context;
-//! 6.18's does not (`invalid bpf_context access`), and `registers_that_are_changed_arrive_as_the_kernels_do` is skipped there with the verifier's words;
-//! `registers_that_a_handler_changes_arrive_and_no_others_change` says the same of ours alone, everywhere.
+//! The scenarios of the kernel's own tests of its probes (selftests/bpf: uprobe_multi, uprobe,
+//! uprobe_syscall), in the test's own process. What the running kernel can do from here, it does in the same
+//! run, on a copy of the same library, and both must agree. Perf events count and sample; BPF programs count
+//! too, and are sessions (Linux 6.13). Registers that a program of the kernel's changes are compared only
+//! where its verifier allows writes to its context. 6.18's does not (`invalid bpf_context access`). There,
+//! `registers_that_are_changed_arrive_as_the_kernels_do` is skipped with the verifier's words.
+//! `registers_that_a_handler_changes_arrive_and_no_others_change` checks the same for this engine alone,
+//! everywhere.
 #![allow(unsafe_code, reason = "handlers that change registers, a call with chosen registers")]
 
 use std::path::{Path, PathBuf};
@@ -24,7 +27,7 @@ fn tid() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Counts returns, of calls as deep as the kernel keeps them.
+/// Counts returns of calls, at most as deep as the kernel supports.
 fn returning(into: &'static AtomicU64) -> Consumer {
     let consumer = Consumer::returns(move |_| {
         into.fetch_add(1, Relaxed);
@@ -32,7 +35,7 @@ fn returning(into: &'static AtomicU64) -> Consumer {
     consumer.maxactive(64)
 }
 
-/// A library with probes of ours, and its twin with the kernel's.
+/// A library with probes of this engine, and its twin with the kernel's.
 pub(crate) struct Twins {
     pub(crate) ours: Victim,
     pub(crate) kernels: Victim,
@@ -98,7 +101,8 @@ fn entries_and_returns_are_counted_as_the_kernel_counts_them() {
     unregister_all(probes).expect("unregistered");
 }
 
-/// red_zone, inside a leaf: both words that it keeps below its stack pointer are there behind a hit, by ours and by the kernel's, as often as it is called.
+/// red_zone, inside a leaf: both words that it keeps below its stack pointer survive a hit. They do so by
+/// this engine and by the kernel, at each call.
 #[test]
 fn the_red_zone_of_a_leaf_is_kept_as_the_kernel_keeps_it() {
     let twins = Twins::load();
@@ -131,7 +135,7 @@ fn patterns() -> Chosen {
     std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 4) ^ n as u64)
 }
 
-/// Calls `quiet` with these registers; those that it left.
+/// Calls `quiet` with these registers; returns those that it left.
 fn call_with(victim: &Victim, registers: &Chosen) -> Chosen {
     // SAFETY: a function of these arguments that keeps what its callers need.
     let call: extern "C" fn(u64, *const Chosen, *mut Chosen) =
@@ -141,7 +145,7 @@ fn call_with(victim: &Victim, registers: &Chosen) -> Chosen {
     left
 }
 
-/// Keeps registers for the test to read: hardware order, then rip and rflags.
+/// Registers kept for the test to read: hardware order, then rip and rflags.
 static KEPT: Mutex<Vec<Registers>> = Mutex::new(Vec::new());
 
 fn keep(regs: &Regs) {
@@ -180,7 +184,7 @@ fn handlers_see_the_registers_that_the_kernels_see() {
         let [ours_entry, ours_exit] = ours.try_into().expect("an entry and a return");
         let [kernels_entry] = entry.hits().try_into().expect("one hit");
         let [kernels_exit] = exit.hits().try_into().expect("one return");
-        // The same frames below: but for rip, all is the same.
+        // The frames below are the same, so all is equal except rip.
         let offset_in = |victim: &Victim, rip: u64| rip - victim.address("quiet");
         assert_eq!(ours_entry[..16], kernels_entry[..16]);
         assert_eq!(ours_entry[17], kernels_entry[17], "flags");
@@ -193,13 +197,14 @@ fn handlers_see_the_registers_that_the_kernels_see() {
                 "{nth}"
             );
         }
-        // Ours at the return instruction, the kernel's after it.
+        // This engine's exit is at the return instruction, the kernel's after it.
         assert_eq!((ours_exit[RSP], ours_exit[RSP] + 8), (ours_entry[RSP], kernels_exit[RSP]));
         assert_eq!(ours_exit[17], kernels_exit[17], "flags");
     }
 }
 
-/// uprobe_syscall's regs_change, and uprobe's regs_change_common: exact patterns, everything else as it was.
+/// uprobe_syscall's regs_change, and uprobe's regs_change_common: exact patterns, and everything else
+/// unchanged.
 #[test]
 fn registers_that_a_handler_changes_arrive_and_no_others_change() {
     for by_trap in [false, true] {
@@ -224,7 +229,7 @@ fn registers_that_a_handler_changes_arrive_and_no_others_change() {
     }
 }
 
-/// session_cookie_recursive: six deep, every second level declines; cookies come back last first.
+/// session_cookie_recursive: six levels deep, every second level declines; cookies come back last first.
 #[test]
 fn recursive_cookies_come_back_last_first() {
     static SEEN: Mutex<Vec<(bool, u64)>> = Mutex::new(Vec::new());
@@ -251,10 +256,11 @@ fn recursive_cookies_come_back_last_first() {
     }
 }
 
-/// Registers changed by a program of the kernel's, and by a handler of ours. Skipped where the verifier refuses such a program, as 6.18's does.
+/// Registers changed by a program of the kernel's, and by a handler. Skipped where the verifier refuses such
+/// a program, as 6.18's does.
 #[test]
 fn registers_that_are_changed_arrive_as_the_kernels_do() {
-    /// Hardware numbers, and where `struct pt_regs` has them: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
+    /// Hardware numbers, and offsets in `struct pt_regs`: rax, rcx, r11, rdx, r8, r9, r10, rsi, rdi.
     const CHANGED: [(Gpr, i16); 9] = [
         (Gpr::Rax, 80),
         (Gpr::Rcx, 88),
@@ -291,7 +297,8 @@ fn registers_that_are_changed_arrive_as_the_kernels_do() {
     }
 }
 
-/// The uprobe test's versioned symbols: a name with its version means one function, as its dynamic linker takes it.
+/// The uprobe test's versioned symbols: a name with its version means one function, as for its dynamic
+/// linker.
 #[test]
 fn a_version_names_one_of_two_functions() {
     let twins = Twins::load();
@@ -331,10 +338,11 @@ fn a_name_of_two_functions_is_not_guessed() {
     assert_eq!(default.1, victim.offset("second_version"));
 }
 
-/// attach_api_fails and attach_uprobe_fails: what neither takes has the kernel's number, and nothing of the batch is left.
+/// attach_api_fails and attach_uprobe_fails: what neither accepts gives the kernel's number, and nothing of
+/// the batch is left.
 #[test]
 fn what_is_in_the_way_has_the_kernels_number() {
-    /// The kernel's own, which it has no name for outside: ours is EOPNOTSUPP.
+    /// The kernel's internal number without a public name; here it is EOPNOTSUPP.
     const ENOTSUPP: i32 = 524;
     let twins = Twins::load();
     let plain = twins.both().map(|victim| victim.bytes("add"));
@@ -365,13 +373,12 @@ fn what_is_in_the_way_has_the_kernels_number() {
         assert_eq!([ours.errno(), kernels], wanted, "{what}: {ours}");
         assert_eq!(twins.both().map(|victim| victim.bytes("add")), plain, "{what}: left behind");
     }
-    // The judge does say yes.
+    // The judge does accept good requests.
     assert_eq!(or_skip!(bpf::refusal(own[1], &[add], none, std::process::id())), 0);
 }
 
-/// A trap of ours, in a thread whose last exception was another, while the kernel has probes of its own in the process: it asks
-/// those first, and its
-/// signal then does not name the exception.
+/// A trap of this engine, in a thread whose last exception was another, while the kernel has probes of its
+/// own in the process. The kernel tries those first, and its signal then does not name the exception.
 #[test]
 fn traps_are_ours_beside_the_kernels_probes() {
     let twins = Twins::load();
@@ -381,7 +388,7 @@ fn traps_are_ours_beside_the_kernels_probes() {
     let probe = register_all([request]).expect("registered");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A page that nobody has touched: a fault.
+            // A page that was never touched, so it faults.
             std::hint::black_box(vec![0u8; 1 << 22]).iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             for n in 0..10 {
                 assert_eq!(twins.ours.function("add")(n, 0), 3 * n);

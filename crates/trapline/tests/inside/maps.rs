@@ -1,4 +1,4 @@
-//! Mappings that come and go: who tells of them, what is armed when, and what is known of addresses.
+//! Mappings that come and go: what reports them, what is armed when, and what is known of addresses.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::victim::Victim;
 const PAGE: u64 = 4096;
 const CODE: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
-/// Which of the ways to make a system call.
+/// How a system call is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Libc,
@@ -32,7 +32,8 @@ pub(crate) struct Pages {
 
 impl Pages {
     const LEN: usize = 2 * PAGE as usize;
-    /// Around a place in a file; at an address that is ours, in place of what is there.
+    /// Maps pages around a place in a file; with `fixed`, at an address of this test's own, in place of what
+    /// is there.
     pub(crate) fn map(by: By, file: &Path, offset: u64, prot: i32, fixed: Option<u64>) -> Self {
         let flags = libc::MAP_PRIVATE | if fixed.is_some() { libc::MAP_FIXED } else { 0 };
         Self::map_as(by, file, offset, (prot, flags), fixed)
@@ -59,10 +60,10 @@ impl Pages {
         assert_ne!(at, -1);
         Self { at: at as u64, inside: offset - start }
     }
-    /// Room at an address of the kernel's choice, to map into.
+    /// Reserves room at an address of the kernel's choice, to map into.
     pub(crate) fn reserve(len: usize) -> u64 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping that nobody can access.
+        // SAFETY: a new mapping that is not accessible.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as u64
@@ -78,7 +79,7 @@ impl Pages {
         assert_eq!(result, 0);
     }
     pub(crate) fn unmap(&self) {
-        // SAFETY: pages of this test's own, which nobody is in.
+        // SAFETY: pages of this test's own, in which no thread is.
         unsafe { libc::syscall(libc::SYS_munmap, self.at, Self::LEN) };
     }
     fn function(&self) -> extern "C" fn(u64, u64) -> u64 {
@@ -91,7 +92,7 @@ impl Pages {
     }
 }
 
-/// Until it is so; what never becomes so ends the test.
+/// Waits until the condition is true; one that never becomes true fails the test.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -108,7 +109,7 @@ fn has_records() -> bool {
     has
 }
 
-/// Whether loaders can be waited for.
+/// Whether loading can be waited for.
 pub(crate) fn hears_loaders() -> bool {
     let hears = learnt().notice;
     if !hears {
@@ -173,7 +174,7 @@ fn what_may_not_take_breakpoints_takes_none() {
     shared.unmap();
 }
 
-/// The place of one file's code is given to another file, to anonymous memory, and to the first again.
+/// The addresses of one file's code are given to another file, to anonymous memory, and to the first again.
 #[test]
 fn another_mapping_at_the_same_place_is_another_mapping() {
     for by_trap in [false, true] {
@@ -197,7 +198,7 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
         until("the first again", || patched(&probes[0]) == 1 && patched(&probes[1]) == 0);
         pages.function()(1, 1);
         assert_eq!(counts.map(|count| count.load(Relaxed)), [1, 1]);
-        // A fresh copy of the same, at the same place: it has no probe, and gets one.
+        // A fresh copy of the same file, at the same place: it has no probe, and gets one.
         let pages = Pages::map(By::Raw, &one, offset, CODE, Some(there));
         let plain = [0u8; 16];
         until("a fresh copy", || {
@@ -205,7 +206,8 @@ fn another_mapping_at_the_same_place_is_another_mapping() {
             counts[0].load(Relaxed) > 1
         });
         assert_ne!(pages.bytes(), plain);
-        // Memory that is nobody's file: neither written to nor believed to be patched, though nobody told of the first one's end.
+        // Memory of no file: it is neither written to nor taken for patched, though nothing reported the end
+        // of the first mapping.
         pages.unmap();
         let anonymous = Pages::map(By::Raw, Path::new("/dev/zero"), 0, libc::PROT_READ, Some(there));
         assert!(rescan().is_ok());
@@ -267,7 +269,7 @@ fn an_address_leads_to_its_file_everywhere() {
     let victim = Victim::load();
     let (offset, at) = (victim.offset("add"), victim.address("add"));
     let here = word();
-    // In a handler as well: it locks and allocates nothing.
+    // In a handler as well: the call locks and allocates nothing.
     let consumer = Consumer::entry(move |hit| {
         here.store(code_at(hit.site()).map_or(0, |place| place.offset), Relaxed);
         Verdict::Continue
@@ -285,7 +287,7 @@ fn an_address_leads_to_its_file_everywhere() {
     assert!(one.takes_breakpoints);
 }
 
-/// Ends what others do when a test ends, however that is.
+/// Stops the other threads when a test ends, however it ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -294,7 +296,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// While others map and unmap, every picture is whole: in order, nothing twice, and what never changes is always there.
+/// While other threads map and unmap, every picture is whole: in order, nothing twice, and what never changes
+/// is always there.
 #[test]
 fn a_picture_is_of_one_moment_while_threads_map() {
     let (stays, path) = (Victim::load(), Victim::file());
@@ -335,12 +338,12 @@ fn a_forked_child_learns_by_itself() {
         return;
     }
     let status = in_child(|| {
-        // The loader's notice is heard before the child has called anything.
+        // The loader's notice is received before the child has called anything.
         let victim = Victim::load_file(path.clone());
         victim.function("add")(1, 1);
         let by_notice = count.load(Relaxed) == 1;
         drop(victim);
-        // Then it has a thread and records of its own.
+        // After that, the child has a thread and records of its own.
         rescan().expect("a look");
         let pages = Pages::map(By::Raw, &path, offset, CODE, None);
         if has_records {
@@ -356,7 +359,7 @@ fn a_forked_child_learns_by_itself() {
     assert_eq!((count.load(Relaxed), patched(&probe)), (0, 0), "nothing of it happened here");
 }
 
-/// From here on a system call fails in this process, with that error.
+/// Makes a system call fail with that error in this process from here on.
 pub(crate) fn refuse(call: i64, errno: i32) {
     let (load, equal, answer) = (0x20, 0x15, 0x06);
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -383,7 +386,7 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
         let count = word();
         let probe = register(&path, offset, counting(count)).expect("registered");
         assert_eq!(learnt().way, Some(Way::Calls));
-        // What other tests' threads had just mapped when this process began.
+        // What threads of other tests had just mapped when this process began.
         rescan().expect("a look");
         let before = learnt();
         let first = Pages::map(By::Libc, &path, offset, CODE, None);
@@ -402,14 +405,14 @@ fn where_records_are_refused_calls_tell_and_what_only_a_look_finds_is_counted() 
             assert_eq!(add(1, 1), 4);
         }
         assert_eq!(count.load(Relaxed), 4);
-        // Somebody asks what lies there, and does not know: that leads to a look.
+        // A question about an address that is not known leads to a look.
         let other = Pages::map(By::Raw, &path, offset, CODE, None);
         let misses = learnt().misses;
         until("a miss leads to a look", || code_at(other.at).is_some());
         until("what a miss found is armed", || patched(&probe) == 5);
         assert_eq!((learnt().by_look, learnt().misses > misses), (before.by_look + 2, true));
         assert_eq!((other.function()(1, 1), count.load(Relaxed)), (4, 5));
-        // What libc's calls answer is what they answered before.
+        // Libc's calls return what they returned before.
         // SAFETY: a call that maps nothing.
         let refused = unsafe { libc::mmap(std::ptr::null_mut(), 0, CODE, libc::MAP_PRIVATE, -1, 0) };
         assert_eq!(refused, libc::MAP_FAILED);

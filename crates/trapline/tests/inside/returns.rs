@@ -1,4 +1,5 @@
-//! Return handlers: what they see and change, whose they are. What must be the same with vector registers saved and without is done both ways.
+//! Return handlers: what they see and change, and which call they belong to. Tests whose results must not
+//! depend on it run with vector registers saved and without.
 #![allow(unsafe_code, reason = "handlers that promise to use general registers only")]
 
 use std::sync::Mutex;
@@ -9,10 +10,11 @@ use trapline::inside::{Consumer, Error, Gpr, Tactic, Tally, Verdict, register};
 use crate::calls::{counting, word};
 use crate::victim::Victim;
 
-/// With consumers that save all, and with those that do not, each with a library of its own.
+/// Runs a test with consumers that save all registers, and with those that do not, each with a library of its
+/// own.
 fn both_ways(test: impl Fn(&Victim, &dyn Fn(Consumer) -> Consumer)) {
     test(&Victim::load(), &|consumer| consumer);
-    // SAFETY: nothing of what the functions under test keep lies in vector registers.
+    // SAFETY: the functions under test keep nothing in vector registers.
     test(&Victim::load(), &|consumer| unsafe { consumer.general_regs_only() });
 }
 
@@ -49,7 +51,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
 fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let fib = victim.function("fib");
     static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-    // Room made beforehand: a handler may not allocate.
+    // Allocated beforehand, since a handler may not allocate.
     SEEN.lock().unwrap().reserve(1000);
     let consumer = Consumer::session(
         |hit| {
@@ -65,16 +67,17 @@ fn find_their_own_cookies(victim: &Victim, of: &dyn Fn(Consumer) -> Consumer) {
     let plain = |n: u64| (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0;
     let seen = std::mem::take(&mut *SEEN.lock().unwrap());
     assert!(seen.iter().all(|&(cookie, value)| cookie % 2 == 0 && plain(cookie - 1000) == value), "{seen:?}");
-    // fib(n) is entered fib(11 - n) times under fib(10), and fib(0) as often as fib(2).
+    // Within fib(10), fib(n) is entered fib(11 - n) times, and fib(0) as often as fib(2).
     let times = |n: u64| if n == 0 { plain(9) } else { plain(11 - n) };
-    // The compiler may turn one of two recursive calls into a loop: whatever it left, each even n returned as often as it was entered.
+    // The compiler may turn one of the two recursive calls into a loop. Whatever is left, each even n
+    // returned as often as it was entered.
     let counted = |n: u64| seen.iter().filter(|&&(cookie, _)| cookie == n + 1000).count() as u64;
     assert_eq!(counted(10), 1);
     assert!((0..=10).step_by(2).all(|n| counted(n) <= times(n)));
     assert!(seen.len() > 5);
 }
 
-/// Threads side by side, each interrupted all the time: in the midst of taking an instance and of putting it back.
+/// Threads side by side, each interrupted all the time: while it takes an instance and while it puts it back.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     const CALLS: u64 = 20_000;
@@ -112,7 +115,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
             done.fetch_add(1, Relaxed);
         };
         std::thread::scope(|scope| {
-            // Kept, so that whoever has ended can still be named.
+            // Kept, so that a thread that has ended can still be named.
             let threads = selves.each_ref().map(|own| scope.spawn(move || call(own)));
             interrupt(&selves, || threads.iter().all(|thread| thread.is_finished()));
         });
@@ -125,7 +128,7 @@ fn every_return_is_its_call_s_whatever_interrupts_it() {
     });
 }
 
-/// Signals to threads, one after the other, until told to stop.
+/// Sends signals to the threads, one after the other, until told to stop.
 fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     extern "C" fn nothing(_: i32) {}
     // SAFETY: the handler does nothing, and stays; the threads have not been joined.
@@ -139,7 +142,7 @@ fn interrupt(threads: &[AtomicU64], over: impl Fn() -> bool) {
     }
 }
 
-/// A function that does not run keeps nothing, and neither does a call that was declined.
+/// A function that does not run holds nothing, and neither does a call that was declined.
 #[test]
 fn calls_that_nobody_waits_for_hold_nothing() {
     both_ways(|victim, of| {
@@ -150,8 +153,8 @@ fn calls_that_nobody_waits_for_hold_nothing() {
                 if argument % 2 == 0 {
                     return Verdict::IgnoreReturn;
                 }
-                // SAFETY: at a function's entry the stack pointer leads to the return address, where it is as if the function had
-                // returned at once.
+                // SAFETY: at a function's entry, the stack pointer points to the return address, and the
+                // registers are as if the function had returned at once.
                 unsafe {
                     let regs = hit.regs_mut();
                     let back = *(regs.get(Gpr::Rsp) as *const u64);
@@ -175,7 +178,8 @@ fn calls_that_nobody_waits_for_hold_nothing() {
     });
 }
 
-/// Others come and go beside one that waits alone: each call is told to whoever was there, by the short way or the long one.
+/// Others come and go beside one that waits alone. Each call is reported to the consumers that were there, by
+/// the fast path or the full one.
 #[test]
 fn a_second_consumer_comes_and_goes() {
     both_ways(|victim, of| {

@@ -1,4 +1,4 @@
-//! USDT semaphores: raised while somebody is there, in every mapping, as soon as the data is mapped.
+//! USDT semaphores: raised while a consumer is registered, in every mapping, as soon as the data is mapped.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -64,7 +64,7 @@ fn a_library_that_is_loaded_later_finds_its_semaphore_raised() {
     assert_eq!(read(at), 0);
 }
 
-/// Code first, data much later, by raw calls: delayed, and then raised without anybody asking.
+/// Code first, data much later, by raw calls: the semaphore is delayed, and then raised without a request.
 #[test]
 fn a_semaphore_waits_for_its_data() {
     let path = Victim::file();
@@ -77,7 +77,7 @@ fn a_semaphore_waits_for_its_data() {
     if trapline::inside::learnt().way != Some(trapline::inside::Way::Records) {
         return println!("SKIP: the kernel refuses perf events of our own");
     }
-    // Room for the whole library, so that its data lies as far from its code as it should.
+    // Room for the whole library, so that its data is as far from its code as it should be.
     let room = Pages::reserve(1 << 20);
     let text = Pages::map(
         By::Raw,
@@ -95,8 +95,8 @@ fn a_semaphore_waits_for_its_data() {
     [text, page].iter().for_each(Pages::unmap);
 }
 
-/// A library that goes and comes back at the same place without anybody's word, and a look before there is one: the look sees the same
-/// maps as before, so it must not take the new word for the old one.
+/// A library goes and comes back at the same place without a notice, and a look comes first. The look sees
+/// the same maps as before, so it must not take the new word for the old one.
 #[test]
 fn a_word_that_is_fresh_is_raised_once() {
     let path = Victim::file();
@@ -120,7 +120,7 @@ fn a_word_that_is_fresh_is_raised_once() {
         let probes = register_all([request]).expect("registered");
         assert_eq!((probes[0].sites().len(), read(word_at)), (1, 1));
         map();
-        // Registering elsewhere reads the maps, and looks at all words.
+        // Registering elsewhere reads the maps, and checks all words.
         let other = Victim::load();
         let elsewhere = on(&other, "add", None).expect("registered");
         assert_eq!(read(word_at), 0, "no site of ours is there");
@@ -134,7 +134,8 @@ fn a_word_that_is_fresh_is_raised_once() {
     assert_eq!(status, 0);
 }
 
-/// The kernel's uprobe_syscall race: half of the threads call, the others come and go at the same site with the same semaphore.
+/// The kernel's uprobe_syscall race: half of the threads call, the others come and go at the same site with
+/// the same semaphore.
 #[test]
 fn a_semaphore_is_down_behind_threads_that_come_and_go() {
     const ROUNDS: u64 = 200;
@@ -180,7 +181,7 @@ fn what_is_no_semaphore_or_another_is_refused() {
     }
     assert_eq!(read(victim.address("semaphore")), 1, "nothing of it happened");
     drop(first);
-    // Nobody is there any more, so it may be another one now.
+    // No consumer is left, so the semaphore may be another one now.
     drop(on(&victim, "add", None).expect("registered"));
     for (bad, because) in [
         (semaphore + 1, "odd"),
@@ -192,7 +193,7 @@ fn what_is_no_semaphore_or_another_is_refused() {
         assert!(matches!(error, Error::BadSemaphore { .. }), "{error}");
         assert!(error.to_string().contains(because), "{error}");
     }
-    // In one batch, too: the whole of it.
+    // In one batch too, which fails as a whole.
     let at = |semaphore| Request {
         semaphore,
         ..Request::new(&victim.path, victim.offset("add"), counting(word()))

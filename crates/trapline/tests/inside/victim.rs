@@ -1,4 +1,4 @@
-//! The library: compiled once, loaded as often as wanted, each copy a file of its own.
+//! The library: compiled once, loaded as often as needed, each copy a file of its own.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -37,10 +37,11 @@ fn compiled() -> &'static Path {
     })
 }
 
-/// The loader is at work, for readers; nobody's while a test forks: the child would have it as it was, with another thread's library half loaded.
+/// Readers hold this while the loader is at work. A test that forks holds it alone: the child would otherwise
+/// have another thread's library half loaded.
 static LOADER: RwLock<()> = RwLock::new(());
 
-/// While this is held nobody loads or unloads.
+/// While this is held, no thread loads or unloads.
 pub(crate) fn no_loading() -> RwLockWriteGuard<'static, ()> {
     LOADER.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -49,7 +50,7 @@ fn loading() -> RwLockReadGuard<'static, ()> {
     LOADER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file of its own: a forked child has its parent's count, so its own number is in the name too.
+/// Copies to a file of its own. A forked child continues its parent's count, so its pid is in the name too.
 pub(crate) fn copy(compiled: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +60,7 @@ pub(crate) fn copy(compiled: &Path) -> PathBuf {
 }
 
 impl Victim {
-    /// A file that nobody has loaded yet.
+    /// A file that was never loaded.
     pub(crate) fn file() -> PathBuf {
         copy(compiled())
     }
@@ -84,7 +85,7 @@ impl Victim {
         assert!(!at.is_null(), "{name:?}");
         at as u64
     }
-    /// How a function begins now.
+    /// First bytes of a function as they are now.
     pub(crate) fn bytes(&self, name: &str) -> [u8; 16] {
         // SAFETY: code of the library, whose handle is open.
         unsafe { (self.address(name) as *const [u8; 16]).read_volatile() }
@@ -107,14 +108,14 @@ impl Victim {
         // SAFETY: `scale` is one.
         unsafe { std::mem::transmute(self.address(name)) }
     }
-    /// Where a function lies in the file.
+    /// Offset of a function in the file.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         let pattern = name.parse().expect("a pattern");
         let found = self.image.select(&pattern, "victim").expect(name);
         let function = self.image.function(found[0].function);
         self.image.offset_of(function.start).expect("in a segment").0
     }
-    /// Where an address lies in the file.
+    /// Offset of an address in the file.
     pub(crate) fn offset_of_address(&self, at: u64) -> u64 {
         let bias = self.address("add") - self.image.svma_of(FileOffset(self.offset("add"))).expect("code").0;
         self.image.offset_of(Svma(at - bias)).expect("in a segment").0
@@ -132,7 +133,7 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         let _guard = loading();
-        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
+        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it afterwards.
         unsafe { libc::dlclose(self.handle) };
     }
 }

@@ -1,4 +1,5 @@
-//! Code within whose reach all is taken but for a few single pages: stubs and copies lie in those.
+//! Code within whose reach all address space is taken, except a few single pages: stubs and copies are in
+//! those.
 #![allow(unsafe_code, reason = "a mapping of the library, and functions that are called in it")]
 
 use std::os::fd::AsRawFd as _;
@@ -9,14 +10,15 @@ use trapline::inside::{Error, Tactic, register_all, rescan};
 use crate::crowd::crowd;
 use crate::victim::{Victim, counting, counting_returns, word};
 
-/// Another mapping of the library, far from all else. It stays, as what is taken around it does.
+/// Another mapping of the library, far from everything else. It stays mapped, and so does what is taken
+/// around it.
 struct Crowded<'a> {
     victim: &'a Victim,
     base: u64,
 }
 
 impl<'a> Crowded<'a> {
-    /// With so many single pages free.
+    /// A mapping with so many single pages free around it.
     fn new(victim: &'a Victim, pages: u64) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0x10_0000_0000);
         let (base, len) = (NEXT.fetch_add(1 << 30, Relaxed), victim.offset("pads") as usize + 4096);
@@ -59,7 +61,7 @@ fn a_page_is_room_enough() {
     });
 }
 
-/// Each has 63 stubs of one word.
+/// Each page has 63 stubs of one word.
 #[test]
 fn a_second_page_is_had_when_the_first_is_full() {
     let victim = Victim::load();

@@ -1,4 +1,4 @@
-//! Which form a site has, and what becomes of it when that changes.
+//! How a site is reached, and what happens when that changes.
 #![allow(unsafe_code, reason = "handlers that change registers, masks and actions of signals")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,7 +13,7 @@ fn a_site_is_a_jump_unless_a_trap_is_asked_for_or_needed() {
     let at = victim.offset("loops") + 8;
     let first = victim.register_at(at, counting(word()));
     assert_eq!(first.sites(), [Tactic::Jump]);
-    // Inside a function a moved program counter takes a trap: no register is free.
+    // Inside a function, a moved program counter takes a trap, since no register is free.
     let behind = victim.address("loops") + 12;
     let skips = Consumer::entry(move |hit| {
         // SAFETY: the word only adds to x0.
@@ -29,7 +29,8 @@ fn a_site_is_a_jump_unless_a_trap_is_asked_for_or_needed() {
     assert_eq!(victim.function("loops")(1, 4), 1 + 4 * 8);
 }
 
-/// Both ways about, and back, with a thread that calls all the time: each call is right, and behind a change each is seen.
+/// In both orders, and back, with a thread that calls all the time: each call is right, and after a change
+/// each is seen.
 #[test]
 fn forms_change_under_threads_that_hit() {
     let victim = Victim::load();
@@ -61,7 +62,7 @@ fn forms_change_under_threads_that_hit() {
     });
 }
 
-/// Stubs serve again: what stands there is the same as the first time, so nothing new was made.
+/// Stubs are used again: the patch is the same as the first time, so nothing new was made.
 #[test]
 fn what_is_registered_again_finds_its_stubs() {
     Victim::in_both_forms(|victim| {
@@ -79,7 +80,7 @@ fn what_is_registered_again_finds_its_stubs() {
                 [entry, whole].concat()
             })
             .collect();
-        // Rounds whose words differ from the first one's, each with where.
+        // Rounds whose words differ from those of the first one, and where they differ.
         let differs = patched.iter().map(|one| one.iter().zip(&patched[0]).position(|(a, b)| a != b));
         assert_eq!(differs.collect::<Vec<_>>(), [None; 5]);
         assert!(patched[0] != [&plain[..], &plain].concat());
@@ -87,7 +88,7 @@ fn what_is_registered_again_finds_its_stubs() {
     });
 }
 
-/// Nothing traps, so a thread may block what it likes.
+/// Nothing traps, so a thread may block any signal.
 #[test]
 fn while_a_thread_blocks_traps_there_are_jumps() {
     let victim = Victim::load();
@@ -112,7 +113,7 @@ fn while_a_thread_blocks_traps_there_are_jumps() {
     assert_eq!(status, 0);
 }
 
-/// The program's handler sees the fault of a displaced word where that stood, and comes back to it.
+/// The program's handler sees the fault of a displaced word at the word's own address, and returns to it.
 #[test]
 fn a_displaced_word_that_faults_does_so_at_its_own_place() {
     Victim::in_both_forms(|victim| {
@@ -129,7 +130,7 @@ fn a_displaced_word_that_faults_does_so_at_its_own_place() {
 
 #[test]
 fn a_handler_may_leave_by_longjmp() {
-    /// glibc's, with the mask not kept: 312 bytes.
+    /// glibc's jmp_buf, without the signal mask: 312 bytes.
     #[repr(C, align(16))]
     struct Place([u64; 64]);
     unsafe extern "C" {
@@ -157,14 +158,15 @@ fn a_handler_may_leave_by_longjmp() {
             }
         }
     }
-    // The thread ends behind it: that its hit was left can then be proven, here too, where nobody can see where a thread is blocked.
+    // The thread ends after it. Then it can be proven that its hit was left, even here, where it cannot be
+    // seen where a thread is blocked.
     std::thread::spawn(move || leave(add)).join().expect("no panic");
     assert_eq!((count.load(Relaxed), probe.counts().hits), (1, 1));
     probe.unregister().expect("unregistered");
     assert_eq!(add(1, 1), 4);
 }
 
-/// Whether the system says that the page is guarded: whoever comes by an indirect branch must find a landing pad.
+/// Whether the system reports the page as guarded: an indirect branch to it must land on a landing pad.
 fn is_guarded(page: u64) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
     let heads = smaps.lines().scan(false, |here, line| {
@@ -179,7 +181,8 @@ fn is_guarded(page: u64) -> bool {
     flags.any(|(_, line)| line.split_whitespace().any(|flag| flag == "bt"))
 }
 
-/// A pad takes a trap, which may be landed on, as a branch may not; the word behind it a jump. What was signed is authenticated. The page stays guarded.
+/// A landing pad takes a trap, on which an indirect branch may land, as it may not on a branch; the word
+/// after it takes a jump. What was signed is authenticated. The page stays guarded.
 #[test]
 fn guarded_pages_stay_what_they_are() {
     let victim = Victim::load();
@@ -207,7 +210,7 @@ fn guarded_pages_stay_what_they_are() {
             "{name}"
         );
         assert!(is_guarded(page), "{name}");
-        // Who returns to a slot, and from there, needs no pad.
+        // A return to a trampoline, and from there, needs no landing pad.
         let slot = victim.register_at(at, counting_returns(word()).returns_by(Returns::Stack));
         assert_eq!(returns.returns_by(), Some(Returns::Stack));
         assert_eq!((0..100).map(|round| function(round, 7)).sum::<u64>(), 5650, "{name}");

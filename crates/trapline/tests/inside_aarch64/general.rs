@@ -1,4 +1,4 @@
-//! Consumers that use general registers alone: the way that saves no vectors, and when it is left.
+//! Consumers that use only general registers: the path that saves no vectors, and when it is not taken.
 #![allow(unsafe_code, reason = "handlers in assembly, which change registers")]
 
 use std::arch::naked_asm;
@@ -10,7 +10,8 @@ use trapline::inside::{Consumer, Functions, Verdict, raw};
 
 use crate::victim::{Victim, counting, word};
 
-/// Adds one to the word that it is given, and one to x0 of the site. Spoils what a function may: but no vector.
+/// Adds one to the word that it is given, and one to x0 of the site. Overwrites all that a function may,
+/// except vectors.
 #[unsafe(naked)]
 unsafe extern "C" fn adds(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!(
@@ -32,7 +33,7 @@ unsafe extern "C" fn adds(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict
     )
 }
 
-/// Goes on at the address that it is given.
+/// Continues at the address that it is given.
 #[unsafe(naked)]
 unsafe extern "C" fn goes(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!("ldr x3, [x1]", "str x0, [x3, #256]", "mov x0, #0", "ret")
@@ -52,7 +53,7 @@ unsafe extern "C" fn moves(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdic
     )
 }
 
-/// Wants to be removed.
+/// Asks for its removal.
 #[unsafe(naked)]
 unsafe extern "C" fn leaves(data: *mut c_void, hit: *mut raw::Hit) -> raw::Verdict {
     naked_asm!("mov x0, #1", "ret")
@@ -77,7 +78,7 @@ fn it_is_called_alone_and_among_others() {
         let calls = |n: u64| (0..n).for_each(|n| assert_eq!(function(n, 3), 2 * (n + 1) + 3));
         calls(100);
         assert_eq!((alone.load(Relaxed), probe.counts().hits, probe.counts().missed()), (100, 100, 0));
-        // Two: as any others.
+        // With a second consumer, the usual path is taken.
         let second = victim.register("scale_and_add", counting(other));
         calls(50);
         assert_eq!((alone.load(Relaxed), other.load(Relaxed), second.counts().hits), (150, 50, 150));
@@ -132,7 +133,7 @@ fn it_is_taken_out_when_it_says_so() {
     });
 }
 
-/// Eight threads, and others that come and go beside it: none is lost.
+/// Eight threads, and other consumers that come and go beside it: no hit is lost.
 #[test]
 fn it_counts_exactly_while_others_come_and_go() {
     const CALLS: u64 = 2000;

@@ -36,7 +36,7 @@ fn a_file_that_nobody_maps_yet_takes_hold_when_it_is_mapped() {
     }
 }
 
-/// By a call that nobody hears: found by the next look.
+/// By a call that is not noticed, so the next look finds the mapping.
 #[test]
 fn another_mapping_of_the_file_is_probed_too() {
     Victim::in_both_forms(|victim| {
@@ -44,7 +44,8 @@ fn another_mapping_of_the_file_is_probed_too() {
         let probe = victim.register("far_a", counting(count));
         let file = std::fs::File::open(&victim.path).expect("the library");
         let prot = libc::PROT_READ | libc::PROT_EXEC;
-        // SAFETY: a new mapping of code that needs nothing around it; it is unmapped when nobody calls it any more.
+        // SAFETY: a new mapping of code that needs nothing around it; it is unmapped when no thread calls it
+        // any more.
         unsafe {
             let (fd, len) = (file.as_raw_fd(), offset as usize + 4096);
             let at = libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE, fd, 0);
@@ -138,7 +139,8 @@ fn unregistering_waits_for_handlers_that_run() {
                 probe.unregister().expect("unregistered");
                 assert!(OVER.load(SeqCst), "returned while the handler ran");
             });
-            // Not a proof of waiting, which the assertion above is; it gives a wrong one the time to show.
+            // This does not prove waiting, the assertion above does; it gives a wrong implementation the time
+            // to show.
             std::thread::sleep(std::time::Duration::from_millis(20));
             GO_ON.store(true, SeqCst);
             waiter.join().expect("no panic");
@@ -169,7 +171,7 @@ fn a_thread_that_ends_in_a_handler_keeps_nobody_waiting() {
     }
     let victim = Victim::load();
     let consumer = Consumer::entry(|_| {
-        // SAFETY: the thread is ours, made below for this, and holds nothing.
+        // SAFETY: the thread is made below for this, and holds nothing.
         unsafe { libc::syscall(libc::SYS_exit, 0) };
         Verdict::Continue
     });

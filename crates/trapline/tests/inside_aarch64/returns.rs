@@ -1,4 +1,4 @@
-//! Return handlers: what they see and change, whose they are.
+//! Return handlers: what they see and change, and which call they belong to.
 #![allow(unsafe_code, reason = "handlers that change registers")]
 
 use std::sync::Mutex;
@@ -33,7 +33,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
     Victim::in_both_forms(|victim| {
         let fib = victim.function("fib");
         static SEEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
-        // Room made beforehand: a handler may not allocate.
+        // Allocated beforehand, since a handler may not allocate.
         SEEN.lock().expect("whole").clear();
         SEEN.lock().expect("whole").reserve(1000);
         let consumer = Consumer::session(
@@ -58,7 +58,7 @@ fn recursive_calls_find_their_own_cookies_and_those_that_declined_are_not_told()
     });
 }
 
-/// One word, two calls: who comes second finds a trap of ours there.
+/// One word, two calls: the second finds the first one's trap there.
 #[test]
 fn a_word_may_be_an_entry_and_a_return_and_an_instruction_at_once() {
     Victim::in_both_forms(|victim| {

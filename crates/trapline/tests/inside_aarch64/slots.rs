@@ -1,4 +1,5 @@
-//! Returns seen by replaced return addresses: each call comes back to where it was called from and is told once, whatever becomes of it.
+//! Returns seen by replaced return addresses: each call returns to its caller and is reported once, in all
+//! circumstances.
 #![allow(unsafe_code, reason = "handlers that change registers, children, signals")]
 
 use std::sync::Barrier;
@@ -22,11 +23,11 @@ impl Seen {
     pub(crate) fn new() -> Self {
         Self { entries: word(), returns: word(), wrong: word() }
     }
-    /// Cookies are stack pointers, which a function's return has as its entry had.
+    /// Cookies are stack pointers, which a function has at its return as at its entry.
     fn either(self) -> Consumer {
         self.waits(|_| true)
     }
-    /// Where a call has come back to its slot, it goes on where x30 says.
+    /// After a return trampoline, a call goes on at the address in x30.
     pub(crate) fn session(self) -> Consumer {
         self.waits(|regs| regs.pc == regs.get(Gpr::X30) && regs.pc % 4 == 0)
     }
@@ -85,7 +86,8 @@ fn calls_come_back_once_and_the_code_is_as_it_was() {
     });
 }
 
-/// A tail call's return is its callee's: one stack pointer, two slots, as the kernel's uretprobes chain.
+/// The return of a tail call is also that of its callee: one stack pointer with two return trampolines, as
+/// the kernel's uretprobes chain.
 #[test]
 fn tail_calls_return_in_a_chain() {
     Victim::in_both_forms(|victim| {
@@ -127,7 +129,7 @@ fn recursion_has_a_slot_for_each_call() {
     });
 }
 
-/// Exits where they can be had, slots where not.
+/// Exits are patched where possible, and return addresses replaced otherwise.
 #[test]
 fn the_choice_may_be_left_to_the_engine() {
     let victim = Victim::load();
@@ -147,7 +149,7 @@ fn the_choice_may_be_left_to_the_engine() {
     }
 }
 
-/// One form for all who wait at a site, and back to exits when the last of them is gone.
+/// One form for all consumers that wait at a site, and back to exits when the last of them is gone.
 #[test]
 fn a_site_has_one_form() {
     let victim = Victim::load();
@@ -172,7 +174,7 @@ fn a_site_has_one_form() {
     third.expect(10, 10);
 }
 
-/// What a handler changes, the caller gets; and who moves the program counter goes there.
+/// What a handler changes reaches the caller; if it moves the program counter, the call goes on there.
 #[test]
 fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     Victim::in_both_forms(|victim| {
@@ -187,7 +189,8 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
                 assert_eq!(hit.regs().result(), hit.cookie() * 2);
                 sum.fetch_add(1, Relaxed);
                 let on = hit.cookie() % 4 == 0;
-                // SAFETY: the caller takes any value; the other function multiplies it, and returns to the caller.
+                // SAFETY: the caller takes any value; the other function multiplies it, and returns to the
+                // caller.
                 let regs = unsafe { hit.regs_mut() };
                 regs.set_result(regs.result() + 1);
                 regs.x[1] = 3;
@@ -203,7 +206,7 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     });
 }
 
-/// Calls that are left: their slots are had again by their like, and nobody is told of a return.
+/// Calls that are left: calls like them reuse their trampolines, and no return is reported for them.
 #[test]
 fn what_longjmp_leaves_is_had_again() {
     Victim::in_both_forms(|victim| {
@@ -219,7 +222,8 @@ fn what_longjmp_leaves_is_had_again() {
     });
 }
 
-/// More calls in flight than there are slots: those beyond run unprobed, and are counted. In a child, which has slots of its own.
+/// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
+/// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
     const DEPTH: u64 = SLOTS as u64 + 500;
@@ -243,7 +247,8 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
     assert_eq!(in_child(in_room), 0);
 }
 
-/// Whose probe goes while calls are in flight: they come home through their slots, and nobody is told. A child comes home by itself.
+/// A probe goes while calls are in flight: they return through their trampolines, and no return is reported.
+/// A child returns by itself.
 #[test]
 fn calls_in_flight_come_home() {
     static GATE: Barrier = Barrier::new(2);
@@ -259,7 +264,7 @@ fn calls_in_flight_come_home() {
             return x + 100;
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: this process' own child.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         if status == 0 { x } else { 99 }
     }
@@ -287,7 +292,7 @@ fn calls_in_flight_come_home() {
     });
 }
 
-/// A slot's address leads to where its call returns; any other to nowhere.
+/// A trampoline's address leads to the call's real return address; any other address leads to none.
 #[test]
 fn who_unwinds_by_himself_may_ask() {
     static LINK: AtomicU64 = AtomicU64::new(0);
@@ -304,7 +309,7 @@ fn who_unwinds_by_himself_may_ask() {
     assert_eq!(victim.function("signs_leaf")(6, 0), 42);
     let seen = Seen::new();
     let _other = probe(&victim, "tail", seen.session());
-    // What the second probe of a chain is entered with is the first one's slot.
+    // The second probe of a chain is entered with the first one's trampoline as return address.
     let inner = Consumer::entry(move |hit| {
         real.store(hit.regs().get(Gpr::X30), SeqCst);
         Verdict::Continue
@@ -316,7 +321,8 @@ fn who_unwinds_by_himself_may_ask() {
     assert!(leads != 0 && leads % 4 == 0 && returns_to(caller).is_none() && returns_to(leads).is_none());
 }
 
-/// A handler of signals returns into the vdso, which unwinders know by that address alone: its calls are missed, and counted.
+/// A signal handler returns into the vdso, which unwinders recognize only by that address. So its calls are
+/// missed, and counted.
 #[test]
 fn what_returns_into_the_vdso_keeps_its_return_address() {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
@@ -340,7 +346,8 @@ fn what_returns_into_the_vdso_keeps_its_return_address() {
     });
 }
 
-/// Threads side by side, each interrupted all the time by a handler that calls what is armed: in the midst of taking a slot, of coming home.
+/// Threads side by side, each interrupted all the time by a handler that makes armed calls: while a
+/// trampoline is taken, and while a call returns.
 #[test]
 fn every_return_is_its_calls_whatever_interrupts_it() {
     const CALLS: u64 = 1000;

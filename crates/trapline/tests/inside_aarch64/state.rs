@@ -1,4 +1,5 @@
-//! What a hit leaves alone, and what handlers see and change: registers, flags, vectors and the stack, bit for bit, behind jumps and behind traps.
+//! What a hit leaves unchanged, and what handlers see and change: registers, flags, vectors and the stack,
+//! bit for bit, after jumps and after traps.
 #![allow(unsafe_code, reason = "handlers that change registers and spoil vectors")]
 
 use std::arch::asm;
@@ -27,16 +28,16 @@ fn state(round: u64) -> State {
     state
 }
 
-/// What the function leaves of a state.
+/// State that the function leaves.
 fn through(victim: &Victim, name: &str, from: &State) -> State {
     let mut to: State = [0; 97];
     victim.function(name)(from.as_ptr() as u64, to.as_mut_ptr() as u64);
-    // Where the state was.
+    // The address of the state itself.
     to[X0] = to[X0].wrapping_sub(from.as_ptr() as u64 + 512);
     to
 }
 
-/// Overwrites what compiled code may, and what it had better not.
+/// Overwrites what compiled code may, and some of what it may not.
 fn spoil() {
     // SAFETY: the registers are named as spoiled; FPSR is what compiled code may change.
     unsafe {
@@ -79,7 +80,7 @@ fn changed_registers_and_flags_are_what_goes_on() {
     Victim::in_both_forms(|victim| {
         let at = victim.offset("around") + victim.address("around_at") - victim.address("around");
         let handler = |hit: &mut Hit<'_>| {
-            // SAFETY: what stands behind these words takes any value but of x0.
+            // SAFETY: the code after these words takes any value, except in x0.
             let regs = unsafe { hit.regs_mut() };
             regs.x[1..].iter_mut().for_each(|x| *x = !*x);
             regs.pstate ^= NZCV;
@@ -96,7 +97,8 @@ fn changed_registers_and_flags_are_what_goes_on() {
     });
 }
 
-/// A call that comes back to a slot finds its caller's registers as its function left them, and x30 as behind any return.
+/// A call that returns to a trampoline finds its caller's registers as its function left them, and x30 as
+/// after any return.
 #[test]
 fn a_return_to_a_slot_leaves_all_registers_alone() {
     Victim::in_both_forms(|victim| {
@@ -124,13 +126,13 @@ fn a_return_to_a_slot_leaves_all_registers_alone() {
     });
 }
 
-/// A jump leaves x17, which is free there, with the address that was gone to; a trap leaves all.
+/// A jump leaves the target's address in x17, which is free there; a trap leaves all registers unchanged.
 #[test]
 fn who_goes_elsewhere_takes_all_registers_along() {
     Victim::in_both_forms(|victim| {
         let elsewhere = victim.address("elsewhere");
         let handler = move |hit: &mut Hit<'_>| {
-            // SAFETY: the other function does as much as this one.
+            // SAFETY: the other function takes and returns the same as this one.
             let regs = unsafe { hit.regs_mut() };
             regs.pc = elsewhere;
             regs.x[1..30].iter_mut().for_each(|x| *x = !*x);
@@ -148,7 +150,7 @@ fn who_goes_elsewhere_takes_all_registers_along() {
             if victim.form == trapline::inside::Tactic::Jump {
                 assert_eq!(std::mem::replace(&mut to[X2 + 15], changed[X2 + 15]), elsewhere);
             }
-            // The call's own.
+            // That register belongs to the call itself.
             to[X1 - 1] = changed[X1 - 1];
             assert_eq!(to, changed, "{round}");
         }
@@ -177,7 +179,7 @@ fn a_moved_stack_pointer_is_the_functions() {
     });
 }
 
-/// Where vectors are longer than 128 bits all of them are kept, with predicates and FFR.
+/// Where vectors are longer than 128 bits, they are kept whole, with predicates and FFR.
 #[test]
 fn scalable_vectors_are_kept() {
     if !std::arch::is_aarch64_feature_detected!("sve") {
@@ -207,7 +209,7 @@ fn scalable_vectors_are_kept() {
             let mut from: Vec<u8> = (0..bytes as u64)
                 .map(|n| ((round + n).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
                 .collect();
-            // FFR has ones up to a place, and zeros from there on.
+            // FFR has ones up to some place, and zeros from there on.
             let ffr = bytes - (len / 8) as usize;
             from[ffr..].iter_mut().enumerate().for_each(|(n, byte)| *byte = if n == 0 { 0x0F } else { 0 });
             let mut to = vec![0_u8; bytes];

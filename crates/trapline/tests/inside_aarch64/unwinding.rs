@@ -1,5 +1,6 @@
-//! Unwinders walk through frames whose return address is a slot: exceptions with something to clean up on the way, and backtrace(), by libgcc; through functions that sign their return
-//! addresses, and through others.
+//! Unwinders walk through frames whose return address is replaced: exceptions with something to clean up on
+//! the way, and backtrace(), by libgcc; through functions that sign their return addresses, and through
+//! others.
 #![allow(unsafe_code, reason = "exceptions out of foreign functions")]
 
 use trapline::inside::Tally;
@@ -16,7 +17,7 @@ extern "C-unwind" fn same(x: u64) -> u64 {
     x
 }
 
-/// Where this process' slots lie.
+/// Range of this process' return trampolines.
 fn slots() -> std::ops::Range<u64> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
     let line = maps.lines().find(|line| line.contains("trapline-slots")).expect("mapped");
@@ -91,7 +92,8 @@ fn backtraces_are_what_they_were() {
                 let slots = slots();
                 let (ours, theirs): (Vec<u64>, Vec<u64>) = frames.iter().partition(|at| slots.contains(at));
                 assert_eq!(ours.len(), 2, "{frames:x?}");
-                // What an unwinder looks up is the same, but for the address after a call and the byte before it.
+                // What an unwinder looks up is the same, except for the difference between the address after
+                // a call and the byte before it.
                 let near = |(a, b): (&u64, &u64)| a.abs_diff(*b) <= 1;
                 assert_eq!(theirs.len(), bare.len(), "{theirs:x?} {bare:x?}");
                 assert!(theirs.iter().zip(&bare).all(near), "{theirs:x?} {bare:x?}");

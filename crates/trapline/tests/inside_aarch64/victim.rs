@@ -1,4 +1,4 @@
-//! The library: compiled once, loaded as often as wanted, each copy a file of its own. And what tests share.
+//! The library: compiled once, loaded as often as needed, each copy a file of its own. And what tests share.
 
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ unsafe impl Send for Victim {}
 // SAFETY: as above; dlsym may be called by any thread.
 unsafe impl Sync for Victim {}
 
-/// Where the compiled library is, in a system that has no compiler (`cargo xtask arm64-system`).
+/// Path of the compiled library, in a system that has no compiler (`cargo xtask arm64-system`).
 const VARIABLE: &str = "TRAPLINE_INSIDE_VICTIM";
 
-/// By the compiler that linked this program: it runs beside the emulator, not in it.
+/// Compiled by the compiler that linked this program: it runs beside the emulator, not in it.
 fn compiled() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -46,7 +46,8 @@ fn compiled() -> &'static Path {
     })
 }
 
-/// The loader is at work, for readers; nobody's while a test forks: the child would have it as it was, with another thread's library half loaded.
+/// Readers hold this while the loader is at work. A test that forks holds it alone: the child would otherwise
+/// have another thread's library half loaded.
 static LOADER: RwLock<()> = RwLock::new(());
 
 fn loading() -> RwLockReadGuard<'static, ()> {
@@ -54,7 +55,8 @@ fn loading() -> RwLockReadGuard<'static, ()> {
 }
 
 impl Victim {
-    /// A file that nobody has loaded yet. A forked child has its parent's count, so its own number is in the name too.
+    /// A file that was never loaded. A forked child continues its parent's count, so its pid is in the name
+    /// too.
     pub(crate) fn file() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Relaxed);
@@ -65,7 +67,7 @@ impl Victim {
     pub(crate) fn load() -> Self {
         Self::load_file(Self::file())
     }
-    /// Runs a test in both forms, each with a copy that nobody probed before.
+    /// Runs a test in both forms, each with a copy that was never probed.
     pub(crate) fn in_both_forms(test: impl Fn(&Self)) {
         for form in [Tactic::Jump, Tactic::Trap] {
             let mut victim = Self::load();
@@ -75,7 +77,8 @@ impl Victim {
     }
     pub(crate) fn load_file(path: PathBuf) -> Self {
         fault::install();
-        // What the standard library gave this thread may hold one signal's frame, and no handler behind it.
+        // The stack that the standard library gave this thread has room for one signal's frame, and for no
+        // handler's after it.
         let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
         // SAFETY: this thread's handlers run on its own stack from now on.
         assert_eq!(unsafe { libc::sigaltstack(&raw const none, std::ptr::null_mut()) }, 0);
@@ -105,7 +108,8 @@ impl Victim {
         // SAFETY: `scale` is one.
         unsafe { std::mem::transmute(self.address(name) as *const ()) }
     }
-    /// Where a function or variable lies in the file, by what the loader made of the first segment.
+    /// Offset of a function or variable in the file, by the address at which the loader put the first
+    /// segment.
     pub(crate) fn offset(&self, name: &str) -> u64 {
         let pattern = name.parse().expect("a pattern");
         let found = self.image.select(&pattern, "victim").expect(name);
@@ -118,7 +122,7 @@ impl Victim {
         let at = add.0.wrapping_add(self.address(name)).wrapping_sub(self.address("add"));
         self.image.offset_of(trapline_record::Svma(at)).expect("in a segment").0
     }
-    /// In the form of this copy.
+    /// A request in the form of this copy.
     pub(crate) fn request(&self, offset: u64, consumer: Consumer) -> Request {
         let request = Request::new(&self.path, offset, consumer);
         if self.form == Tactic::Trap { request.by_trap() } else { request }
@@ -130,13 +134,14 @@ impl Victim {
     pub(crate) fn register(&self, name: &str, consumer: Consumer) -> Registration {
         self.register_at(self.offset(name), consumer)
     }
-    /// The words of the code, as they are now, from the first function to the last.
+    /// Words of the code as they are now, from the first function to the last.
     pub(crate) fn text(&self) -> Vec<u32> {
         let (low, high) = (self.address("pushes"), self.address("far_b") + 16);
         // SAFETY: between functions of one section.
         unsafe { std::slice::from_raw_parts(low as *const u32, (high - low) as usize / 4).to_vec() }
     }
-    /// What the system says is mapped of its code, page by page, in however many lines: where, rights, offset.
+    /// Mappings of its code as the system reports them, page by page, in however many lines: address, rights,
+    /// offset.
     pub(crate) fn maps(&self) -> Vec<(u64, String, u64)> {
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let number = |text: &str| u64::from_str_radix(text, 16).expect("a number");
@@ -158,7 +163,7 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         let _guard = loading();
-        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it any more.
+        // SAFETY: opened by `load_file`; tests that drop a victim call nothing of it afterwards.
         unsafe { libc::dlclose(self.handle) };
     }
 }
@@ -183,7 +188,7 @@ pub(crate) fn counting_returns(word: &'static AtomicU64) -> Consumer {
     })
 }
 
-/// Runs `body` in a forked child. Its exit status.
+/// Runs `body` in a forked child; returns its exit status.
 pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: libc's fork leaves the child's allocator usable; the child leaves by _exit.
     unsafe {
@@ -201,16 +206,16 @@ pub(crate) fn in_child(body: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// A handler of SIGSEGV of the program's, from before anything was probed.
+/// A SIGSEGV handler of the program's, installed before anything was probed.
 pub(crate) mod fault {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-    /// Where one is expected, and what x0 is to be then; where it was, and of which address.
+    /// Where a fault is expected, and what x0 must be then; where it was, and at which address.
     static EXPECTED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     static SEEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-    /// One at a time.
+    /// Expects a fault; one test at a time.
     pub(crate) fn expected(at: u64, x0: u64) -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
         let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,11 +225,12 @@ pub(crate) mod fault {
     pub(crate) fn seen() -> [u64; 2] {
         [0, 1].map(|n: usize| SEEN[n].load(Relaxed))
     }
-    /// Before the first probe: handlers that are set later stand alone.
+    /// Called before the first probe, since a handler that is set later stands alone, without the engine's in
+    /// front.
     pub(crate) fn install() {
         static INSTALLED: Once = Once::new();
         INSTALLED.call_once(|| {
-            // SAFETY: an action whose handler touches words of ours, and its own context.
+            // SAFETY: an action whose handler accesses words of this test, and its own context.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = on_fault as *const () as usize;

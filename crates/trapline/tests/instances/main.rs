@@ -1,7 +1,9 @@
-//! Calls whose return is waited for, whatever becomes of them: recursion, `longjmp`, other stacks, other threads, ends of threads and
-//! processes, children. By jump and by trap, with all registers saved and without vectors, and beside the kernel's uretprobe where that follows too.
+//! Calls whose return is waited for, in all circumstances: recursion, `longjmp`, other stacks, other threads,
+//! ends of threads and processes, children. By jump and by trap, with all registers saved and without
+//! vectors, and beside the kernel's uretprobe where that works too.
 //!
-//! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near each other.
+//! A program of its own: what is patched stays mapped, and the libraries of all tests must find room near
+//! each other.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code, reason = "stacks, jumps, children")]
 
@@ -37,7 +39,7 @@ type Called = extern "C" fn(u64) -> u64;
 struct Seen {
     entries: &'static AtomicU64,
     returns: &'static AtomicU64,
-    /// Returns whose cookie was not that of their call.
+    /// Returns whose cookie did not belong to their call.
     wrong: &'static AtomicU64,
 }
 
@@ -45,7 +47,7 @@ impl Seen {
     fn new() -> Self {
         Self { entries: word(), returns: word(), wrong: word() }
     }
-    /// Cookies are stack pointers, which a function's return has as its entry had.
+    /// Cookies are stack pointers, which a function has at its return as at its entry.
     fn session(self) -> Consumer {
         Consumer::session(
             move |hit| {
@@ -73,12 +75,12 @@ impl Seen {
 enum How {
     Jump,
     Trap,
-    /// By jump, nothing but general registers saved.
+    /// By jump, with only general registers saved.
     General,
     /// The return address replaced, by jump and by trap.
     Slot,
     SlotByTrap,
-    /// By jump, nothing but general registers saved at the entry.
+    /// The return address replaced, by jump, with only general registers saved at the entry.
     SlotGeneral,
 }
 
@@ -91,7 +93,7 @@ impl How {
 
 fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registration {
     let consumer = match how {
-        // SAFETY: nothing of what the functions under test keep lies in vector registers.
+        // SAFETY: the functions under test keep nothing in vector registers.
         How::General | How::SlotGeneral => unsafe { consumer.general_regs_only() },
         How::Jump | How::Trap | How::Slot | How::SlotByTrap => consumer,
     };
@@ -103,7 +105,7 @@ fn probe(victim: &Victim, name: &str, consumer: Consumer, how: How) -> Registrat
     probe
 }
 
-/// Each with a library of its own.
+/// Runs a test in each form, with a library of its own each time.
 fn every_way(test: impl Fn(&Victim, How)) {
     {
         use How::{General, Jump, Slot, SlotByTrap, SlotGeneral, Trap};
@@ -113,7 +115,7 @@ fn every_way(test: impl Fn(&Victim, How)) {
     .for_each(|how| test(&Victim::load(), how));
 }
 
-/// How many returns the kernel's uretprobe sees of a function, in a library of its own.
+/// How many returns of a function the kernel's uretprobe sees, in a library of its own.
 fn of_the_kernel(name: &str, run: impl FnOnce(&Victim)) -> Option<u64> {
     if let Err(why) = UprobeMulti::available() {
         eprintln!("SKIPPED: the kernel's uretprobe beside ours: {why}");
@@ -148,7 +150,7 @@ fn recursion_as_deep_as_the_pool_allows() {
     if let Some(returns) = of_the_kernel("deep", |victim| (0..10).for_each(|_| run(victim, 60))) {
         assert_eq!(returns, 610);
     }
-    // Further than the kernel follows, across many stack pages.
+    // Deeper than the kernel supports, across many stack pages.
     every_way(|victim, how| {
         let seen = Seen::new();
         let _probe = probe(victim, "deep", seen.session().maxactive(3001), how);
@@ -165,7 +167,7 @@ fn an_empty_pool_is_counted_and_the_function_runs() {
         for n in 1..=10 {
             assert_eq!(victim.function("deep")(40, 0), (6 << 40) - 1);
             let tally = probe.counts();
-            // What rests on the shelves of CPUs may be had besides.
+            // Objects in CPUs' magazines may be available besides.
             assert_eq!(tally.hits + tally.empty, n * 41, "{tally:?}");
             assert!(tally.hits >= n * 2 && tally.empty > 0 && tally.missed() == tally.empty, "{tally:?}");
             seen.expect(tally.hits, tally.hits);
@@ -184,7 +186,8 @@ fn sizes_that_cannot_be_are_refused() {
     }
 }
 
-/// Where there is no memory for so many: an error that says so, and who waits already goes on. In a process of its own, which is not given any more.
+/// If there is no memory for so many, an error reports that, and consumers that already wait go on. In a
+/// process of its own, which gets no more memory.
 #[test]
 fn no_memory_for_instances() {
     alone("no_memory_for_instances", || {
@@ -200,11 +203,11 @@ fn no_memory_for_instances() {
             // SAFETY: a limit of this process, which ends with the test.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
         };
-        // What the allocator has of its own is used up, but for a megabyte of small needs.
+        // Uses up the allocator's reserves, except a megabyte for small needs.
         const PIECE: usize = 1 << 16;
         let mut taken = Vec::with_capacity(1 << 16);
         limit(now);
-        // SAFETY: memory that nobody uses; the last pieces are given back.
+        // SAFETY: memory that is never used; the last pieces are freed.
         unsafe {
             taken.extend(std::iter::repeat_with(|| libc::malloc(PIECE)).take_while(|piece| !piece.is_null()));
             taken.drain(taken.len().saturating_sub(16)..).for_each(|piece| libc::free(piece));
@@ -223,7 +226,7 @@ fn no_memory_for_instances() {
     });
 }
 
-// setjmp and longjmp, as small as they can be.
+// setjmp and longjmp, as small as possible.
 std::arch::global_asm!(
     ".globl trapline_inside_catch",
     "trapline_inside_catch:", // (jump: *mut u64, f: fn(data), data)
@@ -255,7 +258,7 @@ extern "C" fn throws(_: u64) -> u64 {
 /// A call that is left by `longjmp`.
 fn thrown(with: extern "C" fn(Called, u64) -> u64) {
     extern "C" fn call(with: *const c_void) {
-        // SAFETY: what `thrown` passes.
+        // SAFETY: the pointer that `thrown` passes.
         let with: extern "C" fn(Called, u64) -> u64 = unsafe { std::mem::transmute(with) };
         with(throws, 1);
     }
@@ -294,7 +297,7 @@ fn longjmp_leaves_nothing_behind() {
     }
 }
 
-/// A coroutine: a context, and whom it came from.
+/// A coroutine: its context, and that of the code that resumed it.
 struct Coroutine {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -334,10 +337,10 @@ impl Coroutine {
             one
         }
     }
-    /// Until it pauses.
+    /// Runs it until it pauses.
     fn resume(&mut self) {
         CURRENT.set(self);
-        // SAFETY: the context was made, or paused; nobody else resumes it.
+        // SAFETY: the context was made, or paused; nothing else resumes it.
         unsafe { libc::swapcontext(&raw mut self.back, &raw const self.own) };
     }
 }
@@ -388,7 +391,7 @@ fn a_signal_on_a_stack_of_its_own() {
         with(same, 1);
     }
     extern "C" fn raises(x: u64) -> u64 {
-        // SAFETY: a signal to ourselves.
+        // SAFETY: a signal to this thread.
         unsafe { libc::raise(libc::SIGUSR2) };
         x
     }
@@ -413,7 +416,7 @@ fn a_signal_on_a_stack_of_its_own() {
         run(victim);
         seen.expect(200, 200);
     });
-    // SAFETY: what was there before.
+    // SAFETY: the previous stack.
     unsafe { libc::sigaltstack(&raw const before, std::ptr::null_mut()) };
 }
 
@@ -436,9 +439,9 @@ fn threads_that_end_in_a_call() {
     every_way(|victim, how| {
         let seen = Seen::new();
         let probe = probe(victim, "with", seen.session().maxactive(4), how);
-        // Threads that found no instance are not seen by the session, but counted.
+        // The session does not see threads that found no instance, but they are counted.
         run(victim, &|| probe.counts().hits + probe.counts().missed());
-        // All have ended, or are about to: then this thread gets what they left.
+        // All threads have ended, or are about to. Then this thread gets the instances that they left.
         while seen.returns.load(SeqCst) == 0 {
             assert_eq!(with(victim)(same, 4), 5);
             std::thread::yield_now();
@@ -522,7 +525,7 @@ fn a_child_in_our_own_memory() {
     });
 }
 
-/// A call that blocks keeps nobody from unregistering; what it holds is had again when the thread comes back.
+/// A call that blocks does not delay unregistering; its instance is free again when the thread returns.
 #[test]
 fn unregistered_while_a_call_is_in_flight() {
     static GATE: Barrier = Barrier::new(2);

@@ -1,4 +1,4 @@
-//! What only replaced return addresses can do, and who is refused them.
+//! What only replaced return addresses can do, and which functions are refused.
 
 use trapline::inside::{Consumer, Error, Gpr, Returns, Tally, Verdict, find, register};
 use trapline_tests::alone;
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const STACK: [How; 3] = [How::Slot, How::SlotByTrap, How::SlotGeneral];
 
-/// A tail call's return is its callee's: one stack word, two slots, as the kernel's uretprobes chain.
+/// The return of a tail call is also that of its callee: one stack word with two return trampolines, as the
+/// kernel's uretprobes chain.
 #[test]
 fn tail_calls_return_in_a_chain() {
     for way in STACK {
@@ -30,7 +31,7 @@ fn tail_calls_return_in_a_chain() {
     }
 }
 
-/// Calls on one stack word, each over the other: with none to be had, those that lie under another keep what they hold.
+/// Calls on one stack word, one over the other. If no instance is free, those below keep what they hold.
 #[test]
 fn tail_calls_of_one_function_keep_what_they_hold() {
     for way in STACK {
@@ -45,7 +46,7 @@ fn tail_calls_of_one_function_keep_what_they_hold() {
     }
 }
 
-/// Exits where they can be had, slots where not.
+/// Exits are patched where possible, and return addresses replaced otherwise.
 #[test]
 fn the_choice_may_be_left_to_the_engine() {
     let victim = Victim::load();
@@ -64,7 +65,8 @@ fn the_choice_may_be_left_to_the_engine() {
     twice.expect(100, 100);
 }
 
-/// The handler finds the value and the stack pointer of the entry, and where the call goes; what it changes, the caller gets.
+/// The handler finds the value, the stack pointer of the entry, and the address where the call goes on. What
+/// it changes reaches the caller.
 #[test]
 fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     for how in STACK.into_iter().chain([How::Jump]) {
@@ -89,7 +91,7 @@ fn a_return_handler_sees_and_changes_what_it_does_at_an_exit() {
     }
 }
 
-/// Vectors, flags and all other registers are the function's own behind a landing.
+/// After a return trampoline, vectors, flags and all other registers are as the function left them.
 #[test]
 fn values_in_vector_registers_come_back() {
     for way in STACK {
@@ -102,7 +104,8 @@ fn values_in_vector_registers_come_back() {
     }
 }
 
-/// Who waits for returns alone and uses general registers alone: a slot's first call, the next ones, those that were left, and those beyond `maxactive`.
+/// A consumer that waits only for returns and uses only general registers: the first call of a trampoline,
+/// the next ones, calls that were left, and calls beyond `maxactive`.
 #[test]
 fn returns_alone() {
     let victim = Victim::load();
@@ -133,14 +136,14 @@ fn returns_alone() {
     }
     assert_eq!((seen(), with.counts()), ((500, 0), Tally { hits: 1000, ..Tally::default() }));
 
-    // One stack word and return address for all: what is left is had again.
+    // One stack word and return address for all: trampolines of calls that were left are reused.
     for n in 0..1000 {
         thrown(crate::with(&victim));
         assert_eq!(with.counts().hits, 1001 + n);
     }
     assert_eq!((seen().0, with.counts().missed()), (0, 0));
 
-    // A handler that comes or goes while calls are in flight.
+    // A consumer that comes or goes while calls are in flight.
     let few = probe(&victim, "add", waits(2), How::SlotGeneral);
     (0..100).for_each(|_| assert_eq!(victim.function("add")(2, 1), 7));
     drop(few);
@@ -148,8 +151,9 @@ fn returns_alone() {
     assert_eq!(seen(), (100, 0));
 }
 
-/// One call instruction that calls two functions in turn has one slot for both, whose entry keeps the last one's site and way: each call is its own. So it is when
-/// the probes are others by then, and so is what leads through them.
+/// One call instruction that calls two functions in turn has one return trampoline for both, whose entry
+/// keeps the site and way of the last call. Each return is reported for its own function. That also holds
+/// when the probes, and the code that leads through them, have changed.
 #[test]
 fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     let victim = Victim::load();
@@ -165,11 +169,11 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
                 own.fetch_add(1, SeqCst);
             })
         };
-        // Registered in turn, each has another place in memory than the last time.
+        // Registered in alternating order, so each is at another place in memory than the last time.
         let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
         let _probes = order.map(|n| probe(&victim, names[n], waits(n), How::SlotGeneral));
         for n in 0..100 {
-            // Runs of one length and another, so that each follows itself and the other.
+            // Runs of different lengths, so that each function follows itself and the other.
             let which = usize::from(std::hint::black_box(n % 7 < 3));
             let expected = [n * 3 + 1, n * 2][which];
             assert_eq!(functions[which](n, 1), expected);
@@ -180,7 +184,8 @@ fn one_place_that_calls_two_functions_has_one_slot_for_both() {
     }
 }
 
-/// Where a second consumer comes and goes, calls from one place take their slot the long way and the short one in turn, and each finds there what is its own.
+/// A second consumer comes and goes. So calls from one place take their return trampoline by the full path
+/// and by the fast one in turn, and each finds its own state there.
 #[test]
 fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     let victim = Victim::load();
@@ -203,7 +208,8 @@ fn a_slot_is_had_the_long_way_and_the_short_one_in_turn() {
     }
 }
 
-/// Who waits for returns alone: a child and its parent come home, each by itself; and a call does whose probe is gone.
+/// A consumer that waits only for returns. A child and its parent both return, each by itself; so does a call
+/// whose probe is gone.
 #[test]
 fn calls_that_were_entered_from_their_slots_come_home() {
     static CHILD: AtomicU64 = AtomicU64::new(0);
@@ -233,13 +239,13 @@ fn calls_that_were_entered_from_their_slots_come_home() {
             unsafe { libc::_exit(i32::from(!told)) };
         }
         let mut status = -1;
-        // SAFETY: our child.
+        // SAFETY: this process' own child.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert!(told && status == 0, "{n}: {status}");
     }
     std::thread::scope(|scope| {
         let calls = scope.spawn(move || {
-            // One place to call from, which no compiler unrolls.
+            // A single call site, which no compiler unrolls.
             let functions: Vec<extern "C" fn(u64) -> u64> = vec![same, same, same, blocks, same];
             std::hint::black_box(functions).into_iter().map(|function| with(function, 4)).collect::<Vec<_>>()
         });
@@ -251,8 +257,9 @@ fn calls_that_were_entered_from_their_slots_come_home() {
     assert_eq!(returns.load(SeqCst), 5 + 3);
 }
 
-/// Threads side by side, each interrupted all the time by a handler that calls what is armed: in the midst of taking a slot, of entering from it, of coming home.
-/// In a process of its own, whose signals are its own.
+/// Threads side by side, each interrupted all the time by a handler that makes armed calls. It interrupts
+/// while a trampoline is taken, while the function is entered from it, and while the call returns. In a
+/// process of its own, which has its signals to itself.
 #[test]
 fn every_return_is_its_call_s_whatever_interrupts_it() {
     alone("slots::every_return_is_its_call_s_whatever_interrupts_it", || {
@@ -304,7 +311,7 @@ fn storm(way: How) {
     let (all, inner) = (THREADS * CALLS, INNER.load(SeqCst));
     assert!(inner > 0, "nothing was interrupted");
     seen.expect(all, all);
-    // A handler that interrupts a hit makes calls inside a hit, which are missed and counted.
+    // A handler that interrupts a hit makes calls inside that hit, which are missed and counted.
     let counts = probes.each_ref().map(|probe| probe.counts());
     let nested = counts[1].nested;
     let outer = THREADS * (0..CALLS).map(|n| n * 3 + 1).sum::<u64>();
@@ -313,8 +320,8 @@ fn storm(way: How) {
     assert_eq!(counts, [hits, Tally { hits: all + inner - nested, nested, ..hits }]);
 }
 
-/// More pairs of stack word and return address than are bound: the others have slots from call to call. In a process of its own, as half of
-/// its slots stay bound.
+/// More pairs of stack word and return address than can be bound: the others take a trampoline for each call.
+/// In a process of its own, as half of its trampolines stay bound.
 #[test]
 fn stacks_of_every_depth() {
     alone("slots::stacks_of_every_depth", every_depth);
@@ -343,7 +350,7 @@ fn every_depth() {
     assert_eq!(probe.counts(), Tally { hits: DEPTHS, ..Tally::default() });
 }
 
-/// One form for all who wait at a site, and back to exits when the last of them is gone.
+/// One form for all consumers that wait at a site, and back to exits when the last of them is gone.
 #[test]
 fn a_site_has_one_form() {
     let victim = Victim::load();
@@ -369,7 +376,8 @@ fn a_site_has_one_form() {
     third.expect(10, 10);
 }
 
-/// More calls in flight than there are slots: those beyond run unprobed, and are counted. In a child, which has slots of its own.
+/// More calls in flight than there are return trampolines: those beyond run unprobed, and are counted. In a
+/// child, which has trampolines of its own.
 #[test]
 fn without_a_free_slot_a_call_is_missed_and_counted() {
     const DEPTH: u64 = trapline::inside::SLOTS as u64 + 1000;
@@ -398,7 +406,7 @@ fn without_a_free_slot_a_call_is_missed_and_counted() {
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = -1;
-    // SAFETY: our child.
+    // SAFETY: this process' own child.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(status, 0);
 }

@@ -17,7 +17,7 @@ fn counting_by_thread(victim: &Victim, probe: &str) -> Session {
     builder.probe(probe).and_then(trapline::Builder::count).expect("a session")
 }
 
-/// (number, hits) in order.
+/// Thread numbers and hits, in order.
 fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     let count = report.counts.iter().find(|count| count.site.label.contains(name)).expect("it is probed");
     let of_thread = |share: &trapline::Share| match share.whose {
@@ -29,7 +29,7 @@ fn by_thread(report: &trapline::ProcessReport, name: &str) -> Vec<(u32, u64)> {
     all
 }
 
-/// Each thread has what it called itself; and a later one what it called later.
+/// Each thread has the calls that it made itself, and a later thread those that it made later.
 #[test]
 fn threads_have_their_hits() {
     let Some(mut victim) = Victim::start() else { return };
@@ -46,7 +46,7 @@ fn threads_have_their_hits() {
     let wanted: Vec<_> = wanted.into_iter().collect();
     println!("{wanted:?}");
     assert_eq!(wanted.iter().map(|one| one.1).sum::<u64>(), 4 * TIMES * THREADS);
-    // It calls the other once.
+    // It calls the other function once.
     for name in ["victim_push", "victim_nop"] {
         assert_eq!(by_thread(report, name), wanted, "{name}");
         assert_eq!(of(report, name), 4 * TIMES * THREADS, "{name}");
@@ -54,7 +54,7 @@ fn threads_have_their_hits() {
     assert_eq!(victim.text(), before, "put back");
 }
 
-/// While threads run: nobody is harmed.
+/// Threads run meanwhile, and none is harmed.
 #[test]
 fn threads_that_call_meanwhile_are_not_harmed() {
     let Some(mut victim) = Victim::start() else { return };
@@ -127,7 +127,7 @@ fn counts_are_of_hits_that_pass() {
     assert_eq!((filtered.in_target, filtered.by_reader), (TIMES * THREADS - wanted, 0));
 }
 
-/// All parts of a site's values.
+/// All parts of a site's aggregation.
 fn hits(tallied: &[Tallied]) -> BTreeMap<u64, u64> {
     let [one] = tallied else { panic!("{tallied:?}") };
     assert_eq!((one.overflow, one.unseen), (0, 0));
@@ -138,7 +138,7 @@ fn hits(tallied: &[Tallied]) -> BTreeMap<u64, u64> {
     all
 }
 
-/// What the victim called with, and what it returned, which is the same.
+/// The values with which the victim called, and those that it returned, which are equal.
 #[test]
 fn values_are_those_that_the_victim_had() {
     let Some(mut victim) = Victim::start() else { return };
@@ -166,7 +166,7 @@ fn values_are_those_that_the_victim_had() {
     }
 }
 
-/// Of calls: what they were called with, what they returned and how long they took.
+/// Of calls: what they were called with, what they returned, and how long they took.
 #[test]
 fn what_is_known_at_returns_is_tallied() {
     let Some(mut victim) = Victim::start() else { return };
@@ -196,7 +196,7 @@ fn what_is_known_at_returns_is_tallied() {
     }
 }
 
-/// By thread; and what leaves by a jump has no value yet.
+/// By thread; and calls that leave by a jump have no value yet.
 #[test]
 fn values_are_told_by_thread() {
     let Some(mut victim) = Victim::start() else { return };
@@ -215,7 +215,7 @@ fn values_are_told_by_thread() {
     found.sort_unstable();
     assert_eq!(found, wanted);
     drop(session.detach());
-    // Each value has rows of its thread.
+    // Each value has a row for each of its threads.
     let each = Tally { value: argument(), sort: Sort::Each, apart: Apart::Thread };
     let mut session = tallying(&victim, "store_plain", Some("arg0 != 5"), each, false);
     assert_eq!(victim.call("store_plain", 8), 8 * THREADS);
@@ -234,7 +234,8 @@ fn values_are_told_by_thread() {
     drop(session.detach());
 }
 
-/// What the victim writes to its output, which begins with its answer: as a text, and as a number that an argument leads to.
+/// What the victim writes to its output, which begins with its answer: as a text, and as a number that an
+/// argument points to.
 #[test]
 fn what_arguments_lead_to_is_tallied() {
     const ROUNDS: u64 = 3;
@@ -262,7 +263,7 @@ fn what_arguments_lead_to_is_tallied() {
             let session = builder.probe("libc:write").and_then(|builder| builder.tally(exits));
             let mut session = session.unwrap_or_else(|error| panic!("{what}: {error}"));
             (0..ROUNDS).for_each(|_| assert_eq!(victim.call("store_plain", TIMES), TIMES * THREADS));
-            // Who listens again has returned from writing.
+            // When the victim accepts the next line, it has returned from writing.
             assert_eq!(victim.call("store_plain", 5), 5 * THREADS);
             let tallied = session.tallies();
             let [one] = &tallied[..] else { panic!("{tallied:?}") };
@@ -278,7 +279,7 @@ fn what_arguments_lead_to_is_tallied() {
     }
 }
 
-/// The command, until both threads have called `store_plain` so often.
+/// Runs the command, until both threads have called `store_plain` so often.
 fn typed(victim: &mut Victim, arguments: &[&str], times: u64) -> Option<Output> {
     let Some(command) = std::env::var_os(VARIABLE) else {
         println!("SKIP {VARIABLE} does not say where the command is");
@@ -295,7 +296,7 @@ fn typed(victim: &mut Victim, arguments: &[&str], times: u64) -> Option<Output> 
         std::thread::yield_now();
     }
     assert_eq!(victim.call("store_plain", times), times * THREADS);
-    // SAFETY: a child of ours, not waited for.
+    // SAFETY: this process' own child, not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     Some(child.wait_with_output().expect("it ends"))
 }

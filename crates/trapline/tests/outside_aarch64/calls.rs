@@ -1,12 +1,13 @@
-//! System calls that threads are in when all are stopped: none of them notices.
+//! System calls in which threads are when all threads are stopped: none of them is disturbed.
 
 use std::time::{Duration, Instant};
 
-/// Threads that wait in calls of each kind, and what they were given.
+/// Milliseconds for which threads wait in calls of each kind.
 const WAITS: u64 = 20_000;
 const VARIABLE: &str = "TRAPLINE_WAITER";
 
-/// The waiter: a thread in each call, for [`WAITS`] ms; a line for each that did not wait to the end.
+/// The waiter: a thread in each call, for [`WAITS`] ms; it prints a line for each that did not wait to the
+/// end.
 #[test]
 fn run() {
     if std::env::var_os(VARIABLE).is_none() {
@@ -14,7 +15,7 @@ fn run() {
     }
     let ms = WAITS as i32;
     let waits: [(&str, fn(i32) -> i64); 4] = [
-        // SAFETY: descriptors of our own, and memory that outlives each call.
+        // SAFETY: descriptors of this process, and memory that outlives each call.
         ("epoll_pwait", |ms| unsafe {
             let fd = libc::epoll_create1(0);
             let mut event = libc::epoll_event { events: 0, u64: 0 };

@@ -1,12 +1,15 @@
-//! An address space with no room near a program's code, as a large text or large reservations beside it leave.
+//! An address space without room near a program's code, as a large text or large reservations beside it
+//! leave.
 //!
-//! In: an address of the code, how many single pages stay free. Out: all else that is free within reach of a `b` is mapped, for nobody to use.
+//! In: an address of the code, and how many single pages stay free. Out: everything else that is free within
+//! reach of a `b` is mapped, and not used.
 
 const PAGE: u64 = 4096;
-/// As far as a `b` reaches, and some more.
+/// Bytes that a `b` reaches, and some more.
 const REACH: u64 = 130 << 20;
 
-/// Takes all that is free around `code`, but for so many pages below it, each with one more on either side, as nobody places code right beside others'.
+/// Takes all that is free around `code`, except so many pages below it. Each of those has one more free page
+/// on either side, as code is never put right beside other code.
 pub(crate) fn crowd(code: u64, pages: u64) {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("our maps");
     let hex = |text: &str| u64::from_str_radix(text, 16).expect("an address");

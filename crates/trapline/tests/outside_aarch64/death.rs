@@ -1,4 +1,5 @@
-//! SAFE-3 here: the command killed before and after requests that reach the target; then `detach`. The victim lives, is right, and its text is the file's.
+//! SAFE-3 here: the command is killed before and after requests that reach the target; then `detach` runs.
+//! The victim lives, its values are right, and its text is the file's.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};

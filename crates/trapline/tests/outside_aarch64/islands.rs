@@ -1,4 +1,5 @@
-//! Text from which no `b` reaches room for a stub: all that is free within its reach is taken, but for a few pages.
+//! Text from which no `b` reaches room for a stub: all that is free within its reach is taken, except a few
+//! pages.
 
 use trapline::{Session, Symbols, Tactic, Unwinding};
 
@@ -13,7 +14,7 @@ fn crowded(pages: &str) -> Option<Victim> {
     Victim::start_with(&[(CROWDED, pages)])
 }
 
-/// All that was probed went over an island, and the text is what it was.
+/// All sites used an island, and the text is unchanged.
 fn assert_over_islands(finished: &trapline::Finished, victim: &Victim, before: &[u8]) {
     let tactics: Vec<_> = finished.summary.patched.iter().collect();
     println!("{tactics:?}, {} bytes stay mapped", finished.summary.left_mapped);
@@ -35,7 +36,7 @@ fn counts_are_exact() {
     }
     assert_over_islands(&finished, &victim, &before);
     assert_eq!(victim.call("all", TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
-    // The only page is had again.
+    // The only page is reused.
     let session = victim.count("victim_nop");
     assert_eq!(victim.call("victim_nop", TIMES), TIMES * THREADS, "wrong values");
     let finished = session.detach();
@@ -101,14 +102,15 @@ fn threads_that_call_meanwhile_are_not_harmed() {
             seen += of(&finished.reports[0], name);
             assert_over_islands(&finished, &victim, &before);
         }
-        // Any line ends it; then it tells how many values were wrong.
+        // Any line ends it; then it reports how many values were wrong.
         victim.begin(name, ENDLESS);
         assert_eq!(victim.end(), 0, "{name}: wrong values");
         assert!(seen > 0, "{name}");
     }
 }
 
-/// One function's islands lie where another's lay, at times on the same page of memory, while two threads call.
+/// Islands of one function are where another's were, at times on the same page of memory, while two threads
+/// call.
 #[test]
 fn what_lay_in_a_page_before_is_not_run() {
     let Some(mut victim) = crowded("1") else { return };
@@ -126,11 +128,12 @@ fn what_lay_in_a_page_before_is_not_run() {
     }
 }
 
-/// What an emulator made of code is forgotten where other code is written over it through another mapping, wherever in the page it begins.
+/// An emulator drops the code that it translated when other code is written over it through another mapping,
+/// wherever in the page it begins.
 #[test]
 fn code_written_over_other_code_is_what_runs() {
     use std::os::fd::{FromRawFd as _, OwnedFd};
-    // SAFETY: a new descriptor, which is nobody else's.
+    // SAFETY: a new descriptor, which nothing else owns.
     let made = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"code".as_ptr(), libc::MFD_ALLOW_SEALING)) };
     let theirs = std::fs::File::from(made.try_clone().expect("a second descriptor"));
     let ours = trapline_target::SharedMap::new(made, 4096).expect("a map");
@@ -144,7 +147,7 @@ fn code_written_over_other_code_is_what_runs() {
             [0x5280_0000 | nth << 5, 0xD65F_03C0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
         let mut page = vec![0; off];
         page.extend(code);
-        // So few bytes the C library copies by one store of SVE.
+        // The C library copies so few bytes by one store of SVE.
         page.resize(32, 0);
         assert!(ours.write(0, &page));
         // SAFETY: mapped, and a function that takes nothing and returns a number.
@@ -154,7 +157,7 @@ fn code_written_over_other_code_is_what_runs() {
         };
         assert_eq!(got, nth, "at byte {off}");
     }
-    // SAFETY: mapped above, and nobody runs there any more.
+    // SAFETY: mapped above, and no thread runs there any more.
     unsafe { libc::munmap(at, 4096) };
 }
 

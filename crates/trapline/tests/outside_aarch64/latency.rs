@@ -8,9 +8,11 @@ use crate::load::come_and_go;
 use crate::victim::{FUNCTIONS, THREADS, TURNS, Victim, calls_of, times_of};
 
 const TIMES: u64 = 100;
-/// Where the kernel's probe stands that sees a function's calls return: at a word before which the link register still says where to, and which is none of ours while
-/// we are there. Where each such word is ours, it counts when we are gone. None for `victim_signed`, whose first word the kernel does not take and behind which
-/// that register is signed, and for the loop, whose first word runs eight times.
+/// Words at which the kernel's probe sees a function's calls return. At such a word the link register still
+/// holds the return address, and it is none that Trapline patches during the session. For functions where
+/// each such word is patched, the kernel counts after the session. There is none for `victim_signed`: the
+/// kernel does not accept its first word, and after that the register is signed. There is none for the loop
+/// either, whose first word runs eight times.
 const MEANWHILE: [(&str, u64); 5] =
     [("victim_nop", 4), ("victim_sub", 4), ("victim_branch", 8), ("victim_zero", 4), ("victim_address", 4)];
 const AFTERWARDS: [(&str, u64); 5] =
@@ -28,7 +30,7 @@ fn the_kernels_uretprobes_count_the_same() {
     assert_ne!(victim.text(), before, "patched");
     let all = format!("{TURNS}all");
     let together = probes(&MEANWHILE);
-    // One after the other, as the kernel's own counts are no atomic ones.
+    // One thread after the other, as the kernel's own counts are not atomic.
     assert_eq!(victim.call(&all, TIMES), TIMES * THREADS * FUNCTIONS.len() as u64, "wrong values");
     assert!(session.poll());
     let finished = session.detach();
@@ -66,7 +68,7 @@ fn the_kernels_uretprobes_count_the_same() {
     assert!(report.refused.iter().all(|refused| refused.kind != "exits-unknown"), "by its return address");
 }
 
-/// Eight calls in one another are one.
+/// Eight nested calls are one.
 #[test]
 fn outermost_calls_alone_are_timed() {
     let Some(mut victim) = Victim::start() else { return };
@@ -76,7 +78,7 @@ fn outermost_calls_alone_are_timed() {
     let finished = session.detach();
     for (name, ..) in FUNCTIONS {
         let times = times_of(&finished.reports[0], name);
-        // Others call this one, one after the other.
+        // Others call this function, one after the other.
         let wanted = if name == "victim_deep" { 1 } else { calls_of(name) };
         println!("{name}: {} of {}", times.calls, calls_of(name) * TIMES * THREADS);
         assert_eq!(times.calls, wanted * TIMES * THREADS, "{name}");
@@ -84,7 +86,7 @@ fn outermost_calls_alone_are_timed() {
     }
 }
 
-/// A caller's time holds its callee's.
+/// A caller's time includes its callee's.
 #[test]
 fn outer_calls_take_longer_than_inner_ones() {
     let Some(mut victim) = Victim::start() else { return };
@@ -105,7 +107,7 @@ fn threads_that_call_meanwhile_are_not_harmed() {
     }
 }
 
-/// Calls timed, none of them wrongly.
+/// Number of calls timed; none may be timed wrongly.
 pub(crate) fn timed(done: &Finished, name: &str) -> u64 {
     let times = times_of(&done.reports[0], name);
     assert_eq!((times.unreturned, times.clamped), (0, 0), "{name}");

@@ -4,7 +4,8 @@ use trapline::{Finished, Session};
 
 use crate::victim::{ENDLESS, THREADS, Victim, of};
 
-/// Sessions that come and go while two threads call: each value is right, and the text is the file's in the end; `seen` says how many calls one saw.
+/// Sessions come and go while two threads call: each value is right, and the text is the file's in the end.
+/// `seen` returns how many calls a session saw.
 pub(crate) fn come_and_go(
     victim: &mut Victim,
     name: &str,
@@ -22,7 +23,7 @@ pub(crate) fn come_and_go(
         seen(&finished)
     };
     let seen: u64 = (0..sessions).map(one).sum();
-    // Any line ends it; then it tells how many values were wrong.
+    // Any line ends it; then it reports how many values were wrong.
     victim.begin(name, ENDLESS);
     assert_eq!(victim.end(), 0, "{name}: wrong values");
     println!("{name}: {seen} calls in {sessions} sessions, with {THREADS} threads that call it all the time");

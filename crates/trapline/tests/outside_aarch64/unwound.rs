@@ -1,6 +1,8 @@
-//! Functions of the victim whose calls are left by exceptions, or wait within until they are told, with return addresses that are signed, by either key, or not.
+//! Functions of the victim whose calls are left by exceptions, or wait until they may go on; with return
+//! addresses that are signed by either key, or not signed.
 //!
-//! In: a name, how often. Out: how many calls came back with the right value, or the wrong one. Does not: say when, or probe anything.
+//! In: a name, how often. Out: how many calls returned with the right value, or the wrong one. Does not:
+//! choose when, or probe anything.
 
 use std::arch::global_asm;
 use std::panic::{catch_unwind, resume_unwind};
@@ -8,12 +10,13 @@ use std::sync::atomic::Ordering;
 
 use crate::victim::STOP;
 
-/// What calls a function that throws each second time, through another, and catches that.
+/// A function that calls one that throws each second time, through another, and catches the exception.
 pub(crate) const UNWOUND: &str = "unwound_catches";
-/// Before the name of one that waits: what it calls ends by an exception.
+/// Prefix for the name of a function that waits: what it calls ends by an exception.
 pub(crate) const THROWS: &str = "throws-";
 
-// Each calls what waits; unwinders are told of the frame, and of the key. The last one's table is a plain one, as who unwinds copies reads the next below of code without any (key B is not known to it).
+// Each calls what waits; the unwind tables describe the frame, and the key. The last one's table is a plain
+// one, as an unwinder of copies takes the next one below for code without any (key B is not known to it).
 global_asm!(
     ".text",
     ".macro waits name, sign, undo",
@@ -52,7 +55,7 @@ unsafe extern "C-unwind" {
     fn waits_signed_b(value: u64) -> u64;
 }
 
-/// Name, function: one more than its argument, or that is thrown where it is odd.
+/// Name and function, which returns its argument + 1, or throws that if it is odd.
 pub(crate) const WAITS: [(&str, unsafe extern "C-unwind" fn(u64) -> u64); 3] =
     [("waits_plain", waits_plain), ("waits_signed", waits_signed), ("waits_signed_b", waits_signed_b)];
 
@@ -89,17 +92,17 @@ extern "C" fn unwound_catches(value: u64) -> u64 {
     std::hint::black_box(caught(|| unwound_through(value)))
 }
 
-/// What a function gives, or throws.
+/// What a function returns or throws.
 fn caught(function: impl FnOnce() -> u64 + std::panic::UnwindSafe) -> u64 {
     catch_unwind(function).unwrap_or_else(|thrown| thrown.downcast_ref().copied().unwrap_or(0))
 }
 
-/// Calls of that name with the right value.
+/// Number of calls of that name with the right value.
 pub(crate) fn right(name: &str, times: u64) -> u64 {
     (0..times).filter(|&value| name == UNWOUND && unwound_catches(value) == value + 1).count() as u64
 }
 
-/// One call of that name, which waits: 1 if its value is wrong.
+/// One call of that name, which waits; returns 1 if its value is wrong.
 #[allow(ffi_unwind_calls, reason = "what they throw is caught")]
 pub(crate) fn wrong(name: &str) -> u64 {
     let value = if name.starts_with(THROWS) { 7 } else { 8 };

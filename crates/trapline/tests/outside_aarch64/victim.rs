@@ -1,7 +1,9 @@
-//! The victim: functions whose first words are of all kinds, called as often as asked for by two threads. And what starts it.
+//! The victim: functions whose first words are of all kinds, called by two threads as often as requested. And
+//! what starts it.
 //!
-//! Talk: a line `NAME N` in: each thread calls that function N times, all at once, or one after the other for `turns-NAME N`. A line out: how many calls came
-//! back with the right value; before it one for each thread, `thread NUMBER CALLS`. `all` stands for each function.
+//! Protocol. In, a line `NAME N`: each thread calls that function N times, all at once, or one thread after
+//! the other for `turns-NAME N`. Out, a line: how many calls returned the right value; before it a line for
+//! each thread, `thread NUMBER CALLS`. `all` stands for each function.
 
 use std::arch::global_asm;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,18 +19,19 @@ use crate::crowd::crowd;
 use crate::unwound;
 
 const VARIABLE: &str = "TRAPLINE_VICTIM";
-/// With this variable it leaves so many single pages free within reach of its code.
+/// With this variable, it leaves so many single pages free within reach of its code.
 pub(crate) const CROWDED: &str = "TRAPLINE_VICTIM_CROWDED";
-/// As often as a thread can until the next line comes; the answer is how many values were wrong.
+/// Calls until the next line comes; the answer is how many values were wrong.
 pub(crate) const ENDLESS: u64 = 0;
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
-/// One thread after the other.
+/// Prefix for one thread after the other.
 pub(crate) const TURNS: &str = "turns-";
-/// Threads that call.
+/// Number of threads that call.
 pub(crate) const THREADS: u64 = 2;
 
-// Each adds something to its argument; all but the first word of each is the same everywhere but for what undoes it.
+// Each adds something to its argument; all words but the first are the same everywhere, except for what
+// undoes it.
 global_asm!(
     ".text",
     ".macro victim name",
@@ -117,7 +120,8 @@ global_asm!(
     "ret",
     "1: ret",
     ".size victim_deep, . - victim_deep",
-    // Arguments in six registers, for records: the first and the last one's sum. What calls it keeps its frames.
+    // Arguments in six registers, for records: the sum of the first and the last. Its caller keeps its
+    // frames.
     "victim victim_six",
     "stp x29, x30, [sp, #-16]!",
     "mov x29, sp",
@@ -148,7 +152,7 @@ global_asm!(
     "hint #29",
     "ret",
     ".size victim_outer, . - victim_outer",
-    // What stores its argument, or adds one, for `trapline watch`.
+    // Functions that store their argument, or add one, for `trapline watch`.
     "victim store_plain",
     "adrp x1, watched_plain",
     "str x0, [x1, #:lo12:watched_plain]",
@@ -199,7 +203,7 @@ global_asm!(
     "watched watched_byte, 4",
     "watched watched_exclusive, 8",
     ".text",
-    // What takes no probe.
+    // A function that takes no probe.
     "victim victim_jumps",
     "adr x16, 1f",
     "br x16",
@@ -244,7 +248,7 @@ unsafe extern "C" {
 
 type Function = unsafe extern "C" fn(u64) -> u64;
 
-/// Name, function, the word at which the kernel's uprobe counts the same calls, what 8 becomes.
+/// Name, function, the word at which the kernel's uprobe counts the same calls, result for 8.
 pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     ("victim_nop", victim_nop, 4, 9),
     ("victim_push", victim_push, 4, 9),
@@ -262,10 +266,10 @@ pub(crate) const FUNCTIONS: [(&str, Function, u64, u64); 12] = [
     ("victim_deep", victim_deep, 0, 16),
 ];
 
-/// What calls the function of six arguments, which are its own and what follows.
+/// Calls the function of six arguments with its own argument and the numbers after it.
 pub(crate) const OUTER: &str = "victim_outer";
 
-/// Name, function: each stores once, whatever it is called with.
+/// Name and function; each stores once, whatever its argument.
 const STORES: [(&str, Function); 5] = [
     ("store_plain", store_plain),
     ("store_added", store_added),
@@ -274,7 +278,7 @@ const STORES: [(&str, Function); 5] = [
     ("store_exclusive", store_exclusive),
 ];
 
-/// How often a function is called when each is called once.
+/// How often a function is called if each is called once.
 pub(crate) fn calls_of(name: &str) -> u64 {
     match name {
         // victim_tail jumps to it, and it calls victim_nop.
@@ -285,10 +289,10 @@ pub(crate) fn calls_of(name: &str) -> u64 {
     }
 }
 
-/// So that the linker keeps what nobody calls.
+/// Makes the linker keep functions that are never called.
 pub(crate) const UNPROBED: [Function; 3] = [victim_call, victim_exclusive, victim_jumps];
 
-/// What the victim does. As a test of its own it does nothing.
+/// Body of the victim. Run as a test of its own, it does nothing.
 #[test]
 fn run() {
     if std::env::var_os(VARIABLE).is_none() {
@@ -313,7 +317,8 @@ fn run() {
                     call(name, times)
                 });
                 let itself = format!("/proc/self/task/{}", number.recv().expect("it begins"));
-                // Its work is finished, and even joined it is, before the kernel has told that it ended: until then its last access may be outstanding.
+                // The thread's work is finished, and it is even joined, before the kernel has reported that
+                // it ended. Until then its last access may be missing.
                 while in_turn && Path::new(&itself).exists() {
                     thread::yield_now();
                 }
@@ -365,7 +370,8 @@ fn call(name: &str, times: u64) -> u64 {
     if times == ENDLESS { wrong } else { right }
 }
 
-/// A running victim; it is ended when this is dropped. There is one at a time: the kernel's probes are in all that run this file.
+/// A running victim, which is ended when this is dropped. There is one at a time, since the kernel's probes
+/// are in all processes that run this file.
 pub(crate) struct Victim {
     _one: MutexGuard<'static, ()>,
     child: Child,
@@ -375,7 +381,7 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// None where no program can be traced, which is said.
+    /// Starts a victim; `None` where no program can be traced, which is printed.
     pub(crate) fn start() -> Option<Self> {
         Self::start_with(&[])
     }
@@ -399,14 +405,14 @@ impl Victim {
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut victim = Self { _one: one, child, to, from, called: Vec::new() };
-        // It is past its loader when it answers.
+        // When it answers, its loader is done.
         assert_eq!(victim.call("all", 1), THREADS * FUNCTIONS.len() as u64);
         Some(victim)
     }
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
-    /// Each thread calls the function so often; how many came back right.
+    /// Each thread calls the function so often; returns how many calls were right.
     pub(crate) fn call(&mut self, name: &str, times: u64) -> u64 {
         self.begin(name, times);
         self.end()
@@ -432,17 +438,17 @@ impl Victim {
     pub(crate) fn called(&self) -> &[(u32, u64)] {
         &self.called
     }
-    /// A session that counts what is named.
+    /// Starts a session that counts what is named.
     pub(crate) fn count(&self, probe: &str) -> Session {
         let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
         builder.count().expect("a session")
     }
-    /// A session that times what is named.
+    /// Starts a session that times what is named.
     pub(crate) fn time(&self, probe: &str) -> Session {
         let builder = Session::builder().pid(self.pid()).probe(probe).expect("a probe");
         builder.latency().expect("a session")
     }
-    /// The bytes of its code, all of it.
+    /// All bytes of its code.
     pub(crate) fn text(&self) -> Vec<u8> {
         use std::os::unix::fs::FileExt as _;
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its maps");

@@ -21,15 +21,16 @@ pub(crate) struct Seen {
 
 thread_local! {
     static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
-    /// Bytes to skip at a division's fault.
+    /// Bytes to skip at the fault of a division.
     static SKIP: Cell<u64> = const { Cell::new(0) };
 }
-/// Of signals that were sent: how many, and how many of them at two bytes from an address on, or right behind them.
+/// Of signals that were sent: how many, and how many of them within two bytes from a watched address, or
+/// right after them.
 pub(crate) static WATCHED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static AT_WATCHED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SENT: AtomicU64 = AtomicU64::new(0);
 
-/// What the handlers saw last of a fault.
+/// What the handlers saw at the last fault.
 pub(crate) fn seen(skip: u64, run: impl FnOnce()) -> Option<Seen> {
     SEEN.set(None);
     SKIP.set(skip);
@@ -76,7 +77,7 @@ fn install() {
     });
 }
 
-/// A copy of the library, loaded, a file of its own.
+/// A loaded copy of the library, in a file of its own.
 pub(crate) struct Library {
     path: PathBuf,
     handle: *mut c_void,
@@ -114,7 +115,7 @@ impl Library {
         let image = Image::parse(Bytes::from(bytes), &mut NoDebugFiles).expect("an ELF file");
         Self { path, handle, image }
     }
-    /// Of a name, or of a place some bytes behind it: `name+3`.
+    /// Address of a name, or of a place some bytes after it: `name+3`.
     pub(crate) fn address(&self, name: &str) -> u64 {
         let (name, by) = name.split_once('+').unwrap_or((name, "0"));
         let by: u64 = by.parse().expect("a number");
@@ -124,7 +125,7 @@ impl Library {
         assert!(!at.is_null(), "{name:?}");
         at as u64 + by
     }
-    /// What has that name, as an offset in the file.
+    /// The same as an offset in the file.
     fn offset(&self, name: &str) -> u64 {
         let found = self.image.select(&"load".parse().expect("a pattern"), "victim").expect("load");
         let base = self.address("load") - self.image.function(found[0].function).start.0;
@@ -139,7 +140,7 @@ impl Library {
         let request = Request { by_trap, ..Request::new(&self.path, self.offset(name), consumer) };
         register_all([request]).expect("registered").pop().expect("one")
     }
-    /// One that does nothing, reached as asked for.
+    /// Registers a consumer that does nothing, by trap or jump as requested.
     pub(crate) fn quiet(&self, name: &str, by_trap: bool) -> Registration {
         let probe = self.probe(name, by_trap, Consumer::entry(|_| Verdict::Continue));
         assert_eq!(probe.sites(), [if by_trap { Tactic::Trap } else { Tactic::Jump }], "{name}");
@@ -155,7 +156,8 @@ pub(crate) fn call(at: u64, a: u64, b: u64) -> u64 {
 
 /// An address where nothing is mapped, a page of its own.
 pub(crate) fn nowhere() -> u64 {
-    // SAFETY: a page of our own, given back at once; others map from the top downwards, and this is asked for low.
+    // SAFETY: a page of this process, unmapped at once. Other code maps from the top downwards, and this
+    // address is low.
     unsafe {
         static NEXT: AtomicU64 = AtomicU64::new(0x10_0000_0000);
         let at = NEXT.fetch_add(0x10_0000, Relaxed);

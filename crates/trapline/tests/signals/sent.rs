@@ -1,5 +1,6 @@
-//! Signals that are sent to a thread in displaced code, of which no handler of ours was in front: the program's sees where the program has its code, and the
-//! program is told of its own handlers.
+//! Signals of kinds for which the engine has no handler in front of the program's, sent to a thread in
+//! displaced code. The program's handler sees the program's own address, and the program sees its own
+//! handlers when it asks for them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -7,10 +8,10 @@ use trapline::inside::{learnt, rescan};
 
 use crate::program::{Library, call};
 
-/// `cpuid` in `slow`, five bytes behind its start.
+/// `cpuid` in `slow`, five bytes after its start.
 const CPUID: [u8; 2] = [0x0F, 0xA2];
 
-/// Where `cpuid` is, and where its copies are. Each test has signals of its own, and so has a `Watch` of its own.
+/// Addresses of `cpuid` and of its copies. Each test has signals of its own, and so a `Watch` of its own.
 #[derive(Debug)]
 struct Watch {
     at: AtomicU64,
@@ -35,7 +36,8 @@ extern "C" fn handler(signal: i32, _: *mut libc::siginfo_t, context: *mut libc::
     let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize].cast_unsigned() };
     let watch = &WATCHES[signal as usize];
     let near = |at: u64| (at..=at + 2).contains(&pc);
-    // The first of these is where the jump stands, too; the third is behind the instruction, where nobody but it leads.
+    // The first of these addresses is also that of the jump; the third is after the instruction, where only
+    // it leads.
     watch.seen_there.fetch_add(u64::from(near(watch.at.load(Relaxed))), Relaxed);
     watch.seen_copy.fetch_add(u64::from(near(watch.copy.load(Relaxed))), Relaxed);
     watch.seen.fetch_add(1, Relaxed);
@@ -58,7 +60,7 @@ enum By {
     Raw,
 }
 
-/// Sets an action, or asks only; what was there before.
+/// Sets an action, or only reads it; returns the previous one.
 fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
     let mut old = action(0);
     let pointer = new.map_or(std::ptr::null(), std::ptr::from_ref);
@@ -66,7 +68,8 @@ fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
         // SAFETY: handlers of the kind that the flags say.
         By::Libc => assert_eq!(unsafe { libc::sigaction(signal, pointer, &raw mut old) }, 0),
         By::Raw => {
-            // As the kernel has it; the restorer is libc's, of an action that it has set for another signal.
+            // In the kernel's form; the restorer is libc's, from an action that libc has set for another
+            // signal.
             let borrowed = set(By::Libc, libc::SIGBUS, None).sa_restorer;
             const RESTORER: u64 = 0x0400_0000;
             let raw = new.map(|new| {
@@ -89,9 +92,9 @@ fn set(by: By, signal: i32, new: Option<&libc::sigaction>) -> libc::sigaction {
     old
 }
 
-/// The bytes in generated code that are copies of `cpuid`: one, as only one site displaces it here.
+/// Address of the copy of `cpuid` in generated code; there is one, as only one site displaces it here.
 fn copy_of_cpuid(library: &Library, at: u64) -> u64 {
-    // The jump's target, or what a trap leads to, is within the mappings of ours; each is searched.
+    // The jump's or trap's target is within this engine's mappings; each is searched.
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let mut found = Vec::new();
     for line in maps.lines().filter(|line| line.contains("memfd:trapline") && line.contains("r-x")) {
@@ -108,9 +111,9 @@ fn copy_of_cpuid(library: &Library, at: u64) -> u64 {
     found[0]
 }
 
-/// Whether a copy goes on at that address, at once or with the nops behind it.
+/// Whether a copy continues at that address, at once or after the nops behind it.
 fn leads_back(copy: u64, to: u64) -> bool {
-    // SAFETY: in code of ours, whose last page has room left.
+    // SAFETY: in generated code, whose last page has room left.
     let after = unsafe { std::slice::from_raw_parts((copy + 2) as *const u8, 8) };
     let nops = after.iter().take_while(|byte| **byte == 0x90).count();
     let jump = &after[nops..];
@@ -121,7 +124,7 @@ fn leads_back(copy: u64, to: u64) -> bool {
     }
 }
 
-/// Sends signals to a thread in `slow` until one came to the instruction; none may have seen its copy.
+/// Sends signals to a thread in `slow` until one arrived at the instruction; none may have seen its copy.
 fn sees_the_original(library: &Library, signal: i32) {
     let at = library.address("slow+5");
     let watch = &WATCHES[signal as usize];
@@ -137,7 +140,7 @@ fn sees_the_original(library: &Library, signal: i32) {
                 let before = calls.load(Relaxed);
                 // SAFETY: to a thread that outlives this scope, with a handler.
                 unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) };
-                // One after the other on its heels would find it where the first did.
+                // Signals in quick succession would arrive at the same place as the first.
                 while calls.load(Relaxed) == before {
                     std::thread::yield_now();
                 }
@@ -154,7 +157,7 @@ fn sees_the_original(library: &Library, signal: i32) {
     assert!(there > 0, "of {seen} signals");
 }
 
-/// The kernel's own word for who is called.
+/// The handler as the kernel has it.
 fn in_the_kernel(signal: i32) -> usize {
     set(By::Raw, signal, None).sa_sigaction
 }
@@ -201,7 +204,7 @@ fn the_program_is_told_of_its_own_handlers() {
     if !learnt().handlers {
         return println!("SKIP: no jump fits libc's sigaction here");
     }
-    // Ours is in its place, with all that belongs to it.
+    // The wrapper is in its place, with all that belongs to the action.
     assert_ne!(in_the_kernel(signal), masked.sa_sigaction);
     let told = set(By::Libc, signal, Some(&action(other as *const () as usize)));
     assert_eq!(told.sa_sigaction, masked.sa_sigaction);
@@ -216,7 +219,7 @@ fn the_program_is_told_of_its_own_handlers() {
         assert_eq!(libc::signal(signal, other as *const () as usize), libc::SIG_IGN);
         assert_eq!(libc::signal(signal, libc::SIG_DFL), other as *const () as usize);
         assert_eq!(set(By::Libc, signal, None).sa_sigaction, libc::SIG_DFL);
-        // As glibc refuses.
+        // Refused, as by glibc.
         for none in [0, 32, 33, 65] {
             assert_eq!(libc::sigaction(none, std::ptr::null(), std::ptr::null_mut()), -1);
             assert_eq!(*libc::__errno_location(), libc::EINVAL);

@@ -1,4 +1,4 @@
-//! Vector state, across handlers that spoil it.
+//! Vector state across handlers that overwrite it.
 
 use std::arch::asm;
 

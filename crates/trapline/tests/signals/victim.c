@@ -1,19 +1,19 @@
-// Functions whose displaced instructions fault, take long, stand in the middle of a window, or stand between vectors.
+// Functions whose displaced instructions fault, take long, are in the middle of a window, or are between vector instructions.
 #define FUNCTION(name, body) \
 	asm(".text\n.p2align 6\n.globl " #name "\n.type " #name ",@function\n" #name ":\n" body "\n.size " #name ",.-" #name "\n")
 
-// What the first instruction loads is simulated on the trap path; what it adds to memory runs in a copy there.
+// On the trap path, an instruction that loads is simulated, and one that adds to memory runs in a copy.
 FUNCTION(load, "mov (%rdi),%rax\nnop\nnop\nret");
 FUNCTION(bump, "addq $5,(%rdi)\nmov (%rdi),%rax\nret");
-// The second instruction faults, which is inside a jump's window.
+// The second instruction, which is inside a jump's window, faults.
 FUNCTION(later, "mov %rsi,%rax\nadd (%rdi),%rax\nret");
 FUNCTION(divide, "mov %rdi,%rax\nxor %edx,%edx\ndiv %rsi\nnop\nnop\nret");
 // cpuid takes a microsecond or more in a virtual machine, and a hundred nanoseconds elsewhere.
 FUNCTION(slow, "push %rbx\nxor %eax,%eax\nxor %ecx,%ecx\ncpuid\nnop\nnop\nnop\n"
 	       "pop %rbx\nxor %eax,%eax\nret");
-// Somebody may come to the second instruction by a way that nobody sees.
+// A thread may come to the second instruction by a branch that no analysis sees.
 FUNCTION(inner, "mov %rdi,%rax\nlea (%rdi,%rsi),%rax\nret");
-// Goes on with whatever is there.
+// Continues with whatever is there.
 FUNCTION(trapping, "int3\nmov %rdi,%rax\nret");
 // Room for a stack pointer that is moved up, over one word, and back down.
 FUNCTION(stacked, "push %rsi\npush %rdi\nnopl 0(%rax,%rax,1)\npop %rax\nret");

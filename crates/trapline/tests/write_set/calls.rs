@@ -1,4 +1,4 @@
-//! Functions with probes, and calls of them, each by another way through the engine.
+//! Functions with probes, and calls of them; each call goes through the engine in another way.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ use trapline::inside::Gpr;
 
 use crate::memory::{Code, LINE, named, tell, zeroed};
 
-/// What the kernel keeps for a registered thread, kept by ourselves.
+/// What the kernel keeps for a registered thread, kept by the test itself.
 #[repr(C, align(64))]
 struct Area {
     start: AtomicU32,
@@ -42,7 +42,7 @@ fn area() -> u64 {
     AREA.with(|area| std::ptr::from_ref(area) as u64)
 }
 
-/// How often a thread's handlers were called; on its own stack.
+/// How often a thread's handlers were called; kept on its own stack.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Told(Cell<u64>);
@@ -56,7 +56,7 @@ impl Told {
     }
 }
 
-/// Adds one to the word that the thread left in r12.
+/// Adds one to the word whose address the thread left in r12.
 unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     // SAFETY: this hit, its registers, and a `Told` of the caller's.
     unsafe {
@@ -66,17 +66,17 @@ unsafe extern "C" fn tell_thread(_: *mut c_void, hit: *mut Hit) -> Verdict {
     Verdict::CONTINUE
 }
 
-/// What COST-2 forbids.
+/// What COST-2 forbids: one word for all threads.
 #[repr(align(64))]
 struct Word(AtomicU64);
 static WORD: Word = Word(AtomicU64::new(0));
 unsafe extern "C" fn tell_all(data: *mut c_void, hit: *mut Hit) -> Verdict {
     WORD.0.fetch_add(1, Relaxed);
-    // SAFETY: the caller's.
+    // SAFETY: the arguments of this handler, which the engine gave.
     unsafe { tell_thread(data, hit) }
 }
 
-/// Who waits for what.
+/// What a consumer waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Entry,
@@ -91,7 +91,7 @@ struct Way {
     saves: bool,
     arms: bool,
     handler: Handler,
-    /// There are instances.
+    /// There are instances for its calls.
     provided: bool,
 }
 
@@ -100,22 +100,22 @@ const RETURN: Way =
 const SESSION: Way = Way { waits: Waits::Session, ..RETURN };
 const ENTRY: Way = Way { waits: Waits::Entry, ..RETURN };
 
-/// A call, and how many handlers it is told to.
+/// A call, and how many handlers it reaches.
 pub(crate) type Case = (Box<dyn Fn(&Told) + Sync>, u64);
 
 pub(crate) struct Cases {
     pub(crate) all: Vec<Case>,
 }
 
-/// Lines for threads, probes, and places: as many as keep two threads apart.
+/// Number of lines for threads; enough to keep two threads apart.
 const LINES: usize = 4096;
 const PROBES: usize = 32;
 const PLACES: usize = 1 << 18;
 
-/// As many as keep two CPUs apart, which look for one at 64 times their number.
+/// Enough return trampolines to keep two CPUs apart, each of which begins its search at 64 times its number.
 const SLOTS: u32 = 1 << 10;
 
-/// What functions are made with.
+/// Engine and memory from which functions are made.
 struct Maker {
     engine: &'static Engine,
     writer: Writer,
@@ -128,7 +128,7 @@ fn taken_in(piece: here::Piece) -> Piece {
     Piece { text: piece.text, room: piece.room }
 }
 
-/// As `inside` has them. XGETBV is not asked what is in use; nothing is saved in the end.
+/// As `inside` has them, except that XGETBV is not asked what is in use; nothing is saved in the end.
 fn functions() -> CallFunctions {
     CallFunctions {
         entry: dispatch::entry as *const () as u64,
@@ -153,8 +153,9 @@ impl Maker {
         };
         let engine = Engine::new(memory, PROBES).expect("lengths fit");
         let offset = area().wrapping_sub(thread_pointer()) as i64 as isize;
-        // SAFETY: each thread that hits has its own area there, which says one CPU all the time and is known to no kernel; so nothing is
-        // restarted, nor needs to be: one thread runs at a time.
+        // SAFETY: each thread that hits has its own area there, which always names one CPU and is unknown to
+        // the kernel. So no sequence is ever restarted, and none needs to be, since one thread runs at a
+        // time.
         let engine: &'static Engine = Box::leak(Box::new(unsafe { engine.with_rseq(offset) }));
         // SAFETY: the only writer; hits enter these lines.
         let writer = unsafe { Writer::new(*engine.lines(), membarrier) };
@@ -176,7 +177,7 @@ impl Maker {
             unsafe { (home as *mut u64).write(word) };
         }
         let (hints, quick) = (named("hints", 1 << 18), named("quick", 1 << 17));
-        // SAFETY: zeroed but for the hints, for good, nobody else's; probes are leaked.
+        // SAFETY: zeroed except for the hints, mapped for good, and used by nothing else; probes are leaked.
         let table = unsafe { Table::new(slots, hints, quick) }.expect("sizes fit");
         let table: &'static Table = Box::leak(Box::new(table));
         let landed = dispatch::landed as *const () as u64;
@@ -189,7 +190,7 @@ impl Maker {
         laid.put(&made.bytes);
         self.engine.lend(table);
     }
-    /// A probe with one consumer.
+    /// Makes a probe with one consumer.
     fn probe(&mut self, way: Way) -> &'static Probe {
         let (number, engine) = (self.probes, self.engine);
         self.probes += 1;
@@ -209,11 +210,12 @@ impl Maker {
         while !self.writer.sweep() {
             std::thread::yield_now();
         }
-        // SAFETY: the functions below return to where they were called from, and nobody unwinds.
+        // SAFETY: the functions below return to their callers, and nothing unwinds.
         unsafe { probe.set_arms(way.arms) };
         probe
     }
-    /// A function that returns its argument + 1, or jumps to what does: that it leaves there is seen only if it is armed.
+    /// Makes a function that returns its argument + 1, or jumps to one that does. That it leaves by the jump
+    /// is seen only if it is armed.
     fn function(&mut self, way: Way, to: Option<u64>) -> u64 {
         let probe = self.probe(way);
         let only_returns = way.waits == Waits::Return && !way.saves;
@@ -239,13 +241,13 @@ impl Maker {
         }
         self.code.put(&out)
     }
-    /// A call of a function of that way.
+    /// Makes a call of a function of that way.
     fn called(&mut self, way: Way) -> Case {
         let function = self.function(way, None);
         let told = if way.provided { 1 + u64::from(way.waits == Waits::Session) } else { 0 };
         (Box::new(move |told| calls(function, told)), told)
     }
-    /// Traps at two addresses, an entry and a return.
+    /// Makes traps at two addresses, an entry and a return.
     fn trapped(&mut self, way: Way) -> Case {
         const AT: u64 = 0x50_0000;
         let probe = self.probe(way);
@@ -270,11 +272,11 @@ impl Maker {
         let run = move |told: &Told| {
             let mut regs = Regs::default();
             regs.set(Gpr::R12, told.address());
-            // Of the thread's own stack, as a stack pointer is.
+            // On the thread's own stack, as a stack pointer is.
             regs.set_sp(told.address() & !0xFFF | 0x7F8);
             for &at in &ats {
                 regs.set_ip(at);
-                // SAFETY: registers of nobody.
+                // SAFETY: the registers belong to no thread.
                 assert!(matches!(unsafe { sites.hit(at, &mut regs) }, Answer::Hit(_)));
             }
         };
@@ -282,7 +284,7 @@ impl Maker {
     }
 }
 
-/// From one place, so that all calls have one stack word and one return address.
+/// Calls from one place, so that all calls have one stack word and one return address.
 #[inline(never)]
 fn calls(function: u64, told: &Told) {
     let value: u64;
@@ -295,13 +297,13 @@ fn calls(function: u64, told: &Told) {
 }
 
 impl Cases {
-    /// In the order of `CASES`.
+    /// All cases, in the order of `CASES`.
     pub(crate) fn new() -> Self {
         let mut maker = Maker::new();
         tell("word", &raw const WORD as u64, LINE);
         let kept = maker.called(RETURN);
         let word = maker.called(Way { handler: tell_all, ..RETURN });
-        // The place keeps the outer one's call, from here on for good.
+        // The place keeps the outer function's call, from here on for good.
         let inner = maker.function(RETURN, None);
         let outer = maker.function(RETURN, Some(inner));
         let instance: Case = (Box::new(move |told| calls(outer, told)), 1);
@@ -319,7 +321,7 @@ impl Cases {
         let all = first.into_iter().chain([missed, entry, entry_saved, trap, trap_session]).collect();
         Self { all }
     }
-    /// From now on this thread is on that CPU.
+    /// Sets the CPU on which this thread is from now on.
     pub(crate) fn on_cpu(&self, cpu: u32) {
         AREA.with(|area| area.cpu.store(cpu, SeqCst));
         tell("rseq-area", area(), size_of::<Area>() as u64);

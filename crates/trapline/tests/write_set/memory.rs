@@ -1,4 +1,4 @@
-//! Memory of the engine under test, of whole pages, each told by name to whoever reads the trace; and code.
+//! Memory of the engine under test, in whole pages, each with a name in the trace; and memory for code.
 
 use std::ffi::c_void;
 
@@ -14,7 +14,7 @@ fn mapped(len: usize, protection: i32) -> *mut c_void {
     at
 }
 
-/// Atomics, or structures of such, for which all zero is a value.
+/// Maps atomics, or structures of them, for which all-zero bytes are a value.
 pub(crate) fn zeroed<T>(n: usize) -> &'static [T] {
     let at = mapped(n * size_of::<T>(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: zeroed pages of that length, for good.
@@ -32,7 +32,7 @@ pub(crate) fn tell(name: &str, start: u64, len: u64) {
     println!("{name} {start:#x} {:#x}", start + len);
 }
 
-/// Room for generated code, and for what must lie beside it.
+/// Room for generated code, and for what must be near it.
 pub(crate) struct Code {
     at: u64,
     len: u64,
@@ -51,7 +51,7 @@ impl Code {
     pub(crate) const fn next(&self) -> u64 {
         self.at + self.used
     }
-    /// Without XSAVEC and XRSTOR of what the stack pointer points to.
+    /// Writes code, without XSAVEC and XRSTOR of what the stack pointer points to.
     pub(crate) fn put(&mut self, code: &[u8]) -> u64 {
         const NOP: [u8; 5] = [0x0F, 0x1F, 0x44, 0, 0];
         let mut code = code.to_vec();
@@ -64,11 +64,11 @@ impl Code {
         let at = self.next();
         self.used = (self.used + code.len() as u64).next_multiple_of(64);
         assert!(self.used <= self.len);
-        // SAFETY: inside our own mapping, where nothing runs yet.
+        // SAFETY: inside this test's own mapping, where no thread runs yet.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), at as *mut u8, code.len()) };
         at
     }
-    /// Leaves so many bytes free, to the next page.
+    /// Leaves so many bytes free, up to the next page.
     pub(crate) fn skip(&mut self, len: u64) -> u64 {
         self.used = self.used.next_multiple_of(4096);
         let at = self.next();

@@ -1,6 +1,6 @@
-//! What can be said of an instruction before anything is planned.
+//! Checks of an instruction before anything is planned.
 //!
-//! In: a file, a place in it. Out: the error that the kernel's probes have for the same.
+//! In: a file, a place in it. Out: the error that the kernel's probes have in the same case.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use trapline_record::{FileOffset, Svma};
 use crate::files::ModuleFile;
 use crate::inside::Error;
 
-/// Whether an instruction that can be probed may begin there.
+/// Fails unless an instruction that can be probed may begin there.
 pub(in crate::inside) fn instruction(
     path: &Path,
     file: &ModuleFile,
@@ -22,7 +22,7 @@ pub(in crate::inside) fn instruction(
         return Err(Error::InsideInstruction { path: path(), offset: offset.0, begins: offset.0 - inside });
     }
     match word(file, at) {
-        // Any of them, whatever number it has.
+        // Any `brk`, whatever its immediate.
         Some(word) if word & 0xFFE0_001F == trapline_plan::aarch64::BRK => {
             Err(Error::Breakpoint { path: path(), offset: offset.0 })
         }

@@ -1,4 +1,4 @@
-//! What is arm64's own: patches of one word, returns at return instructions.
+//! The arm64 side: patches of one word, returns at return instructions.
 
 pub(super) mod check;
 pub(super) mod landing;
@@ -11,14 +11,15 @@ use super::memory::Room;
 
 pub use trapline_insn::aarch64::{Gpr, Regs};
 
-/// Files that the dynamic loader's notice may be in, and libc's functions, as short names.
+/// Files that may contain the dynamic loader's notice, and libc's functions, as short names.
 pub(super) const LOADERS: &[&str] = &["ld-linux-aarch64", "ld-musl-aarch64", "libc"];
 pub(super) const LIBCS: &[&str] = &["libc", "ld-musl-aarch64"];
-/// The loader's notice is heard by a trap; libc's `mmap`, which threads call that block all signals, is not heard.
+/// The loader's notice is probed by a trap. Libc's `mmap` is not probed, since threads that block all signals
+/// call it.
 pub(super) const LISTENS_BY_TRAPS: bool = true;
 
-/// What the engine makes room for. In an emulator that keeps a record of every page, used or not, the usual 17 GiB of address space would cost each look at the maps
-/// a walk over four million of them.
+/// How much the engine has room for. An emulator may keep a record of every page, used or not. There the
+/// usual 17 GiB of address space would cost each look at the maps a walk over four million of them.
 pub(super) fn room() -> Room {
     if trapline_target::is_emulated() { Room { lines: 1024, probes: 1 << 13 } } else { Room::USUAL }
 }

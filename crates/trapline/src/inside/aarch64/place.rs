@@ -1,7 +1,9 @@
-//! From wanted places to jumps and traps of our own: one batch, planned together.
+//! From sites to be patched to jumps and traps: one batch, planned together.
 //!
-//! In: spots, each with a mapping of its file and what is wanted there. Out: groups of words that belong together, because one spot needs all of them, or because a word
-//! serves several; and why others could not be. A word is a trap if one of those whom it serves asks for that. Does not: know consumers, or whether a jump fits (`patch::own`).
+//! In: sites, each with a mapping of its file and what is needed there. Out: groups of words that belong
+//! together, because one site needs all of them, or because a word serves several; and why others could not
+//! be patched. A word is a trap if one of the sites that it serves asks for that. Does not: know consumers,
+//! or whether a jump fits (`patch::own`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,18 +30,18 @@ use crate::inside::{Error, traps};
 /// What all batches have in common.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::inside) struct Setting {
-    /// Calls are guarded by a second stack: not yet known of any program here.
+    /// Calls are guarded by a second stack; not yet known of any program here.
     pub(in crate::inside) shadow_stack: bool,
 }
 
-/// A word to be patched, and for whom: indices of the wanted, each with whether it is a return.
+/// A word to be patched, and the sites that it serves: their indices, each with whether this is a return.
 struct Site {
     word: Word<'static>,
     called: SmallVec<[(usize, bool); 1]>,
 }
 
 impl Site {
-    /// Who is called, if a jump will do for all.
+    /// What is called there, if a jump will do for all.
     fn by_jump(&self, wanted: &[Wanted]) -> Option<Vec<Called>> {
         let traps = |&(which, exit): &(usize, bool)| {
             let part = wanted[which].part;
@@ -53,11 +55,11 @@ impl Site {
     }
 }
 
-/// What planning near these offsets wants to know beforehand: nothing that takes long.
+/// Prepares planning near these offsets: nothing here takes long.
 pub(in crate::inside) const fn know_near(_: &ModuleFile, _: &[u64]) {}
 
-/// Places what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
-/// the wanted, and why.
+/// Patches each of the `wanted` as a whole or not at all. New groups come after all others. Returns those
+/// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
     wanted: &[Wanted],
@@ -120,14 +122,14 @@ pub(in crate::inside) fn place(
         all.truncate(first);
         return Err(error);
     }
-    // Told of, but taken out again.
+    // Entered in the table, but taken out again.
     lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
     let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
     refused.sort_by_key(|one| one.0);
     Ok(refused)
 }
 
-/// The words of all wanted, by address, each once. Of one that is refused there are none.
+/// Words of all sites, by address, each once; none for a site that is refused.
 fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
     let mut all: BTreeMap<RemoteAddr, Site> = BTreeMap::new();
     for (index, one) in wanted.iter().enumerate() {
@@ -144,12 +146,12 @@ fn sites(wanted: &[Wanted], refused: &mut HashMap<usize, Why>) -> Vec<Site> {
             Err(why) => drop(refused.insert(index, Why::Word(why))),
         }
     }
-    // Who is about to run the word comes before who is about to be left by it.
+    // Consumers before the instruction come before consumers of the call that it ends.
     all.values_mut().for_each(|site| site.called.sort_by_key(|one| one.1));
     all.into_values().collect()
 }
 
-/// The words that a spot needs, each with whether it is a return.
+/// Words that a site needs, each with whether it is a return.
 fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusal> {
     let bias = Bias(one.load.bias);
     let (start, words) = code(&one.file, one.function, one.at);
@@ -186,9 +188,10 @@ fn words_of(one: &Wanted) -> Result<SmallVec<[(Word<'static>, bool); 2]>, Refusa
     needed.into_iter().map(word).collect()
 }
 
-/// The words of a function; outside all that are known, those around an instruction, and where they begin.
+/// Words of a function, and where they begin. Outside all known functions: the words around an instruction.
 fn code(file: &ModuleFile, function: Option<FunctionIndex>, at: Svma) -> (Svma, Vec<u32>) {
-    /// As far as exclusive sequences are looked for (`trapline_insn::aarch64::in_exclusive`).
+    /// Distance, in bytes, up to which exclusive sequences are searched
+    /// (`trapline_insn::aarch64::in_exclusive`).
     const AROUND: u64 = 128;
     if let Some(function) = function {
         let function = file.image.function(function);
@@ -206,12 +209,12 @@ fn code(file: &ModuleFile, function: Option<FunctionIndex>, at: Svma) -> (Svma, 
 }
 
 impl State {
-    /// What holds for all batches from now on: the handlers stand.
+    /// Settings for all batches from now on; the handlers are installed.
     pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
         traps::serve()?;
         self.own()?;
         Ok(Setting { shadow_stack: false })
     }
-    /// Finds out now what a look must know of these sites' files: nothing that takes long.
+    /// Finds out now what a look must know of these sites' files: nothing here takes long.
     pub(in crate::inside) const fn know_code(&self, _: &[Key]) {}
 }

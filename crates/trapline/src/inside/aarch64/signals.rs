@@ -1,17 +1,17 @@
-//! The program's handlers of signals that are sent: they are called as they are. One that arrives while its thread runs a copy sees the copy's address
-//! (a copy is one instruction and a branch).
+//! Handlers of signals that are sent: called as they are, without wrappers. If a signal arrives while its
+//! thread runs a copy, its handler sees the copy's address (a copy is one instruction and a branch).
 //!
 //! In, out: nothing.
 
-/// Whether libc's function for it is replaced: not here.
+/// Whether libc's `sigaction` is replaced: not here.
 pub(in crate::inside) const fn is_known() -> bool {
     false
 }
 
-/// What would take its place.
+/// Address of the function that would replace it: none.
 pub(in crate::inside) const fn instead() -> u64 {
     0
 }
 
-/// Handlers that there are stay.
+/// Present handlers stay as they are.
 pub(in crate::inside) const fn put() {}

@@ -1,32 +1,33 @@
-//! A thread's number, by its thread pointer.
+//! A thread's number, from its thread pointer.
 //!
-//! glibc keeps it in the thread's `struct pthread`, which lies below the thread pointer (AAELF64, TLS variant I) and whose size differs from version to version. So the distance
-//! is looked for, once, in the thread that asks: the word that is its own number, behind the two links of the list that all threads are in (nptl/descr.h). The links
-//! are asked again of each thread: what is none of glibc's has none that lead back.
+//! glibc keeps it in the thread's `struct pthread`, which is below the thread pointer (AAELF64, TLS variant
+//! I) and whose size differs between versions. So the distance is searched once, in the calling thread: the
+//! word that is its own number, after the two links of the list of all threads (nptl/descr.h). The links are
+//! checked again for each thread: a block that is not glibc's has none that lead back.
 #![allow(unsafe_code, reason = "a thread's own number")]
 
 use std::sync::OnceLock;
 
 use trapline_runtime::aarch64::thread::thread_pointer;
 
-/// What a thread pointer says.
+/// Result for a thread pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::inside) enum Number {
-    /// Its thread has ended.
+    /// The thread has ended.
     Gone,
-    /// It has this number, or had.
+    /// The thread has, or had, this number.
     Is(u32),
-    /// It is no C library's that is known.
+    /// No known C library made the thread's control block.
     Unknown,
 }
 
-/// Bytes below the thread pointer that are looked at; `struct pthread` has some 1800.
+/// Bytes below the thread pointer that are searched; `struct pthread` has some 1800.
 const FAR: u64 = 8192;
 
-/// The number of the thread with that thread pointer; `word` reads what may be gone.
+/// Number of the thread with that thread pointer. `word` reads memory that may be unmapped.
 pub(in crate::inside) fn number(thread: u64, word: impl Fn(u64) -> Option<u64>) -> Number {
     static DISTANCE: OnceLock<Option<u64>> = OnceLock::new();
-    // SAFETY: a number.
+    // SAFETY: it only returns a number.
     let own = || unsafe { libc::gettid() }.cast_unsigned();
     if word(thread).is_none() {
         return Number::Gone;
@@ -42,17 +43,17 @@ pub(in crate::inside) fn number(thread: u64, word: impl Fn(u64) -> Option<u64>) 
     }
 }
 
-/// How far below its thread pointer a thread's number is.
+/// Bytes from a thread's pointer down to its number.
 fn distance(thread: u64, tid: u32, word: &impl Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut found = (4..=FAR).step_by(4).filter(|distance| {
         let at = thread - distance;
         word(at).is_some_and(|word| word as u32 == tid) && is_linked(at - 16, word)
     });
-    // Two would say nothing.
+    // Two candidates would leave it unclear.
     found.next().filter(|_| found.next().is_none())
 }
 
-/// Whether there is an element of a list: the next one's second word leads back.
+/// Whether there is a list element at this address: the second word of the next one leads back to it.
 fn is_linked(at: u64, word: &impl Fn(u64) -> Option<u64>) -> bool {
     word(at).filter(|next| *next != 0).and_then(|next| word(next.wrapping_add(8))) == Some(at)
 }
@@ -63,7 +64,7 @@ mod tests {
     use trapline_record::RemoteAddr;
     use trapline_target::Process;
 
-    /// What may be gone, as the engine reads it.
+    /// Reads memory that may be gone, as the engine does.
     fn reader() -> impl Fn(u64) -> Option<u64> {
         let process = Process::open(std::process::id()).expect("ourselves");
         move |at| process.read_u64(RemoteAddr(at)).ok()

@@ -1,9 +1,11 @@
-//! Calls that map code or set handlers of signals, probed by ourselves. Who waits for what is argued in [`learn`](super).
+//! Calls that map code or set signal handlers, probed by the engine itself. [`learn`](super) argues which
+//! thread waits for which.
 //!
-//! In: hits of the loader's notice, of `sigaction`, `mmap`, `mprotect` and `mremap`. Out: the thread that looks is asked; handlers are called through
-//! stand-ins (`signals`). A handler may not do that
-//! (RUN-1), so it moves the instruction pointer to a function here, which takes the place of the probed one: the hit is over when it runs.
-//! The functions of libc that are replaced do nothing but their system call, and so do ours. Does not: look.
+//! In: hits of the loader's notice, of `sigaction`, `mmap`, `mprotect` and `mremap`. Out: requests to the
+//! thread that looks; program's handlers behind signal wrappers (`signals`). A handler may not do that
+//! (RUN-1). So it moves the instruction pointer to a function here that runs instead of the probed one: the
+//! hit is over by then. The functions of libc that are replaced only make their system call, and so do the
+//! ones here. Does not: look.
 #![allow(unsafe_code, reason = "functions of libc are done in their place")]
 
 use std::ffi::c_void;
@@ -14,10 +16,10 @@ use crate::inside::arch::{LIBCS, LISTENS_BY_TRAPS, LOADERS};
 use crate::inside::known::known_at;
 use crate::inside::{Consumer, Verdict, signals};
 
-/// Data is of interest too.
+/// Mappings of data matter too.
 static DATA: AtomicBool = AtomicBool::new(false);
 
-/// Whether to ask when data is mapped.
+/// Sets whether to ask for a look when data is mapped.
 pub(super) fn hear_data(wanted: bool) {
     DATA.store(wanted, Relaxed);
 }
@@ -25,10 +27,10 @@ pub(super) fn hear_data(wanted: bool) {
 /// A function to be probed, and what runs instead.
 pub(super) struct Call {
     pub(super) function: &'static str,
-    /// Where it may be, as short names.
+    /// Files in which it may be, as short names.
     pub(super) files: &'static [&'static str],
     instead: fn() -> u64,
-    /// Whether its function is the one that we know.
+    /// Whether the function does what its replacement does.
     is_known: fn() -> bool,
     pub(super) tells_of: Of,
 }
@@ -36,7 +38,7 @@ pub(super) struct Call {
 /// What a call tells of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Of {
-    /// The loader's list.
+    /// A change of the loader's list of libraries.
     Libraries,
     Handlers,
     Mappings,
@@ -44,7 +46,7 @@ pub(super) enum Of {
 
 const GLIBC: &[&str] = &["libc"];
 
-/// The first two are heard beside records; the others are for lack of them.
+/// The first two are probed even where there are records; the others only if there are none.
 static CALLS: [Call; 5] = [
     Call {
         function: "_dl_debug_state",
@@ -83,7 +85,7 @@ static CALLS: [Call; 5] = [
     },
 ];
 
-/// Those that matter, with or without records.
+/// The calls to be probed; `all`: there are no records.
 pub(super) fn wanted(all: bool) -> impl Iterator<Item = &'static Call> {
     let calls = if all { &CALLS[..] } else { &CALLS[..2] };
     let is_heard = |call: &&Call| !LISTENS_BY_TRAPS || call.tells_of == Of::Libraries;
@@ -94,7 +96,8 @@ impl Call {
     pub(super) fn consumer(&self) -> Consumer {
         let instead = (self.instead)();
         let handler = move |hit: &mut crate::inside::Hit<'_>| {
-            // SAFETY: the function there has the signature of the probed one, and does what that does.
+            // SAFETY: the function at that address has the signature of the probed one, and does what that
+            // does.
             unsafe { hit.regs_mut() }.set_ip(instead);
             Verdict::Continue
         };
@@ -102,12 +105,13 @@ impl Call {
     }
 }
 
-/// In place of `_dl_debug_state`, an empty function that the loader calls before and behind each change of its list.
+/// Replaces `_dl_debug_state`, an empty function that the loader calls before and after each change of its
+/// list.
 extern "C" fn loaded() {
     thread::ask_and_wait();
 }
 
-/// As libc's: the kernel's answer, or −1 and errno.
+/// As libc's: returns the kernel's answer, or −1 with errno.
 unsafe extern "C" fn mmap(
     at: *mut c_void,
     len: usize,
@@ -116,7 +120,7 @@ unsafe extern "C" fn mmap(
     fd: i32,
     off: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the arguments are the program's own, passed on to the same system call.
     let result = unsafe {
         libc::syscall(libc::SYS_mmap, at, len, i64::from(prot), i64::from(flags), i64::from(fd), off)
     };
@@ -128,7 +132,7 @@ unsafe extern "C" fn mmap(
 }
 
 unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: i32) -> i32 {
-    // SAFETY: the caller's.
+    // SAFETY: the arguments are the program's own, passed on to the same system call.
     let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len, i64::from(prot)) };
     if result == 0 && prot & libc::PROT_EXEC != 0 {
         thread::ask();
@@ -136,7 +140,7 @@ unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: i32) -> i32 {
     result as i32
 }
 
-/// The fifth argument counts with MREMAP_FIXED only, and is handed on as it is.
+/// The fifth argument matters with MREMAP_FIXED only, and is passed on as it is.
 unsafe extern "C" fn mremap(
     at: *mut c_void,
     old: usize,
@@ -145,7 +149,7 @@ unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     let is_code = known_at(at as u64).is_some();
-    // SAFETY: the caller's.
+    // SAFETY: the arguments are the program's own, passed on to the same system call.
     let result = unsafe { libc::syscall(libc::SYS_mremap, at, old, len, i64::from(flags), to) };
     if result != -1 && is_code {
         thread::ask();

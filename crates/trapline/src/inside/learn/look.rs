@@ -1,6 +1,7 @@
-//! A look: what changed since the last one, and the spots in it patched. T4 and T5 of the protocol in [`learn`](super).
+//! A look: what changed since the last one, and the sites in it patched. T4 and T5 of the protocol in
+//! [`learn`](super).
 //!
-//! In: records, and the maps. Out: groups let go of and placed. Does not: decide when.
+//! In: records, and the maps. Out: groups dropped and placed. Does not: decide when.
 
 use std::collections::HashSet;
 
@@ -15,14 +16,15 @@ use super::super::traps;
 use super::NO_FILE;
 
 impl State {
-    /// T4 and T5. Whether there was anything to be found.
+    /// T4 and T5. Returns whether there was anything to be found.
     pub(super) fn learn(&mut self, asked: bool, missed: bool) -> bool {
         self.learning.drain();
         if self.unwinders.loading {
-            // Who cannot be told yet keeps the slots closed.
+            // If an unwinder cannot be told yet, return trampolines stay closed.
             drop(self.tell_of_slots());
         }
-        // Anonymous code, which compilers at run time make all the time, matters where a file's was.
+        // Anonymous code, which compilers at run time make all the time, matters only where a file's code
+        // was.
         let known = &self.known;
         self.learning.pending.retain(|one| one.file != NO_FILE || known.overlaps(one.start, one.end));
         if self.learning.pending.is_empty() && !self.learning.lost && !asked && !missed {
@@ -36,7 +38,7 @@ impl State {
         self.learning.looked();
         found.unwrap_or(true)
     }
-    /// Whether anything had changed.
+    /// Returns whether anything had changed.
     fn look(&mut self) -> Result<bool, Error> {
         if self.learning.lost {
             return self.rescan().map(|_| true);
@@ -59,13 +61,13 @@ impl State {
     pub(in crate::inside) fn maps(&mut self) -> Result<Vec<Mapping>, Error> {
         Ok(self.own()?.process().maps().map_err(trapline_patch::PatchError::from)?)
     }
-    /// Makes readers of regions see these maps; what changed waits for the next look at it.
+    /// Makes these maps visible to readers of regions; what changed waits for the next look at it.
     pub(in crate::inside) fn follow(&mut self, maps: &[Mapping]) -> Result<(), Error> {
         let engine = memory::engine().ok_or(Error::NoEngine)?;
         let writer = self.writer.get_or_insert_with(|| memory::writer(engine));
         let changed: Vec<Changed> = self.known.follow(writer, maps);
         if !changed.is_empty() || self.unwinders.loading {
-            // Who cannot be told closes the slots.
+            // If an unwinder cannot be told, return trampolines are closed.
             drop(self.tell_of_slots());
         }
         if !changed.is_empty()
@@ -76,7 +78,7 @@ impl State {
         self.learning.pending.extend(changed);
         Ok(())
     }
-    /// Lets go of groups that have a site in a place that may have changed, if their code is not there any more.
+    /// Drops groups that have a site where the mapping may have changed, if their code is not there any more.
     pub(in crate::inside) fn let_go(
         &mut self,
         may_have_changed: impl Fn(RemoteAddr) -> bool,

@@ -1,26 +1,30 @@
-//! When a miss has the maps looked at: somebody asked what lies at an address, and no file's code was known there.
+//! When a miss leads to a look: the program asked what is mapped at an address, and no file's code was known
+//! there.
 //!
-//! In: misses, from any thread; looks that are over, and whether they found something. Out: which misses ask for a look. Invariant: MIS-1 after looks
-//! that found nothing, the next one waits for twice as many misses, 65,536 at most; so a program that asks for addresses of code that no file holds (a
-//! compiler's at run time) costs a call of the kernel's now and then, and no look each. Does not: look, or ring (`thread`).
+//! In: misses, from any thread; looks that are over, and whether they found something. Out: which misses ask
+//! for a look. Invariant: MIS-1 after a look that found nothing, the next one waits for twice as many misses,
+//! at most 65,536. So a program that asks for addresses of code that no file holds (from a compiler at run
+//! time) causes a system call now and then, and not a look each time. Does not: look, or ring (`thread`).
 //!
 //! # Interleavings
 //!
-//! - *a miss before the look read `seen`*: its address was asked for before the maps are read, so the look is of what it asked for.
-//! - *behind it, and before [`looked`](Misses::looked)*: `next` is the old one, so it asks again, and another look follows. None is forgotten.
-//! - *two misses at once*: each has its own number, and both may ask: one look or two.
+//! - *A miss before the look reads `seen`*: its address was asked for before the maps are read, so the look
+//!   covers it.
+//! - *A miss after that, and before [`looked`](Misses::looked)*: `next` is still the old value, so the miss
+//!   asks again, and another look follows. None is forgotten.
+//! - *Two misses at once*: each has its own number, and both may ask: one look or two.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// The most misses that a look waits for.
+/// Most misses for which a look waits.
 const MOST: u64 = 1 << 16;
 
-/// Misses so far, and the number of the next that asks.
+/// Number of misses so far, and the number of the next one that asks.
 #[derive(Debug)]
 pub(super) struct Misses {
     seen: AtomicU64,
     next: AtomicU64,
-    /// Between the last look and `next`; its owner is the thread that looks.
+    /// Distance between the last look and `next`; only the thread that looks writes it.
     gap: AtomicU64,
 }
 
@@ -28,25 +32,25 @@ impl Misses {
     pub(super) const fn new() -> Self {
         Self { seen: AtomicU64::new(0), next: AtomicU64::new(1), gap: AtomicU64::new(1) }
     }
-    /// Another one. Whether it asks for a look.
+    /// Counts another miss. Returns whether it asks for a look.
     pub(super) fn miss(&self) -> bool {
         self.seen.fetch_add(1, Release) + 1 >= self.next.load(Acquire)
     }
-    /// So far.
+    /// Misses so far.
     pub(super) fn seen(&self) -> u64 {
         self.seen.load(Acquire)
     }
-    /// Whether one of the first `seen` asks.
+    /// Whether one of the first `seen` misses asks.
     pub(super) fn asks(&self, seen: u64) -> bool {
         seen >= self.next.load(Relaxed)
     }
-    /// A look is over that began when there were `seen`. Called by one thread.
+    /// Called by the thread that looks, after a look that began when there were `seen` misses.
     pub(super) fn looked(&self, seen: u64, found: bool) {
         let asked = self.asks(seen);
         let gap = match (found, asked) {
             (true, _) => 1,
             (false, true) => (self.gap.load(Relaxed) * 2).min(MOST),
-            // It was for others' sake.
+            // The look was not made for a miss.
             (false, false) => return,
         };
         self.gap.store(gap, Relaxed);
@@ -58,7 +62,7 @@ impl Misses {
 mod tests {
     use super::*;
 
-    /// Misses until one asks; at most so many.
+    /// Number of misses until one asks; at most so many are made.
     fn until_one_asks(misses: &Misses, at_most: u64) -> u64 {
         (1..=at_most).find(|_| misses.miss()).expect("one asks")
     }

@@ -1,29 +1,33 @@
-//! How this process learns of what it maps, so that a registration takes hold of a file that is mapped later.
+//! How this process notices what it maps, so that a registration also applies to a file that is mapped later.
 //!
-//! In: the kernel's records of our own mappings; libc's calls, probed by ourselves; the user's [`rescan`](super::rescan). Out: looks at the
-//! maps, and what every look found, counted by who told of it ([`Learnt`]). Invariants: LRN-1 whoever tells, the maps are read after it was
-//! told, and what is believed is what they say; LRN-2 no thread waits without an end for the one that looks; LRN-3 what only a look found,
-//! what the kernel dropped and what was armed late is counted.
-//! Does not: patch (`state`, `place`), or answer hits.
+//! In: the kernel's records of the process' own mappings; libc's calls, probed by the engine itself; the
+//! user's [`rescan`](super::rescan). Out: looks at the maps; counts of what each look found, by what had told
+//! of it ([`Learnt`]). Invariants: LRN-1 a notice from any source only leads to reading the maps; the maps
+//! are read after it, and they alone are believed. LRN-2 no thread waits without a limit for the one that
+//! looks. LRN-3 what only a look found, what the kernel dropped and what was armed late is counted. Does not:
+//! patch (`state`, `place`), or answer hits.
 //!
-//! # Who tells
+//! # Sources
 //!
-//! | way | sees | does not see |
+//! | source | sees | does not see |
 //! |---|---|---|
 //! | records: a dummy perf event on every CPU, inherited by threads | every `mmap` of code and every `mprotect` that makes code, by whatever call: libc's, ld.so's, musl's, Go's, a raw one | unmapping, `mremap` |
 //! | the loader's own notice (`_dl_debug_state`, which exists for debuggers; both libcs call it), probed | `dlopen`, `dlclose`, in the moment between mapping and constructors | raw calls |
 //! | calls: libc's `mmap`, `mprotect`, `mremap`, probed; only where there are no records | programs that load code by themselves, through libc | raw calls |
-//! | a look, because somebody asked for it | everything | when |
-//! | a miss: somebody asks what lies at an address ([`code_at`](super::code_at)), and no file's code is known there | everything | when; and what nobody asks for |
+//! | a look that the user asked for | everything | when |
+//! | a miss: the program asks what is mapped at an address ([`code_at`](super::code_at)), and no file's code is known there | everything | when; and what is never asked for |
 //!
-//! The loader's notice is probed beside records too, since it comes at a moment when the thread that maps can wait (below).
+//! The loader's notice is probed even where there are records, since it comes at a moment when the thread
+//! that maps can wait (below).
 //!
-//! # Who looks
+//! # The thread that looks
 //!
-//! One thread of the engine's, made at the first registration, which does nothing else. Nobody is told off a hit: a handler neither locks nor
-//! waits. The probes on calls move the instruction pointer to a function of ours, which runs when the hit is over.
+//! One thread of the engine's does this, made at the first registration, and it does nothing else. No look is
+//! requested from within a hit: a handler neither locks nor waits. The probes on calls move the instruction
+//! pointer to a function of the engine's, which runs when the hit is over.
 //!
-//! The thread blocks all signals that are sent, and none that an instruction raises: it runs patched code like any other, and SIGTRAP must find it.
+//! The thread blocks all signals that are sent, and none that an instruction raises: it runs patched code
+//! like any other thread, and SIGTRAP must reach it.
 //!
 //! | step | the thread that looks (T) | one that asks (A) |
 //! |---|---|---|
@@ -34,47 +38,57 @@
 //! | T2 | clear the bell | |
 //! | T3 | load `asked`, and how many misses there were (`misses` says which of them ask) | |
 //! | T4 | take the engine's lock; take all records out of the rings | |
-//! | T5 | if there were any, or somebody or a miss asked: read the maps, patch what changed | |
+//! | T5 | if there were any, or a thread or a miss asked: read the maps, patch what changed | |
 //! | T6 | `done` := what T3 loaded; wake askers | |
 //!
 //! ## Interleavings
 //!
-//! - *A1 before T3*: the maps are read (T5) after it, so they have what A had mapped; T6 lets A go on.
+//! - *A1 before T3*: the maps are read (T5) after it, so they show what A had mapped; T6 lets A go on.
 //! - *A1 after T3*: A2 is after T2, so T1 of the next round returns at once.
-//! - *A between A1 and A2 at T3*: served in this round; the bell rings for nothing, once.
-//! - *a mapping is made, and its record written, before T4*: taken there; the maps of T5 are younger. *After T4*: the record stays, and has the ring
-//!   readable for the next T1. The mapping may be in T5's maps already: then that look counts it as found by nobody's word, or by the call
-//!   that asked, and the next finds nothing new.
-//! - *another thread holds the lock* (it registers): T waits at T4. That thread takes the records out itself before it reads the maps, and leaves
-//!   those of other files for T: they are in `pending`, which T looks at as if it had taken them out.
-//! - *A holds something that T, or whoever holds the lock, needs*: A is in the loader and holds the loader's lock. The engine takes
-//!   none of the loader's, but what it calls may: a consumer's destructor, an allocator with thread-local storage of a library. Hence
-//!   [`PATIENCE`]: A goes on, and what was armed behind it counts as late (`Learnt::impatient`).
-//!   So that it seldom comes to that, a look makes no threads (a new one takes the loader's lock, for its destructors): what of a file's code
-//!   must be known is found out when it is registered, and in a look by T alone. Neither does who registers in a library's constructor (`loader`); T, if
-//!   it is made there, begins when the loader is done.
+//! - *A between A1 and A2 at T3*: served in this round; the bell rings once for nothing.
+//! - *A mapping is made, and its record written, before T4*: taken there; the maps of T5 are younger. *After
+//!   T4*: the record stays, and makes the ring readable for the next T1. The mapping may be in T5's maps
+//!   already. Then that look counts it as found without a notice, or by the call that asked, and the next
+//!   look finds nothing new.
+//! - *Another thread holds the lock* (it registers): T waits at T4. That thread takes the records out itself
+//!   before it reads the maps. It leaves those of other files for T in `pending`, which T treats as if it had
+//!   taken them out.
+//! - *A holds something that T, or the holder of the lock, needs*: A is in the loader and holds the loader's
+//!   lock. The engine itself never takes the loader's locks, but code that it calls may: a consumer's
+//!   destructor, or an allocator with thread-local storage of a library. Hence [`PATIENCE`]: A goes on, and
+//!   what is armed after that counts as late (`Learnt::impatient`). To make this rare, a look makes no
+//!   threads, since a new thread takes the loader's lock for its destructors. What must be known of a file's
+//!   code is found out at its registration, and in a look by T alone. A registration in a library's
+//!   constructor makes no threads either (`loader`); T, if it is made there, begins when the loader is done.
 //! - *A is the holder itself* (a destructor that calls `dlclose`): as above.
 //! - *A is T*: T calls nothing that maps code through the loader.
-//! - *a mapping goes away, and another is made at its place*: the second one's record, or the notice of `dlclose`, has T look; the maps say
-//!   what is there, and sites that do not hold our bytes are let go of before anything is written. A write compares first, always.
-//! - *a miss*: the address was mapped before it was asked for, and the maps are read behind T3, so the look that it asks for has it. The answer to that question is
-//!   "not known", the next one's is what the look found: nobody waits.
-//! - *a trap that is nobody's*: no look would find whose it is. Code that is mapped anew has the file's own bytes; our bytes are only where we wrote them, and of those
-//!   places hits know.
-//! - *a mapping goes away and nothing comes*: nobody runs code there. Regions keep it until the next look.
+//! - *A mapping goes away, and another is made at its place*: the record of the second, or the notice of
+//!   `dlclose`, makes T look. The maps show what is there, and sites that do not hold this engine's patch are
+//!   dropped before anything is written. A write always compares first.
+//! - *A miss*: the address was mapped before it was asked for, and the maps are read after T3, so the look
+//!   that it asks for finds the mapping. That question itself is answered by "not known", and the next one by
+//!   what the look found: no thread waits.
+//! - *A trap at which nothing is registered*: no look could explain it. Code that is mapped anew has the
+//!   file's own bytes; patches are only where they were written, and hits know those places.
+//! - *A mapping goes away and nothing takes its place*: no code runs there. Regions keep it until the next
+//!   look.
 //!
-//! # What is guaranteed
+//! # Guarantees
 //!
-//! - When `dlopen` returns (glibc, musl; by records or calls), the sites of registrations in what it loaded are armed; also before constructors run.
-//!   Not when the wait ended for want of patience; then `impatient` says so.
-//! - Other ways to map: the kernel's own probes are armed before `mmap` returns; here T is woken by then, and arms some 100 µs later. How long
-//!   it took at most, from record to patch, is [`Learnt::longest`]. Hits before that are not seen.
-//! - Without records, raw calls are seen by the next look only (a miss leads to one), and counted in `by_look`.
+//! - When `dlopen` returns (glibc, musl; by records or calls), the sites of registrations in what it loaded
+//!   are armed. They are also armed before constructors run. The exception is a wait that ended at
+//!   [`PATIENCE`]; `impatient` counts that.
+//! - Other ways to map: the kernel's own probes are armed before `mmap` returns. Here T is woken by then, and
+//!   arms some 100 µs later. The longest time that this took, from record to patch, is [`Learnt::longest`].
+//!   Hits before that are not seen.
+//! - Without records, raw calls are seen only by the next look (a miss leads to one), and counted in
+//!   `by_look`.
 //!
 //! # Forks
 //!
-//! A child has neither T nor records: its rings are the parent's and are let go of. It begins anew with its next call of [`register_all`](super::register_all)
-//! or [`rescan`](super::rescan). Until then the loader's notice makes the thread that loads look by itself, if nobody holds the lock.
+//! A child has neither T nor records; its rings are the parent's, and it releases them. It begins anew with
+//! its next call of [`register_all`](super::register_all) or [`rescan`](super::rescan). Until then, the
+//! loader's notice makes the thread that loads look by itself, if no thread holds the lock.
 
 mod calls;
 mod look;
@@ -97,86 +111,88 @@ use super::{Error, Request};
 use calls::Of;
 pub(super) use thread::{missed, with_signals_blocked, with_signals_held};
 
-/// How this process learns of what it maps.
+/// How this process notices what it maps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Way {
-    /// By the kernel's records, and the loader's notice. Where records are refused: as [`Way::Calls`].
+    /// By the kernel's records and the loader's notice. If records are refused: as [`Way::Calls`].
     #[default]
     Records,
     /// By the loader's notice and probes on libc's calls.
     Calls,
-    /// By [`rescan`](super::rescan) alone: no thread is made, nothing of libc's is patched.
+    /// Only by [`rescan`](super::rescan): no thread is made, and nothing of libc's is patched.
     Asked,
 }
 
-/// What was learnt, and from whom. Mappings are counted that a registration of before took hold of.
+/// What was noticed, and how. The mapping counts cover only mappings to which an earlier registration
+/// applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Learnt {
-    /// The way in use; none before the first registration.
+    /// Way in use; `None` before the first registration.
     pub way: Option<Way>,
-    /// Whether records come from every thread. Those of threads that were born while others were being followed may be missing.
+    /// Whether records come from every thread. Those of threads that began while the process was being
+    /// followed may be missing.
     pub complete: bool,
-    /// The loader's notice is heard.
+    /// Whether the loader's notice is probed.
     pub notice: bool,
-    /// Handlers that libc's `sigaction` sets are known at once.
+    /// Whether handlers that libc's `sigaction` sets are known at once.
     pub handlers: bool,
-    /// Mappings that a record told of.
+    /// Mappings of which a record told.
     pub by_record: u64,
-    /// Mappings that a call told of, and no record.
+    /// Mappings of which a call told, and no record.
     pub by_call: u64,
-    /// Mappings that nobody told of: a look found them.
+    /// Mappings that only a look found.
     pub by_look: u64,
-    /// Records that the kernel dropped. A look at everything followed.
+    /// Records that the kernel dropped; each time, a look at everything followed.
     pub lost: u64,
-    /// Looks that failed, and mappings that there was no room to know of.
+    /// Looks that failed, and mappings for which the tables had no room.
     pub failed: u64,
-    /// Loaders that did not wait any longer.
+    /// Waits of the loader that ended at the time limit.
     pub impatient: u64,
-    /// Questions ([`code_at`](super::code_at)) for an address where no file's code was known.
+    /// Questions ([`code_at`](super::code_at)) for an address at which no file's code was known.
     pub misses: u64,
-    /// The longest time from a record to the end of the look that it led to.
+    /// Longest time from a record to the end of the look that it led to.
     pub longest: Duration,
 }
 
-/// In place of anonymous memory's.
+/// File id that stands for anonymous memory.
 const NO_FILE: FileId = FileId { dev: 0, inode: 0 };
 
-/// How long a loader waits.
+/// How long the loader waits at most.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the engine knows of how it learns.
+/// State of noticing.
 #[derive(Debug, Default)]
 pub(super) struct Learning {
     wanted: Way,
-    /// The process that the thread is of; 0 before there is one.
+    /// Process to which the thread belongs; 0 before there is one.
     pid: u32,
     rings: Option<MappingRings>,
-    /// They tell of data too.
+    /// The rings have records of data mappings too.
     hears_data: bool,
-    /// Told of, and not looked at yet.
+    /// Reported ranges that were not looked at yet.
     pending: Vec<Changed>,
     told: Vec<Told>,
-    /// Something was dropped since the last look.
+    /// Records were dropped since the last look.
     lost: bool,
-    /// A look goes on, perhaps because a call asked.
+    /// A look is going on; `asked`: a call asked for it.
     looking: bool,
     asked: bool,
     tally: Learnt,
-    /// Mappings that were there at the last look, of files that were registered then.
+    /// Mappings at the last look, of files that were registered then.
     loads: HashSet<Load>,
     files: HashSet<FileId>,
-    /// The engine's own consumers, each with the call that it is on.
+    /// The engine's own consumers, each with the function that it probes.
     own: Vec<(Key, &'static str)>,
-    /// They are there, as far as they can be.
+    /// They are registered, as far as that is possible.
     listens: bool,
-    /// Everybody else's.
+    /// Number of all other consumers.
     users: usize,
 }
 
 impl Learning {
-    /// To be chosen before anything is registered.
+    /// Sets the way, before anything is registered.
     pub(super) fn choose(&mut self, way: Way) -> Result<(), Error> {
         let began = self.pid == std::process::id();
         if began && self.wanted != way {
@@ -185,12 +201,12 @@ impl Learning {
         self.wanted = way;
         Ok(())
     }
-    /// T4: before maps are read.
+    /// T4: takes the records, before maps are read.
     pub(super) fn drain(&mut self) {
         let Some(rings) = self.rings.as_ref().filter(|_| self.pid == std::process::id()) else { return };
         let (told, pending, files) = (&mut self.told, &mut self.pending, &self.files);
         let lost = rings.drain(|one| {
-            // Data is of interest where a semaphore may be in it.
+            // Data matters where a semaphore may be in it.
             let may_have_semaphore = one.write && one.file.is_some_and(|file| files.contains(&file));
             if !one.exec && !may_have_semaphore {
                 return;
@@ -201,21 +217,22 @@ impl Learning {
         self.tally.lost += lost;
         self.lost |= lost > 0;
     }
-    /// Hears of data that is mapped, or no more. True: from now on, so that what was mapped before is to be looked for.
+    /// Switches records of data mappings on or off. Returns true if they are on from now, so that what was
+    /// mapped before must be looked for.
     pub(super) fn hear_data(&mut self, wanted: bool) -> bool {
         calls::hear_data(wanted);
         if self.hears_data == wanted || self.rings.is_none() {
             return false;
         }
-        // Where there are no more events to be had, the next look tries again.
+        // If no more events can be opened, the next look tries again.
         let Ok(rings) = MappingRings::open(wanted) else { return false };
-        // The new ones hear already; what the old ones heard last is not lost.
+        // The new rings record already; the last records of the old ones are taken too.
         self.drain();
         (self.rings, self.hears_data) = (Some(rings), wanted);
         thread::look_up();
         wanted
     }
-    /// Our files' mappings, as a look found them. `files`: those that are registered now.
+    /// Takes the mappings of registered files that a look found. `files`: those that are registered now.
     pub(super) fn saw(&mut self, found: &[(Load, RemoteAddr)], files: &HashSet<FileId>) {
         let new =
             found.iter().filter(|(load, _)| !self.loads.contains(load) && self.files.contains(&load.file));
@@ -231,20 +248,21 @@ impl Learning {
         self.loads = found.iter().map(|(load, _)| *load).collect();
         self.files.clone_from(files);
     }
-    /// All that is wanted of these files was just patched as the maps say that they lie: what was told of them before is done with. (Else
-    /// the thread that looks would find the same out again, and keep the lock from whoever comes next.)
+    /// All that is requested in these files was just patched where the maps show them, so earlier notices
+    /// about them are dropped. Otherwise the thread that looks would find the same again, and keep the lock
+    /// from the next caller.
     pub(super) fn knows(&mut self, files: &HashSet<FileId>) {
         self.pending.retain(|one| !files.contains(&one.file));
     }
-    /// Whether a look goes on that somebody in the loader may wait for.
+    /// Whether a look is going on for which a thread in the loader may wait.
     pub(super) const fn is_looking(&self) -> bool {
         self.looking
     }
-    /// A mapping that turned out to be another one at the same place.
+    /// Notes that a mapping turned out to be another one at the same place.
     pub(super) fn is_another(&mut self, load: &Load) {
         self.loads.remove(load);
     }
-    /// Everything that was told of has been looked at.
+    /// Notes that everything reported has been looked at.
     fn looked(&mut self) {
         let ours = self.told.drain(..).filter(|one| one.file.is_some_and(|file| self.files.contains(&file)));
         if let Some(first) = ours.map(|one| one.time_ns).min() {
@@ -257,7 +275,7 @@ impl Learning {
 }
 
 impl State {
-    /// Registers, and from then on learns of what is mapped.
+    /// Registers, and notices mappings from then on.
     pub(super) fn register_and_learn(&mut self, requests: Vec<Request>) -> Result<Vec<Key>, Error> {
         match Ahead::of(self, &requests) {
             Some(ahead) => ahead.beside(self, |state| state.learn_and_register(requests)),
@@ -281,7 +299,7 @@ impl State {
         }
         result
     }
-    /// Unregisters; with the last one also what the engine has registered for itself.
+    /// Unregisters; with the last consumer also those that the engine registered for itself.
     pub(super) fn unregister_and_learn(&mut self, mut keys: Vec<Key>) -> Result<(), Error> {
         self.learning.users = self.learning.users.saturating_sub(keys.len());
         if self.learning.users == 0 {
@@ -291,7 +309,7 @@ impl State {
         }
         self.unregister(keys)
     }
-    /// A look at everything, because the user asked.
+    /// Looks at everything, because the user asked for it.
     pub(super) fn rescan_and_learn(&mut self) -> Result<usize, Error> {
         if self.learning.users > 0 {
             self.start_learning();
@@ -304,7 +322,7 @@ impl State {
         let failed = self.learning.tally.failed + self.known.missed;
         Learnt { impatient: thread::impatient(), misses: thread::misses(), failed, ..self.learning.tally }
     }
-    /// Makes the thread, once a process; what it hears of, it hears of before this returns.
+    /// Makes the thread, once for each process. All that it watches is watched before this returns.
     fn start_learning(&mut self) {
         if self.learning.pid != std::process::id() {
             self.begin();
@@ -338,8 +356,8 @@ impl State {
             drop(self.unregister(own));
         }
     }
-    /// Puts the engine's own probes on calls. One that no jump fits is left out: a thread that blocks signals may come there. Where there are no jumps, the
-    /// loader's notice alone is heard.
+    /// Registers the engine's own probes on calls. A call on which no jump fits is left out, since a thread
+    /// that blocks signals may come there. Where there are no jumps, only the loader's notice is probed.
     fn listen(&mut self) {
         for call in calls::wanted(self.learning.rings.is_none()) {
             if self.learning.own.iter().any(|(_, of)| *of == call.function) {
@@ -364,7 +382,7 @@ impl State {
         };
         call.files.iter().find_map(find)
     }
-    /// What T1 polls.
+    /// Descriptors that T1 polls.
     fn descriptors(&self) -> Vec<i32> {
         self.learning.rings.as_ref().map(MappingRings::descriptors).unwrap_or_default()
     }

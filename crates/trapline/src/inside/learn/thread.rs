@@ -1,4 +1,4 @@
-//! The thread that looks, and those who ask it. The protocol stands in [`learn`](super).
+//! The thread that looks, and requests to it. The protocol is in [`learn`](super).
 #![allow(
     unsafe_code,
     reason = "signals are blocked around the making of a thread; what askers share with it is leaked"
@@ -20,9 +20,9 @@ use super::misses::Misses;
 const RAISED: [i32; 6] =
     [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
 
-/// Where askers and the thread meet.
+/// State that askers and the thread share.
 struct Desk {
-    /// The process that the thread is of.
+    /// Process to which the thread belongs.
     pid: u32,
     bell: Bell,
     asked: AtomicU64,
@@ -32,20 +32,20 @@ struct Desk {
     misses: Misses,
 }
 
-/// How often an unwinder is looked at that is being loaded.
+/// How often an unwinder that is being loaded is looked at.
 const LOADING: Duration = Duration::from_millis(1);
 
-/// This process's; a forked child makes its own.
+/// The desk of this process; a forked child makes its own.
 static DESK: AtomicPtr<Desk> = AtomicPtr::new(ptr::null_mut());
 
-/// The desk, if its thread is of this process.
+/// The desk, if its thread belongs to this process.
 fn desk() -> Option<&'static Desk> {
-    // SAFETY: null, or leaked by `start`. Acquire: what it holds is visible.
+    // SAFETY: null, or leaked by `start`. Acquire makes its contents visible.
     let desk = unsafe { DESK.load(Acquire).as_ref() }?;
     (desk.pid == std::process::id()).then_some(desk)
 }
 
-/// Makes the thread. False: the system has none to give, or no descriptor.
+/// Makes the thread. Returns false if the system gives no thread or no descriptor.
 pub(super) fn start() -> bool {
     let Ok(bell) = Bell::new() else { return false };
     let desk: &'static Desk = Box::leak(Box::new(Desk {
@@ -65,12 +65,14 @@ pub(super) fn start() -> bool {
     made
 }
 
-/// The new thread inherits the mask, so that no signal finds it before it could set its own.
+/// Blocks signals while a thread is made. The new thread inherits the mask, so no signal reaches it before it
+/// could set its own.
 pub(in crate::inside) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     with_mask(libc::SIG_SETMASK, body)
 }
 
-/// The same around work that makes threads for as long as it takes: the program's signals are its own threads' to take. Those that instructions raise stay as they are.
+/// Blocks signals around work that makes threads for as long as it takes, so the program's signals go to its
+/// own threads. Signals that instructions raise keep their state.
 pub(in crate::inside) fn with_signals_held<T>(body: impl FnOnce() -> T) -> T {
     with_mask(libc::SIG_BLOCK, body)
 }
@@ -80,13 +82,14 @@ fn with_mask<T>(how: i32, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// This thread's mask of before, which it gets back at the end, by a panic too.
+/// Former signal mask of this thread; it is restored at the end, even after a panic.
 struct Mask(libc::sigset_t);
 
 impl Mask {
     fn change(how: i32) -> Self {
         let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are live and written before they are read; the calls change this thread's mask only.
+        // SAFETY: both sets are live and written before they are read; the calls change only this thread's
+        // mask.
         unsafe {
             libc::sigfillset(blocked.as_mut_ptr());
             for signal in RAISED {
@@ -100,7 +103,7 @@ impl Mask {
 
 impl Drop for Mask {
     fn drop(&mut self) {
-        // SAFETY: the mask of before.
+        // SAFETY: the mask is the one that `change` saved.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
     }
 }
@@ -124,7 +127,7 @@ fn run(desk: &'static Desk) {
     }
 }
 
-/// A1 and A2: no lock, no allocation, errno as before.
+/// A1 and A2: no lock, no allocation, errno unchanged.
 pub(super) fn ask() {
     if let Some(desk) = desk() {
         desk.asked.fetch_add(1, Release);
@@ -132,8 +135,8 @@ pub(super) fn ask() {
     }
 }
 
-/// No file's code is known where somebody asked: the maps are looked at soon, by T, unless many a look for that found nothing. No lock, no allocation, errno
-/// as before.
+/// A question found no file's code. Unless many looks for that found nothing, T will read the maps soon. No
+/// lock, no allocation, errno unchanged.
 pub(in crate::inside) fn missed() {
     if let Some(desk) = desk()
         && desk.misses.miss()
@@ -142,19 +145,19 @@ pub(in crate::inside) fn missed() {
     }
 }
 
-/// Times that [`missed`] was called.
+/// How often [`missed`] was called.
 pub(super) fn misses() -> u64 {
     desk().map_or(0, |desk| desk.misses.seen())
 }
 
-/// The rings were replaced.
+/// Wakes the thread, since the rings were replaced.
 pub(super) fn look_up() {
     if let Some(desk) = desk() {
         desk.bell.ring();
     }
 }
 
-/// A1 to A3. In a forked child without a thread: a look by the caller, if nobody holds the lock.
+/// A1 to A3. In a forked child without a thread: the caller looks by itself, if no thread holds the lock.
 pub(super) fn ask_and_wait() {
     let Some(desk) = desk() else {
         if let Some(mut state) = super::super::state::try_lock() {
@@ -176,7 +179,7 @@ pub(super) fn ask_and_wait() {
     }
 }
 
-/// Askers that did not wait any longer.
+/// Number of askers that did not wait any longer.
 pub(super) fn impatient() -> u64 {
     desk().map_or(0, |desk| desk.impatient.load(Relaxed))
 }

@@ -1,6 +1,6 @@
-//! What can be said of an instruction before anything is planned.
+//! Checks of an instruction before anything is planned.
 //!
-//! In: a file, a place in it. Out: the error that the kernel's probes have for the same.
+//! In: a file, a place in it. Out: the error that the kernel's probes have in the same case.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use trapline_record::{FileOffset, Svma};
 use crate::files::ModuleFile;
 use crate::inside::Error;
 
-/// Whether an instruction that can be probed may begin there.
+/// Fails unless an instruction that can be probed may begin there.
 pub(in crate::inside) fn instruction(
     path: &Path,
     file: &ModuleFile,
@@ -33,7 +33,8 @@ pub(in crate::inside) fn instruction(
     }
 }
 
-/// The start of the instruction that an address is inside of, where the function decodes from its start to its end without a gap.
+/// Start of the instruction that an address is inside of, if the function decodes from its start to its end
+/// without a gap.
 fn around(file: &ModuleFile, function: FunctionIndex, at: Svma) -> Option<Svma> {
     let function = file.image.function(function);
     if function.start == at {

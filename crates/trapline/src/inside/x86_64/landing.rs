@@ -1,6 +1,8 @@
-//! The code that calls come back to whose return address was replaced: which, and where there is none.
+//! The code to which a call returns whose return address was replaced: which functions it calls, and where it
+//! is not possible.
 //!
-//! In: our own process, and who keeps what slots hold. Out: slots that are mapped. Does not: tell unwinders.
+//! In: the own process, and the table that holds the trampolines' state. Out: mapped return trampolines. Does
+//! not: tell unwinders.
 
 use trapline_patch::own::{Own, OwnSlots};
 use trapline_plan::x86_64::stub::landing_code;
@@ -14,12 +16,13 @@ use super::place::taken_in;
 use crate::inside::Error;
 use crate::inside::slots::SLOTS;
 
-/// Whether this process can have any. (A function of one with a shadow stack is refused by the planner.)
+/// Whether this process can have return trampolines. (In one with a shadow stack, the planner refuses
+/// functions.)
 pub(in crate::inside) const fn possible() -> Result<(), String> {
     Ok(())
 }
 
-/// Slots; `table` is told where, before they are mapped.
+/// Makes return trampolines. `table` is called with their addresses before they are mapped.
 pub(in crate::inside) fn make(
     own: &mut Own,
     table: impl FnOnce(&Slots) -> Option<&'static Table>,

@@ -1,7 +1,8 @@
-//! From wanted places to patches of our own: one batch, planned together.
+//! From sites to be patched to patches: one batch, planned together.
 //!
-//! In: spots, each with a mapping of its file and what its stub must do. Out: groups of sites that belong together, because a window is
-//! shared or because one spot needs all of them; and why others could not be. Does not: know consumers.
+//! In: sites, each with a mapping of its file and what its stub must do. Out: groups of sites that belong
+//! together, because a window is shared or because one site needs all of them; and why others could not be
+//! patched. Does not: know consumers.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -25,12 +26,13 @@ use crate::inside::state::{Key, State};
 use crate::inside::traps::{Here, Told};
 use crate::inside::{Error, loader, traps};
 
-/// Only code near the sites is looked at for branches into windows: whoever comes from elsewhere meets a guard, which our handlers serve. (Where
-/// a thread blocks traps for good, no window with a place to meet one is patched.)
+/// Only code near the sites is searched for branches into windows. A thread that comes from elsewhere meets a
+/// guard, which the engine's handlers serve. (If a thread blocks traps for good, no window with an interior
+/// boundary is patched.)
 const GUARDED: bool = true;
 
 impl Wanted {
-    /// Each with whether it is to be a trap.
+    /// Roles of a site, each with whether it is to use a trap.
     fn roles(&self) -> impl Iterator<Item = (Role, bool)> {
         let start = self.function.map(|f| self.file.image.function(f).start);
         let Part { entry: has_entry, returns, entry_traps, exits_trap, armed, .. } = self.part;
@@ -48,10 +50,10 @@ impl Wanted {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::inside) struct Setting {
     pub(in crate::inside) state: ExtendedState,
-    /// Faults of displaced code are shown at the original.
+    /// Faults of displaced code are shown at the original address.
     pub(in crate::inside) shows_originals: bool,
     pub(in crate::inside) shadow_stack: bool,
-    /// No thread may be made to help: the loader's lock may be held by one who waits for this.
+    /// No thread may be made to help: a thread that waits for this one may hold the loader's lock.
     pub(in crate::inside) alone: bool,
 }
 
@@ -59,8 +61,8 @@ pub(super) fn taken_in(general::here::Piece { text, room }: general::here::Piece
     Piece { text, room }
 }
 
-/// Makes a file's map of code near these offsets (by the calling thread), so that whoever plans there finds it; where all of them are entries of functions, it foresees
-/// what is planned, too.
+/// Makes a file's map of code near these offsets, in the calling thread, so that a later plan finds it. If
+/// all of them are entries of functions, it also plans speculatively.
 pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
     let image = &file.image;
     let mut last = None;
@@ -81,8 +83,8 @@ pub(in crate::inside) fn know_near(file: &ModuleFile, offsets: &[u64]) {
     }
 }
 
-/// Patches what is wanted, each as a whole or not at all: new groups behind all others. Answers with those that are refused: the index of
-/// the wanted, and why.
+/// Patches each of the `wanted` as a whole or not at all. New groups come after all others. Returns those
+/// that are refused: their index, and why.
 pub(in crate::inside) fn place(
     own: &mut Own,
     wanted: &[Wanted],
@@ -131,7 +133,7 @@ pub(in crate::inside) fn place(
         unwinders: &[],
         own_code: &[],
     };
-    // By head.
+    // By head of the patch.
     let (mut told, mut here) = (Vec::new(), Vec::new());
     let mut tell = |calls: Vec<OwnCall>| {
         here.reserve(calls.len());
@@ -190,7 +192,7 @@ pub(in crate::inside) fn place(
         all.truncate(first);
         return Err(error);
     }
-    // Told of, but not written, or taken out again.
+    // Entered in the table, but not written, or taken out again.
     lost.iter().flat_map(|group| &group.traps).for_each(Told::take_out);
     told.left().for_each(|told| told.take_out());
     let mut refused: Vec<(usize, Why)> = refused.into_iter().collect();
@@ -209,32 +211,32 @@ impl<T> ByHead<T> {
         all.sort_by_key(|one| one.0);
         Self { rest: all.into_iter().peekable(), left: Vec::new() }
     }
-    /// All of one head, which lies behind those that were asked for before.
+    /// All of one head, whose address is higher than those requested before.
     fn at(&mut self, head: u64) -> impl Iterator<Item = T> {
         while let Some((_, one)) = self.rest.next_if(|one| one.0 < head) {
             self.left.push(one);
         }
         std::iter::from_fn(move || self.rest.next_if(|one| one.0 == head).map(|one| one.1))
     }
-    /// What nobody asked for.
+    /// What was never requested.
     fn left(self) -> impl Iterator<Item = T> {
         self.left.into_iter().chain(self.rest.map(|one| one.1))
     }
 }
 
-/// The wants of one mapping.
+/// Requests in one mapping.
 struct OfModule {
-    /// The first wanted there.
+    /// Index of the first site there.
     first: usize,
     wants: Vec<Want>,
 }
 
-/// Wanted places in the planner's words.
+/// Sites to be patched, in the planner's form.
 struct Batch {
     modules: Vec<OfModule>,
-    /// By `Want::probe`.
+    /// Callees, by `Want::probe`.
     callees: Vec<Callee>,
-    /// The wanted that each callee belongs to.
+    /// Index of the site to which each callee belongs.
     wanted: Vec<usize>,
 }
 
@@ -246,7 +248,7 @@ impl Batch {
         let mut of_load: HashMap<Load, usize> = HashMap::new();
         let mut last = None;
         for (index, one) in wanted.iter().enumerate() {
-            // Mostly one after another of the same file.
+            // Mostly, one after another is of the same file.
             let module = match last.filter(|(load, _)| *load == one.load) {
                 Some((_, module)) => module,
                 None => *of_load.entry(one.load).or_insert_with(|| {
@@ -276,7 +278,7 @@ impl Batch {
 }
 
 impl State {
-    /// What holds for all batches from now on: the handlers stand.
+    /// Settings for all batches from now on; the handlers are installed.
     pub(in crate::inside) fn setting(&mut self) -> Result<Setting, Error> {
         let state = trapline_target::ExtendedState::here().ok_or(Error::NoExtendedState)?;
         let state = ExtendedState { mask: state.mask, len: state.len, tells_use: state.tells_use };
@@ -292,7 +294,7 @@ impl State {
             alone: in_the_loader || self.learning.is_looking(),
         })
     }
-    /// Finds out now what a look must know of these sites' files, where they are not mapped yet.
+    /// Finds out now what a look must know of these sites' files, if they are not mapped yet.
     pub(in crate::inside) fn know_code(&self, keys: &[Key]) {
         let Some(own) = &self.own else { return };
         let spots = keys.iter().map(|key| &self.spots[key.0 as usize]);

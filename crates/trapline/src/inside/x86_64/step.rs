@@ -1,4 +1,4 @@
-//! What becomes of an instruction under a trap.
+//! How an instruction under a trap is executed.
 
 use trapline_image::Image;
 use trapline_insn::x86_64::Options;
@@ -6,10 +6,10 @@ use trapline_insn::x86_64::simulate::{Verdict, verdict};
 use trapline_record::Svma;
 use trapline_runtime::x86_64::Step;
 
-/// The longest instruction.
+/// Length of the longest instruction, in bytes.
 const LONGEST: u64 = 15;
 
-/// It is simulated, or runs in its copy; `None`: there is none.
+/// Simulated, or run in its copy; `None` if neither is possible.
 pub(in crate::inside) fn of(
     image: &Image,
     at: Svma,

@@ -1,3 +1,3 @@
-//! arm64: what an unwinder starts from.
+//! arm64: registers from which unwinding starts.
 
 pub(super) mod registers;

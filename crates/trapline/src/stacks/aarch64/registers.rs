@@ -1,4 +1,5 @@
-//! The registers that a copy of a stack is unwound from: the link register is the copy's first word (`plan::aarch64::stub::stack`).
+//! Registers from which a copied stack is unwound. The link register is the copy's first word
+//! (`plan::aarch64::stub::stack`).
 
 use framehop::aarch64::PtrAuthMask;
 pub(in crate::stacks) use framehop::aarch64::{
@@ -7,10 +8,10 @@ pub(in crate::stacks) use framehop::aarch64::{
 
 use super::super::Copy;
 
-/// What code lies below: addresses that a program gets unless it asks for more bits; above these stand signatures.
+/// Highest address of code that a program gets unless it asks for more bits; the bits above hold signatures.
 const HIGHEST: u64 = (1 << 48) - 1;
 
-/// What is known at the hit, and the words of the stack.
+/// Registers at the hit, and the words of the stack.
 pub(in crate::stacks) fn registers<'a>(copy: &Copy<'a>) -> (Registers, &'a [u64]) {
     let (link, stack) = copy.words.split_first().map_or((0, copy.words), |(link, stack)| (*link, stack));
     let mask = PtrAuthMask::from_max_known_address(HIGHEST);

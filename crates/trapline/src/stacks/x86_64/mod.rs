@@ -1,3 +1,3 @@
-//! x86-64: what an unwinder starts from.
+//! x86-64: registers from which unwinding starts.
 
 pub(super) mod registers;

@@ -1,4 +1,4 @@
-//! The registers that a copy of a stack is unwound from.
+//! Registers from which a copied stack is unwound.
 
 pub(in crate::stacks) use framehop::x86_64::{
     CacheX86_64 as Cache, UnwindRegsX86_64 as Registers, UnwinderX86_64 as Unwinder,
@@ -6,7 +6,7 @@ pub(in crate::stacks) use framehop::x86_64::{
 
 use super::super::Copy;
 
-/// What is known at the hit, and the words of the stack.
+/// Registers at the hit, and the words of the stack.
 pub(in crate::stacks) fn registers<'a>(copy: &Copy<'a>) -> (Registers, &'a [u64]) {
     (Registers::new(copy.pc, copy.sp, copy.frame), copy.words)
 }
