@@ -322,7 +322,8 @@ impl Process {
         let is_it = |seen: &PathBuf| fs::metadata(seen).is_ok_and(|m| m.ino() == id.inode);
         self.seen_as(Path::new(path)).into_iter().find(is_it).unwrap_or_else(|| self.rooted(path))
     }
-    /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode compared.
+    /// Opens the file of a mapping, by map_files, else by path in the target's root with device and inode
+    /// compared.
     ///
     /// # Errors
     /// When neither way gives the very file that is mapped.

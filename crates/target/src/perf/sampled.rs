@@ -34,7 +34,8 @@ const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 /// (Intel SDM 3B, 18.2.1). Most arm64 processors have four for data (2 to 16: Arm ARM D2.8).
 pub const SLOTS: u8 = 4;
 
-/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp ip flags, r8…r15; on arm64 x0…x30 sp pc.
+/// The user registers that are sampled: bit numbers of `asm/perf_regs.h`. On x86-64 ax bx cx dx si di bp sp
+/// ip flags, r8…r15; on arm64 x0…x30 sp pc.
 pub const USER_REGS: u64 = if cfg!(target_arch = "aarch64") { (1 << 33) - 1 } else { 0x3ff | 0xff << 16 };
 
 /// Which accesses trap. x86-64 cannot watch reads alone.
