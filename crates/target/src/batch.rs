@@ -86,7 +86,7 @@ pub enum Event {
 /// What one call of [`Batch::serve`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Served {
-    /// Guard traps whose thread was sent on.
+    /// Guard traps after which the thread was sent on.
     pub guards: u32,
     /// Signals that were passed on.
     pub signals: u32,
@@ -97,7 +97,7 @@ pub struct Served {
 /// Totals of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BatchReport {
-    /// Guard traps whose thread was sent on.
+    /// Guard traps after which the thread was sent on.
     pub guards: u64,
     /// Guard traps after which a reset SIGTRAP action and mask were put back.
     pub dispositions_restored: u64,

@@ -12,9 +12,9 @@
 //!
 //! A thread that holds a lock of the allocator, the loader or the unwinder would wait for itself. So a thread
 //! is taken if
-//! - it waits in a call that none of these makes with a lock held: a sleep, a poll, a wait for a child, a
-//!   signal, a peer, a terminal or a condition (their own waits are plain FUTEX_WAITs). Or its pc lies in
-//!   `own`, code which they never call while they hold a lock; and
+//! - it waits in a call that none of these makes with a lock held. That is a sleep, a poll, or a wait for a
+//!   child, a signal, a peer, a terminal or a condition (their own waits are plain FUTEX_WAITs). Or its pc
+//!   lies in `own`, code which they never call while they hold a lock; and
 //! - it is not in a signal handler, which may have interrupted any of them. That holds if no word of its
 //!   stack is a signal restorer's address with a frame behind it as the kernel writes it. (The address alone
 //!   is left on the stack by a call of sigaction.) A stale frame only delays the call to another moment; and

@@ -53,7 +53,7 @@ impl Births {
     pub(crate) const fn rings(&self) -> &TaskRings {
         &self.rings
     }
-    /// Follows a thread whose breakpoints are all open.
+    /// Follows a thread after all its breakpoints were opened.
     pub(crate) fn follow(&mut self, tid: u32) -> Result<(), NotArmed> {
         let followed = self.rings.follow(tid)?;
         self.lineage.follow(tid, followed.ids());

@@ -1,8 +1,12 @@
 //! Hardware breakpoints on running programs.
 //!
 //! In: threads and addresses. Out: accesses: by which code, when, and the values before and after.
-//! Invariants: WCH-1 the target is never stopped or signalled; WCH-2 all threads are armed or none is; WCH-3
-//! a value that is called exact is the one that this access left; WCH-4 what the kernel dropped is counted.
+//! Invariants:
+//! - WCH-1 the target is never stopped or signalled;
+//! - WCH-2 all threads are armed or none is;
+//! - WCH-3 a value that is called exact is the one that this access left;
+//! - WCH-4 what the kernel dropped is counted.
+//!
 //! Does not: resolve names, print, wait for Ctrl-C.
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,12 @@
 //! Call trees: what a function's calls called, added up or call by call.
 //!
 //! In: calls of all functions, roughly in the order in which they end. Out: trees, as text or JSON
-//! (docs/json.md). Invariants: TREE-1 a call's parent is the innermost call of its thread that encloses it in
-//! time, whichever of the two was reported first; TREE-2 every reported call is in a tree, or counted as left
-//! out. Memory is bounded by [`KEPT`]. Does not: write.
+//! (docs/json.md). Invariants:
+//! - TREE-1 a call's parent is the innermost call of its thread that encloses it in time, whichever of the
+//!   two was reported first;
+//! - TREE-2 every reported call is in a tree, or counted as left out.
+//!
+//! Memory is bounded by [`KEPT`]. Does not: write.
 
 use std::collections::HashMap;
 
@@ -84,7 +87,7 @@ pub(crate) struct Trees<'a> {
     sums: HashMap<u32, Vec<Sum>>,
     /// Calls outside of any call of the root function, and calls that were not seen to end; by process.
     left_out: HashMap<u32, u64>,
-    /// Processes whose calls may move from thread to thread.
+    /// Processes in which a call may move from thread to thread.
     goroutines: Vec<u32>,
 }
 
@@ -103,7 +106,7 @@ impl<'a> Trees<'a> {
             goroutines: Vec::new(),
         }
     }
-    /// Notes processes whose calls may move from thread to thread, although trees are built by thread.
+    /// Notes processes in which a call may move from thread to thread, although trees are built by thread.
     pub(crate) fn note_goroutines(&mut self, pids: Vec<u32>) {
         self.goroutines = pids;
     }

@@ -158,8 +158,7 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     out
 }
 
-/// Hits that a filter rejected, in the target or in the reader, and hits of calls whose return did not come
-/// to decide.
+/// Hits that a filter rejected, in the target or in the reader, and hits that no return came to decide about.
 fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
     let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
     let filtered = count.and_then(|count| count.filtered);

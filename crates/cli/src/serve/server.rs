@@ -2,9 +2,12 @@
 //!
 //! One thread takes connections. Each connection has a thread of its own, one request and some seconds, so a
 //! client that is slow or silent delays no other. In: an address; reports, when a client asks. Out: HTTP/1.1.
-//! Invariants: SRV-1 the port is taken before any process is touched; SRV-2 reports are read at most once
-//! each time the loop comes by, however many clients ask; SRV-3 the loop never waits for a client. Does not:
-//! know metrics' names, or what a session is; keep connections.
+//! Invariants:
+//! - SRV-1 the port is taken before any process is touched;
+//! - SRV-2 reports are read at most once each time the loop comes by, however many clients ask;
+//! - SRV-3 the loop never waits for a client.
+//!
+//! Does not: know metrics' names, or what a session is; keep connections.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -68,7 +68,7 @@ pub(crate) unsafe fn write_words(addr: u64, bytes: &[u8]) -> io::Result<()> {
     }
     let start = addr & !(PAGE - 1);
     let len = (addr + bytes.len() as u64).next_multiple_of(PAGE) - start;
-    // Not through libc, whose mprotect may be probed.
+    // Not through libc: a probe may be on its mprotect.
     // SAFETY: rights are only added and then taken away again; the caller guarantees that the range is
     // private code and stays mapped.
     let protect =

@@ -61,7 +61,7 @@ struct Link {
     chain: Chain,
     /// Time of the latest sample, or of a possible loss.
     last_ns: u64,
-    /// Threads whose latest access may still be outstanding.
+    /// Threads that may still have their latest access outstanding.
     in_flight: Vec<u32>,
 }
 

@@ -1,11 +1,13 @@
 //! Opens everything for the targets, in the best way that the kernel and our rights allow.
 //!
 //! In: targets, options. Out: rings, and an armed [`Group`] for each target, with nothing enabled. These are
-//! tried in turn: with the accesses that the kernel makes for a program, and without them if they are denied;
-//! with inheritance, and with each thread by itself if the kernel does not know the flags (before Linux 5.13)
-//! or refuses them together. Where a trap comes before the access, no BPF program reads at it. It would find
-//! the value from before. Also, kernels before 6.6 never step over a breakpoint that has a BPF program
-//! (arm64's hw_breakpoint.c).
+//! tried in turn:
+//! - with the accesses that the kernel makes for a program; without them if they are denied;
+//! - with inheritance; with each thread by itself if the kernel does not know the flags (before Linux 5.13)
+//!   or refuses them together.
+//!
+//! Where a trap comes before the access, no BPF program reads at it. It would find the value from before.
+//! Also, kernels before 6.6 never step over a breakpoint that has a BPF program (arm64's hw_breakpoint.c).
 
 use trapline_target::perf::{Access, Breakpoint, Family, SampleOptions, SampleRings, TaskRings};
 
