@@ -12,7 +12,7 @@ pub const AHEAD: u64 = 4;
 /// Code around an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Bytes.
+    /// The bytes of the code.
     pub bytes: &'a [u8],
     /// Address of the first.
     pub addr: u64,

@@ -20,7 +20,7 @@ const LONGEST: u64 = 15;
 /// Code around an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
-    /// Bytes.
+    /// The bytes of the code.
     pub bytes: &'a [u8],
     /// Address of the first.
     pub addr: u64,
