@@ -5,8 +5,8 @@ mod common;
 use common::scratch::Scratch;
 use common::{program, run, text};
 
-/// Traces a victim that makes `rounds` rounds, with the words in `more`, into a file. Returns the file's
-/// content.
+/// Traces the calls of `plain` in a victim that makes `rounds` rounds, with the words in `more`, into a file.
+/// Returns the file's content.
 fn traced(verb: &str, more: &[&str], file: &Scratch, rounds: &str) -> String {
     let victim = program().display().to_string();
     let before = [verb, "-i", "1ms", "-o", file.name()];

@@ -1,4 +1,4 @@
-//! `graph`, typed and ready.
+//! `graph`, as typed and as ready values.
 
 use clap::Args;
 use trapline::{Pattern, ProbeSpec};

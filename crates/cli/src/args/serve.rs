@@ -1,4 +1,4 @@
-//! `--serve`, typed and ready; `--otlp`, typed.
+//! `--serve`, as typed and as a ready value; `--otlp`, as typed.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! `stack`, typed and ready.
+//! `stack`, as typed and as ready values.
 
 use clap::{Args, ValueEnum};
 use trapline::filter::Filter;

@@ -158,7 +158,8 @@ pub(crate) fn text(args: &Hist, sums: &Sums, report: &ProcessReport) -> String {
     out
 }
 
-/// Hits that a filter rejected, in the target or in the reader, and hits that no return came to decide about.
+/// Hits that a filter rejected, in the target or in the reader, and hits of calls that did not return, so
+/// that the filter could not decide.
 fn filtered(tallied: &Tallied, report: &ProcessReport) -> u64 {
     let count = report.counts.iter().find(|count| count.site.probe == tallied.site.probe);
     let filtered = count.and_then(|count| count.filtered);

@@ -10,7 +10,7 @@ use crate::aarch64::gadget::Gadgets;
 use crate::regs::Regs;
 use crate::sys::ptrace::Vectors;
 
-/// Nothing below a stack pointer is in use (AAPCS64, 6.4.5.1); a little is left free all the same.
+/// Bytes left free below a stack pointer. Nothing there is in use (AAPCS64, 6.4.5.1), but a little is left.
 pub(crate) const RED_ZONE: u64 = 128;
 /// Bytes for arguments in memory.
 pub(crate) const ARGUMENT_LEN: u64 = 256;

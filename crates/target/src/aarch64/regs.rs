@@ -16,9 +16,9 @@
 //!
 //! An EINTR can be undone if the old x0 is known. The kernel shows it as long as the thread sleeps in the
 //! call (`/proc/PID/task/TID/syscall`). So that is read before the order to stop ([`NOTES_CALLS`]). It is
-//! believed if number, five arguments, stack pointer and pc are still the same. A thread would be mistaken if
-//! it came back meanwhile and made the same call again with another x0. It would have to do that in the
-//! microseconds between the look and the order.
+//! believed if number, five arguments, stack pointer and pc are still the same. This is wrong only for a
+//! thread that came back meanwhile and made the same call again with another x0. It would have to do that in
+//! the microseconds between the look and the order.
 
 use crate::aarch64::gadget::Gadgets;
 use crate::status::InCall;
